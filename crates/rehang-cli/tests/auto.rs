@@ -6,10 +6,10 @@ mod stub;
 
 use std::fmt::Write as _;
 
-use common::{Place, demo, words};
+use common::{Place, demo, waves, words};
 use rehang::files::{self, VectorSource};
 use rehang::{Matrix, Provenance};
-use rehang_store::{ItemWrite, Ledger, Scan, Select, SqliteStore};
+use rehang_store::{Index, ItemWrite, Ledger, Scan, SearchOptions, Select, SqliteStore};
 use serde_json::Value;
 use stub::{Reply, Stub, good_of};
 
@@ -188,8 +188,18 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     let log: String = (500..560).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
     place.write_bytes("queries.jsonl", log.as_bytes());
     let asked = ["--items", "300", "--worth", "0", "--queries", "queries.jsonl"];
+    let texts_of = |model: &str| -> usize {
+        stub.seen().iter().filter(|seen| seen.body["model"] == model).map(|seen| seen.texts().len()).sum()
+    };
+    let (ended, _) = auto(&place, &[&asked[..], &["--budget", "100"]].concat());
+    assert_eq!(ended["halt"]["ending"], "spent-budget");
+    assert_eq!(
+        (texts_of("first"), texts_of("second")),
+        (0, 100),
+        "what ended the sample holds for queries too"
+    );
     let (stopped, code) = auto(&place, &asked);
-    assert_eq!((steps(&stopped), code), (vec!["doctor", "pairs", "fit", "report", "plan"], 0), "{stopped}");
+    assert_eq!((steps(&stopped), code), (vec!["pairs", "fit", "report", "plan"], 0), "{stopped}");
     assert_eq!(result(&stopped, "pairs")["queries"], 60);
     assert_eq!(
         result(&stopped, "fit")["held_out"]["queries"],
@@ -197,12 +207,42 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
         "items have labels, and would ask themselves"
     );
     assert_eq!(result(&stopped, "plan")["forecast"]["metric"], "Agreement@10");
-    let texts_of = |model: &str| -> usize {
-        stub.seen().iter().filter(|seen| seen.body["model"] == model).map(|seen| seen.texts().len()).sum()
-    };
     assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60));
+    assert_eq!(place.json(&["upgrade", "status"])["spent"]["items"], 360, "all of it is the upgrade's");
     auto(&place, &asked);
     assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60), "nothing is embedded twice");
+}
+
+#[test]
+fn a_switch_makes_the_index_that_an_earlier_process_left_unmade() {
+    // So many that the graph takes part.
+    let rows = SearchOptions::default().exact_max + 1;
+    let place = Place::new();
+    for name in ["old.npy", "new.npy"] {
+        place.write_matrix(name, &waves(rows, 4, 1));
+    }
+    let items: String =
+        (0..rows).map(|row| format!("{{\"id\": \"i{row}\", \"source\": \"row:{row}\"}}\n")).collect();
+    place.write_bytes("items.jsonl", items.as_bytes());
+    let import = "gallery import --gallery G.db --space first --vectors old.npy --items items.jsonl";
+    place.finish(&words(import, &[]));
+    place.finish(&words("init --gallery G.db --new-name second --new-dimension 4", &[]));
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let encoder = Made::of(0).encoder;
+    place.write_bytes("rehang.toml", format!("{config}\n[encoder]\n{encoder}").as_bytes());
+    let pairs = ["--items", "250", "--worth", "0"];
+    let (stopped, _) = auto(&place, &pairs);
+    assert_eq!(stopped["halt"]["why"], "before-start", "{stopped}");
+    place.finish(&["upgrade", "start"]);
+    let open = || SqliteStore::open(place.path("G.db")).unwrap();
+    fs_err::remove_file(open().index_path("second").unwrap()).unwrap();
+    let is_ready = || open().is_ready("second").unwrap();
+    assert!(!is_ready());
+    // What is native already is all that is asked for, so no run follows.
+    let (reached, _) =
+        auto(&place, &[&pairs[..], &["--yes", "--switch-if", ">= 0", "--until", "0.01"]].concat());
+    assert_eq!((steps(&reached), &reached["halt"]["why"]), (vec!["switch"], &"reached".into()), "{reached}");
+    assert!(is_ready());
 }
 
 #[test]

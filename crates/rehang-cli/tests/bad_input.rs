@@ -532,3 +532,21 @@ fn nothing_that_steers_a_terminal_reaches_it() {
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
 }
+
+#[test]
+fn a_secret_in_the_wrong_place_is_not_repeated() {
+    for line in [
+        "api_key = \"SECRET\"",
+        "key_env = SECRET",
+        "url = \"postgresql://me:SECRET@host",
+        "url = \"a\"SECRET",
+    ] {
+        let place = Place::new();
+        place.write_bytes("rehang.toml", format!("[gallery]\nkind = \"qdrant\"\n{line}\n").as_bytes());
+        let output = place.run(&["upgrade", "status"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.contains("rehang.toml") && said.contains("line 3"), "{said}");
+        assert!(!said.contains("SECRET"), "{said}");
+    }
+}

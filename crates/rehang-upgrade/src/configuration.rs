@@ -291,11 +291,13 @@ impl Configuration {
     /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
-        let document: Document = toml::from_str(&text)
+        let document: Document = toml::from_str(&text).map_err(|error| {
+            // The line is numbered and not repeated: it may hold a password, or a key where the name of one belongs.
+            let start = error.span().map_or(0, |span| span.start);
+            let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
             // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
-            .map_err(|error| {
-                Error::corrupt(path.display(), error.to_string().replace('`', "'").trim_end())
-            })?;
+            Error::corrupt(path.display(), format!("line {line}: {}", error.message().replace('`', "'")))
+        })?;
         Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
     }
 

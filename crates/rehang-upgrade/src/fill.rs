@@ -351,15 +351,36 @@ impl Filler {
     ///
     /// Those of the store and of the adapter; superseded where another plan has begun since the epoch.
     pub fn catch_up(&self, store: &dyn Ledger, epoch: Epoch, observer: &dyn Observer) -> Result<u64> {
-        let (mut written, mut after) = (0, None);
+        self.catch_up_from(store, epoch, &mut None, &|| true, observer)
+    }
+
+    /// As [`Filler::catch_up`], page by page from behind an item on while it may go on; the item is `None` where it came to the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Filler::catch_up`]; pages before the error stay.
+    pub fn catch_up_from(
+        &self,
+        store: &dyn Ledger,
+        epoch: Epoch,
+        after: &mut Option<ItemKey>,
+        may_go_on: &dyn Fn() -> bool,
+        observer: &dyn Observer,
+    ) -> Result<u64> {
+        let (mut written, mut read) = (0, *after);
         let place = Some(NEW_OR_CHANGED);
-        while let Some(writes) = self.next_page(store, &Select::Lacking, &mut after, place, observer)? {
-            if writes.is_empty() {
-                continue;
+        while let Some(writes) = self.next_page(store, &Select::Lacking, &mut read, place, observer)? {
+            if !writes.is_empty() {
+                written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
+                observer.reach(Place::CatchUpWritten)?;
             }
-            written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
-            observer.reach(Place::CatchUpWritten)?;
+            // What could not be written is read again.
+            *after = read;
+            if !may_go_on() {
+                return Ok(written);
+            }
         }
+        *after = None;
         Ok(written)
     }
 }

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::backfill::Ending;
 use crate::configuration::RunOptions;
 use crate::fill::is_finite;
+use crate::observe::Observer;
 use crate::query::{self, Query, QueryEncoders};
 use crate::sample;
 
@@ -132,6 +133,7 @@ pub(crate) fn embed_queries(
     (old, new): (&Space, &Space),
     folder: &Path,
     encoders: &QueryEncoders<'_>,
+    observer: &dyn Observer,
 ) -> Result<usize> {
     let queries = read_queries(path)?;
     if queries.is_empty() {
@@ -142,8 +144,8 @@ pub(crate) fn embed_queries(
     if kept.vectors().is_some() && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text) {
         return Ok(queries.len());
     }
-    let by_old = query::embed(&queries, old, encoders)?;
-    let by_new = query::embed(&queries, new, encoders)?;
+    let by_old = query::embed(&queries, old, encoders, observer)?;
+    let by_new = query::embed(&queries, new, encoders, observer)?;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     // Without the list, the vectors of other queries do not count.
     if kept.asked.exists() {
@@ -199,7 +201,7 @@ pub struct PairsDrawn {
     pub spent: Spent,
     /// What the encoder said where a budget of its own ended it.
     pub encoder_said: Option<String>,
-    /// Queries by both models that choice and forecast go by; `None` where none were given.
+    /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early.
     pub queries: Option<usize>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,

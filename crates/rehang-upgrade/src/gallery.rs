@@ -198,7 +198,7 @@ impl Gallery {
         let before = if before {
             let record = self.replaced()?;
             let old = record.old.name;
-            let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders)?;
+            let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders, &Unobserved)?;
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
             let found = search_space(&*self.store, &old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
@@ -210,7 +210,8 @@ impl Gallery {
         loop {
             for name in spaces {
                 if embedded.iter().all(|(known, _)| *known != name) {
-                    let rows = embed(queries, &expect_space(&*self.store, &name)?.space, encoders)?;
+                    let rows =
+                        embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
                     embedded.push((name, rows));
                 }
             }

@@ -1,7 +1,8 @@
 //! Which encoder made the native vectors of a space. Natives are never replaced, so two models in one space would stay mixed.
 //!
-//! A document of the gallery holds the fingerprint of the encoder that fills a space. An encoder with another fingerprint, or with none,
-//! as a service has, embeds some native items again before a backfill begins, and is refused where their vectors differ.
+//! A document of the gallery holds the fingerprint of the encoder that filled a space last, empty for one that has none, as a service.
+//! An encoder with another fingerprint, or with none, embeds some native items again before a backfill begins, and is refused where their
+//! vectors differ.
 
 use rehang::{Error, Provenance, Remedy, Result, squared_distance};
 use rehang_encode::{Encoder, Input};
@@ -35,10 +36,10 @@ fn document(space: &str) -> String {
 /// A conflict that names an item; what the store and the encoder say. A budget that is spent is no error here: nothing can be embedded
 /// then.
 pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
-    let (name, fingerprint) = (document(space), encoder.fingerprint()?);
+    let (name, fingerprint) = (document(space), encoder.fingerprint()?.unwrap_or_default());
     let kept = store.document(&name)?;
-    let is_known = |(_, kept): &(u64, String)| Some(kept) == fingerprint.as_ref();
-    if kept.as_ref().is_some_and(is_known) {
+    let is_kept = kept.as_ref().is_some_and(|(_, kept)| *kept == fingerprint);
+    if is_kept && !fingerprint.is_empty() {
         return Ok(());
     }
     let scan = Scan::new(space, Select::Provenance(Provenance::Native), LOOKED_AT).with_vectors_of(space);
@@ -75,18 +76,19 @@ pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn 
         )
         .advise(Remedy::EmbedNativesAgain));
     }
-    if let Some(fingerprint) = fingerprint {
-        // Where another process was faster, it has remembered the same or compares for itself.
-        match store.set_document(&name, kept.map(|(version, _)| version), &fingerprint) {
-            Err(error) if !error.is_changed_meanwhile() => return Err(error),
-            _ => {}
-        }
+    if is_kept {
+        return Ok(());
     }
-    Ok(())
+    match store.set_document(&name, kept.map(|(version, _)| version), &fingerprint) {
+        // Another process was faster, and may be about to embed with another model.
+        Err(error) if error.is_changed_meanwhile() => expect_same_encoder(store, space, encoder),
+        outcome => outcome.map(drop),
+    }
 }
 
-/// Puts the native vectors of items with a source back to adapted ones, so that the next backfill embeds these items again: for a
-/// space that another encoder is to fill. Items without an old vector lack one until then. Gives how many were put back.
+/// Puts the native vectors of items with a source back to adapted ones, each with its place in the order, so that the next backfill embeds
+/// these items again: for a space that another encoder is to fill. Items without an old vector lack one until then. Gives how many were
+/// put back.
 ///
 /// # Errors
 ///
@@ -104,21 +106,26 @@ pub fn put_back(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) 
         let detail = format!("{} is embedding {} of its items", worker.worker, worker.items);
         return Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::AwaitOtherProcess));
     }
-    let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?;
+    // Whichever encoder comes next is compared with what natives are left.
+    let known = store.document(&document(new))?;
+    if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
+        store.set_document(&document(new), Some(version), "")?;
+    }
+    let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?.since(record.since);
     let total = store.counts(new)?.native;
     observer.observe(&Observation::Began { stage: "putting native vectors back", unit: "items", total });
+    let explain = |error| Recorded::explain(store, record, error);
     let mut put_back = 0;
     loop {
         expect_going(observer)?;
-        let forgotten = store
-            .forget_natives(new, epoch, filler.page())
-            .map_err(|error| Recorded::explain(store, record, error))?;
+        let forgotten = store.forget_natives(new, epoch, filler.page()).map_err(explain)?;
         if forgotten == 0 {
-            return Ok(put_back);
+            break;
         }
         // At once, so that searches miss a page of items for a moment only.
-        filler.catch_up(store, epoch, observer).map_err(|error| Recorded::explain(store, record, error))?;
+        filler.fill(store, epoch, &Select::Lacking, observer).map_err(explain)?;
         put_back += forgotten as u64;
-        observer.observe(&Observation::Advanced { units: forgotten as u64 });
     }
+    filler.cover(store, epoch, observer).map_err(explain)?;
+    Ok(put_back)
 }

@@ -8,6 +8,7 @@ use rehang::{Error, ErrorKind, Matrix, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;
 
+use crate::observe::{Observation, Observer, expect_going};
 use crate::run::encode;
 use crate::verbs::mismatch;
 
@@ -78,9 +79,14 @@ fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// What the caller says where it has no such encoder; a space mismatch where it gives another one's; an invalid option for a text without a word and for what the encoder does not read; I/O errors where an image is not there; corrupt
+/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives another one's; an invalid option for a text without a word and for what the encoder does not read; I/O errors where an image is not there; corrupt
 /// where a query cannot be embedded at all; unavailable where it could not be embedded now; what the encoder says.
-pub(crate) fn embed(queries: &[Query], space: &Space, encoders: &QueryEncoders<'_>) -> Result<Matrix> {
+pub(crate) fn embed(
+    queries: &[Query],
+    space: &Space,
+    encoders: &QueryEncoders<'_>,
+    observer: &dyn Observer,
+) -> Result<Matrix> {
     // Before the encoder, which may take a while to open.
     let sources = queries.iter().map(Query::source).collect::<Result<Vec<_>>>()?;
     let encoder = &*encoders(space)?;
@@ -94,7 +100,10 @@ pub(crate) fn embed(queries: &[Query], space: &Space, encoders: &QueryEncoders<'
         ids.iter().zip(&sources).map(|(id, source)| Input { id, source, payload: &Value::Null }).collect();
     let batch = encoder.batch_max().max(1);
     let mut rows = Vec::new();
+    let total = queries.len() as u64;
+    observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
     for (queries, inputs) in queries.chunks(batch).zip(inputs.chunks(batch)) {
+        expect_going(observer)?;
         for (query, answer) in queries.iter().zip(encode(encoder, inputs)?) {
             let vector = answer.map_err(|failure| failed(query, encoder, failure))?;
             if vector.len() != space.dimension {
@@ -103,6 +112,7 @@ pub(crate) fn embed(queries: &[Query], space: &Space, encoders: &QueryEncoders<'
             }
             rows.extend(vector);
         }
+        observer.observe(&Observation::Advanced { units: queries.len() as u64 });
     }
     Matrix::new(space.dimension, rows)
 }

@@ -25,7 +25,7 @@ use crate::identity::expect_same_encoder;
 use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
-use crate::spending;
+use crate::spending::{self, spent_by_all};
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
@@ -37,6 +37,8 @@ const COUNT_EVERY_MS: u64 = 5000;
 /// Catching up pages through all that lack a vector, also those that can never be adapted: it rests this many times as long as it
 /// took, so that it never takes most of a run.
 const CATCH_UP_RESTS: u64 = 10;
+/// The longest that it takes at a time: batches that came back wait for it, leases run, and a bulk import would keep it busy for ever.
+const CATCH_UP_MAX_MS: u64 = 1000;
 /// How long a store that is not available is asked again: vectors that are paid for wait for it meanwhile.
 const STORE_PATIENCE_MS: u64 = 600_000;
 /// Between two such questions.
@@ -165,8 +167,9 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
-    // What the comparison with the natives costs is this run's too.
+    // What the comparison with the natives costs is this run's too, and within the budget of all.
     let told = setup.encoder.spent();
+    setup.encoder.note_others(spent_by_all(setup.store, &record)? - told);
     expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
@@ -194,6 +197,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             vectors: BTreeMap::new(),
             at_encoder: 0,
             catch_up_from_ms: 0,
+            catch_up_after: None,
             counted_ms: None,
             counts: (0, 0),
             written: 0,
@@ -332,6 +336,8 @@ struct Run<'a> {
     at_encoder: usize,
     /// When the next catch-up may begin.
     catch_up_from_ms: u64,
+    /// Where the last one stopped, if it did not come to the end.
+    catch_up_after: Option<ItemKey>,
     counted_ms: Option<u64>,
     /// Items, and native ones less those that this run made so, which is below 0 where these were changed since.
     counts: (u64, i64),
@@ -378,7 +384,7 @@ impl Run<'_> {
             for action in actions {
                 match action {
                     Action::Look => {
-                        let event = self.look()?;
+                        let event = self.patiently(Self::look)?;
                         if let Event::Looked { items, native_before, .. } = event {
                             self.show(&state, items, native_before)?;
                         }
@@ -389,7 +395,7 @@ impl Run<'_> {
                         // Where a connection broke before the answer came, items are leased that this worker does not know of.
                         if claimed.records.is_empty() && state.holds_nothing() {
                             let release =
-                                |run: &Self| run.setup.store.release(run.space, run.setup.worker, None);
+                                |run: &mut Self| run.setup.store.release(run.space, run.setup.worker, None);
                             if self.patiently(release)? > 0 {
                                 claimed = self.claim(limit)?;
                             }
@@ -434,7 +440,7 @@ impl Run<'_> {
         }
     }
 
-    fn claim(&self, limit: usize) -> Result<Claimed> {
+    fn claim(&mut self, limit: usize) -> Result<Claimed> {
         self.patiently(|run| {
             let BackfillSetup { store, part, worker, .. } = run.setup;
             store.claim(run.space, part.queue(), worker, limit, run.lease())
@@ -458,7 +464,7 @@ impl Run<'_> {
 
     /// Asks the store, again and again where it is not available: a transaction of another process that takes ten seconds must not cost
     /// vectors that are paid for.
-    fn patiently<T>(&self, ask: impl Fn(&Self) -> Result<T>) -> Result<T> {
+    fn patiently<T>(&mut self, mut ask: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let began = self.setup.clock.now_ms();
         loop {
             match ask(self) {
@@ -475,6 +481,8 @@ impl Run<'_> {
     }
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
+        // Also after an error: what was embedded until then is paid for.
+        let shared = self.share_spending();
         let (ending, encoder_said) = match self.fatal.take() {
             None => (ending, None),
             Some(error) if error.is_budget_spent() => (Ending::EncoderBudgetSpent, Some(error.to_string())),
@@ -486,7 +494,7 @@ impl Run<'_> {
             }
         };
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
-        self.share_spending()?;
+        shared?;
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
@@ -558,8 +566,13 @@ impl Run<'_> {
         {
             let began = self.setup.clock.now_ms();
             let epoch = record.epoch.unwrap_or_default();
-            match filler.catch_up(self.setup.store, epoch, self.observer) {
+            let (clock, observer) = (self.setup.clock, self.observer);
+            let may_go_on = || clock.now_ms() - began < CATCH_UP_MAX_MS && !observer.wants_stop();
+            let after = &mut self.catch_up_after;
+            let mut found = 0;
+            match filler.catch_up_from(self.setup.store, epoch, after, &may_go_on, observer) {
                 Ok(items) => {
+                    found = items;
                     self.caught_up += items;
                     if items > 0 {
                         self.observer.observe(&Observation::CaughtUp { items });
@@ -570,7 +583,9 @@ impl Run<'_> {
                 Err(error) => return Err(error),
             }
             let ended = self.setup.clock.now_ms();
-            self.catch_up_from_ms = ended + CATCH_UP_RESTS * ended.saturating_sub(began);
+            // While items come faster than they are caught up with, the next look goes on.
+            let rests = if found > 0 && self.catch_up_after.is_some() { 0 } else { CATCH_UP_RESTS };
+            self.catch_up_from_ms = ended + rests * ended.saturating_sub(began);
         }
         let now = self.setup.clock.now_ms();
         if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {

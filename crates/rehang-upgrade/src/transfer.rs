@@ -1,7 +1,8 @@
 //! Whole galleries from files, and spaces into files.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::fmt::Display;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use rehang::files::stream::{self, Columns, RowBatch};
@@ -17,6 +18,8 @@ use crate::observe::{Observation, Observer, expect_going};
 
 /// Items of one transaction while importing.
 const IMPORT_ITEMS: usize = 1000;
+/// The longest line of an items file that is read.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Items of one page while exporting.
 const EXPORT_ITEMS: usize = 2000;
 
@@ -55,13 +58,14 @@ pub struct Imported {
 }
 
 /// Puts vectors and their items into a gallery, which is made where there is none; then it appears whole or not at all. Both
-/// files are read to their end before anything is written.
+/// files are read to their end before anything is written, and once more to write it.
 ///
 /// # Errors
 ///
-/// Corrupt, duplicate, empty and count mismatches of the files; a mismatch where the gallery has the space with other
-/// properties; a conflict where items of the import have vectors of another space, which a change of their content would
-/// remove; cancelled where a stop was asked for.
+/// Corrupt, duplicate, empty and count mismatches of the files; changed meanwhile where they are others when they are read again (a
+/// gallery that was there has some of the items then); a mismatch where the gallery has the space with other properties; a conflict
+/// where items of the import have vectors of another space, which a change of their content would remove; cancelled where a stop was
+/// asked for.
 pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> Result<Imported> {
     let ids = read_ids(&import.items)?;
     let (dimension, normalised) = survey(&import.vectors, ids.len(), &import.items)?;
@@ -133,26 +137,40 @@ fn read_ids(path: &Path) -> Result<Vec<String>> {
     Ok(ids)
 }
 
+/// The lines of an items file that are not blank, one in memory at a time. The file may be a pipe.
 fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
     let file = fs_err::File::open(path).map_err(|error| Error::io("open", path, &error))?;
     let path = path.to_owned();
-    Ok(BufReader::new(file).lines().enumerate().filter_map(move |(number, line)| {
-        let line = match line {
-            Ok(line) => line,
-            Err(error) => return Some(Err(Error::io("read", &path, &error))),
-        };
-        if line.trim().is_empty() {
-            return None;
+    let mut reader = BufReader::new(file);
+    let (mut line, mut number) = (Vec::new(), 0_u64);
+    let mut next = move || -> Result<Option<ItemLine>> {
+        loop {
+            line.clear();
+            let read = reader
+                .by_ref()
+                .take(LINE_BYTES_MAX + 1)
+                .read_until(b'\n', &mut line)
+                .map_err(|error| Error::io("read", &path, &error))?;
+            if read == 0 {
+                return Ok(None);
+            }
+            number += 1;
+            let corrupt =
+                |detail: String| Error::corrupt(format!("{}, line {number}", path.display()), detail);
+            if line.len() as u64 > LINE_BYTES_MAX {
+                return Err(corrupt("it is longer than 16 MiB; this is no file of items".into()));
+            }
+            let text = line.trim_ascii_end();
+            if !text.is_empty() {
+                return serde_json::from_slice(text).map(Some).map_err(|error| {
+                    corrupt(format!(
+                        "{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"
+                    ))
+                });
+            }
         }
-        Some(serde_json::from_str(&line).map_err(|error| {
-            Error::corrupt(
-                format!("{}, line {}", path.display(), number + 1),
-                format!(
-                    "{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"
-                ),
-            )
-        }))
-    }))
+    };
+    Ok(std::iter::from_fn(move || next().transpose()))
 }
 
 /// Reads all vectors once: their width, and whether all have length 1. Fails for NaN and for another count than `items`.
@@ -202,18 +220,30 @@ fn fill(
     let written_as = expect_space(store, &import.space)?.written_as;
     let total = ids.len() as u64;
     observer.observe(&Observation::Began { stage: "importing", unit: "items", total });
+    // What was checked is what was read first; other files may have come to these names since.
+    let changed = |what: &dyn Display| {
+        Error::changed_meanwhile(what, "it has changed while it was imported; import it again")
+    };
+    let items = import.items.display();
     let mut reader = stream::open(&import.vectors)?;
+    if reader.width() != space.dimension {
+        return Err(changed(&import.vectors));
+    }
     let mut lines = item_lines(&import.items)?;
+    let mut ids = ids.iter();
     let mut batch = RowBatch::default();
     while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
         expect_going(observer)?;
         let mut writes = Vec::with_capacity(IMPORT_ITEMS);
         for row in batch.vectors.chunks_exact(space.dimension) {
-            let line = lines.next().ok_or_else(|| {
-                Error::corrupt(import.items.display(), "it became shorter while it was read")
-            })??;
+            let expected = ids.next().ok_or_else(|| changed(&import.vectors))?;
+            let line = lines.next().ok_or_else(|| changed(&items))??;
+            let id = line.id.into_string();
+            if id != *expected {
+                return Err(changed(&items));
+            }
             writes.push(ItemWrite {
-                id: line.id.into_string(),
+                id,
                 source: line.source,
                 label: line.label.map(Text::into_string),
                 payload: line.payload,
@@ -222,6 +252,12 @@ fn fill(
         }
         store.put(&writes)?;
         observer.observe(&Observation::Advanced { units: writes.len() as u64 });
+    }
+    if ids.next().is_some() {
+        return Err(changed(&import.vectors));
+    }
+    if lines.next().transpose()?.is_some() {
+        return Err(changed(&items));
     }
     Ok(())
 }
@@ -340,4 +376,80 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
     }
     let lacking = store.counts(&export.space)?.lacking;
     Ok(Exported { space: export.space.clone(), vectors: written, lacking, of: space })
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Matrix;
+    use rehang::files::write_matrix;
+
+    use super::*;
+    use crate::observe::Unobserved;
+
+    /// Puts another file in the place of one that was read, when the import begins to write.
+    struct Replaces<'a>(&'a Path, &'a [u8]);
+
+    impl Observer for Replaces<'_> {
+        fn observe(&self, observation: &Observation<'_>) {
+            if matches!(observation, Observation::Began { .. }) {
+                AtomicFile::write(self.0, self.1).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_are_others_when_they_are_read_again_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let items = |ids: &[&str]| {
+            ids.iter().map(|id| format!("{{\"id\": \"{id}\"}}\n")).collect::<String>().into_bytes()
+        };
+        let vectors = |rows: usize, columns: usize| {
+            let matrix = Matrix::from_fn(rows, columns, |row, column| (row + column) as f32);
+            write_matrix(path("other.npy"), &matrix, None).unwrap();
+            fs_err::read(path("other.npy")).unwrap()
+        };
+        let (first_items, first_vectors) = (items(&["a", "b"]), vectors(2, 2));
+        let given = Import {
+            space: "old".into(),
+            distance: Distance::L2,
+            vectors: VectorSource::path(path("vectors.npy")),
+            items: path("items.jsonl"),
+        };
+        let location = Location::file(path("gallery.db"));
+        for (name, bytes) in [
+            ("items.jsonl", items(&["b", "a"])),
+            ("items.jsonl", items(&["a", "a"])),
+            ("items.jsonl", items(&["a"])),
+            ("items.jsonl", items(&["a", "b", "c"])),
+            ("vectors.npy", vectors(1, 2)),
+            ("vectors.npy", vectors(3, 2)),
+            ("vectors.npy", vectors(1, 4)),
+            ("vectors.npy", vectors(4, 1)),
+        ] {
+            AtomicFile::write(path("items.jsonl"), &first_items).unwrap();
+            AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
+            let error = import(&location, &given, &Replaces(&path(name), &bytes)).unwrap_err();
+            assert!(error.is_changed_meanwhile() && error.to_string().contains(name), "{error}");
+            assert!(!location.exists(), "{error}");
+        }
+        AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
+        assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
+    }
+
+    #[test]
+    fn a_line_of_items_beyond_the_bound_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("items.jsonl");
+        AtomicFile::write(&path, b"\n{\"id\": \"a\"}\r\n \t\n{\"id\": 7}").unwrap();
+        assert_eq!(read_ids(&path).unwrap(), ["a", "7"]);
+        let source = "x".repeat(LINE_BYTES_MAX as usize);
+        AtomicFile::write(&path, format!("\n{{\"id\": \"a\", \"source\": \"{source}\"}}\n").as_bytes())
+            .unwrap();
+        let error = read_ids(&path).unwrap_err();
+        assert!(
+            error.is_corrupt() && error.to_string().contains("line 2: it is longer than 16 MiB"),
+            "{error}"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! An upgrade as a configuration describes it: the handle that a face holds, with every verb as one call.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
 use crate::sample;
+use crate::spending;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
@@ -235,12 +237,9 @@ impl Upgrade {
         if let Some(folder) = files.folder {
             pairs.write(folder)?;
         }
-        let embed = |path| {
-            let old = expect_space(self.store(), &old.name)?.space;
-            let encoders = |space: &Space| configuration.open_query_encoder(space);
-            fitting::embed_queries(path, (&old, &space), &configuration.folder(), &encoders)
-        };
-        let queries = files.queries.map(embed).transpose()?;
+        // A budget or a stop that ended the sample holds for the queries too.
+        let queries = files.queries.filter(|_| !matches!(enough, Enough::Ended(_)));
+        let queries = queries.map(|path| self.embed_queries(path, &space, observer)).transpose()?;
         Ok(PairsDrawn {
             steps,
             enough,
@@ -252,6 +251,28 @@ impl Upgrade {
             queries,
             folder: files.folder.map(Path::to_owned),
         })
+    }
+
+    /// Embeds the queries of a file by both models. What the new one uses is the upgrade's, as what it uses for items.
+    fn embed_queries(&self, path: &Path, new: &Space, observer: &dyn Observer) -> Result<usize> {
+        let (store, configuration) = (self.store(), &self.configuration);
+        let record = Recorded::expect(store)?.record;
+        let old = expect_space(store, &configuration.old.name)?.space;
+        let opened = RefCell::new(None);
+        let encoders = |space: &Space| {
+            let encoder = configuration.open_query_encoder(space)?;
+            if space.name == new.name {
+                encoder.note_others(spending::spent_by_all(store, &record)?);
+                opened.replace(Some(Arc::clone(&encoder)));
+            }
+            Ok(encoder)
+        };
+        let count = fitting::embed_queries(path, (&old, new), &configuration.folder(), &encoders, observer);
+        // Also after an error: what was embedded until then is paid for.
+        if let Some(encoder) = opened.take() {
+            spending::add(store, &record, encoder.spent())?;
+        }
+        count
     }
 
     /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the

@@ -128,9 +128,9 @@ pub fn begin_sampling(
         (Some(_), _) => {}
     }
     observer.reach(Place::RecordWritten)?;
-    if find_space(store, &new.name)?.is_none() {
-        store.create_space(new, Provenance::Native)?;
-    }
+    // Also where it is there: a process may have died before all items were listed in it.
+    let there = find_space(store, &new.name)?.map(|there| there.space);
+    store.create_space(there.as_ref().unwrap_or(new), Provenance::Native)?;
     observer.reach(Place::SpaceMade)
 }
 

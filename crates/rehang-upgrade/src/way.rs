@@ -17,6 +17,7 @@ use crate::configuration::RunOptions;
 use crate::doctor::{Examination, examine};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
+use crate::observe::{expect_going, prepare_index};
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
@@ -326,7 +327,12 @@ impl Upgrade {
                 Step::Switch => {
                     let share = native_share(&self.store().counts(&self.configuration().new.name)?);
                     let is_mixed = self.passes_at(asked)?.is_some_and(|from| share >= from);
-                    let serving = if is_mixed { Serving::Mixed } else { Serving::Merged };
+                    // Only where that was asked for, also if the share fell since the step was chosen: an application that knows
+                    // nothing of merged searches gives no query of the old model.
+                    let serving = if asked.merged && !is_mixed { Serving::Merged } else { Serving::Mixed };
+                    // An earlier process may have died, or been stopped, while it made the index.
+                    prepare_index(self.store(), &self.configuration().new.name, progress)?;
+                    expect_going(progress)?;
                     // Whether it is worth it was asked for above.
                     tell(&Taken::Switch(&self.switch(serving, true)?.0))?;
                 }

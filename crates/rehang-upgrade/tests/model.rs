@@ -548,6 +548,14 @@ struct Model {
     tally: &'static Tally,
 }
 
+/// Lets the gallery know the encoder as an earlier run leaves it, so that none compares natives of the application, which would cost
+/// embeddings of its own.
+fn remember(store: &dyn Store, encoder: &TestEncoder) -> Result<()> {
+    let (name, known) = (format!("encoder of {NEW}"), encoder.fingerprint()?.unwrap_or_default());
+    let version = store.document(&name)?.map(|(version, _)| version);
+    store.set_document(&name, version, &known).map(drop)
+}
+
 impl Model {
     fn new(
         stores: [Arc<dyn Store>; HANDLES],
@@ -574,9 +582,7 @@ impl Model {
         };
         let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
         let encoder = Arc::new(TestEncoder::new());
-        // As an earlier run leaves it, so that none compares natives of the application, which would cost embeddings of its own.
-        let known = encoder.fingerprint().unwrap().unwrap();
-        store.set_document(&format!("encoder of {NEW}"), None, &known).unwrap();
+        remember(store, &encoder).unwrap();
         let (world, turn, deaths, no_room) = (World::new(), 0, 0, false);
         Self { handles, turn, outsider, no_room, world, order, encoder, pass, deaths, oracle, tally }
     }
@@ -691,6 +697,7 @@ impl Model {
                     self.oracle.embedded_anew += *outcome.as_ref().unwrap_or(&all) as u32;
                     self.oracle.native.clear();
                 }
+                drop(remember(self.store(), &self.encoder));
                 (outcome.map(drop), may)
             }
             Verb::Ask(asked) => {

@@ -106,6 +106,38 @@ fn catching_up_rests_where_it_is_slow() {
     }
 }
 
+/// Counts what is caught up with at a time, a page of which takes a second and a half.
+struct CaughtUp<'a>(&'a TestClock, Mutex<Vec<u64>>);
+
+impl Observer for CaughtUp<'_> {
+    fn reach(&self, place: Place) -> Result<()> {
+        if place == Place::CatchUpRead {
+            self.0.wait(Duration::from_millis(1500));
+        }
+        Ok(())
+    }
+
+    fn observe(&self, observation: &Observation) {
+        if let Observation::CaughtUp { items } = observation {
+            self.1.lock().unwrap().push(*items);
+        }
+    }
+}
+
+#[test]
+fn a_bulk_import_is_caught_up_with_a_while_at_a_time() {
+    let (store, world) = filled();
+    let writes: Vec<_> = (ITEMS..7000).map(|number| common::item(number, 0)).collect();
+    store.put(&writes).unwrap();
+    let clock = TestClock::default();
+    let observer = CaughtUp(&clock, Mutex::default());
+    let limits = Limits { batch: 1, budget: Some(50), ..Limits::default() };
+    world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &observer).unwrap();
+    let caught_up = observer.1.into_inner().unwrap();
+    assert!(caught_up.len() >= 4 && caught_up.iter().all(|items| *items <= 2048), "{caught_up:?}");
+    assert_eq!(store.counts("new-model").unwrap().lacking, 0);
+}
+
 #[test]
 fn the_worst_go_first() {
     let (store, world) = filled();
@@ -345,6 +377,18 @@ fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
     assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
     request(&store, &world.old, &world.new, Request::Run).unwrap();
     world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
+}
+
+#[test]
+fn a_space_whose_making_was_interrupted_is_made_to_its_end_before_pairs_are_drawn() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let setup = world.setup();
+    begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved).unwrap();
+    // A store that lists items in turns may have died between two of them, and only making the space again goes on with it.
+    let again = common::hooked::Hooked::before(&store, "create_space", |_| {});
+    begin_sampling(&again, setup.old, setup.new, setup.order, &Unobserved).unwrap();
+    assert!(again.happened());
 }
 
 #[test]
@@ -743,9 +787,19 @@ fn natives_are_put_back_for_another_model() {
         (1, 1),
         "what cannot be embedded again, and what has no old vector"
     );
+    let adapted = Scan::new("new-model", Select::Provenance(Provenance::Adapted), 999);
+    for record in store.scan(&adapted).unwrap() {
+        let place = record.state.unwrap().priority.unwrap();
+        assert_eq!(place.band, Band::Ordinary, "each has the place that the order gives it");
+    }
+    // A service is known by nothing, and the model before it no longer by its fingerprint.
+    let limits = Limits { budget: Some(30), ..Limits::default() };
+    world.backfill(&store, &Other::new(2.0, None), limits).unwrap();
+    let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
+    assert_eq!(error.remedy(), Some(&Remedy::EmbedNativesAgain), "{error}");
     let other = Other::new(2.0, Some("another model"));
     let summary = world.backfill(&store, &other, Limits::default()).unwrap();
-    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, 199));
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, 169));
     let all =
         Scan::new("new-model", Select::Provenance(Provenance::Native), 999).with_vectors_of("new-model");
     for record in store.scan(&all).unwrap().into_iter().filter(|record| record.item.source.is_some()) {
@@ -813,11 +867,14 @@ fn a_wrong_source_of_everything_stops_the_run_and_lists_nothing() {
 #[test]
 fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
     let (store, world) = filled();
+    // The first write is that of a catch-up.
+    store.put(&[common::item(ITEMS, 0)]).unwrap();
     let busy = common::hooked::Hooked::busy(&store, 30);
     let encoder = TestEncoder::new();
     let (clock, limits) = (TestClock::default(), Limits::default());
     let summary = world.backfill_observed(&busy, &encoder, limits, &clock, &Unobserved).unwrap();
-    assert_eq!((summary.done.native, encoder.count()), (ITEMS as u64, ITEMS as u32));
+    assert_eq!((summary.done.native, encoder.count()), (ITEMS as u64 + 1, ITEMS as u32 + 1));
+    assert_eq!(summary.caught_up, 1);
     assert!(clock.now_ms() >= 30_000);
 }
 

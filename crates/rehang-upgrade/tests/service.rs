@@ -11,7 +11,7 @@ use rehang::Result;
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
 use rehang_upgrade::{Ending, Limits, Summary, Unobserved, start, status};
-use serde_json::json;
+use serde_json::{Value, json};
 use stub::{Reply, Seen, Stub, good_of};
 
 const ITEMS: usize = 40;
@@ -29,14 +29,17 @@ fn good(seen: &Seen) -> Reply {
 
 /// A run of its own process: nothing of an earlier one is known to its encoder.
 fn run(store: &MemoryStore, world: &World, stub: &Stub) -> Result<Summary> {
-    run_within(store, world, stub, None)
+    run_with(store, world, &json!({"url": stub.url}))
 }
 
 fn run_within(store: &MemoryStore, world: &World, stub: &Stub, budget: Option<u64>) -> Result<Summary> {
-    let config = json!({
-        "kind": "http", "url": stub.url, "model": "m", "batch": 4, "concurrency": 2, "attempts": 1,
-        "budget_items": budget, "revision": budget.map(|_| "so that nothing is embedded again to compare")
-    });
+    let revision = "so that nothing is embedded again to compare";
+    run_with(store, world, &json!({"url": stub.url, "budget_items": budget, "revision": revision}))
+}
+
+fn run_with(store: &MemoryStore, world: &World, more: &Value) -> Result<Summary> {
+    let mut config = json!({"kind": "http", "model": "m", "batch": 4, "concurrency": 2, "attempts": 1});
+    config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let config: EncoderConfig = serde_json::from_value(config).unwrap();
     let encoder: Box<dyn Encoder> = open(&config, &new_space(), Path::new(".")).unwrap();
     world.backfill(store, &*encoder, Limits { batch: 8, ..Limits::default() })
@@ -57,6 +60,8 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
         assert!(error.to_string().contains("20 items were made native"), "case {at}: {error}");
         let counts = store.counts("new-model").unwrap();
         assert_eq!((counts.native, counts.failed), (20, 0), "case {at}: no item is to blame");
+        let spent = status(&store, 0).unwrap().spent.items;
+        assert!(spent >= 20, "case {at}: what was embedded is on the account, not {spent}");
         assert!(stub.seen().len() < 20, "case {at}: it is left alone, not asked {} times", stub.seen().len());
         // Once it is well, the same run goes on with all of them.
         let well = Stub::start(|_, seen| good(seen));
@@ -79,6 +84,11 @@ fn a_budget_is_that_of_all_runs_together() {
     let third = run_within(&store, &world, &stub, Some(20)).unwrap();
     assert_eq!((third.ending, third.done.native), (Ending::EncoderBudgetSpent, 0));
     assert!(third.encoder_said.unwrap().contains("20 items"));
+    // Nor is anything sent to compare what is there.
+    let asked = stub.seen().len();
+    let compared = run_with(&store, &world, &json!({"url": stub.url, "budget_items": 20})).unwrap();
+    assert_eq!((compared.ending, compared.spent.items), (Ending::EncoderBudgetSpent, 0));
+    assert_eq!(stub.seen().len(), asked);
     let last = run_within(&store, &world, &stub, Some(1000)).unwrap();
     assert_eq!((last.ending, last.native), (Ending::NothingLeft, ITEMS as u64));
     assert_eq!(status(&store, 0).unwrap().spent.items, ITEMS as u64);
