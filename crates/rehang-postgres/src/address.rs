@@ -142,7 +142,7 @@ fn is_cut_short(text: &str) -> bool {
     };
     let (front, query) = rest.split_once('?').unwrap_or((rest, ""));
     match front.matches('@').count() {
-        0 => front.contains('/') && query.contains('@'),
+        0 => query.contains('@') && (front.contains('/') || query.contains('=')),
         count => count > 1,
     }
 }
@@ -294,6 +294,7 @@ mod tests {
             "postgresql://me:p@secret@db/shop",
             "postgresql://me:p@secret/secret@db/shop",
             "postgresql:///shop?host=db&user=me&password=p@secret",
+            "postgresql://db?user=me&password=p@secret",
         ] {
             let error = Address::parse(bad).err().expect("it is no address").to_string();
             assert!(!error.contains("secret"), "{error}");

@@ -54,6 +54,15 @@ CREATE TABLE IF NOT EXISTS rehang.document (
 );
 ";
 
+/// Lets the galleries of a database that an earlier version began know their tables by name, which a dump keeps.
+pub(crate) const BY_NAME: &str = "
+DO $$ BEGIN
+    IF EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'relation' AND atttypid = 'oid'::regtype) THEN
+        ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass;
+    END IF;
+END $$;
+";
+
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.write;

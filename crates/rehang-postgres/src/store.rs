@@ -170,6 +170,7 @@ impl PostgresStore {
                 return Ok((table, number));
             }
             connection.batch(schema::BASE)?;
+            connection.batch(schema::BY_NAME)?;
             connection.batch(&functions(&quoted(&facts.schema), facts.has_iterative_scan()))?;
             connection.batch(&register(&table))?;
             let (number, ..) = number_of(connection, &table)?
@@ -572,15 +573,14 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
 /// Brings a gallery that an earlier version made to the present form: a dump of it would keep neither which table it is of nor the
 /// trigger of its updates.
 fn renew_triggers(connection: &mut Connection, number: i32, table: &Table, facts: &Facts) -> Step<()> {
+    connection.batch("SET LOCAL lock_timeout = '500ms'")?;
+    connection.batch(schema::BY_NAME)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     if !is_earlier {
         return Ok(());
     }
     // Spaces neither come nor go from here on.
-    connection.batch(
-        "SET LOCAL lock_timeout = '500ms'; ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass",
-    )?;
     let spaces = spaces::all(connection, number)?;
     let path = search_path(connection, table, facts)?;
     connection.batch(&schema::drop_triggers(number, &table.qualified))?;

@@ -85,7 +85,7 @@ pub const URL_ENV: &str = "DATABASE_URL";
 mod postgres {
     use rehang::{Error, Provenance};
     use rehang_postgres::{PostgresStore, TableOptions};
-    use rehang_store::Ledger;
+    use rehang_store::{Ledger, find_space};
 
     use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
     use crate::observe::counting;
@@ -170,8 +170,15 @@ mod postgres {
             }
             let advance = counting(observer, "making a gallery of the table", "rows");
             let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
-            store.create_space(old, Provenance::Old)?;
-            let counts = store.counts(&old.name)?;
+            // Not where an upgrade from it is finished.
+            let space = match store.serving()?.filter(|serving| *serving != old.name) {
+                Some(serving) if find_space(&store, &old.name)?.is_none() => serving,
+                _ => {
+                    store.create_space(old, Provenance::Old)?;
+                    old.name.clone()
+                }
+            };
+            let counts = store.counts(&space)?;
             Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
         }
 

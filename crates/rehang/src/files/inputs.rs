@@ -617,15 +617,17 @@ impl Join {
 /// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids; as
 /// [`stream::open`].
 pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
-    if files.iter().filter(|sources| !sources.is_empty()).count() < 2 {
-        return Ok(());
-    }
-    let mut known: Vec<(String, Vec<String>)> = Vec::new();
+    let mut with_ids = Vec::new();
     for &sources in files {
         if let Some(ids) = own_ids(sources)? {
-            known.push((said(sources), ids));
+            with_ids.push((said(sources), ids));
         }
     }
+    // Where one has ids alone, nothing can be compared, whatever they are.
+    if with_ids.len() < 2 {
+        return Ok(());
+    }
+    let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
     let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
     // Another number of rows is an error of its own.
     for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
@@ -645,8 +647,8 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     Ok(())
 }
 
-/// The ids that files of vectors have beside them, one file below the other; `None` where one of them has none.
-fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
+/// The ids that files of vectors have beside them, one file below the other, or why they cannot be ids; `None` where one of them has none.
+fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     if sources.is_empty() {
         return Ok(None);
     }
@@ -654,8 +656,7 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
         // What is in memory has no ids beside it.
         let reader = stream::open(source)?;
         if reader.id_kind().is_none() {
-            reader.check_ids()?;
-            return Ok(None);
+            return Ok(reader.check_ids().err().map(Err));
         }
     }
     let mut ids = Vec::new();
@@ -664,7 +665,7 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Vec<String>>> {
         let own = super::read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
-    Ok(Some(ids))
+    Ok(Some(Ok(ids)))
 }
 
 /// Fails where one of the vectors `[n, width]` of a normalised space has another length than 1; `first_row` is the number of
