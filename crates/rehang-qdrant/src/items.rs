@@ -246,6 +246,8 @@ fn withdraw_superseded(inner: &Inner, meta: &Meta, writes: &[ItemWrite], keys: &
 }
 
 pub(crate) fn delete(inner: &Inner, ids: &[&str]) -> Result<usize> {
+    // First, since it fails where the gallery is being released.
+    let meta = meta::read(inner)?;
     let mut keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -256,7 +258,7 @@ pub(crate) fn delete(inner: &Inner, ids: &[&str]) -> Result<usize> {
     let keys: Vec<ItemKey> = there.iter().map(|point| point.key).collect();
     let ids: Vec<Value> = keys.iter().map(|key| id_of(*key)).collect();
     inner.client.change(inner.collection(), &[json!({"delete": {"points": ids}})])?;
-    for space in &meta::read(inner)?.spaces {
+    for space in &meta.spaces {
         queue::end_leases(inner, space, &keys)?;
     }
     Ok(keys.len())

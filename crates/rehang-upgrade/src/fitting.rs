@@ -144,8 +144,9 @@ pub(crate) fn embed_queries(
     if kept.vectors().is_some() && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text) {
         return Ok(queries.len());
     }
-    let by_old = query::embed(&queries, old, encoders, observer)?;
+    // The new model first: the budget is its.
     let by_new = query::embed(&queries, new, encoders, observer)?;
+    let by_old = query::embed(&queries, old, encoders, observer)?;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     // Without the list, the vectors of other queries do not count.
     if kept.asked.exists() {
@@ -201,7 +202,7 @@ pub struct PairsDrawn {
     pub spent: Spent,
     /// What the encoder said where a budget of its own ended it.
     pub encoder_said: Option<String>,
-    /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early.
+    /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,

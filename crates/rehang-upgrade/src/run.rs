@@ -170,7 +170,10 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     // What the comparison with the natives costs is this run's too, and within the budget of all.
     let told = setup.encoder.spent();
     setup.encoder.note_others(spent_by_all(setup.store, &record)? - told);
-    expect_same_encoder(setup.store, &record.new.name, setup.encoder)?;
+    expect_same_encoder(setup.store, &record.new.name, setup.encoder).or_else(|error| {
+        spending::add(setup.store, &record, setup.encoder.spent() - told)?;
+        Err(error)
+    })?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let (jobs, to_do) = channel::<Job>();
@@ -495,6 +498,15 @@ impl Run<'_> {
         };
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
         shared?;
+        let is_over = matches!(
+            ending,
+            Ending::NothingLeft | Ending::ReachedFraction | Ending::SpentBudget | Ending::EncoderBudgetSpent
+        );
+        // No look will go on with it, and nothing waits for this one.
+        if is_over && self.catch_up_after.is_some() {
+            let record = Recorded::expect(self.setup.store)?.record;
+            self.patiently(|run| run.catch_up(&record, u64::MAX))?;
+        }
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
@@ -557,35 +569,8 @@ impl Run<'_> {
         }
         self.rolled_back = is_back;
         self.share_spending()?;
-        // Searches may still go to the new space after a rollback that died.
-        if let Some(filler) = &self.filler
-            && (record.phase == Phase::Filled || (is_back && record.is_served(self.setup.store)?))
-            // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
-            && record.adapter == self.record.adapter
-            && self.setup.clock.now_ms() >= self.catch_up_from_ms
-        {
-            let began = self.setup.clock.now_ms();
-            let epoch = record.epoch.unwrap_or_default();
-            let (clock, observer) = (self.setup.clock, self.observer);
-            let may_go_on = || clock.now_ms() - began < CATCH_UP_MAX_MS && !observer.wants_stop();
-            let after = &mut self.catch_up_after;
-            let mut found = 0;
-            match filler.catch_up_from(self.setup.store, epoch, after, &may_go_on, observer) {
-                Ok(items) => {
-                    found = items;
-                    self.caught_up += items;
-                    if items > 0 {
-                        self.observer.observe(&Observation::CaughtUp { items });
-                    }
-                }
-                // Planned anew since the record was read: the process that did so catches up.
-                Err(error) if error.is_superseded() => {}
-                Err(error) => return Err(error),
-            }
-            let ended = self.setup.clock.now_ms();
-            // While items come faster than they are caught up with, the next look goes on.
-            let rests = if found > 0 && self.catch_up_after.is_some() { 0 } else { CATCH_UP_RESTS };
-            self.catch_up_from_ms = ended + rests * ended.saturating_sub(began);
+        if self.setup.clock.now_ms() >= self.catch_up_from_ms {
+            self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
         let now = self.setup.clock.now_ms();
         if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {
@@ -604,6 +589,38 @@ impl Run<'_> {
         };
         let (items, native_before) = self.counts;
         Ok(Event::Looked { items, native_before, request, rolled_back: false, others })
+    }
+
+    /// Adapts what came or changed meanwhile, from where the last time ended, for so long at most.
+    fn catch_up(&mut self, record: &UpgradeRecord, longest_ms: u64) -> Result<()> {
+        let Some(filler) = &self.filler else { return Ok(()) };
+        // Searches may still go to the new space after a rollback that died.
+        let is_filled =
+            record.phase == Phase::Filled || (self.rolled_back && record.is_served(self.setup.store)?);
+        // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
+        if !is_filled || record.adapter != self.record.adapter {
+            return Ok(());
+        }
+        let (clock, observer) = (self.setup.clock, self.observer);
+        let began = clock.now_ms();
+        let epoch = record.epoch.unwrap_or_default();
+        let may_go_on = || clock.now_ms() - began < longest_ms && !observer.wants_stop();
+        let after = &mut self.catch_up_after;
+        let found = match filler.catch_up_from(self.setup.store, epoch, after, &may_go_on, observer) {
+            Ok(items) => items,
+            // Planned anew since the record was read: the process that did so catches up.
+            Err(error) if error.is_superseded() => 0,
+            Err(error) => return Err(error),
+        };
+        self.caught_up += found;
+        if found > 0 {
+            observer.observe(&Observation::CaughtUp { items: found });
+        }
+        let ended = clock.now_ms();
+        // While items come faster than they are caught up with, the next look goes on.
+        let rests = if found > 0 && self.catch_up_after.is_some() { 0 } else { CATCH_UP_RESTS };
+        self.catch_up_from_ms = ended + rests * ended.saturating_sub(began);
+        Ok(())
     }
 
     /// Tells the store what this worker has used, and its encoder what the others have.

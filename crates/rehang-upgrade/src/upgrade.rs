@@ -239,7 +239,14 @@ impl Upgrade {
         }
         // A budget or a stop that ended the sample holds for the queries too.
         let queries = files.queries.filter(|_| !matches!(enough, Enough::Ended(_)));
-        let queries = queries.map(|path| self.embed_queries(path, &space, observer)).transpose()?;
+        let queries = match queries.map(|path| self.embed_queries(path, &space, observer)).transpose() {
+            Err(error) if error.is_budget_spent() => {
+                encoder_said.get_or_insert(error.to_string());
+                None
+            }
+            Err(error) if error.is_cancelled() => None,
+            embedded => embedded?,
+        };
         Ok(PairsDrawn {
             steps,
             enough,

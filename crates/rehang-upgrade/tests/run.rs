@@ -139,6 +139,23 @@ fn a_bulk_import_is_caught_up_with_a_while_at_a_time() {
 }
 
 #[test]
+fn no_run_ends_with_items_that_it_began_to_catch_up_with() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    store.create_space(&common::old_space(), Provenance::Old).unwrap();
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    // Without a source there is nothing to embed, and so only one look.
+    let writes: Vec<_> =
+        (0..7000).map(|number| rehang_store::ItemWrite { source: None, ..common::item(number, 0) }).collect();
+    store.put(&writes).unwrap();
+    let clock = TestClock::default();
+    let observer = CaughtUp(&clock, Mutex::default());
+    let encoder = TestEncoder::new();
+    let summary = world.backfill_observed(&store, &encoder, Limits::default(), &clock, &observer).unwrap();
+    assert_eq!((summary.ending, summary.caught_up), (Ending::NothingLeft, 7000));
+    assert_eq!(store.counts("new-model").unwrap().lacking, 0);
+}
+
+#[test]
 fn the_worst_go_first() {
     let (store, world) = filled();
     let adapted = Select::Provenance(Provenance::Adapted);
