@@ -111,8 +111,8 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     };
     // By their bytes, whatever a collation holds to be the same, and by no operator of pgvector, which a dump could not name.
     let differs = format!("record_image_ne(ROW({}), ROW({}))", columns("OLD"), columns("NEW"));
-    // Where nothing but columns matters, an update of others does not even call the function. Elsewhere every update does, and the columns
-    // are named for the server to know of: it lets nobody drop one that the function reads.
+    // Where nothing but columns matters, an update of others does not even call the function. Elsewhere every update does, and the trigger
+    // names the columns, so that the server lets nobody drop one that the function reads.
     let has_columns_only =
         table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none());
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };

@@ -26,7 +26,7 @@ const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
 const SETTLING: &str = "rehang moves vectors into this column";
 /// Rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
-/// Rows that get their vectors in one transaction; whoever writes one of them waits until it ends.
+/// Rows that get their vectors in one transaction; an application that writes one of them waits until it ends.
 const MOVED_TOGETHER: i64 = 500;
 
 /// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
@@ -424,7 +424,7 @@ impl PostgresStore {
     }
 
     /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
-    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while all who use the table wait.
+    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while applications that use the table wait.
     ///
     /// # Errors
     ///

@@ -1527,7 +1527,7 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     assert_eq!(column(&mut application, "embedding_new"), [native(), native(), native(), native()]);
 }
 
-/// Vectors that move into a column wait for a row that another transaction is at, and hold up nobody meanwhile.
+/// `settle` waits for a row that an application's transaction holds, and no application waits for `settle` meanwhile.
 #[test]
 fn vectors_move_beside_a_transaction_that_is_open() {
     let Some(server) = server::server() else { return };

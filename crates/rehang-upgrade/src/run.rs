@@ -25,7 +25,7 @@ use crate::identity::expect_same_encoder;
 use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
-use crate::spending::{self, spent_by_all};
+use crate::spending;
 use crate::verbs::{expect_adapter, mismatch, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
@@ -168,10 +168,9 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
     // What the comparison with the natives costs is this run's too, and within the budget of all.
-    let told = setup.encoder.spent();
-    setup.encoder.note_others(spent_by_all(setup.store, &record)? - told);
+    let told = spending::share(setup.store, &record, setup.encoder, setup.encoder.spent())?;
     expect_same_encoder(setup.store, &record.new.name, setup.encoder).or_else(|error| {
-        spending::add(setup.store, &record, setup.encoder.spent() - told)?;
+        spending::share(setup.store, &record, setup.encoder, told)?;
         Err(error)
     })?;
     // What an earlier process of this name still held is free: it ended without a word.
@@ -485,7 +484,7 @@ impl Run<'_> {
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
         // Also after an error: what was embedded until then is paid for.
-        let shared = self.share_spending();
+        let shared = self.patiently(Self::share_spending);
         let (ending, encoder_said) = match self.fatal.take() {
             None => (ending, None),
             Some(error) if error.is_budget_spent() => (Ending::EncoderBudgetSpent, Some(error.to_string())),
@@ -625,11 +624,7 @@ impl Run<'_> {
 
     /// Tells the store what this worker has used, and its encoder what the others have.
     fn share_spending(&mut self) -> Result<()> {
-        // Tokens that were reserved and not used come back: they are told of when others take their place.
-        let more = self.setup.encoder.spent() - self.told;
-        let all = self.patiently(|run| spending::add(run.setup.store, run.record, more))?;
-        self.told = self.told + more;
-        self.setup.encoder.note_others(all - self.told);
+        self.told = spending::share(self.setup.store, self.record, self.setup.encoder, self.told)?;
         Ok(())
     }
 

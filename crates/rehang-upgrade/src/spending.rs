@@ -5,7 +5,7 @@
 //! killed takes the last second of its spending with it.
 
 use rehang::{Error, Result};
-use rehang_encode::Spent;
+use rehang_encode::{Encoder, Spent};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +42,28 @@ fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spen
     Ok((Some(version), if is_own { account.spent } else { Spent::default() }))
 }
 
-/// Adds what a worker has used; gives what all have.
+/// Tells the store what an encoder has used since it was `told` last, and the encoder what all others have. Gives what the store has been
+/// told of this encoder by now.
 ///
 /// # Errors
 ///
 /// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang::ErrorKind::ChangedMeanwhile) where others were faster a hundred times.
-pub(crate) fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent> {
+pub(crate) fn share(
+    store: &dyn Ledger,
+    record: &UpgradeRecord,
+    encoder: &dyn Encoder,
+    told: Spent,
+) -> Result<Spent> {
+    // Tokens that were reserved and not used come back: they are told of when others take their place.
+    let more = encoder.spent() - told;
+    let all = add(store, record, more)?;
+    let told = told + more;
+    encoder.note_others(all - told);
+    Ok(told)
+}
+
+/// Adds what a worker has used; gives what all have.
+fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent> {
     for _ in 0..ATTEMPTS {
         let (version, before) = read(store, record)?;
         if more == Spent::default() {

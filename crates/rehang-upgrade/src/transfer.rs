@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use rehang::files::stream::{self, Columns, RowBatch};
-use rehang::files::{AtomicFile, VectorSource};
+use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,6 @@ use crate::observe::{Observation, Observer, expect_going};
 
 /// Items of one transaction while importing.
 const IMPORT_ITEMS: usize = 1000;
-/// The longest line of an items file that is read.
-const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Items of one page while exporting.
 const EXPORT_ITEMS: usize = 2000;
 
@@ -145,19 +143,15 @@ fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + us
     let (mut line, mut number) = (Vec::new(), 0_u64);
     let mut next = move || -> Result<Option<ItemLine>> {
         loop {
-            line.clear();
-            let read = reader
-                .by_ref()
-                .take(LINE_BYTES_MAX + 1)
-                .read_until(b'\n', &mut line)
-                .map_err(|error| Error::io("read", &path, &error))?;
-            if read == 0 {
+            let is_short =
+                files::next_line(&mut reader, &mut line).map_err(|error| Error::io("read", &path, &error))?;
+            if line.is_empty() {
                 return Ok(None);
             }
             number += 1;
             let corrupt =
                 |detail: String| Error::corrupt(format!("{}, line {number}", path.display()), detail);
-            if line.len() as u64 > LINE_BYTES_MAX {
+            if !is_short {
                 return Err(corrupt("it is longer than 16 MiB; this is no file of items".into()));
             }
             let text = line.trim_ascii_end();
@@ -443,7 +437,7 @@ mod tests {
         let path = folder.path().join("items.jsonl");
         AtomicFile::write(&path, b"\n{\"id\": \"a\"}\r\n \t\n{\"id\": 7}").unwrap();
         assert_eq!(read_ids(&path).unwrap(), ["a", "7"]);
-        let source = "x".repeat(LINE_BYTES_MAX as usize);
+        let source = "x".repeat(16 << 20);
         AtomicFile::write(&path, format!("\n{{\"id\": \"a\", \"source\": \"{source}\"}}\n").as_bytes())
             .unwrap();
         let error = read_ids(&path).unwrap_err();

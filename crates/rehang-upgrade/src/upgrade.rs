@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rehang::{Error, Progress, Remedy, Result, Space};
-use rehang_encode::{Encoder, Input};
+use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{FitAnswer, Method};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
@@ -269,7 +269,7 @@ impl Upgrade {
         let encoders = |space: &Space| {
             let encoder = configuration.open_query_encoder(space)?;
             if space.name == new.name {
-                encoder.note_others(spending::spent_by_all(store, &record)?);
+                spending::share(store, &record, &*encoder, Spent::default())?;
                 opened.replace(Some(Arc::clone(&encoder)));
             }
             Ok(encoder)
@@ -277,7 +277,7 @@ impl Upgrade {
         let count = fitting::embed_queries(path, (&old, new), &configuration.folder(), &encoders, observer);
         // Also after an error: what was embedded until then is paid for.
         if let Some(encoder) = opened.take() {
-            spending::add(store, &record, encoder.spent())?;
+            spending::share(store, &record, &*encoder, Spent::default())?;
         }
         count
     }

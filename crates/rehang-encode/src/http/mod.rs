@@ -377,7 +377,7 @@ impl Http {
             }
             // Also where the service asks for no wait at all: attempts that follow at once are lost to the same overload.
             let backoff = self.backoff.wait(failures as u32);
-            self.wait_until(now + wait.map_or(backoff, |wait| wait.max(backoff)))?;
+            self.wait_until(now + wait.unwrap_or_default().max(backoff))?;
         }
     }
 
@@ -661,23 +661,17 @@ impl Http {
     /// Fails where the service refuses every text of a request and one harmless word too: it refuses all requests then, for a wrong
     /// model or option, or while it is ill. No text is to blame, so they stay without an answer.
     fn expect_some_use(&self, answers: &mut [Option<Answer>]) -> Result<()> {
-        let refusals: Option<Vec<_>> = answers
-            .iter()
-            .map(|answer| match answer {
-                Some(Err(ItemFailure::Permanent(reason))) => Some(reason),
-                _ => None,
-            })
-            .collect();
-        let Some(reason) = refusals.and_then(|reasons| reasons.first().map(ToString::to_string)) else {
+        let is_refused = |answer: &Option<Answer>| matches!(answer, Some(Err(ItemFailure::Permanent(_))));
+        let Some(Some(Err(first))) = answers.first().filter(|_| answers.iter().all(is_refused)) else {
             return Ok(());
         };
-        let is_of_use = self.serves_anybody();
-        if *is_of_use.as_ref().unwrap_or(&false) {
-            return Ok(());
-        }
+        let error = match self.serves_anybody() {
+            Ok(true) => return Ok(()),
+            Ok(false) => self.unavailable(format!("it refuses every text: {}", first.reason())),
+            Err(error) => error,
+        };
         answers.fill(None);
-        is_of_use?;
-        Err(self.unavailable(format!("it refuses every text: {reason}")))
+        Err(error)
     }
 }
 

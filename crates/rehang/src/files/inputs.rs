@@ -614,7 +614,7 @@ impl Join {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids; as
+/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids, where other files have ids too; as
 /// [`stream::open`].
 pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     let mut with_ids = Vec::new();

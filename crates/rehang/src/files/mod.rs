@@ -50,8 +50,8 @@ pub use inputs::{
 };
 pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use stream::{Columns, IdKind, Ids};
-pub use text::read_lines;
 pub(crate) use text::{for_each_line, split_csv};
+pub use text::{next_line, read_lines};
 
 /// Widest vector that is read from a file that states its width itself; anything wider is taken for damage.
 const WIDTH_MAX: usize = 1 << 20;

@@ -96,6 +96,18 @@ pub(super) fn number_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> V
         .collect()
 }
 
+/// Reads the next line, with its end, in the place of `line`; nothing at the end of the input. Says whether it is short enough, 16 MiB: of
+/// a longer one the start is there.
+///
+/// # Errors
+///
+/// Those of the reader.
+pub fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
+    line.clear();
+    reader.take(LINE_BYTES_MAX + 1).read_until(b'\n', line)?;
+    Ok(line.len() as u64 <= LINE_BYTES_MAX)
+}
+
 /// Calls `each(line number from 1, line)` for every line of a UTF-8 file that is not blank, without its line end and without
 /// a byte-order mark. Holds one line at a time.
 ///
@@ -111,17 +123,13 @@ pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(usize, &str) -> Re
     let mut bytes = Vec::new();
     let mut number = 0;
     loop {
-        bytes.clear();
-        let read = (&mut reader)
-            .take(LINE_BYTES_MAX + 1)
-            .read_until(b'\n', &mut bytes)
-            .map_err(|error| Error::io("read", path, &error))?;
-        if read == 0 {
+        let is_short = next_line(&mut reader, &mut bytes).map_err(|error| Error::io("read", path, &error))?;
+        if bytes.is_empty() {
             return Ok(());
         }
         number += 1;
         let corrupt = |detail: String| Error::corrupt(path.display(), format!("line {number}: {detail}"));
-        if bytes.len() as u64 > LINE_BYTES_MAX {
+        if !is_short {
             return Err(corrupt("it is longer than 16 MiB; this is no text file of lines".into()));
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
