@@ -172,13 +172,13 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
     let old_counts = store.counts(&setup.old.name)?;
     let has_new = find_space(store, &setup.new.name)?.is_some();
     let new_counts = if has_new { Some(store.counts(&setup.new.name)?) } else { None };
-    let with_old = old_counts.items - old_counts.lacking;
     let native = new_counts.map_or(0, |counts| counts.native);
-    let again = may_hold_others(recorded.as_ref(), setup, has_new);
     let to_adapt = match new_counts {
-        Some(counts) if again => counts.adapted + counts.lacking.min(with_old),
-        Some(counts) => counts.lacking.min(with_old),
-        None => with_old,
+        Some(counts) => {
+            let again = may_hold_others(recorded.as_ref(), setup, has_new);
+            store.count_lag(&setup.new.name, &setup.old.name)? + if again { counts.adapted } else { 0 }
+        }
+        None => old_counts.items - old_counts.lacking,
     };
     let without_source = match new_counts {
         Some(counts) => counts.without_source,

@@ -804,6 +804,7 @@ fn natives_are_put_back_for_another_model() {
         (1, 1),
         "what cannot be embedded again, and what has no old vector"
     );
+    assert_eq!(plan(&store, &world.setup()).unwrap().to_adapt, 0, "what has no old vector waits for the run");
     let adapted = Scan::new("new-model", Select::Provenance(Provenance::Adapted), 999);
     for record in store.scan(&adapted).unwrap() {
         let place = record.state.unwrap().priority.unwrap();
