@@ -440,8 +440,10 @@ impl PostgresStore {
             inner.lock(connection)?;
             // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
             // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
+            // Every reader of ours is at the items, so that is known before all vectors are compared.
             connection.batch(&format!(
-                "LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = '500ms'"
+                "LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = '500ms';
+                 LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"
             ))?;
             if let Some((column, n)) = &last {
                 connection.batch(&format!(
