@@ -1,90 +1,31 @@
 //! Random histories of calls and of an application's own SQL, on a gallery in PostgreSQL and on its twin in memory: whatever can be seen
 //! is equal after each step.
 
+#[path = "../../rehang-store/tests/histories/mod.rs"]
+mod histories;
+
 mod server;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen, vector};
 use postgres::Client;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{
-    Among, Band, Epoch, Examined, Filter, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore,
-    NewVector, Priority, Queue, Revision, Sample, Scan, Select, Store, VectorWrite,
-};
+use rehang_store::{Examined as _, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore, NewVector};
 use serde_json::{Value, json};
 
-const IDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-const SPACES: [&str; 2] = ["old", "new"];
-const WORKERS: [&str; 2] = ["left", "right"];
-/// Seconds of a lease, and of the steps in which time passes: so long that the test's own time does not count.
-const LEASE_S: u64 = 1000;
-const PASS_S: u64 = 250;
+/// Seconds of the steps in which time passes.
+const PASS_S: u64 = LEASE_S / 4;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Put {
-        ids: Vec<usize>,
-        sourced: bool,
-        with: [bool; 2],
-        value: i8,
-    },
-    Delete(Vec<usize>),
-    Write {
-        space: usize,
-        ids: Vec<usize>,
-        native: bool,
-        stale: bool,
-        late: bool,
-        value: i8,
-        sigma2: Option<u8>,
-    },
-    Priority {
-        space: usize,
-        id: usize,
-        band: usize,
-        score: i8,
-        late: bool,
-    },
-    ForgetNatives {
-        space: usize,
-        limit: usize,
-        late: bool,
-    },
-    Advance {
-        space: usize,
-        late: bool,
-    },
-    Claim {
-        space: usize,
-        worker: usize,
-        limit: usize,
-    },
-    Renew {
-        space: usize,
-        worker: usize,
-    },
-    Release {
-        space: usize,
-        worker: usize,
-        ids: Option<Vec<usize>>,
-    },
-    /// Time by which leases run out.
+    Call(Call),
+    /// Steps of time by which leases run out.
     Pass(u64),
-    Fail {
-        space: usize,
-        id: usize,
-        stale: bool,
-    },
-    ClearFailures(usize),
-    Switch(usize),
-    /// Which version is expected: none, that of now, or another.
-    Document(usize),
-    Drop,
     /// What follows is done through another handle on the gallery.
     OtherHandle,
     /// The application's own writes in one transaction, and whether it ends by a rollback.
@@ -169,55 +110,18 @@ fn sql() -> impl Strategy<Value = Sql> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let id = 0..IDS.len();
-    let ids = prop::collection::vec(id.clone(), 1..5);
-    let space = 0..SPACES.len();
-    let value = -3_i8..4;
-    let late = || prop::bool::weighted(0.1);
     prop_oneof![
-        4 => (ids.clone(), any::<bool>(), any::<[bool; 2]>(), value.clone())
-            .prop_map(|(ids, sourced, with, value)| Operation::Put { ids, sourced, with, value }),
-        1 => ids.clone().prop_map(Operation::Delete),
-        8 => (space.clone(), ids.clone(), any::<bool>(), late(), late(), value, prop::option::of(0_u8..4)).prop_map(
-            |(space, ids, native, stale, late, value, sigma2)| Operation::Write { space, ids, native, stale, late, value, sigma2 }
-        ),
-        2 => (space.clone(), id.clone(), 0..Band::ALL.len(), -3_i8..4, late())
-            .prop_map(|(space, id, band, score, late)| Operation::Priority { space, id, band, score, late }),
-        1 => (space.clone(), 0_usize..4, late()).prop_map(|(space, limit, late)| Operation::ForgetNatives { space, limit, late }),
-        1 => (space.clone(), late()).prop_map(|(space, late)| Operation::Advance { space, late }),
-        4 => (space.clone(), 0..WORKERS.len(), 0_usize..4)
-            .prop_map(|(space, worker, limit)| Operation::Claim { space, worker, limit }),
-        1 => (space.clone(), 0..WORKERS.len()).prop_map(|(space, worker)| Operation::Renew { space, worker }),
-        1 => (space.clone(), 0..WORKERS.len(), prop::option::of(ids))
-            .prop_map(|(space, worker, ids)| Operation::Release { space, worker, ids }),
+        // The shuffle of a sample is each store's own.
+        33 => call(false).prop_map(Operation::Call),
         2 => (1_u64..6).prop_map(Operation::Pass),
-        2 => (space.clone(), id, late()).prop_map(|(space, id, stale)| Operation::Fail { space, id, stale }),
-        1 => space.clone().prop_map(Operation::ClearFailures),
-        1 => space.prop_map(Operation::Switch),
-        1 => (0_usize..3).prop_map(Operation::Document),
-        1 => Just(Operation::Drop),
         1 => Just(Operation::OtherHandle),
         10 => (prop::collection::vec(sql(), 1..4), prop::bool::weighted(0.2), 0_usize..3)
             .prop_map(|(writes, is_undone, level)| Operation::Sql { writes, is_undone, level }),
     ]
 }
 
-/// As many as `PROPTEST_CASES` says, or a few.
-fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(10);
-    let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
-    // Each try of a shrink makes a database.
-    ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..ProptestConfig::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(10))]
 
     #[test]
     fn the_gallery_in_a_table_is_its_twin(
@@ -258,7 +162,7 @@ fn go_through(
     for operation in operations {
         match operation {
             // A column is written by the application alone, and is the same column after its space was dropped.
-            Operation::Write { space: 0, .. } | Operation::Drop if is_in_column => continue,
+            Operation::Call(Call::Write { space: 0, .. } | Call::Drop) if is_in_column => continue,
             Operation::Pass(steps) => {
                 clock.pass(Duration::from_secs(PASS_S * steps));
                 pass(&mut client, PASS_S * steps);
@@ -282,9 +186,9 @@ fn go_through(
                 }
                 client.batch_execute(if *is_undone { "ROLLBACK" } else { "COMMIT" }).unwrap();
             }
-            _ => {
-                prop_assert_eq!(apply(&store, operation), apply(&twin, operation), "{:?}", operation);
-                note_rows(&mut rows, operation);
+            Operation::Call(call) => {
+                prop_assert_eq!(apply(&store, call), apply(&twin, call), "{:?}", call);
+                note_rows(&mut rows, call);
             }
         }
         prop_assert_eq!(seen(&store), seen(&twin), "after {:?}", operation);
@@ -292,12 +196,6 @@ fn go_through(
     }
     prop_assert_eq!(seen(&other), seen(&twin));
     Ok(())
-}
-
-fn make_spaces(store: &dyn Store) {
-    for (name, written_as) in SPACES.into_iter().zip([Provenance::Old, Provenance::Native]) {
-        store.create_space(&Space::new(name, 2, Distance::L2, false), written_as).unwrap();
-    }
 }
 
 /// Leases run by the server's clock: they are set back.
@@ -319,14 +217,10 @@ fn vector_of(value: Option<i8>, id: usize) -> Option<Vec<f32>> {
     value.map(|value| vector(value, id))
 }
 
-fn label_of(id: usize) -> Option<String> {
-    id.is_multiple_of(2).then(|| "even".into())
-}
-
 /// What calls of ours have made of the application's rows.
-fn note_rows(rows: &mut Rows, operation: &Operation) {
-    match operation {
-        Operation::Put { ids, sourced, with, value } => {
+fn note_rows(rows: &mut Rows, call: &Call) {
+    match call {
+        Call::Put { ids, sourced, with, value } => {
             for (at, &id) in ids.iter().enumerate() {
                 let row = Row {
                     source: sourced.then(|| format!("source {value}")),
@@ -337,7 +231,7 @@ fn note_rows(rows: &mut Rows, operation: &Operation) {
                 rows.insert(IDS[id].into(), row);
             }
         }
-        Operation::Delete(ids) => ids.iter().for_each(|&id| {
+        Call::Delete(ids) => ids.iter().for_each(|&id| {
             rows.remove(IDS[id]);
         }),
         _ => {}
@@ -453,230 +347,4 @@ fn run_sql(
         let (source, label, payload) = (row.source.clone(), row.label.clone(), row.payload.clone());
         twin.put(&[ItemWrite { id: id.clone(), source, label, payload, vectors }]).unwrap();
     }
-}
-
-/// An answer without what two stores may say otherwise.
-fn said<T>(answer: rehang::Result<T>) -> String {
-    match answer {
-        Ok(_) => "done".into(),
-        Err(error) => format!("{error:?}")
-            .split([' ', '{', '('])
-            .filter(|word| !word.is_empty())
-            .take(3)
-            .collect::<Vec<_>>()
-            .join(" "),
-    }
-}
-
-/// Does it, and says what the store answered, without numbers that two stores may give differently.
-fn apply(store: &dyn Store, operation: &Operation) -> String {
-    let known = |id: usize, stale: bool| -> (ItemKey, Revision) {
-        store.get(&[IDS[id]]).unwrap().remove(0).map_or((ItemKey::from(1_000_000), 1), |item| {
-            (item.key, item.revision + 1_000_000 * Revision::from(stale))
-        })
-    };
-    let epoch = |space: usize, late: bool| {
-        let epoch =
-            store.spaces().unwrap().iter().find(|there| there.space.name == SPACES[space]).unwrap().epoch;
-        if late { Epoch::new(epoch.number().wrapping_sub(1)) } else { epoch }
-    };
-    let version = || store.document("plan").unwrap().map(|(version, _)| version);
-    match operation {
-        Operation::Put { ids, sourced, with, value } => {
-            let write = |(at, &id): (usize, &usize)| ItemWrite {
-                id: IDS[id].into(),
-                source: sourced.then(|| format!("source {value}")),
-                label: label_of(id),
-                payload: json!({"value": value, "at": at}),
-                vectors: SPACES
-                    .iter()
-                    .zip(with)
-                    .filter(|(_, with)| **with)
-                    .map(|(space, _)| {
-                        let made_by = if *space == "old" { Provenance::Old } else { Provenance::Native };
-                        NewVector::of_model(*space, vector(*value, id), made_by)
-                    })
-                    .collect(),
-            };
-            let writes: Vec<ItemWrite> = ids.iter().enumerate().map(write).collect();
-            let revisions = store.put(&writes).unwrap();
-            assert!(revisions.is_sorted_by(|a, b| a < b), "revisions grow");
-            revisions.len().to_string()
-        }
-        Operation::Delete(ids) => {
-            store.delete(&ids.iter().map(|&id| IDS[id]).collect::<Vec<_>>()).unwrap().to_string()
-        }
-        Operation::Write { space, ids, native, stale, late, value, sigma2 } => {
-            let write = |&id: &usize| {
-                let (key, revision) = known(id, *stale);
-                let score = |sigma2: u8| f64::from(sigma2) * f64::from(*value) + 0.0;
-                VectorWrite {
-                    key,
-                    revision,
-                    provenance: if *native { Provenance::Native } else { Provenance::Adapted },
-                    sigma2: sigma2.map(f32::from),
-                    priority: sigma2
-                        .map(|sigma2| Priority::new(Band::ALL[usize::from(sigma2)], score(sigma2))),
-                    squared_error: native.then(|| f32::from(*value).abs()),
-                    vector: vector(*value, id),
-                }
-            };
-            let writes: Vec<VectorWrite> = ids.iter().map(write).collect();
-            format!("{:?}", store.write_vectors(SPACES[*space], Some(epoch(*space, *late)), &writes))
-        }
-        Operation::Priority { space, id, band, score, late } => {
-            let (key, revision) = known(*id, false);
-            let places = [(key, revision, Priority::new(Band::ALL[*band], f64::from(*score)))];
-            format!("{:?}", store.set_priorities(SPACES[*space], epoch(*space, *late), &places))
-        }
-        Operation::ForgetNatives { space, limit, late } => {
-            format!("{:?}", store.forget_natives(SPACES[*space], epoch(*space, *late), *limit))
-        }
-        Operation::Advance { space, late } => said(store.advance(
-            SPACES[*space],
-            epoch(*space, *late),
-            "plan",
-            version(),
-            &format!("epoch of {space}"),
-        )),
-        Operation::Claim { space, worker, limit } => {
-            let lease = Duration::from_secs(LEASE_S);
-            let claimed = store.claim(SPACES[*space], Queue::All, WORKERS[*worker], *limit, lease).unwrap();
-            let of = |record: &rehang_store::Record| {
-                (record.item.id.clone(), record.vector.as_ref().map(|vector| vector.vector.clone()))
-            };
-            let records: Vec<_> = claimed.records.iter().map(of).collect();
-            format!("{records:?} {} {}", claimed.held_by_others, claimed.lost)
-        }
-        Operation::Renew { space, worker } => {
-            format!("{:?}", store.renew(SPACES[*space], WORKERS[*worker], Duration::from_secs(LEASE_S)))
-        }
-        Operation::Release { space, worker, ids } => {
-            let keys: Option<Vec<ItemKey>> =
-                ids.as_ref().map(|ids| ids.iter().map(|&id| known(id, false).0).collect());
-            format!("{:?}", store.release(SPACES[*space], WORKERS[*worker], keys.as_deref()))
-        }
-        Operation::Fail { space, id, stale } => {
-            let (key, revision) = known(*id, *stale);
-            format!("{:?}", store.record_failures(SPACES[*space], &[(key, revision, format!("no {id}"))]))
-        }
-        Operation::ClearFailures(space) => format!("{:?}", store.clear_failures(SPACES[*space])),
-        Operation::Switch(to) => format!("{:?}", store.switch_serving(SPACES[1 - to], SPACES[*to])),
-        Operation::Document(which) => {
-            let expected = [None, version(), version().map(|version| version + 1000)][*which];
-            said(store.set_document("plan", expected, "text"))
-        }
-        Operation::Drop => {
-            let serving = store.serving().unwrap().unwrap();
-            store.drop_space(if serving == "old" { "new" } else { "old" }).unwrap();
-            make_spaces(store);
-            String::new()
-        }
-        Operation::OtherHandle | Operation::Pass(_) | Operation::Sql { .. } => {
-            unreachable!("done by the test itself")
-        }
-    }
-}
-
-fn vector(value: i8, id: usize) -> Vec<f32> {
-    vec![f32::from(value), id as f32 / 2.0]
-}
-
-/// Everything that can be seen of a gallery, with keys and revisions replaced by their ranks.
-fn seen(store: &dyn Store) -> String {
-    let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
-    let keys: Vec<ItemKey> = all.iter().map(|record| record.item.key).collect();
-    assert!(keys.is_sorted());
-    let revisions: BTreeSet<Revision> = all.iter().map(|record| record.item.revision).collect();
-    assert_eq!(revisions.len(), all.len(), "no revision twice");
-    assert_eq!(store.newest_revision().unwrap(), revisions.last().copied().unwrap_or(0));
-    let ranks: BTreeMap<Revision, usize> = revisions.into_iter().zip(0..).collect();
-    let place = |key: ItemKey| ItemKey::from(keys.iter().position(|there| *there == key).unwrap() as u64);
-    let document = store.document("plan").unwrap().map(|(_, text)| text);
-    let mut lines = vec![format!("{:?} {document:?} {:?}", store.serving(), store.count_without_source())];
-    for record in store.spaces().unwrap() {
-        let name = record.space.name.clone();
-        lines.push(format!("{} {} {}", record.space, record.written_as, record.epoch));
-        let vectors = store.vectors(&name, &keys).unwrap();
-        let provenances = store.provenances(&name, &keys).unwrap();
-        assert_eq!(
-            vectors.iter().map(|vector| vector.as_ref().map(|vector| vector.provenance)).collect::<Vec<_>>(),
-            provenances
-        );
-    }
-    // In which order spaces were made is theirs to say, also after one was dropped and made again.
-    for space in SPACES {
-        let other = if space == "old" { "new" } else { "old" };
-        let mut errors: Vec<String> =
-            store.errors(space, 100).unwrap().iter().map(|pair| format!("{pair:?}")).collect();
-        // Those of one call are in no order.
-        errors.sort();
-        lines.push(format!("{space} {:?} {errors:?}", store.counts(space).unwrap()));
-        let at_work: Vec<_> =
-            store.at_work(space).unwrap().into_iter().map(|at| (at.worker, at.items)).collect();
-        lines.push(format!("{at_work:?} {:?}", store.count_lag(space, other)));
-        for among in [Among::All, Among::Adapted, Among::Embeddable] {
-            let sample =
-                Sample { space: space.into(), among, seed: 5, size: 100, vectors_of: Some(other.into()) };
-            let drawn = store.sample(&sample).unwrap();
-            let order: Vec<&str> = drawn.records.iter().map(|record| record.item.id.as_str()).collect();
-            let few = store.sample(&Sample { size: 2, ..sample }).unwrap();
-            let first: Vec<&str> = few.records.iter().map(|record| record.item.id.as_str()).collect();
-            assert_eq!(
-                first,
-                order[..order.len().min(2)],
-                "a smaller sample is the beginning of a larger one"
-            );
-            // The shuffle is each store's own.
-            let ids: BTreeSet<&str> = order.into_iter().collect();
-            lines.push(format!("{among:?} of {}: {ids:?}", drawn.of));
-        }
-        for failure in store.failures(space, None, 100).unwrap() {
-            let rank = ranks[&failure.revision];
-            lines.push(format!("{} {} {} {rank}", place(failure.key), failure.id, failure.reason));
-        }
-        let mut selects = vec![Select::All, Select::Lacking, Select::WorstFirst, Select::WithoutSource];
-        selects.extend(Provenance::ALL.map(Select::Provenance));
-        for select in selects {
-            for (limit, after) in [(100, None), (2, keys.get(1).copied())] {
-                let scan = Scan::new(space, select.clone(), limit).after(after).with_vectors_of(other);
-                for mut record in store.scan(&scan).unwrap() {
-                    for vector in [&mut record.state, &mut record.vector].into_iter().flatten() {
-                        assert_eq!(vector.revision, record.item.revision, "no vector of another revision");
-                        vector.revision = 0;
-                    }
-                    let rank = ranks[&record.item.revision];
-                    record.item.revision = 0;
-                    record.item.key = place(record.item.key);
-                    lines.push(format!("{select:?} {limit}: {rank} {record:?}"));
-                }
-            }
-        }
-        let queries = Matrix::new(2, vec![0.0, 0.0, 1.5, -2.0]).unwrap();
-        let filters = [
-            Filter::default(),
-            Filter { labels: vec!["even".into()], ..Filter::default() },
-            Filter { provenances: vec![Provenance::Native, Provenance::Old], ..Filter::default() },
-            Filter {
-                labels: vec!["even".into()],
-                provenances: vec![Provenance::Adapted],
-                payload: vec![("at".into(), json!(0))],
-            },
-        ];
-        for filter in filters {
-            for (row, found) in store.search(space, &queries, 4, &filter).unwrap().into_iter().enumerate() {
-                for found in found {
-                    let rank = ranks[&found.revision];
-                    lines.push(format!(
-                        "{row} {} {} {} {} {rank}",
-                        place(found.key),
-                        found.id,
-                        found.distance,
-                        found.provenance
-                    ));
-                }
-            }
-        }
-    }
-    lines.join("\n")
 }
