@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ._arrays import column, matrix
 from .errors import FindingWarning
 
 Show = Callable[[str, str, str, int, int], None]
@@ -16,9 +18,33 @@ QUIET_FOR = 1.0
 """Seconds within which work that is done shows no bar at all."""
 
 
-def options(**named: Any) -> dict[str, Any]:
-    """The arguments that were given."""
-    return {name: value for name, value in named.items() if value is not None}
+MATRICES = frozenset(
+    "adapted evaluation_old head_weight new old old_queries pairs_old queries queries_new queries_old side vectors".split()
+)
+"""Arguments that are rows of numbers, wherever they stand."""
+COLUMNS = frozenset("groups head_bias ids labels new_ids old_ids order query_ids query_labels sigma".split())
+"""Arguments that are one value a row."""
+
+
+def options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that were given, which are ``locals()`` at its beginning, as the core takes them."""
+    given = {}
+    for name, value in arguments.items():
+        if value is None or name in ("self", "progress"):
+            continue
+        if name in MATRICES:
+            value = matrix(name, value)
+        elif name in COLUMNS:
+            value = column(name, value)
+        elif name == "adapter":
+            value = core_of(value)
+        given[name] = value
+    return given
+
+
+def core_of(adapter: Any) -> Any:
+    """The core's adapter, or a path."""
+    return adapter._core if hasattr(adapter, "_core") else os.fspath(adapter)
 
 
 def warn(findings: Iterable[tuple[str, str]], stacklevel: int = 3) -> None:

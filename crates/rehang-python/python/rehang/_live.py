@@ -126,15 +126,15 @@ class Gallery:
             asked = list(queries)
         else:
             asked = matrix("queries", queries)
-        given_options = options(
-            k=k,
-            labels=None if labels is None else list(labels),
-            payload=None if payload is None else json.dumps(payload),
-            space=space,
-            old_queries=matrix("old_queries", old_queries),
-            encoders=None if encoders is None else dict(encoders),
-            normalise=normalise,
-        )
+        given_options = {
+            "k": k,
+            "labels": None if labels is None else list(labels),
+            "payload": None if payload is None else json.dumps(payload),
+            "space": space,
+            "old_queries": matrix("old_queries", old_queries),
+            "encoders": None if encoders is None else dict(encoders),
+            "normalise": normalise,
+        }
         return _hits(json.loads(self._core.search(asked, given_options))["results"])
 
     def put(self, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ def import_items(
     CorruptError, MismatchError, ConflictError
         What is wrong with the items, the vectors or the gallery. Nothing is written then.
     """
-    given_options = options(space=space, distance=distance, vectors=matrix("vectors", vectors))
+    given_options = options({"space": space, "distance": distance, "vectors": vectors})
     with Bar(progress) as bar:
         if isinstance(items, (str, os.PathLike)):
             done = _rehang.import_items(os.fspath(gallery), os.fspath(items), given_options, bar.show)
@@ -244,13 +244,7 @@ def init(
     dict
         ``path``, and the ``old`` and ``new`` space.
     """
-    given_options = options(
-        adapter=None if adapter is None else os.fspath(adapter),
-        forecast=None if forecast is None else os.fspath(forecast),
-        new_name=new_name,
-        new_dimension=new_dimension,
-        new_distance=new_distance,
-    )
+    given_options = options(locals())
     made: dict[str, Any] = json.loads(_rehang.init(os.fspath(gallery), os.fspath(path), given_options))
     return made
 
@@ -288,9 +282,9 @@ class Upgrade:
         """The gallery of the upgrade."""
         return Gallery(self._core)
 
-    def _verb(self, name: str, progress: bool | None = None, /, **named: Any) -> dict[str, Any]:
-        with Bar(progress) as bar:
-            done, findings = self._core.verb(name, options(**named), bar.show)
+    def _verb(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        with Bar(arguments.get("progress")) as bar:
+            done, findings = self._core.verb(name, options(arguments), bar.show)
         warn(findings, stacklevel=4)
         result: dict[str, Any] = json.loads(done)
         return result
@@ -318,24 +312,7 @@ class Upgrade:
 
         Nothing that searches see changes without ``yes``. It never finishes. Parameters are those of the single verbs.
         """
-        return self._verb(
-            "auto",
-            progress,
-            encoder=encoder,
-            yes=yes,
-            method=method,
-            items=items,
-            worth=worth,
-            queries=queries,
-            budget=budget,
-            rate=rate,
-            until=until,
-            merged=merged,
-            switch_if=switch_if,
-            normalise=normalise,
-            batch=batch,
-            fingerprint=fingerprint,
-        )
+        return self._verb("auto", locals())
 
     def pairs(
         self,
@@ -377,24 +354,11 @@ class Upgrade:
             What the callable's vectors depend on, as a text: two callables with the same text give the same vectors. Without it some
             items are embedded again and compared, where a run goes on.
         """
-        return self._verb(
-            "pairs",
-            progress,
-            encoder=encoder,
-            items=items,
-            worth=worth,
-            folder=folder,
-            queries=queries,
-            budget=budget,
-            rate=rate,
-            normalise=normalise,
-            batch=batch,
-            fingerprint=fingerprint,
-        )
+        return self._verb("pairs", locals())
 
     def fit(self, method: str | None = None, *, progress: bool | None = None) -> dict[str, Any]:
         """Learn the adapter from the pairs that were drawn, but for those held out."""
-        return self._verb("fit", progress, method=method)
+        return self._verb("fit", locals())
 
     def report(self, *, progress: bool | None = None) -> Report:
         """Measure the adapter on the pairs that were held out: the forecast of the upgrade."""
@@ -406,11 +370,11 @@ class Upgrade:
     def plan(self, *, probe: int | None = None) -> dict[str, Any]:
         """Say what the upgrade would do, how long it takes, what it costs. Changes nothing; ``probe`` items are embedded to measure
         the encoder of the configuration."""
-        return self._verb("plan", None, probe=probe)
+        return self._verb("plan", locals())
 
     def start(self, *, progress: bool | None = None) -> dict[str, Any]:
         """Fill the new space with adapted vectors. Searches do not change."""
-        return self._verb("start", progress)
+        return self._verb("start", locals())
 
     def switch(self, *, merged: bool = False, anyway: bool = False) -> dict[str, Any]:
         """Move searches to the new space, in one step.
@@ -420,7 +384,7 @@ class Upgrade:
         ConflictError
             The forecast says that searches would get worse, or the search index is not ready; ``anyway`` switches all the same.
         """
-        return self._verb("switch", None, merged=merged, anyway=anyway)
+        return self._verb("switch", locals())
 
     def run(
         self,
@@ -450,39 +414,28 @@ class Upgrade:
         workers : int, optional
             Batches that are embedded at the same time.
         """
-        return self._verb(
-            "run",
-            progress,
-            encoder=encoder,
-            until=until,
-            budget=budget,
-            rate=rate,
-            workers=workers,
-            batch=batch,
-            normalise=normalise,
-            fingerprint=fingerprint,
-        )
+        return self._verb("run", locals())
 
     def status(self, *, failures: int | None = None) -> dict[str, Any]:
         """Say how it stands; lists at most so many items that failed (20)."""
-        return self._verb("status", None, failures=failures)
+        return self._verb("status", locals())
 
     def pause(self) -> dict[str, Any]:
         """Ask all workers to wait."""
-        return self._verb("pause")
+        return self._verb("pause", locals())
 
     def stop(self) -> dict[str, Any]:
         """Ask all workers to end."""
-        return self._verb("stop")
+        return self._verb("stop", locals())
 
     def resume(self, *, retry_failed: bool = False, re_embed: bool = False) -> dict[str, Any]:
         """Let backfills go on; try failed items again, or put native vectors back, so that they are embedded again."""
-        return self._verb("resume", None, retry_failed=retry_failed, re_embed=re_embed)
+        return self._verb("resume", locals())
 
     def rollback(self) -> dict[str, Any]:
         """Move searches back to the old space, in one step. Nothing that was embedded is lost."""
-        return self._verb("rollback")
+        return self._verb("rollback", locals())
 
     def finish(self, *, progress: bool | None = None) -> dict[str, Any]:
         """Drop the old space for good."""
-        return self._verb("finish", progress)
+        return self._verb("finish", locals())

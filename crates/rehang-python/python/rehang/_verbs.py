@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _rehang
-from ._arrays import column, matrix
-from ._call import Bar, options, warn
+from ._call import Bar, core_of, options, warn
 
 if TYPE_CHECKING:
     import torch
@@ -153,9 +152,7 @@ class Adapter:
         CorruptError
             A number that is NaN or infinite, a vector of another length than 1 in a normalised space, no rows at all. The row is named.
         """
-        given_options = options(
-            vectors=matrix("vectors", vectors), side=matrix("side", side), force=force, batch=batch
-        )
+        given_options = options(locals())
         with Bar(progress) as bar:
             adapted, sigma2, _, findings = _rehang.transform(self._core, given_options, bar.show)
         warn(findings)
@@ -316,43 +313,7 @@ def fit(
     FindingWarning
         What the reader should know of the pairs before relying on the map.
     """
-    given_options = options(
-        old=matrix("old", old),
-        new=matrix("new", new),
-        labels=column("labels", labels),
-        method=method,
-        distance=distance,
-        old_distance=old_distance,
-        seed=seed,
-        side=matrix("side", side),
-        old_model=old_model,
-        new_model=new_model,
-        old_ids=column("old_ids", old_ids),
-        new_ids=column("new_ids", new_ids),
-        keep_common=keep_common,
-        rows=rows,
-        queries_old=matrix("queries_old", queries_old),
-        queries_new=matrix("queries_new", queries_new),
-        qrels=qrels,
-        ids=column("ids", ids),
-        query_ids=column("query_ids", query_ids),
-        head_weight=matrix("head_weight", head_weight),
-        head_bias=column("head_bias", head_bias),
-        head_kind=head_kind,
-        metric=metric,
-        compare=compare,
-        epochs=epochs,
-        early_stop=early_stop,
-        seeds=seeds,
-        device=device,
-        checkpoints=checkpoints,
-        thorough=thorough,
-        loss=loss,
-        uncertainty=uncertainty,
-        label_smoothing=label_smoothing,
-        uncertainty_weights=uncertainty_weights,
-        evaluation_old=matrix("evaluation_old", evaluation_old),
-    )
+    given_options = options(locals())
     with Bar(progress) as bar:
         core, answer, findings = _rehang.fit(given_options, bar.show)
     warn(findings)
@@ -370,10 +331,6 @@ def load(path: Path) -> Adapter:
         It is damaged, or no adapter.
     """
     return Adapter(_rehang.Adapter.load(os.fspath(path)))
-
-
-def _core(adapter: Adapter | Path) -> Any:
-    return adapter._core if isinstance(adapter, Adapter) else os.fspath(adapter)
 
 
 def order(
@@ -419,19 +376,7 @@ def order(
     OptionError
         An unknown policy; what the policy needs and was not given.
     """
-    given_options = options(
-        adapter=None if adapter is None else _core(adapter),
-        adapted=matrix("adapted", adapted),
-        sigma=column("sigma", sigma),
-        new=matrix("new", new),
-        old_ids=column("old_ids", old_ids),
-        new_ids=column("new_ids", new_ids),
-        keep_common=keep_common,
-        head_weight=matrix("head_weight", head_weight),
-        head_bias=column("head_bias", head_bias),
-        head_kind=head_kind,
-        seed=seed,
-    )
+    given_options = options(locals())
     permutation, findings = _rehang.order(policy, given_options)
     warn(findings)
     return permutation
@@ -578,32 +523,7 @@ def curve(
     CorruptError
         A number that is NaN or infinite; an order that is no permutation.
     """
-    given_options = options(
-        new=matrix("new", new),
-        adapted=matrix("adapted", adapted),
-        order=column("order", order),
-        labels=column("labels", labels),
-        queries=matrix("queries", queries),
-        query_labels=column("query_labels", query_labels),
-        queries_old=matrix("queries_old", queries_old),
-        qrels=qrels,
-        ids=column("ids", ids),
-        query_ids=column("query_ids", query_ids),
-        groups=column("groups", groups),
-        k=k,
-        old=matrix("old", old),
-        adapter=None if adapter is None else _core(adapter),
-        sigma=column("sigma", sigma),
-        distance=distance,
-        old_distance=old_distance,
-        handicap=handicap,
-        old_ids=column("old_ids", old_ids),
-        new_ids=column("new_ids", new_ids),
-        keep_common=keep_common,
-        rows=rows,
-        grid=grid,
-        bootstrap=bootstrap,
-    )
+    given_options = options(locals())
     with Bar(progress) as bar:
         answer, lines, findings = _rehang.curve(given_options, bar.show)
     warn(findings)
@@ -690,37 +610,10 @@ def report(
     MismatchError, CorruptError, OptionError
         As :func:`curve`.
     """
+    given_options = options(locals())
     if isinstance(adapters, Adapter):
         adapters = {adapters.method: adapters}
-    given_options = options(
-        old=matrix("old", old),
-        new=matrix("new", new),
-        labels=column("labels", labels),
-        queries=matrix("queries", queries),
-        query_labels=column("query_labels", query_labels),
-        queries_old=matrix("queries_old", queries_old),
-        qrels=qrels,
-        ids=column("ids", ids),
-        query_ids=column("query_ids", query_ids),
-        groups=column("groups", groups),
-        k=k,
-        orders=None if orders is None else list(orders),
-        random_orders=random_orders,
-        side=matrix("side", side),
-        pairs_old=matrix("pairs_old", pairs_old),
-        head_weight=matrix("head_weight", head_weight),
-        head_bias=column("head_bias", head_bias),
-        head_kind=head_kind,
-        old_ids=column("old_ids", old_ids),
-        new_ids=column("new_ids", new_ids),
-        keep_common=keep_common,
-        rows=rows,
-        seed=seed,
-        bootstrap=bootstrap,
-        title=title,
-        force=force,
-    )
-    named = [(name, _core(adapter)) for name, adapter in adapters.items()]
+    named = [(name, core_of(adapter)) for name, adapter in adapters.items()]
     with Bar(progress) as bar:
         core, findings = _rehang.report(named, given_options, bar.show)
     warn(findings)
