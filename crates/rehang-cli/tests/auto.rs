@@ -11,7 +11,7 @@ use rehang::files::{self, VectorSource};
 use rehang::{Matrix, Provenance};
 use rehang_store::{Index, ItemWrite, Ledger, Scan, SearchOptions, Select, SqliteStore};
 use serde_json::Value;
-use stub::{Reply, Stub, good_of};
+use stub::{Reply, Seen, Stub, good_of};
 
 /// How a gallery is made.
 struct Made {
@@ -173,10 +173,19 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
 #[test]
 fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
+    let is_refused = |seen: &Seen| {
+        let of_first = seen.body["model"] == "first";
+        seen.texts().iter().any(|text| text == "row:forbidden" || (of_first && text == "row:560"))
+    };
     let stub = Stub::start(move |_, seen| {
+        if is_refused(seen) {
+            let body = r#"{"error": {"message": "this text is against our rules"}}"#;
+            return Reply::Status(400, vec![], body.into());
+        }
         let (_, rows) = vectors.iter().find(|(model, _)| seen.body["model"] == *model).unwrap();
-        let vector = |text: &str| rows.row(text.strip_prefix("row:").unwrap().parse().unwrap()).to_vec();
-        Reply::Body(good_of(seen, vector, |_| {}))
+        // Another text is the word that tells an outage from a refusal.
+        let row = |text: &str| text.strip_prefix("row:").map_or(0, |row| row.parse().unwrap());
+        Reply::Body(good_of(seen, |text| rows.row(row(text)).to_vec(), |_| {}))
     });
     let place = place(&Made { encoder: "", ..Made::of(600) });
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
@@ -185,11 +194,15 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     };
     let config = format!("{config}\n{}[old.encoder]\n{}", service("second"), service("first"));
     place.write_bytes("rehang.toml", config.as_bytes());
-    let log: String = (500..560).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
+    let log: String = (500..561).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
+    // As logs are: a query without a word, and one that the service refuses. Another one the old model alone refuses.
+    let log = format!("{{\"text\": \" \"}}\n{{\"text\": \"row:forbidden\"}}\n{log}");
     place.write_bytes("queries.jsonl", log.as_bytes());
     let asked = ["--items", "300", "--worth", "0", "--queries", "queries.jsonl"];
     let texts_of = |model: &str| -> usize {
-        stub.seen().iter().filter(|seen| seen.body["model"] == model).map(|seen| seen.texts().len()).sum()
+        let of_model = |seen: &Seen| seen.body["model"] == model && !is_refused(seen);
+        let texts = stub.seen().into_iter().filter(of_model).flat_map(|seen| seen.texts());
+        texts.filter(|text| text.starts_with("row:")).count()
     };
     let (ended, _) = auto(&place, &[&asked[..], &["--budget", "100"]].concat());
     assert_eq!(ended["halt"]["ending"], "spent-budget");
@@ -201,16 +214,26 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     let (stopped, code) = auto(&place, &asked);
     assert_eq!((steps(&stopped), code), (vec!["pairs", "fit", "report", "plan"], 0), "{stopped}");
     assert_eq!(result(&stopped, "pairs")["queries"], 60);
+    let left_out = result(&stopped, "pairs")["queries_left_out"].to_string();
+    assert!(
+        ["a text with a word", "row:forbidden", "row:560", "against our rules"]
+            .iter()
+            .all(|word| left_out.contains(word)),
+        "{left_out}"
+    );
     assert_eq!(
         result(&stopped, "fit")["held_out"]["queries"],
         60,
         "items have labels, and would ask themselves"
     );
     assert_eq!(result(&stopped, "plan")["forecast"]["metric"], "Agreement@10");
-    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60));
-    assert_eq!(place.json(&["upgrade", "status"])["spent"]["items"], 360, "all of it is the upgrade's");
+    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 61));
+    let seen = stub.seen().into_iter().filter(|seen| seen.body["model"] == "second");
+    let sent: usize = seen.map(|seen| seen.texts().len()).sum();
+    let spent = &place.json(&["upgrade", "status"])["spent"]["items"];
+    assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
-    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 60), "nothing is embedded twice");
+    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 61), "nothing is embedded twice");
 }
 
 #[test]

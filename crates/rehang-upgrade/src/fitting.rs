@@ -123,30 +123,51 @@ impl QueryFiles {
 }
 
 /// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them; nothing is embedded
-/// where the same ones are there. Gives how many there are.
+/// where the same ones are there. A log holds what no model can embed: such queries are left out. Gives how many there are, and why
+/// each of the others has no vector.
 ///
 /// # Errors
 ///
-/// Corrupt where a line is no query, or there is none; as [`query::embed`].
+/// Corrupt where a line is no query, or none of them has a vector; as [`query::embed_each`].
 pub(crate) fn embed_queries(
     path: &Path,
     (old, new): (&Space, &Space),
     folder: &Path,
     encoders: &QueryEncoders<'_>,
     observer: &dyn Observer,
-) -> Result<usize> {
+) -> Result<(usize, Vec<String>)> {
     let queries = read_queries(path)?;
-    if queries.is_empty() {
-        return Err(Error::corrupt(path.display(), "there is no query in it"));
-    }
     let kept = QueryFiles::of(folder);
     let text: String = queries.iter().map(|query| format!("{query:?}\n")).collect();
-    if kept.vectors().is_some() && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text) {
-        return Ok(queries.len());
+    if let Some((_, by_new)) = kept.vectors()
+        && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
+    {
+        return Ok((files::read_matrix(&by_new)?.rows(), Vec::new()));
     }
+    let mut left_out = Vec::new();
+    let mut embedded: Vec<(Query, [Vec<f32>; 2])> =
+        queries.into_iter().map(|query| (query, [const { Vec::new() }; 2])).collect();
     // The new model first: the budget is its.
-    let by_new = query::embed(&queries, new, encoders, observer)?;
-    let by_old = query::embed(&queries, old, encoders, observer)?;
+    for (model, space) in [new, old].into_iter().enumerate() {
+        let queries: Vec<Query> = embedded.iter().map(|(query, _)| query.clone()).collect();
+        let mut answers = query::embed_each(&queries, space, encoders, observer)?.into_iter();
+        embedded.retain_mut(|(_, vectors)| match answers.next().expect("an answer a query") {
+            Ok(vector) => {
+                vectors[model] = vector;
+                true
+            }
+            Err(error) => {
+                left_out.push(error.to_string());
+                false
+            }
+        });
+    }
+    if embedded.is_empty() {
+        let why = left_out.first().map_or("there is no query in it", String::as_str);
+        return Err(Error::corrupt(path.display(), why));
+    }
+    let rows = |model: usize| embedded.iter().flat_map(|(_, vectors)| vectors[model].clone()).collect();
+    let (by_new, by_old) = (Matrix::new(new.dimension, rows(0))?, Matrix::new(old.dimension, rows(1))?);
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     // Without the list, the vectors of other queries do not count.
     if kept.asked.exists() {
@@ -155,7 +176,7 @@ pub(crate) fn embed_queries(
     files::write_matrix(&kept.old, &by_old, None)?;
     files::write_matrix(&kept.new, &by_new, None)?;
     AtomicFile::write(&kept.asked, &text)?;
-    Ok(queries.len())
+    Ok((embedded.len(), left_out))
 }
 
 /// Why no more pairs are drawn.
@@ -204,6 +225,8 @@ pub struct PairsDrawn {
     pub encoder_said: Option<String>,
     /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
+    /// Why each query of the file that was tried now and got no vector has none: choice and forecast go without it.
+    pub queries_left_out: Vec<String>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,
 }

@@ -79,51 +79,72 @@ fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives another one's; an invalid option for a text without a word and for what the encoder does not read; I/O errors where an image is not there; corrupt
-/// where a query cannot be embedded at all; unavailable where it could not be embedded now; what the encoder says.
+/// As [`embed_each`], and for the first query that can have no vector.
 pub(crate) fn embed(
     queries: &[Query],
     space: &Space,
     encoders: &QueryEncoders<'_>,
     observer: &dyn Observer,
 ) -> Result<Matrix> {
-    // Before the encoder, which may take a while to open.
-    let sources = queries.iter().map(Query::source).collect::<Result<Vec<_>>>()?;
+    let rows = embed_each(queries, space, encoders, observer)?.into_iter().collect::<Result<Vec<_>>>()?;
+    Matrix::new(space.dimension, rows.concat())
+}
+
+/// The vector of each query by the encoder of a space, or why it can have none: an invalid option for a text without a word, an I/O error
+/// for an image that is not there, corrupt for what the encoder refuses.
+///
+/// # Errors
+///
+/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives
+/// another one's; an invalid option for what the encoder does not read; unavailable where a query could not be embedded now; what the
+/// encoder says.
+pub(crate) fn embed_each(
+    queries: &[Query],
+    space: &Space,
+    encoders: &QueryEncoders<'_>,
+    observer: &dyn Observer,
+) -> Result<Vec<Result<Vec<f32>>>> {
+    let mut vectors: Vec<Result<Vec<f32>>> = Vec::new();
+    let mut asked = Vec::new();
+    for (number, query) in queries.iter().enumerate() {
+        let source = query.source();
+        vectors.push(source.map(|source| {
+            asked.push((number, format!("query {number}"), source));
+            Vec::new()
+        }));
+    }
+    if asked.is_empty() {
+        return Ok(vectors);
+    }
     let encoder = &*encoders(space)?;
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encoder.space()) != of(space) {
         return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
     }
     queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;
-    let ids: Vec<String> = (0..queries.len()).map(|number| format!("query {number}")).collect();
-    let inputs: Vec<Input<'_>> =
-        ids.iter().zip(&sources).map(|(id, source)| Input { id, source, payload: &Value::Null }).collect();
-    let batch = encoder.batch_max().max(1);
-    let mut rows = Vec::new();
-    let total = queries.len() as u64;
+    let total = asked.len() as u64;
     observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
-    for (queries, inputs) in queries.chunks(batch).zip(inputs.chunks(batch)) {
+    for batch in asked.chunks(encoder.batch_max().max(1)) {
         expect_going(observer)?;
-        for (query, answer) in queries.iter().zip(encode(encoder, inputs)?) {
-            let vector = answer.map_err(|failure| failed(query, encoder, failure))?;
-            if vector.len() != space.dimension {
-                let (what, expected, received) = (query.to_string(), space.dimension, vector.len());
-                return Err(ErrorKind::WidthMismatch { what, expected, received }.into());
-            }
-            rows.extend(vector);
+        let inputs: Vec<Input<'_>> =
+            batch.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+        for ((number, ..), answer) in batch.iter().zip(encode(encoder, &inputs)?) {
+            let query = &queries[*number];
+            vectors[*number] = match answer {
+                Ok(vector) if vector.len() == space.dimension => Ok(vector),
+                Ok(vector) => {
+                    let (what, expected, received) = (query.to_string(), space.dimension, vector.len());
+                    return Err(ErrorKind::WidthMismatch { what, expected, received }.into());
+                }
+                Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(query, reason)),
+                Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
+                    let service = format!("the encoder of {space}");
+                    let error = Error::from(ErrorKind::Unavailable { service, detail });
+                    return Err(error.context(query.to_string()));
+                }
+            };
         }
-        observer.observe(&Observation::Advanced { units: queries.len() as u64 });
+        observer.observe(&Observation::Advanced { units: batch.len() as u64 });
     }
-    Matrix::new(space.dimension, rows)
-}
-
-/// Why there is no answer to a query.
-fn failed(query: &Query, encoder: &dyn Encoder, failure: ItemFailure) -> Error {
-    match failure {
-        ItemFailure::Permanent(reason) => Error::corrupt(query, reason),
-        ItemFailure::Temporary(detail) | ItemFailure::Untried(detail) => {
-            let service = format!("the encoder of {}", encoder.space());
-            Error::from(ErrorKind::Unavailable { service, detail }).context(query.to_string())
-        }
-    }
+    Ok(vectors)
 }

@@ -163,7 +163,7 @@ impl Upgrade {
     /// too: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
     ///
     /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
-    /// kept: choice and forecast then go by what people ask, and not by items as queries.
+    /// kept: choice and forecast then go by what people ask, and not by items as queries. Those that a model refuses are left out.
     ///
     /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
     /// What is native already, from an earlier call or the application, is not embedded again.
@@ -247,6 +247,7 @@ impl Upgrade {
             Err(error) if error.is_cancelled() => None,
             embedded => embedded?,
         };
+        let (queries, queries_left_out) = queries.map_or((None, Vec::new()), |(n, why)| (Some(n), why));
         Ok(PairsDrawn {
             steps,
             enough,
@@ -256,12 +257,18 @@ impl Upgrade {
             spent: encoder.spent(),
             encoder_said,
             queries,
+            queries_left_out,
             folder: files.folder.map(Path::to_owned),
         })
     }
 
     /// Embeds the queries of a file by both models. What the new one uses is the upgrade's, as what it uses for items.
-    fn embed_queries(&self, path: &Path, new: &Space, observer: &dyn Observer) -> Result<usize> {
+    fn embed_queries(
+        &self,
+        path: &Path,
+        new: &Space,
+        observer: &dyn Observer,
+    ) -> Result<(usize, Vec<String>)> {
         let (store, configuration) = (self.store(), &self.configuration);
         let record = Recorded::expect(store)?.record;
         let old = expect_space(store, &configuration.old.name)?.space;
@@ -274,12 +281,13 @@ impl Upgrade {
             }
             Ok(encoder)
         };
-        let count = fitting::embed_queries(path, (&old, new), &configuration.folder(), &encoders, observer);
+        let embedded =
+            fitting::embed_queries(path, (&old, new), &configuration.folder(), &encoders, observer);
         // Also after an error: what was embedded until then is paid for.
         if let Some(encoder) = opened.take() {
             spending::share(store, &record, &*encoder, Spent::default())?;
         }
-        count
+        embedded
     }
 
     /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the

@@ -278,6 +278,9 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
     }
+    if let Some(first) = drawn.queries_left_out.first() {
+        text += &format!("{} queries are left out; the first: {first}.\n", drawn.queries_left_out.len());
+    }
     if let Some(folder) = &drawn.folder {
         text += &format!("Written to {}.\n", folder.display());
     }
