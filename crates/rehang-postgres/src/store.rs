@@ -440,7 +440,7 @@ impl PostgresStore {
             inner.lock(connection)?;
             // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
             // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
-            // Every reader of ours is at the items, so that is known before all vectors are compared.
+            // Searches and workers read the items, so a release that has to wait for them finds out before it compares all vectors.
             connection.batch(&format!(
                 "LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = '500ms';
                  LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"

@@ -9,7 +9,8 @@ use std::time::Duration;
 use histories::{Call, LEASE_S, apply, call, config, make_spaces, seen};
 use proptest::prelude::*;
 use rehang_store::{
-    Examined as _, Index as _, ManualLeaseClock, MemoryStore, Scan, SearchOptions, Select, SqliteStore, Store,
+    Among, Examined as _, Index as _, ManualLeaseClock, MemoryStore, Sample, Scan, SearchOptions, Select,
+    SqliteStore, Store,
 };
 
 /// What can happen to a gallery.
@@ -103,9 +104,21 @@ fn spoil_side_files(folder: &Path, damage: bool) {
     }
 }
 
-/// The keys and versions of a gallery.
+/// What these two say alike beyond what [`seen`] shows: keys and versions, and the orders of spaces, samples, errors and failures.
 fn numbers(store: &dyn Store) -> String {
     let items = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
     let keys: Vec<_> = items.into_iter().map(|record| (record.item.id, record.item.key)).collect();
-    format!("{keys:?} {:?}", store.document("plan").unwrap())
+    let mut lines = vec![format!("{keys:?} {:?} {:?}", store.document("plan"), store.spaces())];
+    for space in ["old", "new"] {
+        let failures: Vec<_> =
+            store.failures(space, None, 100).unwrap().into_iter().map(|it| it.key).collect();
+        lines.push(format!("{failures:?} {:?} {:?}", store.errors(space, 3), store.at_work(space)));
+        for among in [Among::All, Among::Adapted, Among::Embeddable] {
+            let sample = Sample { space: space.into(), among, seed: 5, size: 100, vectors_of: None };
+            let drawn = store.sample(&sample).unwrap();
+            let ids: Vec<_> = drawn.records.into_iter().map(|record| record.item.id).collect();
+            lines.push(format!("{among:?}: {ids:?}"));
+        }
+    }
+    lines.join("\n")
 }
