@@ -247,7 +247,7 @@ impl Upgrade {
             Err(error) if error.is_cancelled() => None,
             embedded => embedded?,
         };
-        let (queries, queries_left_out) = queries.map_or((None, Vec::new()), |(n, why)| (Some(n), why));
+        let (queries, left_out) = queries.unzip();
         Ok(PairsDrawn {
             steps,
             enough,
@@ -257,7 +257,7 @@ impl Upgrade {
             spent: encoder.spent(),
             encoder_said,
             queries,
-            queries_left_out,
+            queries_left_out: left_out.unwrap_or_default(),
             folder: files.folder.map(Path::to_owned),
         })
     }
