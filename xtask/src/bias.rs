@@ -144,17 +144,9 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         let percent = |neglected: usize, of: usize| 100.0 * neglected as f64 / of as f64;
         let neglected = percent(groups.iter().filter(|&&group| group == 1).count(), test.len());
         let measure = |native: &rehang::Matrix, adapted: &rehang::Matrix, order: &[usize]| {
-            let input = CurveInput {
-                native,
-                adapted,
-                order,
-                queries: None,
-                relevance: Relevance::Labels { gallery: &test_labels, queries: None },
-                distance: Distance::Cosine,
-                handicap: 0.0,
-                groups: Some(&groups),
-                do_nothing: None,
-            };
+            let relevance = Relevance::Labels { gallery: &test_labels, queries: None };
+            let input = CurveInput::new(native, adapted, order, relevance, Distance::Cosine);
+            let input = CurveInput { groups: Some(&groups), ..input };
             curve(&input, &CurveOptions::default(), &progress)
         };
         let gap = |curve: &rehang::curve::Curve, cut: usize| {

@@ -270,15 +270,9 @@ fn measured(
         None => (Relevance::Labels { gallery: &ground.labels, queries: None }, rehang::curve::MAP),
     };
     let input = CurveInput {
-        native,
-        adapted,
-        order,
         queries: ground.queries.as_ref().map(|queries| &queries[model]),
-        relevance,
-        distance: Distance::L2,
         handicap,
-        groups: None,
-        do_nothing: None,
+        ..CurveInput::new(native, adapted, order, relevance, Distance::L2)
     };
     let made = curve(&input, &CurveOptions { metrics: vec![metric], ..CurveOptions::default() }, &progress)?;
     Ok((made.lines[metric].start(), made.lines[metric].area()))

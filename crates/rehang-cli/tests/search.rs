@@ -5,12 +5,11 @@ mod common;
 mod stub;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
-use common::upgrade::padding;
+use common::upgrade::{self, IMPORT, configure};
 use common::{Place, words};
-use rehang::{Distance, Matrix, Space};
+use rehang::Matrix;
 use serde_json::{Value, json};
 use stub::{Reply, Stub, good_of};
 
@@ -36,7 +35,7 @@ fn model(text: &str) -> Vec<f32> {
 /// Both models behind one address. A query that comes without its prefix is an item to them.
 fn service() -> Stub {
     Stub::start(|_, seen| {
-        let width = if seen.body["model"] == "letters" { D_OLD } else { D_NEW };
+        let width = if seen.body["model"] == "first" { D_OLD } else { D_NEW };
         let embed = |text: &str| model(text.strip_prefix("query: ").unwrap_or("?"))[..width].to_vec();
         let items = |text: &str| model(text)[..width].to_vec();
         let is_query = seen.body["input_type"] == "query";
@@ -52,34 +51,18 @@ fn encoder(table: &str, url: &str, model: &str) -> String {
 }
 
 fn both(url: &str) -> String {
-    encoder("old.encoder", url, "letters") + &encoder("encoder", url, "more-letters")
+    encoder("old.encoder", url, "first") + &encoder("encoder", url, "second")
 }
 
 /// A gallery of texts, imported, and its upgrade.
 fn place(encoders: &str) -> Place {
-    let place = Place::new();
-    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]));
-    let mut items = String::new();
-    for number in 0..ITEMS {
-        writeln!(items, "{}", json!({"id": format!("t{number}"), "source": text(number)})).unwrap();
-    }
-    place.write_bytes("items.jsonl", items.as_bytes());
-    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
-    let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
-    adapter.save(place.path("adapter.safetensors")).unwrap();
+    let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]);
+    let item = |number| json!({"id": format!("t{number}"), "source": text(number)});
+    let items: Vec<Value> = (0..ITEMS).map(item).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
     configure(&place, encoders);
-    let import =
-        "gallery import --gallery G.db --space letters --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&words(import, &[]));
+    place.finish(&IMPORT);
     place
-}
-
-fn configure(place: &Place, encoders: &str) {
-    let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
-         dimension = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n{encoders}"
-    );
-    place.write_bytes("rehang.toml", config.as_bytes());
 }
 
 fn upgrade(place: &Place, verb: &str, more: &[&str]) {
@@ -118,18 +101,18 @@ fn a_text_finds_its_item_at_every_stage() {
 
     let found = place.json(&search);
     let expected = json!({"id": "t7", "distance": 0.0, "provenance": "old", "source": seventh});
-    assert_eq!((&found["space"], first(&found)), (&json!("letters"), expected.clone()));
+    assert_eq!((&found["space"], first(&found)), (&json!("first"), expected.clone()));
     assert!(found.get("before").is_none());
-    assert_eq!(asked(&stub, &mut seen), [("letters".to_owned(), query.clone())]);
+    assert_eq!(asked(&stub, &mut seen), [("first".to_owned(), query.clone())]);
 
     upgrade(&place, "start", &[]);
     upgrade(&place, "switch", &[]);
     let found = place.json(&search);
     assert_eq!(
         (&found["space"], &found["results"][0][0]["provenance"]),
-        (&json!("more-letters"), &json!("adapted"))
+        (&json!("second"), &json!("adapted"))
     );
-    assert_eq!(asked(&stub, &mut seen), [("more-letters".to_owned(), query.clone())]);
+    assert_eq!(asked(&stub, &mut seen), [("second".to_owned(), query.clone())]);
     upgrade(&place, "run", &[]);
     asked(&stub, &mut seen);
 
@@ -138,19 +121,19 @@ fn a_text_finds_its_item_at_every_stage() {
     assert_eq!(found["before"][0][0], expected);
     assert_eq!(found["before"].as_array().unwrap().len(), 2);
     let of = |model: &str| (model.to_owned(), query.clone());
-    assert_eq!(asked(&stub, &mut seen), [of("letters"), of("more-letters")]);
+    assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
 
     upgrade(&place, "rollback", &[]);
     assert_eq!(first(&place.json(&search)), expected);
-    assert_eq!(asked(&stub, &mut seen), [of("letters")]);
+    assert_eq!(asked(&stub, &mut seen), [of("first")]);
     upgrade(&place, "switch", &["--merged"]);
     let found = place.json(&search);
-    assert_eq!((&found["spaces"], &first(&found)["id"]), (&json!(["letters", "more-letters"]), &json!("t7")));
-    assert_eq!(asked(&stub, &mut seen), [of("letters"), of("more-letters")]);
+    assert_eq!((&found["spaces"], &first(&found)["id"]), (&json!(["first", "second"]), &json!("t7")));
+    assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
 
     upgrade(&place, "finish", &[]);
     assert_eq!(first(&place.json(&search))["id"], "t7");
-    refused(&place, &["--text", "a", "--before"], &["finished", "letters"]);
+    refused(&place, &["--text", "a", "--before"], &["finished", "first"]);
 }
 
 #[test]
@@ -187,18 +170,18 @@ fn people_read_a_line_a_hit() {
 #[test]
 fn a_model_without_an_encoder_says_which_table_is_missing() {
     let stub = service();
-    let place = place(&encoder("encoder", &stub.url, "more-letters"));
-    refused(&place, &["--text", "a"], &["[old.encoder]", "\"letters\"", "rehang.toml"]);
+    let place = place(&encoder("encoder", &stub.url, "second"));
+    refused(&place, &["--text", "a"], &["[old.encoder]", "\"first\"", "rehang.toml"]);
     upgrade(&place, "start", &[]);
     upgrade(&place, "switch", &[]);
     place.json(&["search", "--text", "a"]);
     refused(&place, &["--text", "a", "--before"], &["[old.encoder]"]);
-    configure(&place, &encoder("old.encoder", &stub.url, "letters"));
-    refused(&place, &["--text", "a"], &["[encoder]", "\"more-letters\""]);
+    configure(&place, &encoder("old.encoder", &stub.url, "first"));
+    refused(&place, &["--text", "a"], &["[encoder]", "\"second\""]);
     upgrade(&place, "switch", &["--merged"]);
     refused(&place, &["--text", "a"], &["[encoder]"]);
 
-    configure(&place, &encoder("new.encoder", &stub.url, "more-letters"));
+    configure(&place, &encoder("new.encoder", &stub.url, "second"));
     refused(&place, &["--text", "a"], &["[new.encoder]", "[encoder], which"]);
     configure(&place, "[old.encoder]\nkind = \"table\"\nvectors = \"old.npy\"\n");
     refused(&place, &["--text", "a"], &["[old]", "table", "no query"]);
@@ -207,8 +190,8 @@ fn a_model_without_an_encoder_says_which_table_is_missing() {
     // The configuration of another gallery's upgrade.
     configure(&place, &both(&stub.url));
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
-    place.write_bytes("rehang.toml", config.replace("more-letters", "most-letters").as_bytes());
-    refused(&place, &["--text", "a"], &["more-letters", "rehang.toml"]);
+    place.write_bytes("rehang.toml", config.replace("second", "third").as_bytes());
+    refused(&place, &["--text", "a"], &["second", "rehang.toml"]);
 }
 
 #[test]
@@ -226,12 +209,12 @@ fn what_is_no_query_is_refused() {
     place.write_bytes("cat.png", b"");
     refused(&place, &["--image", "cat.png"], &["--image", "cat.png", "a text"]);
     refused(&place, &["--text", "a", "-k", "0"], &["-k"]);
-    refused(&place, &["--text", "a", "--space", "more-letters"], &["letters"]);
+    refused(&place, &["--text", "a", "--space", "second"], &["first"]);
     refused(&place, &["--text", "a", "--config", "none.toml"], &["none.toml"]);
     assert_eq!(stub.seen().len(), 0, "nothing was paid for");
     let down = Stub::start(|_, _| Reply::Status(401, vec![], String::new()));
     configure(&place, &both(&down.url));
-    refused(&place, &["--text", "a"], &["401", "letters"]);
+    refused(&place, &["--text", "a"], &["401", "first"]);
 }
 
 #[test]

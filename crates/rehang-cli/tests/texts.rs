@@ -6,14 +6,13 @@ mod common;
 mod stub;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::upgrade::padding;
+use common::upgrade::{self, IMPORT};
 use common::{Place, words};
+use rehang::Matrix;
 use rehang::files::{VectorSource, read_matrix};
-use rehang::{Distance, Matrix, Space};
 use serde_json::{Value, json};
 use stub::{Reply, Seen, Stub, good_of};
 
@@ -95,30 +94,17 @@ fn service(mood: Arc<AtomicUsize>, embedded: Embedded) -> Stub {
 }
 
 fn place(url: &str) -> Place {
-    let place = Place::new();
-    place.write_matrix("old.npy", &Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]));
-    let mut items = String::new();
-    for number in 0..ITEMS {
-        let source = if number == WITHOUT_SOURCE { Value::Null } else { text(number).into() };
-        let mut item = json!({"id": format!("t{number}"), "source": source});
-        if source.is_null() {
-            item.as_object_mut().unwrap().remove("source");
-        }
-        writeln!(items, "{item}").unwrap();
-    }
-    place.write_bytes("items.jsonl", items.as_bytes());
-    let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
-    let adapter = padding(space("old", D_OLD), space("new", D_NEW), vec![0.1; D_NEW], 0.0);
-    adapter.save(place.path("adapter.safetensors")).unwrap();
-    let config = format!(
-        "[gallery]\npath = \"G.db\"\n[old]\nname = \"letters\"\ndimension = {D_OLD}\ndistance = \"l2\"\n[new]\nname = \"more-letters\"\n\
-         dimension = {D_NEW}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
-         model = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\nrevision = \"1\"\n[run]\nbatch = 18\nworkers = 2\n"
+    let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]);
+    let source = |number| if number == WITHOUT_SOURCE { Value::Null } else { text(number).into() };
+    let item = |number| json!({"id": format!("t{number}"), "source": source(number)});
+    let items: Vec<Value> = (0..ITEMS).map(item).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
+    let encoder = format!(
+        "[encoder]\nkind = \"http\"\nurl = \"{url}\"\nmodel = \"m\"\nbatch = 6\nconcurrency = 3\nattempts = 4\ntimeout_seconds = 0.3\n\
+         revision = \"1\"\n[run]\nbatch = 18\nworkers = 2\n"
     );
-    place.write_bytes("rehang.toml", config.as_bytes());
-    let import =
-        "gallery import --gallery G.db --space letters --vectors old.npy --items items.jsonl --distance l2";
-    place.json(&words(import, &[]));
+    upgrade::configure(&place, &encoder);
+    place.finish(&IMPORT);
     place
 }
 
@@ -142,7 +128,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     // the other model is not trusted.
     let (code, _, error) = upgrade(&place, "run");
     assert_eq!((code, error.matches("Error:").count()), (2, 1), "{error}");
-    assert!(error.contains('4') && error.contains('5') && error.contains("more-letters"), "{error}");
+    assert!(error.contains('4') && error.contains('5') && error.contains("second"), "{error}");
     let (_, status, _) = upgrade(&place, "status");
     let native_before = status["counts"]["native"].as_u64().unwrap() as usize;
     assert_eq!(status["counts"]["failed"], 0);
@@ -176,7 +162,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
 
     // Every text has the vector of its own content.
     let export =
-        "gallery export --gallery G.db --space more-letters --vectors V.npy --ids I.txt --provenance P.txt";
+        "gallery export --gallery G.db --space second --vectors V.npy --ids I.txt --provenance P.txt";
     place.json(&words(export, &[]));
     let vectors = read_matrix(&VectorSource::parse(&place.text("V.npy")).unwrap()).unwrap();
     let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();

@@ -397,12 +397,7 @@ pub(crate) fn adapter(
     let (old, new) = (pairs.old(), pairs.new_vectors());
     let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
     Adapter {
-        old: old.space().clone(),
-        new: new.space().clone(),
-        map,
         geometry,
-        uncertainty,
-        handicap: 0.0,
         input_statistics: Some(InputStatistics::of(old.matrix())),
         training: Training {
             method: method.name().into(),
@@ -413,6 +408,7 @@ pub(crate) fn adapter(
             version: env!("CARGO_PKG_VERSION").into(),
             pairs_sketch: Some(RowSketch::of(old.matrix())),
         },
+        ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
     }
 }
 

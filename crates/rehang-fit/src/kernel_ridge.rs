@@ -28,7 +28,6 @@ use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, ErrorKind, Matrix, Progress, Result};
 
-use crate::closed_form::linear_map;
 use crate::linear_algebra::{column_means, product, scaled, sum_blocks};
 use crate::objectives::squared::total_variance;
 
@@ -163,7 +162,7 @@ pub fn fit_kernel_ridge(
             }),
             gamma: (gamma / variance) as f32,
         }),
-        ..linear_map(scaling, vec![constant])
+        ..Map::of_layers(scaling, vec![constant])
     };
     Ok(KernelRidge { map, gamma, lambda, centres, system })
 }

@@ -210,15 +210,9 @@ impl<'a> Criterion<'a> {
         handicap: f64,
     ) -> Result<Curve> {
         let input = CurveInput {
-            native,
-            adapted,
-            order,
             queries: self.queries.map(|queries| &queries.new),
-            relevance: self.relevance(),
-            distance,
             handicap,
-            groups: None,
-            do_nothing: None,
+            ..CurveInput::new(native, adapted, order, self.relevance(), distance)
         };
         curve(&input, &self.options(), &Progress::default())
     }

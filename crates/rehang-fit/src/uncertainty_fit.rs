@@ -550,16 +550,8 @@ mod tests {
         assert!(matches!(fitted.uncertainty, Uncertainty::OutOfFold(_)), "a regression is expected");
 
         let fresh = two_clouds(400, 50);
-        let adapter = rehang::Adapter {
-            old: data.old().space().clone(),
-            new: data.new_vectors().space().clone(),
-            map,
-            geometry: Geometry::Raw,
-            uncertainty: fitted.uncertainty,
-            handicap: 0.0,
-            input_statistics: None,
-            training: rehang::adapter::Training::default(),
-        };
+        let (old, new) = (data.old().space().clone(), data.new_vectors().space().clone());
+        let adapter = rehang::Adapter::new(old, new, map, fitted.uncertainty);
         let adapted = rehang::adapter::apply(&adapter, fresh.old(), None, &Progress::default()).unwrap();
         let predicted: Vec<f64> = adapted.variance.iter().map(|&variance| variance.into()).collect();
         let actual = true_errors(fresh.new_vectors().matrix(), adapted.vectors.matrix());

@@ -300,18 +300,10 @@ impl Side {
         progress: &Progress,
     ) -> Result<Curve> {
         let adapted = &self.adapted[part];
-        let input = CurveInput {
-            // A narrower old gallery stays as it is: queries are cut for it.
-            native: &at_width(&self.native[part], adapted.columns().max(self.native[part].columns())),
-            adapted,
-            order: permutation,
-            queries: None,
-            relevance,
-            distance: Distance::Cosine,
-            handicap: self.handicap,
-            groups: None,
-            do_nothing: None,
-        };
+        // A narrower old gallery stays as it is: queries are cut for it.
+        let native = &at_width(&self.native[part], adapted.columns().max(self.native[part].columns()));
+        let input = CurveInput::new(native, adapted, permutation, relevance, Distance::Cosine);
+        let input = CurveInput { handicap: self.handicap, ..input };
         curve(&input, &CurveOptions::default(), progress)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
@@ -261,23 +261,12 @@ fn item(row: usize) -> ItemWrite {
 
 fn adapter(old: &Space, new: &Space) -> Adapter {
     let weight = Matrix::from_fn(D, D, |row, column| if row == column { 1.0 } else { 0.01 });
-    Adapter {
-        old: old.clone(),
-        new: new.clone(),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; D], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
-        handicap: 0.0,
-        input_statistics: None,
-        training: Training::default(),
-    }
+    Adapter::new(
+        old.clone(),
+        new.clone(),
+        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D], relu: false }]),
+        Uncertainty::Linear { weight: vec![0.01; D], bias: 0.0 },
+    )
 }
 
 /// An encoder that takes its time and does one batch after the other, as one graphics processor does.

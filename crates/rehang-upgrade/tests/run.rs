@@ -233,35 +233,29 @@ fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
     assert_eq!((counts.native, counts.failed), (30, 0), "no item is to blame");
 }
 
-/// Looks at every call how much is out of the store's hands: given to the encoder, and neither native nor failed.
-struct Watched<'a> {
-    encoder: TestEncoder,
-    store: &'a MemoryStore,
-    /// Items that all calls so far were given.
-    given: Mutex<u64>,
-    unwritten_most: AtomicU64,
-}
+/// An encoder with something that happens before each of its calls.
+struct Before<'a, F>(&'a TestEncoder, F);
 
-impl Encoder for Watched<'_> {
+impl<F: Fn(&[Input<'_>]) -> Result<()> + Send + Sync> Encoder for Before<'_, F> {
     fn space(&self) -> &Space {
-        self.encoder.space()
+        self.0.space()
     }
 
     fn batch_max(&self) -> usize {
-        self.encoder.batch_max()
+        self.0.batch_max()
     }
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        let mut given = self.given.lock().unwrap();
-        *given += inputs.len() as u64;
-        let counts = self.store.counts("new-model")?;
-        self.unwritten_most.fetch_max(*given - counts.native - counts.failed, Ordering::SeqCst);
-        drop(given);
-        self.encoder.encode(inputs)
+        (self.1)(inputs)?;
+        self.0.encode(inputs)
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        self.0.fingerprint()
     }
 
     fn spent(&self) -> Spent {
-        self.encoder.spent()
+        self.0.spent()
     }
 }
 
@@ -271,13 +265,20 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
         let (store, world) = filled();
         let mut encoder = TestEncoder::new();
         encoder.broken = vec!["source 4 version 0".into(), "source 60 version 0".into()];
-        let watched =
-            Watched { encoder, store: &store, given: Mutex::default(), unwritten_most: AtomicU64::new(0) };
+        // Out of the store's hands: given to the encoder, by all calls so far, and neither native nor failed.
+        let (all_given, unwritten_most) = (Mutex::new(0), AtomicU64::new(0));
+        let watched = Before(&encoder, |inputs: &[Input<'_>]| {
+            let mut given = all_given.lock().unwrap();
+            *given += inputs.len() as u64;
+            let counts = store.counts("new-model")?;
+            unwritten_most.fetch_max(*given - counts.native - counts.failed, Ordering::SeqCst);
+            Ok(())
+        });
         let clock = TestClock::default();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
         let summary = world.backfill_observed(&store, &watched, limits, &clock, &Unobserved).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (198, 2));
-        let most = watched.unwritten_most.into_inner();
+        let most = unwritten_most.into_inner();
         assert!((7..=7 * workers as u64).contains(&most), "{most} items of {workers} workers");
     }
 }
@@ -705,40 +706,8 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
 }
 
 /// The new model, a little or altogether different, behind a service that has no fingerprint or with one of its own.
-struct Other {
-    encoder: TestEncoder,
-    by: f32,
-    fingerprint: Option<&'static str>,
-}
-
-impl Other {
-    fn new(by: f32, fingerprint: Option<&'static str>) -> Self {
-        Self { encoder: TestEncoder::new(), by, fingerprint }
-    }
-}
-
-impl Encoder for Other {
-    fn space(&self) -> &Space {
-        self.encoder.space()
-    }
-
-    fn batch_max(&self) -> usize {
-        5
-    }
-
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        let mut answers = self.encoder.encode(inputs)?;
-        answers.iter_mut().flatten().for_each(|vector| vector[3] += self.by);
-        Ok(answers)
-    }
-
-    fn fingerprint(&self) -> Result<Option<String>> {
-        Ok(self.fingerprint.map(Into::into))
-    }
-
-    fn spent(&self) -> Spent {
-        self.encoder.spent()
-    }
+fn other(by: f32, fingerprint: Option<&'static str>) -> TestEncoder {
+    TestEncoder { by, fingerprint, ..TestEncoder::new() }
 }
 
 #[test]
@@ -747,28 +716,28 @@ fn two_models_never_share_a_space() {
     let limits = Limits { batch: 10, budget: Some(40), ..Limits::default() };
     world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     let before = common::snapshot(&store);
-    let attempt = |other: &Other| world.backfill(&store, other, Limits::default());
+    let attempt = |other: &TestEncoder| world.backfill(&store, other, Limits::default());
     // Another model, with a fingerprint and as a service; it costs the items that are compared.
     for fingerprint in [Some("another model"), None] {
-        let other = Other::new(2.0, fingerprint);
+        let other = other(2.0, fingerprint);
         let error = attempt(&other).unwrap_err();
         assert!(error.is_conflict() && error.to_string().contains("another vector"), "{error}");
         assert_eq!(error.remedy(), Some(&Remedy::EmbedNativesAgain));
-        assert_eq!(other.encoder.count(), 14);
+        assert_eq!(other.count(), 14);
         assert_eq!(common::snapshot(&store), before, "nothing is written");
     }
     // The same model in another precision, or exported once more, goes on.
     for (by, fingerprint) in [(1e-4, None), (0.0, Some("the same, exported again"))] {
-        let other = Other::new(by, fingerprint);
+        let other = other(by, fingerprint);
         let limits = Limits { budget: Some(10), ..Limits::default() };
         let summary = world.backfill(&store, &other, limits).unwrap();
         assert_eq!(summary.done.native, 10);
-        assert!((20..=26).contains(&other.encoder.count()), "{}", other.encoder.count());
+        assert!((20..=26).contains(&other.count()), "{}", other.count());
     }
     // What it is known by from now on is not compared again.
-    let known = Other::new(0.0, Some("the same, exported again"));
+    let known = other(0.0, Some("the same, exported again"));
     assert_eq!(attempt(&known).unwrap().done.native, 140);
-    assert_eq!(known.encoder.count(), 140);
+    assert_eq!(known.count(), 140);
 }
 
 #[test]
@@ -812,10 +781,10 @@ fn natives_are_put_back_for_another_model() {
     }
     // A service is known by nothing, and the model before it no longer by its fingerprint.
     let limits = Limits { budget: Some(30), ..Limits::default() };
-    world.backfill(&store, &Other::new(2.0, None), limits).unwrap();
+    world.backfill(&store, &other(2.0, None), limits).unwrap();
     let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert_eq!(error.remedy(), Some(&Remedy::EmbedNativesAgain), "{error}");
-    let other = Other::new(2.0, Some("another model"));
+    let other = other(2.0, Some("another model"));
     let summary = world.backfill(&store, &other, Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, 169));
     let all =
@@ -827,32 +796,17 @@ fn natives_are_put_back_for_another_model() {
     }
 }
 
-/// Panics at some sources.
-struct Panics(TestEncoder, fn(&str) -> bool);
-
-impl Encoder for Panics {
-    fn space(&self) -> &Space {
-        self.0.space()
-    }
-
-    fn batch_max(&self) -> usize {
-        self.0.batch_max()
-    }
-
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        assert!(!inputs.iter().any(|input| self.1(input.source)), "an index out of bounds, say");
-        self.0.encode(inputs)
-    }
-
-    fn spent(&self) -> Spent {
-        self.0.spent()
-    }
-}
-
 #[test]
 fn items_that_an_encoder_panics_at_are_found_and_listed() {
     let (store, world) = filled();
-    let panics = Panics(TestEncoder::new(), |source| source.starts_with("source 7"));
+    let encoder = TestEncoder::new();
+    let panics = Before(&encoder, |inputs: &[Input<'_>]| {
+        assert!(
+            !inputs.iter().any(|input| input.source.starts_with("source 7")),
+            "an index out of bounds, say"
+        );
+        Ok(())
+    });
     let limits = Limits { batch: 16, ..Limits::default() };
     let summary = world.backfill(&store, &panics, limits).unwrap();
     assert_eq!((summary.done.native, summary.done.failed), (ITEMS as u64 - 11, 11));
@@ -864,7 +818,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
     }
     // One that panics at everything is no fault of the items.
     let (store, world) = filled();
-    let panics = Panics(TestEncoder::new(), |_| true);
+    let panics = Before(&encoder, |_: &[Input<'_>]| panic!("an index out of bounds, say"));
     let error = world.backfill(&store, &panics, limits).unwrap_err();
     assert!(error.to_string().contains("refused each of the first"), "{error}");
     assert_eq!(store.counts("new-model").unwrap().failed, 0);
@@ -908,41 +862,12 @@ fn one_huge_vector_fails_no_figure() {
     assert!(sigma.mean_squared_error.is_finite() && status.sigma == Some(sigma));
 }
 
-/// An encoder that ends its process at one item, and the observer that makes it so: a dead process reaches nothing any more.
-struct EndsAt<'a> {
-    encoder: &'a TestEncoder,
-    source: String,
-    dead: AtomicBool,
-}
+/// A process that dies at some moment: a dead one reaches nothing any more.
+struct Mortal<'a>(&'a AtomicBool);
 
-impl Encoder for EndsAt<'_> {
-    fn space(&self) -> &Space {
-        self.encoder.space()
-    }
-
-    fn batch_max(&self) -> usize {
-        self.encoder.batch_max()
-    }
-
-    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-        if inputs.iter().any(|input| input.source == self.source) {
-            self.dead.store(true, Ordering::SeqCst);
-        }
-        self.encoder.encode(inputs)
-    }
-
-    fn fingerprint(&self) -> Result<Option<String>> {
-        self.encoder.fingerprint()
-    }
-
-    fn spent(&self) -> Spent {
-        self.encoder.spent()
-    }
-}
-
-impl Observer for EndsAt<'_> {
+impl Observer for Mortal<'_> {
     fn reach(&self, _: Place) -> Result<()> {
-        if self.dead.load(Ordering::SeqCst) {
+        if self.0.load(Ordering::SeqCst) {
             return Err(rehang::Error::conflict("this process", "it died"));
         }
         Ok(())
@@ -957,15 +882,17 @@ fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
         let store = store.with_clock(Arc::new(clock.clone()));
         let encoder = TestEncoder::new();
         let limits = Limits { batch: 16, workers, ..Limits::default() };
-        let mut deaths = 0;
+        let (mut deaths, fatal) = (0, common::item(31, 0).source);
         let summary = loop {
-            let mortal = EndsAt {
-                encoder: &encoder,
-                source: common::item(31, 0).source.unwrap(),
-                dead: AtomicBool::new(false),
-            };
-            let run = world.backfill_observed(&store, &mortal, limits, &TestClock::default(), &mortal);
-            if !mortal.dead.load(Ordering::SeqCst) {
+            let dead = AtomicBool::new(false);
+            let ends_it = Before(&encoder, |inputs: &[Input<'_>]| {
+                let is_met = inputs.iter().any(|input| Some(input.source) == fatal.as_deref());
+                dead.fetch_or(is_met, Ordering::SeqCst);
+                Ok(())
+            });
+            let run =
+                world.backfill_observed(&store, &ends_it, limits, &TestClock::default(), &Mortal(&dead));
+            if !dead.into_inner() {
                 break run.unwrap();
             }
             assert!(run.is_err());

@@ -12,9 +12,7 @@ use std::time::Instant;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::adapter::{
-    Adapter, Applier, BranchInput, Dense, Geometry, InputScaling, Map, SecondBranch, Training, Uncertainty,
-};
+use rehang::adapter::{Adapter, Applier, BranchInput, Dense, InputScaling, Map, SecondBranch, Uncertainty};
 use rehang::{Distance, Matrix, Space};
 use serde_json::json;
 
@@ -48,29 +46,14 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
         skip: None,
         kernel: None,
     };
-    let dmu = Map {
-        input: InputScaling::AsIs,
-        branch: Vec::new(),
-        second: None,
-        mixer: chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false),
-        skip: None,
-        kernel: None,
-    };
+    let dmu = Map::of_layers(InputScaling::AsIs, chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false));
     [("fct", fct, 128), ("dmu", dmu, 1024)]
         .into_iter()
         .map(|(name, map, width)| {
             let weight = (0..width).map(|_| random.random_range(-0.05..0.05)).collect();
-            let adapter = Adapter {
-                old: Space::new("old", width, Distance::L2, false),
-                new: Space::new("new", width, Distance::L2, false),
-                map,
-                geometry: Geometry::Raw,
-                uncertainty: Uncertainty::Linear { weight, bias: 0.1 },
-                handicap: 0.0,
-                input_statistics: None,
-                training: Training { method: "random weights".into(), ..Training::default() },
-            };
-            (name, adapter)
+            let space = |name| Space::new(name, width, Distance::L2, false);
+            let uncertainty = Uncertainty::Linear { weight, bias: 0.1 };
+            (name, Adapter::new(space("old"), space("new"), map, uncertainty))
         })
         .collect()
 }

@@ -40,17 +40,13 @@ fn main() -> Result<()> {
         files::write_order(directory.join("order.npy"), &order)?;
     }
 
-    let input = CurveInput {
-        native: &native,
-        adapted: &adapted,
-        order: &order,
-        queries: None,
-        relevance: Relevance::Labels { gallery: &labels, queries: None },
-        distance: Distance::L2,
-        handicap: 0.0,
-        groups: None,
-        do_nothing: None,
-    };
+    let input = CurveInput::new(
+        &native,
+        &adapted,
+        &order,
+        Relevance::Labels { gallery: &labels, queries: None },
+        Distance::L2,
+    );
     let begin = Instant::now();
     let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
     let seconds = begin.elapsed().as_secs_f64();

@@ -133,21 +133,14 @@ pub struct Training {
 /// agree with each other, and nothing is applied or saved before it has succeeded.
 ///
 /// ```
-/// use rehang::adapter::{self, Adapter, Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+/// use rehang::adapter::{self, Adapter, Dense, InputScaling, Map, Uncertainty};
 /// use rehang::{Distance, Matrix, Progress, Space, Vectors};
 ///
 /// // Swaps two coordinates and adds 1 to the first.
 /// let layer = Dense { weight: Matrix::new(2, vec![0.0, 1.0, 1.0, 0.0])?, bias: vec![1.0, 0.0], relu: false };
-/// let adapter = Adapter {
-///     old: Space::new("old", 2, Distance::L2, false),
-///     new: Space::new("new", 2, Distance::L2, false),
-///     map: Map { input: InputScaling::AsIs, branch: vec![], second: None, mixer: vec![layer], skip: None, kernel: None },
-///     geometry: Geometry::Raw,
-///     uncertainty: Uncertainty::Constant { variance: 0.25 },
-///     handicap: 0.0,
-///     input_statistics: None,
-///     training: Training::default(),
-/// };
+/// let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+/// let space = |name| Space::new(name, 2, Distance::L2, false);
+/// let adapter = Adapter::new(space("old"), space("new"), map, Uncertainty::Constant { variance: 0.25 });
 /// let old = Vectors::new(adapter.old.clone(), Matrix::new(2, vec![3.0, 5.0])?, "old vectors")?;
 /// let adapted = adapter::apply(&adapter, &old, None, &Progress::default())?;
 /// assert_eq!(adapted.vectors.matrix().as_slice(), &[6.0, 3.0]);
@@ -186,6 +179,21 @@ pub struct Adapter {
 }
 
 impl Adapter {
+    /// A map with its uncertainty and nothing more: outputs as they are, no handicap, nothing known of pairs. It is not checked yet
+    /// ([`Adapter::check`]).
+    pub fn new(old: Space, new: Space, map: Map, uncertainty: Uncertainty) -> Self {
+        Self {
+            old,
+            new,
+            map,
+            geometry: Geometry::Raw,
+            uncertainty,
+            handicap: 0.0,
+            input_statistics: None,
+            training: Training::default(),
+        }
+    }
+
     /// The adapter of a compatible model: `h(o) = o`, since its queries search old vectors as they are. σ² is 1 for every item:
     /// nothing is learned. With the new model's `head` a backfill may be ordered by what that head makes of old vectors
     /// (RACT §4.3: entropy, margin, least confidence; `coverage` too).
@@ -229,23 +237,9 @@ impl Adapter {
                 })
             }
         };
-        let adapter = Self {
-            old,
-            new,
-            map: Map {
-                input: InputScaling::AsIs,
-                branch: Vec::new(),
-                second: None,
-                mixer: vec![Dense { weight, bias: vec![0.0; d], relu: false }],
-                skip: None,
-                kernel: None,
-            },
-            geometry: Geometry::Raw,
-            uncertainty,
-            handicap: 0.0,
-            input_statistics: None,
-            training: Training { method: "identity".into(), ..Training::default() },
-        };
+        let map = Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
+        let training = Training { method: "identity".into(), ..Training::default() };
+        let adapter = Self { training, ..Self::new(old, new, map, uncertainty) };
         adapter.check()?;
         Ok(adapter)
     }
@@ -288,6 +282,12 @@ impl Adapter {
 }
 
 impl Map {
+    /// A map of layers alone, one after the other: `raw(o) = mixer(o)`, of the old vector as it is or scaled to length 1. Without layers it
+    /// is the identity.
+    pub fn of_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
+        Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
+    }
+
     /// Width of what the mixer takes; without layers it is the output itself.
     fn mixer_width(&self, d_new: usize) -> usize {
         self.mixer.first().map_or(d_new, |layer| layer.weight.columns())

@@ -821,7 +821,7 @@ fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+    use crate::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
     use crate::curve::Qrels;
     use crate::report::Point;
     use crate::space::{Distance, Space};
@@ -834,22 +834,11 @@ mod tests {
     /// Leaves every vector as it is.
     fn identity(pairs: usize) -> Adapter {
         let layer = Dense { weight: Matrix::new(1, vec![1.0]).unwrap(), bias: vec![0.0], relu: false };
+        let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+        let training = Training { method: "identity".into(), pairs, ..Training::default() };
         Adapter {
-            old: space("old"),
-            new: space("new"),
-            map: Map {
-                input: InputScaling::AsIs,
-                branch: Vec::new(),
-                second: None,
-                mixer: vec![layer],
-                skip: None,
-                kernel: None,
-            },
-            geometry: Geometry::Raw,
-            uncertainty: Uncertainty::Constant { variance: 1.0 },
-            handicap: 0.0,
-            input_statistics: None,
-            training: Training { method: "identity".into(), pairs, ..Training::default() },
+            training,
+            ..Adapter::new(space("old"), space("new"), map, Uncertainty::Constant { variance: 1.0 })
         }
     }
 

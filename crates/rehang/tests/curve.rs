@@ -560,15 +560,14 @@ fn a_wide_gallery_of_duplicates_keeps_ties_through_the_sums() {
 
 fn input_of(case: &Case) -> CurveInput<'_> {
     CurveInput {
-        native: &case.native,
-        adapted: &case.adapted,
-        order: &case.order,
-        queries: None,
-        relevance: Relevance::Labels { gallery: &case.labels, queries: None },
-        distance: case.distance,
         handicap: case.handicap,
-        groups: None,
-        do_nothing: None,
+        ..CurveInput::new(
+            &case.native,
+            &case.adapted,
+            &case.order,
+            Relevance::Labels { gallery: &case.labels, queries: None },
+            case.distance,
+        )
     }
 }
 
@@ -673,17 +672,7 @@ fn intervals_hold_areas_and_bands_hold_curves() {
 fn every_kind_of_wrong_input_is_one_clear_error() {
     let case = plain_case(6, 2, 2, 0.1);
     let labels = Relevance::Labels { gallery: &case.labels, queries: None };
-    let good = CurveInput {
-        native: &case.native,
-        adapted: &case.adapted,
-        order: &case.order,
-        queries: None,
-        relevance: labels,
-        distance: Distance::L2,
-        handicap: 0.0,
-        groups: None,
-        do_nothing: None,
-    };
+    let good = CurveInput::new(&case.native, &case.adapted, &case.order, labels, Distance::L2);
     let fails =
         |input: CurveInput<'_>| curve(&input, &CurveOptions::default(), &Progress::default()).unwrap_err();
     assert!(curve(&good, &CurveOptions::default(), &Progress::default()).is_ok());

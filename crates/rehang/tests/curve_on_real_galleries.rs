@@ -76,17 +76,13 @@ fn check(native: &Matrix, labels: &[i64], distance: Distance) {
     let items = native.rows();
     let order =
         order(Policy::Random, &OrderInput { items, seed: 4, ..OrderInput::default() }).unwrap().permutation;
-    let input = CurveInput {
+    let input = CurveInput::new(
         native,
-        adapted: &adapted,
-        order: &order,
-        queries: None,
-        relevance: Relevance::Labels { gallery: labels, queries: None },
+        &adapted,
+        &order,
+        Relevance::Labels { gallery: labels, queries: None },
         distance,
-        handicap: 0.0,
-        groups: None,
-        do_nothing: None,
-    };
+    );
     let made = curve(&input, &CurveOptions::default(), &Progress::default()).unwrap();
     let grids = [TOP1, TOP5, MAP].map(|metric| made.lines[metric].grid(22));
     for (point, &cut) in grids[0].cuts.iter().enumerate() {

@@ -272,21 +272,9 @@ fn measure_part(
     }
     let mut rows = Vec::new();
     for (name, handicap, permutation) in runs {
-        let made = curve(
-            &CurveInput {
-                native: part.new.matrix(),
-                adapted: adapted.vectors.matrix(),
-                order: &permutation,
-                queries: None,
-                relevance,
-                distance: Distance::L2,
-                handicap,
-                groups: None,
-                do_nothing: None,
-            },
-            &CurveOptions::default(),
-            progress,
-        )?;
+        let (native, adapted) = (part.new.matrix(), adapted.vectors.matrix());
+        let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
+        let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
         let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
         rows.push(Row {
             set: set.into(),

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use rehang::Matrix;
-use rehang::adapter::{Dense, InputScaling};
+use rehang::adapter::{Dense, InputScaling, Map};
 
-use super::{ClosedForm, linear_map};
+use super::ClosedForm;
 
 /// The map `o → (o₁, …, o_d_new)`: truncation where the new space is narrower, zero-padding where it is wider, and the
 /// identity (no layers) where widths agree.
@@ -29,6 +29,6 @@ pub fn fit(d_old: usize, d_new: usize) -> ClosedForm {
         Ordering::Equal => ("identity", Vec::new()),
         Ordering::Greater => ("truncated", cut()),
     };
-    let map = linear_map(InputScaling::AsIs, mixer);
+    let map = Map::of_layers(InputScaling::AsIs, mixer);
     ClosedForm { map, choices: BTreeMap::from([("width".into(), width.into())]) }
 }

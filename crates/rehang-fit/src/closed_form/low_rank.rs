@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
-use rehang::adapter::InputScaling;
+use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
 use super::ridge::{PENALTIES, solve};
-use super::{ClosedForm, best_scaling, layer, linear_map, scaling_name};
+use super::{ClosedForm, best_scaling, layer, scaling_name};
 use crate::folds::{folds, parted};
 use crate::linear_algebra::{Moments, eigen, product};
 
@@ -55,7 +55,7 @@ fn fit_with(
         ("penalty".into(), format!("{}", solution.penalty)),
         ("rank".into(), rank.to_string()),
     ]);
-    Ok(ClosedForm { map: linear_map(scaling, layers), choices })
+    Ok(ClosedForm { map: Map::of_layers(scaling, layers), choices })
 }
 
 /// Eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first: `[d_new, d_new]`.

@@ -71,11 +71,6 @@ fn scaling_name(scaling: InputScaling) -> String {
     }
 }
 
-/// A map of linear layers only.
-pub fn linear_map(input: InputScaling, mixer: Vec<Dense>) -> Map {
-    Map { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
-}
-
 /// A layer `y = wᵀ x + b` from `w [inputs, outputs]` in `f64`.
 fn layer(w: MatRef<'_, f64>, bias: &[f64]) -> Dense {
     let weight = Matrix::from_fn(w.ncols(), w.nrows(), |output, input| w[(input, output)] as f32);

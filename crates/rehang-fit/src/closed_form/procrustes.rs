@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
+use rehang::adapter::Map;
 use rehang::{Pairs, Progress, Result};
 
-use super::{ClosedForm, best_scaling, centring_bias, layer, linear_map, scaling_name};
+use super::{ClosedForm, best_scaling, centring_bias, layer, scaling_name};
 use crate::linear_algebra::{product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
@@ -41,7 +42,7 @@ pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     })?;
     let choices =
         BTreeMap::from([("input".into(), scaling_name(scaling)), ("scale".into(), format!("{scale:.6}"))]);
-    Ok(ClosedForm { map: linear_map(scaling, vec![layer(rotation.as_ref(), &bias)]), choices })
+    Ok(ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices })
 }
 
 #[cfg(test)]

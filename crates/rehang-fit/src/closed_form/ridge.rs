@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
-use rehang::adapter::InputScaling;
+use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
-use super::{ClosedForm, best_scaling, centring_bias, layer, linear_map, scaling_name};
+use super::{ClosedForm, best_scaling, centring_bias, layer, scaling_name};
 use crate::linear_algebra::{Moments, eigen, product};
 
 /// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where
@@ -45,7 +45,7 @@ pub(crate) fn fit_with(
         ("input".into(), scaling_name(scaling)),
         ("penalty".into(), format!("{}", solution.penalty)),
     ]);
-    Ok(ClosedForm { map: linear_map(scaling, vec![layer(solution.weight.as_ref(), &bias)]), choices })
+    Ok(ClosedForm { map: Map::of_layers(scaling, vec![layer(solution.weight.as_ref(), &bias)]), choices })
 }
 
 /// A ridge solution about the means.

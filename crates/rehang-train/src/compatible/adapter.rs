@@ -1,8 +1,7 @@
 //! ψ, the forward-adaptive head of DMU, as an ordinary adapter.
 
-use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, RowSketch, Training};
+use rehang::adapter::{Adapter, Dense, InputScaling, InputStatistics, Map, RowSketch, Training};
 use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Space, Vectors};
-use rehang_fit::closed_form::linear_map;
 use rehang_fit::geometry::{self, GeometryKind};
 use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::uncertainty_fit::{self, Evidence};
@@ -29,7 +28,7 @@ pub(crate) fn adapter(
     labels: &[i64],
     progress: &Progress,
 ) -> Result<Adapter> {
-    let map = linear_map(InputScaling::AsIs, folded(graph, state)?);
+    let map = Map::of_layers(InputScaling::AsIs, folded(graph, state)?);
     let space = Space::new(old.model.clone(), old.dimension(), Distance::Cosine, false);
     let old_vectors = Vectors::new(space, old_vectors, "old vectors")?;
     let new_vectors = Vectors::new(encoder.space(), new_vectors, "new vectors")?;
@@ -47,18 +46,12 @@ pub(crate) fn adapter(
         head: Some(&encoder.head),
     };
     let uncertainty = uncertainty_fit::fit(&pairs, evidence, encoder.training.seed, progress)?.uncertainty;
+    let (old, new) = (pairs.old(), pairs.new_vectors());
     let adapter = Adapter {
-        old: pairs.old().space().clone(),
-        new: pairs.new_vectors().space().clone(),
-        map,
         geometry,
-        uncertainty,
-        handicap: 0.0,
-        input_statistics: Some(InputStatistics::of(pairs.old().matrix())),
-        training: Training {
-            pairs_sketch: Some(RowSketch::of(pairs.old().matrix())),
-            ..encoder.training.clone()
-        },
+        input_statistics: Some(InputStatistics::of(old.matrix())),
+        training: Training { pairs_sketch: Some(RowSketch::of(old.matrix())), ..encoder.training.clone() },
+        ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
     };
     adapter.check()?;
     Ok(adapter)

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::adapter::{Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
@@ -112,23 +112,12 @@ fn main() {
 /// The map that doubles each coordinate's place, a little mixed.
 fn adapter() -> Adapter {
     let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| if row / 2 == column { 1.0 } else { 0.01 });
-    Adapter {
-        old: space("old", D_OLD),
-        new: space("new", D_NEW),
-        map: Map {
-            input: InputScaling::AsIs,
-            branch: vec![],
-            second: None,
-            mixer: vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }],
-            skip: None,
-            kernel: None,
-        },
-        geometry: Geometry::Raw,
-        uncertainty: Uncertainty::Linear { weight: vec![0.01; D_NEW], bias: 0.0 },
-        handicap: 0.0,
-        input_statistics: None,
-        training: Training::default(),
-    }
+    Adapter::new(
+        space("old", D_OLD),
+        space("new", D_NEW),
+        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }]),
+        Uncertainty::Linear { weight: vec![0.01; D_NEW], bias: 0.0 },
+    )
 }
 
 fn fill_in_turns(server: &dyn Server, rows: usize) {

@@ -165,11 +165,14 @@ pub struct TestEncoder {
     pub tried_before: Option<usize>,
     /// The call from which on its budget is spent (counted from 1).
     pub spent_at: Option<u64>,
+    /// How far the last coordinate is from the new model's: another model.
+    pub by: f32,
+    pub fingerprint: Option<&'static str>,
 }
 
 impl TestEncoder {
     pub fn new() -> Self {
-        Self { space: Some(new_space()), ..Self::default() }
+        Self { space: Some(new_space()), fingerprint: Some("the new model"), ..Self::default() }
     }
 
     pub fn count(&self) -> u32 {
@@ -216,13 +219,15 @@ impl Encoder for TestEncoder {
                     *left -= 1;
                     return Err(ItemFailure::Temporary("busy".into()));
                 }
-                Ok(new_model(input.source))
+                let mut vector = new_model(input.source);
+                vector[D_NEW - 1] += self.by;
+                Ok(vector)
             })
             .collect())
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
-        Ok(Some("the new model".into()))
+        Ok(self.fingerprint.map(Into::into))
     }
 
     fn spent(&self) -> Spent {

@@ -9,8 +9,7 @@ use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
 use super::uncertainty::{Prepared, linear_variance};
 use super::{
-    Adapter, BranchInput, Dense, Geometry, InputScaling, Map, Training, Uncertainty, expect_count,
-    width_after,
+    Adapter, BranchInput, Dense, Geometry, InputScaling, Map, Uncertainty, expect_count, width_after,
 };
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -109,16 +108,8 @@ impl Map {
         });
         let d_new = width_after(&self.mixer, width_after(&self.branch, d_old) + second);
         let space = |dimension| Space::new("raw", dimension, Distance::L2, false);
-        let adapter = Adapter {
-            old: space(d_old),
-            new: space(d_new),
-            map: self.clone(),
-            geometry: Geometry::Raw,
-            uncertainty: Uncertainty::Constant { variance: 1.0 },
-            handicap: 0.0,
-            input_statistics: None,
-            training: Training::default(),
-        };
+        let adapter =
+            Adapter::new(space(d_old), space(d_new), self.clone(), Uncertainty::Constant { variance: 1.0 });
         let applier = Applier::new(&adapter)?;
         let side = side.filter(|_| applier.d_side().is_some()).map(Matrix::as_slice);
         let mut outputs = Matrix::zeros(old.rows(), d_new);

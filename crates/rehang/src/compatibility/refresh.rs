@@ -87,19 +87,13 @@ pub fn hot_refresh(
         .iter()
         .map(|&(name, order)| {
             let curve_input = CurveInput {
-                native: &native,
-                adapted: old,
-                order,
                 queries: queries.as_deref(),
-                relevance: input.relevance,
-                distance: input.distance,
-                handicap: 0.0,
-                groups: None,
                 do_nothing: Some(DoNothing {
                     gallery: input.old.gallery,
                     queries: input.old.queries,
                     distance: input.distance,
                 }),
+                ..CurveInput::new(&native, old, order, input.relevance, input.distance)
             };
             let curve = curve(&curve_input, options, progress)
                 .map_err(|error| error.context(format!("order {name:?}")))?;

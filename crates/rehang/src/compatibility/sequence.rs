@@ -185,15 +185,8 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
             let order: Vec<usize> = waiting.iter().copied().chain(rest).collect();
             let exact = curve(
                 &CurveInput {
-                    native: &native,
-                    adapted: &mixed,
-                    order: &order,
                     queries: (!view.leave_one_out).then_some(&view.queries),
-                    relevance: view.relevance(),
-                    distance: input.distance,
-                    handicap: 0.0,
-                    groups: None,
-                    do_nothing: None,
+                    ..CurveInput::new(&native, &mixed, &order, view.relevance(), input.distance)
                 },
                 &options,
                 progress,

@@ -101,6 +101,29 @@ pub struct CurveInput<'a> {
     pub do_nothing: Option<DoNothing<'a>>,
 }
 
+impl<'a> CurveInput<'a> {
+    /// A gallery that is its own query set, without a handicap, groups or a do-nothing line.
+    pub fn new(
+        native: &'a Matrix,
+        adapted: &'a Matrix,
+        order: &'a [usize],
+        relevance: Relevance<'a>,
+        distance: Distance,
+    ) -> Self {
+        Self {
+            native,
+            adapted,
+            order,
+            queries: None,
+            relevance,
+            distance,
+            handicap: 0.0,
+            groups: None,
+            do_nothing: None,
+        }
+    }
+}
+
 /// The search as it is before the upgrade: the old model's queries in the old model's gallery.
 #[derive(Debug, Clone, Copy)]
 pub struct DoNothing<'a> {
@@ -243,17 +266,8 @@ impl Curve {
 /// let native = Matrix::new(1, vec![0.0, 1.0, 5.0, 6.0])?;
 /// let adapted = Matrix::new(1, vec![0.0, 5.0, 1.0, 6.0])?;
 /// let labels = [0, 0, 1, 1];
-/// let input = CurveInput {
-///     native: &native,
-///     adapted: &adapted,
-///     order: &[1, 2, 0, 3],
-///     queries: None,
-///     relevance: Relevance::Labels { gallery: &labels, queries: None },
-///     distance: Distance::L2,
-///     handicap: 0.0,
-///     groups: None,
-///     do_nothing: None,
-/// };
+/// let relevance = Relevance::Labels { gallery: &labels, queries: None };
+/// let input = CurveInput::new(&native, &adapted, &[1, 2, 0, 3], relevance, Distance::L2);
 /// let made = curve(&input, &CurveOptions::default(), &Progress::default())?;
 /// assert_eq!(made.lines[TOP1].values(), [0.0, 50.0, 100.0, 100.0, 100.0]);
 /// // The last state is the end of the way and no part of it.
@@ -527,15 +541,14 @@ mod tests {
         let order: Vec<usize> = (0..150).map(|item| item * 7 % 150).collect();
         for distance in Distance::ALL {
             let input = CurveInput {
-                native: &native,
-                adapted: &adapted,
-                order: &order,
-                queries: None,
-                relevance: Relevance::Labels { gallery: &labels, queries: None },
-                distance,
                 handicap: 0.25,
-                groups: None,
-                do_nothing: None,
+                ..CurveInput::new(
+                    &native,
+                    &adapted,
+                    &order,
+                    Relevance::Labels { gallery: &labels, queries: None },
+                    distance,
+                )
             };
             let options = CurveOptions {
                 metrics: vec![Metric::map_at(10), Metric::ndcg_at(10), Metric::recall_at(10)],
