@@ -5,6 +5,7 @@ mod common;
 mod stub;
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Place, demo, waves, words};
 use rehang::files::{self, VectorSource};
@@ -172,12 +173,19 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
 
 #[test]
 fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
+    const BATCH: usize = 8;
+    const KEY_ENDS_AT: usize = 3;
     let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
     let is_refused = |seen: &Seen| {
         let of_first = seen.body["model"] == "first";
         seen.texts().iter().any(|text| text == "row:forbidden" || (of_first && text == "row:560"))
     };
+    let of_first = AtomicUsize::new(0);
     let stub = Stub::start(move |_, seen| {
+        // The old model's key ends in the middle, once.
+        if seen.body["model"] == "first" && of_first.fetch_add(1, Ordering::SeqCst) == KEY_ENDS_AT {
+            return Reply::Status(401, vec![], String::new());
+        }
         if is_refused(seen) {
             let body = r#"{"error": {"message": "this text is against our rules"}}"#;
             return Reply::Status(400, vec![], body.into());
@@ -190,11 +198,15 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     let place = place(&Made { encoder: "", ..Made::of(600) });
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
     let service = |model: &str| {
-        format!("kind = \"http\"\nurl = \"{}\"\nmodel = \"{model}\"\nrevision = \"1\"\n", stub.url)
+        format!(
+            "kind = \"http\"\nurl = \"{}\"\nmodel = \"{model}\"\nrevision = \"1\"\nbatch = {BATCH}\nconcurrency = 1\n",
+            stub.url
+        )
     };
     let config = format!("{config}\n{}[old.encoder]\n{}", service("second"), service("first"));
     place.write_bytes("rehang.toml", config.as_bytes());
-    let log: String = (500..561).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
+    // One is asked twice, and counts twice.
+    let log: String = (500..561).chain([500]).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
     // As logs are: a query without a word, and one that the service refuses. Another one the old model alone refuses.
     let log = format!("{{\"text\": \" \"}}\n{{\"text\": \"row:forbidden\"}}\n{log}");
     place.write_bytes("queries.jsonl", log.as_bytes());
@@ -211,9 +223,13 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
         (0, 100),
         "what ended the sample holds for queries too"
     );
+    let ended = place.run(&[&["upgrade", "auto", "--method", "ridge"], &asked[..]].concat());
+    assert_eq!(ended.status.code(), Some(2));
+    let before = KEY_ENDS_AT * BATCH;
+    assert_eq!((texts_of("first"), texts_of("second")), (before + BATCH, 300 + 61));
     let (stopped, code) = auto(&place, &asked);
     assert_eq!((steps(&stopped), code), (vec!["pairs", "fit", "report", "plan"], 0), "{stopped}");
-    assert_eq!(result(&stopped, "pairs")["queries"], 60);
+    assert_eq!(result(&stopped, "pairs")["queries"], 61);
     let left_out = result(&stopped, "pairs")["queries_left_out"].to_string();
     assert!(
         ["a text with a word", "row:forbidden", "row:560", "against our rules"]
@@ -223,17 +239,23 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     );
     assert_eq!(
         result(&stopped, "fit")["held_out"]["queries"],
-        60,
+        61,
         "items have labels, and would ask themselves"
     );
     assert_eq!(result(&stopped, "plan")["forecast"]["metric"], "Agreement@10");
-    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 61));
+    // Nothing is paid twice: the old model was asked again for what its key ended at.
+    assert_eq!((texts_of("first"), texts_of("second")), (60 + BATCH, 300 + 61));
     let seen = stub.seen().into_iter().filter(|seen| seen.body["model"] == "second");
     let sent: usize = seen.map(|seen| seen.texts().len()).sum();
     let spent = &place.json(&["upgrade", "status"])["spent"]["items"];
     assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
-    assert_eq!((texts_of("first"), texts_of("second")), (60, 300 + 61), "nothing is embedded twice");
+    assert_eq!((texts_of("first"), texts_of("second")), (60 + BATCH, 300 + 61), "nothing is embedded twice");
+    // A longer log costs what is new in it.
+    place.write_bytes("queries.jsonl", (log.clone() + "{\"text\": \"row:561\"}\n").as_bytes());
+    let longer = place.json(&[&["upgrade", "pairs"], &asked[..]].concat());
+    assert_eq!(longer["queries"], 62);
+    assert_eq!((texts_of("first"), texts_of("second")), (61 + BATCH, 300 + 62));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! fingerprint; a document of the gallery names the last one.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rehang::files::{self, AtomicFile, RowSelection, VectorSource};
@@ -102,17 +103,29 @@ fn read_queries(path: &Path) -> Result<Vec<Query>> {
 
 /// The queries of an upgrade in files, by both models.
 struct QueryFiles {
-    /// What they were made of.
+    /// What the vectors are of: both models and every query.
     asked: PathBuf,
     old: PathBuf,
     new: PathBuf,
+    /// Every vector that was ever paid for, a line each. A line begins with a line break, so that half a line, which a death leaves, spoils
+    /// no other.
+    embedded: PathBuf,
+}
+
+/// A line of what was paid for.
+#[derive(Debug, Serialize, Deserialize)]
+struct Embedded {
+    model: String,
+    query: String,
+    vector: Vec<f32>,
 }
 
 impl QueryFiles {
     fn of(folder: &Path) -> Self {
-        let [asked, old, new] =
-            ["queries.jsonl", "queries-old.npy", "queries-new.npy"].map(|name| folder.join(name));
-        Self { asked, old, new }
+        let [asked, old, new, embedded] =
+            ["queries.jsonl", "queries-old.npy", "queries-new.npy", "queries-embedded.jsonl"]
+                .map(|name| folder.join(name));
+        Self { asked, old, new, embedded }
     }
 
     /// The vectors by both models, where there are any.
@@ -120,63 +133,115 @@ impl QueryFiles {
         let is_there = self.asked.exists() && self.old.exists() && self.new.exists();
         is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
     }
+
+    /// What was paid for: by model, the vectors by query.
+    fn embedded(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
+        let bytes = match fs_err::read(&self.embedded) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|error| Error::io("read", &self.embedded, &error))?,
+        };
+        let mut embedded = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for line in bytes.split(|&byte| byte == b'\n') {
+            if let Ok(Embedded { model, query, vector }) = serde_json::from_slice(line) {
+                embedded.entry(model).or_default().insert(query, vector);
+            }
+        }
+        Ok(embedded)
+    }
+
+    /// Adds what was paid for now.
+    fn add(&self, lines: &[Embedded]) -> Result<()> {
+        let mut text = String::new();
+        for line in lines {
+            text.push('\n');
+            text += &serde_json::to_string(line)
+                .map_err(|error| Error::corrupt(&self.embedded.display(), error))?;
+        }
+        let failed = |error: &std::io::Error| Error::io("write", &self.embedded, error);
+        let file = fs_err::OpenOptions::new().create(true).append(true).open(&self.embedded);
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))
+    }
 }
 
-/// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them; nothing is embedded
-/// where the same ones are there. A log holds what no model can embed: such queries are left out. Gives how many there are, and why
-/// each of the others has no vector.
+/// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them. Each is embedded once
+/// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
+/// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
 ///
 /// # Errors
 ///
-/// Corrupt where a line is no query, or none of them has a vector; as [`query::embed_each`].
+/// Corrupt where a line is no query, or none of them has a vector; what the caller says where it has no such encoder; what `account` says; as
+/// [`query::embed_each`].
 pub(crate) fn embed_queries(
     path: &Path,
     (old, new): (&Space, &Space),
     folder: &Path,
     encoders: &QueryEncoders<'_>,
+    account: &dyn Fn() -> Result<()>,
     observer: &dyn Observer,
 ) -> Result<(usize, Vec<String>)> {
-    let queries = read_queries(path)?;
+    // A query is known by how it is written.
+    let mut queries: Vec<(String, Query)> =
+        read_queries(path)?.into_iter().map(|query| (format!("{query:?}"), query)).collect();
+    // The new model first: the budget is its.
+    let mut models = Vec::new();
+    for space in [new, old] {
+        let encoder = encoders(space)?;
+        let model = format!("{space} {}", encoder.fingerprint()?.unwrap_or_default());
+        models.push((space, encoder, model));
+    }
+    let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
+    let text: String = names.map(|name| format!("{name}\n")).collect();
     let kept = QueryFiles::of(folder);
-    let text: String = queries.iter().map(|query| format!("{query:?}\n")).collect();
     if let Some((_, by_new)) = kept.vectors()
         && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
     {
         return Ok((files::read_matrix(&by_new)?.rows(), Vec::new()));
     }
-    let mut left_out = Vec::new();
-    let mut embedded: Vec<(Query, [Vec<f32>; 2])> =
-        queries.into_iter().map(|query| (query, [const { Vec::new() }; 2])).collect();
-    // The new model first: the budget is its.
-    for (model, space) in [new, old].into_iter().enumerate() {
-        let queries: Vec<Query> = embedded.iter().map(|(query, _)| query.clone()).collect();
-        let mut answers = query::embed_each(&queries, space, encoders, observer)?.into_iter();
-        embedded.retain_mut(|(_, vectors)| match answers.next().expect("an answer a query") {
-            Ok(vector) => {
-                vectors[model] = vector;
-                true
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
+    for (space, encoder, model) in &models {
+        let known = embedded.entry(model.clone()).or_default();
+        known.retain(|_, vector| vector.len() == space.dimension);
+        let wanted: BTreeMap<&String, &Query> = queries
+            .iter()
+            .map(|(name, query)| (name, query))
+            .filter(|(name, _)| !known.contains_key(*name))
+            .collect();
+        let (names, wanted): (Vec<&String>, Vec<Query>) =
+            wanted.into_iter().map(|(name, query)| (name, query.clone())).unzip();
+        let mut keep = |vectors: &[(usize, &[f32])]| {
+            let line = |&(place, vector): &(usize, &[f32])| {
+                let (model, query, vector) = (model.clone(), names[place].clone(), vector.to_vec());
+                Embedded { model, query, vector }
+            };
+            kept.add(&vectors.iter().map(line).collect::<Vec<_>>())?;
+            account()
+        };
+        let answers = query::embed_each(&wanted, space, &**encoder, observer, &mut keep)?;
+        for (name, answer) in names.into_iter().zip(answers) {
+            match answer {
+                Ok(vector) => drop(known.insert(name.clone(), vector)),
+                Err(error) => left_out.push(error.to_string()),
             }
-            Err(error) => {
-                left_out.push(error.to_string());
-                false
-            }
-        });
+        }
+        queries.retain(|(name, _)| known.contains_key(name));
     }
-    if embedded.is_empty() {
+    if queries.is_empty() {
         let why = left_out.first().map_or("there is no query in it", String::as_str);
         return Err(Error::corrupt(path.display(), why));
     }
-    let rows = |model: usize| embedded.iter().flat_map(|(_, vectors)| vectors[model].clone()).collect();
-    let (by_new, by_old) = (Matrix::new(new.dimension, rows(0))?, Matrix::new(old.dimension, rows(1))?);
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     // Without the list, the vectors of other queries do not count.
     if kept.asked.exists() {
         fs_err::remove_file(&kept.asked).map_err(|error| Error::io("remove", &kept.asked, &error))?;
     }
-    files::write_matrix(&kept.old, &by_old, None)?;
-    files::write_matrix(&kept.new, &by_new, None)?;
+    for ((space, _, model), file) in models.iter().zip([&kept.new, &kept.old]) {
+        let known = &embedded[model];
+        let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
+        let rows = Matrix::new(space.dimension, rows)?;
+        files::write_matrix(file, &rows, None)?;
+    }
     AtomicFile::write(&kept.asked, &text)?;
-    Ok((embedded.len(), left_out))
+    Ok((queries.len(), left_out))
 }
 
 /// Why no more pairs are drawn.
@@ -465,4 +530,28 @@ pub(crate) fn measure(
         serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
     AtomicFile::write(&path, &text)?;
     Ok(UpgradeReport { report: made.report, path, findings: made.findings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_line_of_a_death_costs_its_own_query_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = QueryFiles::of(folder.path());
+        let line = |query: &str, value| Embedded {
+            model: "m".into(),
+            query: query.into(),
+            vector: vec![value, 0.1],
+        };
+        assert!(kept.embedded().unwrap().is_empty());
+        kept.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
+        let whole = fs_err::read(&kept.embedded).unwrap();
+        fs_err::write(&kept.embedded, &whole[..whole.len() - 5]).unwrap();
+        kept.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
+        let found = kept.embedded().unwrap().remove("m").unwrap();
+        let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
+        assert_eq!(found, expected.into());
+    }
 }

@@ -79,30 +79,31 @@ fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// As [`embed_each`], and for the first query that can have no vector.
+/// What the caller says where it has no such encoder; as [`embed_each`], and for the first query that can have no vector.
 pub(crate) fn embed(
     queries: &[Query],
     space: &Space,
     encoders: &QueryEncoders<'_>,
     observer: &dyn Observer,
 ) -> Result<Matrix> {
-    let rows = embed_each(queries, space, encoders, observer)?.into_iter().collect::<Result<Vec<_>>>()?;
-    Matrix::new(space.dimension, rows.concat())
+    let rows = embed_each(queries, space, &*encoders(space)?, observer, &mut |_| Ok(()))?;
+    Matrix::new(space.dimension, rows.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// The vector of each query by the encoder of a space, or why it can have none: an invalid option for a text without a word, an I/O error
-/// for an image that is not there, corrupt for what the encoder refuses.
+/// for an image that is not there, corrupt for what the encoder refuses. `keep` is given the vectors of a batch, each with the place of its
+/// query, before the next batch is embedded.
 ///
 /// # Errors
 ///
-/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives
-/// another one's; an invalid option for what the encoder does not read; unavailable where a query could not be embedded now; what the
-/// encoder says.
+/// Cancelled between two batches where a stop is wanted; a space mismatch for the encoder of another space; an invalid option for what the
+/// encoder does not read; unavailable where a query could not be embedded now; what the encoder and `keep` say.
 pub(crate) fn embed_each(
     queries: &[Query],
     space: &Space,
-    encoders: &QueryEncoders<'_>,
+    encoder: &dyn Encoder,
     observer: &dyn Observer,
+    keep: &mut dyn FnMut(&[(usize, &[f32])]) -> Result<()>,
 ) -> Result<Vec<Result<Vec<f32>>>> {
     let mut vectors: Vec<Result<Vec<f32>>> = Vec::new();
     let mut asked = Vec::new();
@@ -116,7 +117,6 @@ pub(crate) fn embed_each(
     if asked.is_empty() {
         return Ok(vectors);
     }
-    let encoder = &*encoders(space)?;
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encoder.space()) != of(space) {
         return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
@@ -128,6 +128,7 @@ pub(crate) fn embed_each(
         expect_going(observer)?;
         let inputs: Vec<Input<'_>> =
             batch.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+        let mut not_now = None;
         for ((number, ..), answer) in batch.iter().zip(encode(encoder, &inputs)?) {
             let query = &queries[*number];
             vectors[*number] = match answer {
@@ -140,9 +141,16 @@ pub(crate) fn embed_each(
                 Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
                     let service = format!("the encoder of {space}");
                     let error = Error::from(ErrorKind::Unavailable { service, detail });
-                    return Err(error.context(query.to_string()));
+                    not_now.get_or_insert(error.context(query.to_string()));
+                    continue;
                 }
             };
+        }
+        let embedded =
+            batch.iter().filter_map(|(number, ..)| Some((*number, &**vectors[*number].as_ref().ok()?)));
+        keep(&embedded.filter(|(_, vector)| !vector.is_empty()).collect::<Vec<_>>())?;
+        if let Some(error) = not_now {
+            return Err(error);
         }
         observer.observe(&Observation::Advanced { units: batch.len() as u64 });
     }

@@ -272,21 +272,25 @@ impl Upgrade {
         let (store, configuration) = (self.store(), &self.configuration);
         let record = Recorded::expect(store)?.record;
         let old = expect_space(store, &configuration.old.name)?.space;
-        let opened = RefCell::new(None);
+        let opened = RefCell::new(None::<(Arc<dyn Encoder>, Spent)>);
+        let account = || {
+            if let Some((encoder, told)) = &mut *opened.borrow_mut() {
+                *told = spending::share(store, &record, &**encoder, *told)?;
+            }
+            Ok(())
+        };
         let encoders = |space: &Space| {
             let encoder = configuration.open_query_encoder(space)?;
             if space.name == new.name {
-                spending::share(store, &record, &*encoder, Spent::default())?;
-                opened.replace(Some(Arc::clone(&encoder)));
+                opened.replace(Some((Arc::clone(&encoder), Spent::default())));
+                account()?;
             }
             Ok(encoder)
         };
-        let embedded =
-            fitting::embed_queries(path, (&old, new), &configuration.folder(), &encoders, observer);
+        let folder = configuration.folder();
+        let embedded = fitting::embed_queries(path, (&old, new), &folder, &encoders, &account, observer);
         // Also after an error: what was embedded until then is paid for.
-        if let Some(encoder) = opened.take() {
-            spending::share(store, &record, &*encoder, Spent::default())?;
-        }
+        account()?;
         embedded
     }
 
