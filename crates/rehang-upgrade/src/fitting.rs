@@ -155,7 +155,7 @@ impl QueryFiles {
         for line in lines {
             text.push('\n');
             text += &serde_json::to_string(line)
-                .map_err(|error| Error::corrupt(&self.embedded.display(), error))?;
+                .map_err(|error| Error::corrupt(self.embedded.display(), error))?;
         }
         let failed = |error: &std::io::Error| Error::io("write", &self.embedded, error);
         let file = fs_err::OpenOptions::new().create(true).append(true).open(&self.embedded);

@@ -90,9 +90,12 @@ pub(crate) fn embed(
     Matrix::new(space.dimension, rows.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
+/// Takes the vectors of a batch of queries, each with the place of its query among all.
+pub(crate) type Keep<'a> = dyn FnMut(&[(usize, &[f32])]) -> Result<()> + 'a;
+
 /// The vector of each query by the encoder of a space, or why it can have none: an invalid option for a text without a word, an I/O error
-/// for an image that is not there, corrupt for what the encoder refuses. `keep` is given the vectors of a batch, each with the place of its
-/// query, before the next batch is embedded.
+/// for an image that is not there, corrupt for what the encoder refuses. `keep` is given the vectors of a batch before the
+/// next one is embedded.
 ///
 /// # Errors
 ///
@@ -103,7 +106,7 @@ pub(crate) fn embed_each(
     space: &Space,
     encoder: &dyn Encoder,
     observer: &dyn Observer,
-    keep: &mut dyn FnMut(&[(usize, &[f32])]) -> Result<()>,
+    keep: &mut Keep<'_>,
 ) -> Result<Vec<Result<Vec<f32>>>> {
     let mut vectors: Vec<Result<Vec<f32>>> = Vec::new();
     let mut asked = Vec::new();
