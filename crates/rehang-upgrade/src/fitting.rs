@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rehang::files::{self, AtomicFile, RowSelection, VectorSource};
 use rehang::finding::Finding;
@@ -217,7 +218,7 @@ pub(crate) fn embed_queries(
             kept.add(&vectors.iter().map(line).collect::<Vec<_>>())?;
             account()
         };
-        let answers = query::embed_each(&wanted, space, &**encoder, observer, &mut keep)?;
+        let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep)?;
         for (name, answer) in names.into_iter().zip(answers) {
             match answer {
                 Ok(vector) => drop(known.insert(name.clone(), vector)),

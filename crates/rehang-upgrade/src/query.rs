@@ -79,14 +79,14 @@ fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// What the caller says where it has no such encoder; as [`embed_each`], and for the first query that can have no vector.
+/// As [`embed_each`], and for the first query that can have no vector.
 pub(crate) fn embed(
     queries: &[Query],
     space: &Space,
     encoders: &QueryEncoders<'_>,
     observer: &dyn Observer,
 ) -> Result<Matrix> {
-    let rows = embed_each(queries, space, &*encoders(space)?, observer, &mut |_| Ok(()))?;
+    let rows = embed_each(queries, space, encoders, observer, &mut |_| Ok(()))?;
     Matrix::new(space.dimension, rows.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
@@ -99,12 +99,12 @@ pub(crate) type Keep<'a> = dyn FnMut(&[(usize, &[f32])]) -> Result<()> + 'a;
 ///
 /// # Errors
 ///
-/// Cancelled between two batches where a stop is wanted; a space mismatch for the encoder of another space; an invalid option for what the
-/// encoder does not read; unavailable where a query could not be embedded now; what the encoder and `keep` say.
+/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives
+/// another one's; an invalid option for what the encoder does not read; unavailable where a query could not be embedded now; what the encoder and `keep` say.
 pub(crate) fn embed_each(
     queries: &[Query],
     space: &Space,
-    encoder: &dyn Encoder,
+    encoders: &QueryEncoders<'_>,
     observer: &dyn Observer,
     keep: &mut Keep<'_>,
 ) -> Result<Vec<Result<Vec<f32>>>> {
@@ -120,6 +120,7 @@ pub(crate) fn embed_each(
     if asked.is_empty() {
         return Ok(vectors);
     }
+    let encoder = &*encoders(space)?;
     let of = |space: &Space| (space.name.clone(), space.dimension, space.distance);
     if of(encoder.space()) != of(space) {
         return Err(mismatch(space, encoder.space()).context("the encoder of queries"));
