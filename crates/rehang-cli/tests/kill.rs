@@ -36,13 +36,14 @@ impl World {
     fn new() -> Self {
         let of_width = |d| Matrix::from_fn(ITEMS, d, |row, column| native(row)[column]);
         let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
-        // An encoder as a user would write one; it keeps a log of what it was asked for. The vector is computed from the
-        // number in the id, without starting another process.
+        // An encoder as a user would write one, for as many coordinates as its argument says; it keeps a log of what it was asked for.
+        // The vector is computed from the number at the end of the source, without starting another process.
         let program = r#"
             while IFS= read -r line; do
-                id=${line#*\"id\":\"}; id=${id%%\"*}; number=${id#i}; echo "$id" >> log.txt
+                id=${line#*\"id\":\"}; id=${id%%\"*}; source=${line#*\"source\":\"}; source=${source%%\"*}
+                number=${source##* }; echo "$source by $1" >> log.txt
                 vector=; column=0
-                while [ $column -lt 6 ]; do
+                while [ $column -lt $1 ]; do
                     eighths=$(( (number * 7 + column * 13) % 101 ))
                     case $(( eighths % 8 )) in
                         0) rest=000;; 1) rest=125;; 2) rest=250;; 3) rest=375;; 4) rest=500;; 5) rest=625;; 6) rest=750;; *) rest=875;;
@@ -53,10 +54,16 @@ impl World {
             done
         "#;
         place.write_bytes("encode.sh", program.as_bytes());
-        let encoder = format!(
-            "[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\nrevision = \"1\"\n[run]\nbatch = {BATCH}\nlease = 2\n"
+        let encoder = |width| {
+            format!(
+                "kind = \"command\"\nprogram = [\"sh\", \"encode.sh\", \"{width}\"]\nrevision = \"1\"\nbatch = {BATCH}\n"
+            )
+        };
+        let (new, old) = (encoder(D_NEW), encoder(D_OLD));
+        upgrade::configure(
+            &place,
+            &format!("[encoder]\n{new}[old.encoder]\n{old}[run]\nbatch = {BATCH}\nlease = 2\n"),
         );
-        upgrade::configure(&place, &encoder);
         Self { place }
     }
 
@@ -76,12 +83,12 @@ impl World {
         check_gallery(&self.place, |number| Some([&native(number)[..D_OLD], &[0.0; D_NEW - D_OLD]].concat()))
     }
 
-    /// Items that the encoder was asked for more than once, each time beyond the first.
+    /// Sources that an encoder was asked for more than once, each time beyond the first.
     fn embedded_again(&self) -> u32 {
         let log = fs_err::read_to_string(self.place.path("log.txt")).unwrap();
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        for id in log.lines() {
-            *counts.entry(id).or_default() += 1;
+        for asked in log.lines() {
+            *counts.entry(asked).or_default() += 1;
         }
         counts.values().map(|count| count - 1).sum()
     }
@@ -210,8 +217,12 @@ fn an_item_that_kills_the_process_is_found() {
     let kind = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
     fs_err::write(world.place.path("rehang.toml"), kind.replace("lease = 2", "lease = 1")).unwrap();
     let program = fs_err::read_to_string(world.place.path("encode.sh")).unwrap();
-    let deadly = "echo \"$id\" >> log.txt; if [ $id = i77 ]; then kill -9 $PPID; fi";
-    fs_err::write(world.place.path("encode.sh"), program.replace("echo \"$id\" >> log.txt", deadly)).unwrap();
+    let deadly = "echo \"$source\" >> log.txt; if [ $id = i77 ]; then kill -9 $PPID; fi";
+    fs_err::write(
+        world.place.path("encode.sh"),
+        program.replace("echo \"$source by $1\" >> log.txt", deadly),
+    )
+    .unwrap();
     for arguments in [&IMPORT[..], &upgrade("start")] {
         world.place.finish(arguments);
     }
@@ -234,6 +245,47 @@ fn an_item_that_kills_the_process_is_found() {
     let log = fs_err::read_to_string(world.place.path("log.txt")).unwrap();
     let again = log.lines().count() - ITEMS;
     assert!(again <= 2 * BATCH + 3, "{again} embedded again");
+}
+
+/// The process dies in the middle of what people asked, again and again, while the old model embeds it and while the new one does: a death
+/// costs the queries that were in hand, and no other is embedded twice.
+#[test]
+fn queries_are_paid_for_once_whatever_dies_among_them() {
+    const QUERIES: usize = 300;
+    let world = World::new();
+    let log: String = (0..QUERIES).map(|number| format!("{{\"text\": \"question {number}\"}}\n")).collect();
+    world.place.write_bytes("queries.jsonl", log.as_bytes());
+    // Six queries end the process, each the first time that a model is asked for it.
+    let program = fs_err::read_to_string(world.place.path("encode.sh")).unwrap();
+    let logs = "echo \"$source by $1\" >> log.txt";
+    let deadly = "met=\"$source by $1.met\"; case $source in question*7[05]) [ -e \"$met\" ] || { : > \"$met\"; kill -9 $PPID; exit; };; esac";
+    world.place.write_bytes("encode.sh", program.replace(logs, &format!("{logs}; {deadly}")).as_bytes());
+    world.place.finish(&IMPORT);
+    let pairs = [&upgrade("pairs")[..], &["--items", "40", "--queries", "queries.jsonl"]].concat();
+    let mut deaths = 0;
+    while world.place.run(&pairs).status.code().is_none() {
+        deaths += 1;
+        world.check();
+    }
+    assert_eq!(deaths, 2 * 6, "six queries by two models");
+    let again = world.embedded_again();
+    assert!(
+        (deaths..=deaths * BATCH as u32).contains(&again),
+        "{again} embedded again after {deaths} deaths"
+    );
+    let asked = || fs_err::read_to_string(world.place.path("log.txt")).unwrap().lines().count();
+    assert_eq!(asked(), 40 + 2 * QUERIES + again as usize, "a sample, and all queries by both models");
+    assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
+    println!("{deaths} deaths among {QUERIES} queries by two models; {again} were embedded twice");
+
+    // Another old model has made none of these vectors; the new one has its own.
+    let config = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
+    let (new, old) = config.split_once("[old.encoder]").unwrap();
+    let old = old.replace("revision = \"1\"", "revision = \"2\"");
+    world.place.write_bytes("rehang.toml", format!("{new}[old.encoder]{old}").as_bytes());
+    let before = asked();
+    assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
+    assert_eq!(asked(), before + QUERIES);
 }
 
 /// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on: no item is paid for twice
