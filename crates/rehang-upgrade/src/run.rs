@@ -394,13 +394,8 @@ impl Run<'_> {
                     }
                     Action::Claim { limit } => {
                         let mut claimed = self.claim(limit)?;
-                        // Where a connection broke before the answer came, items are leased that this worker does not know of.
                         if claimed.records.is_empty() && state.holds_nothing() {
-                            let release =
-                                |run: &mut Self| run.setup.store.release(run.space, run.setup.worker, None);
-                            if self.patiently(release)? > 0 {
-                                claimed = self.claim(limit)?;
-                            }
+                            claimed.held_by_others += self.give_back_unknown()?;
                         }
                         self.observer.reach(Place::BackfillClaimed)?;
                         events.push_back(self.take(claimed));
@@ -447,6 +442,17 @@ impl Run<'_> {
             let BackfillSetup { store, part, worker, .. } = run.setup;
             store.claim(run.space, part.queue(), worker, limit, run.lease())
         })
+    }
+
+    /// Gives items back that are leased to this worker without its knowing, since a connection broke before the answer to a claim came. Gives
+    /// how many were: they count as held until another claim finds them free, because the answer to the release may be lost as well, and
+    /// a transaction of a broken connection may still be open.
+    fn give_back_unknown(&mut self) -> Result<u64> {
+        let (space, worker) = (self.space, self.setup.worker);
+        let at_work = self.patiently(|run| run.setup.store.at_work(space))?;
+        let Some(own) = at_work.into_iter().find(|at_work| at_work.worker == worker) else { return Ok(0) };
+        self.patiently(|run| run.setup.store.release(space, worker, None))?;
+        Ok(own.items)
     }
 
     fn lease(&self) -> Duration {
