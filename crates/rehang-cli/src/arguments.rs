@@ -946,7 +946,7 @@ pub enum Upgrade {
     Stop(UpgradeConfig),
     /// Let searches go back to the old space, at once. The new vectors are kept.
     Rollback(UpgradeConfig),
-    /// Drop the old space for good. There is no way back after it.
+    /// Drop the old space for good. There is no way back after it, and what is still adapted stays so.
     Finish(UpgradeConfig),
 }
 

@@ -124,7 +124,8 @@ fn one_command_goes_from_a_gallery_to_everything_native() {
         (&"sampling".into(), &serde_json::json!({"step": "start"}))
     );
 
-    let (gone, code) = auto(&place, &["--yes", "--until", "70%"]);
+    // 0.6 + 0.1 in floating point is a hair more than the share that 700 of 1,000 items make.
+    let (gone, code) = auto(&place, &["--yes", "--until", "0.7000000000000001"]);
     assert_eq!((steps(&gone), code), (vec!["plan", "start", "switch", "run"], 0), "{gone}");
     assert_eq!((&gone["halt"]["why"], natives(&place)), (&"reached".into(), 700));
     let (gone, code) = auto(&place, &["--yes"]);
@@ -251,11 +252,62 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
     assert_eq!((texts_of("first"), texts_of("second")), (60 + BATCH, 300 + 61), "nothing is embedded twice");
-    // A longer log costs what is new in it.
+    // A longer log costs what is new in it, and the map is chosen by it, whoever has embedded it.
     place.write_bytes("queries.jsonl", (log.clone() + "{\"text\": \"row:561\"}\n").as_bytes());
     let longer = place.json(&[&["upgrade", "pairs"], &asked[..]].concat());
     assert_eq!(longer["queries"], 62);
     assert_eq!((texts_of("first"), texts_of("second")), (61 + BATCH, 300 + 62));
+    let (again, _) = auto(&place, &asked);
+    assert_eq!(steps(&again), ["fit", "report", "plan"]);
+    assert_eq!(result(&again, "fit")["held_out"]["queries"], 62);
+    place.write_bytes("queries.jsonl", (log + "{\"text\": \"row:562\"}\n").as_bytes());
+    let (again, _) = auto(&place, &asked);
+    assert_eq!(steps(&again), ["pairs", "fit", "report", "plan"]);
+    // Another method than the adapter's is fitted.
+    let method = ["upgrade", "auto", "--method", "procrustes"];
+    assert_eq!(steps(&place.json(&method)), ["fit", "report", "plan"]);
+    assert_eq!(steps(&place.json(&method)), ["plan"]);
+}
+
+#[test]
+fn a_budget_that_ends_among_queries_is_gone_on_from() {
+    const ITEMS: usize = 60;
+    const QUERIES: usize = 50;
+    let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
+    let stub = Stub::start(move |_, seen| {
+        let (_, rows) = vectors.iter().find(|(model, _)| seen.body["model"] == *model).unwrap();
+        let row = |text: &str| text.strip_prefix("row:").unwrap().parse().unwrap();
+        Reply::Body(good_of(seen, |text| rows.row(row(text)).to_vec(), |_| {}))
+    });
+    let place = place(&Made { encoder: "", ..Made::of(ITEMS) });
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let configure = |budget: usize| {
+        let service = |model: &str| {
+            format!("kind = \"http\"\nurl = \"{}\"\nmodel = \"{model}\"\nbatch = 8\n", stub.url)
+        };
+        let (new, old) = (service("second"), service("first"));
+        let config = format!("{config}\n{new}budget_items = {budget}\n[old.encoder]\n{old}");
+        place.write_bytes("rehang.toml", config.as_bytes());
+    };
+    let log: String = (500..500 + QUERIES).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
+    place.write_bytes("queries.jsonl", log.as_bytes());
+    let texts = || stub.seen().iter().map(|seen| seen.texts().len()).sum::<usize>();
+    // It ends in the middle of a batch of queries.
+    configure(ITEMS + 20);
+    for _ in 0..2 {
+        let (ended, code) = auto(&place, &["--queries", "queries.jsonl"]);
+        assert_eq!((steps(&ended).last(), code), (Some(&"pairs"), 1), "{ended}");
+        assert_eq!(ended["halt"]["ending"], "encoder-budget-spent");
+        assert_eq!(texts(), ITEMS + 20);
+    }
+    assert_eq!(result(&auto(&place, &["--queries", "queries.jsonl"]).0, "pairs")["spent"]["items"], 0);
+    configure(1000);
+    let drawn = place.json(&["upgrade", "pairs", "--queries", "queries.jsonl"]);
+    assert_eq!((&drawn["queries"], &drawn["enough"]), (&QUERIES.into(), &"whole-gallery".into()));
+    assert_eq!((texts(), &drawn["spent"]["items"]), (ITEMS + 2 * QUERIES, &(QUERIES - 20).into()));
+    // Nothing waits, so nothing is embedded to compare models either.
+    place.finish(&["upgrade", "pairs", "--queries", "queries.jsonl"]);
+    assert_eq!(texts(), ITEMS + 2 * QUERIES);
 }
 
 #[test]
@@ -335,6 +387,12 @@ fn few_pairs_one_class_and_a_whole_gallery_are_said() {
     let (ended, code) = auto(&few, &["--yes"]);
     assert_eq!((&ended["halt"]["why"], code), (&"too-few-pairs".into(), 1), "{ended}");
     assert_eq!((&result(&ended, "pairs")["enough"], natives(&few)), (&"whole-gallery".into(), 25));
+    // What was not worth drawing is not drawn by a second call.
+    let enough = place(&Made::of(400));
+    for _ in 0..2 {
+        let drawn = enough.json(&["upgrade", "pairs", "--worth", "50"]);
+        assert_eq!((&drawn["enough"], natives(&enough)), (&"learned".into(), 250), "{drawn}");
+    }
     // All of one class: there is no truth by label, so agreement counts.
     let one = place(&Made { label: |_, _| Some(7), ..Made::of(400) });
     let (ended, _) = auto(&one, &[]);
@@ -364,6 +422,8 @@ fn sources_that_fail_or_are_missing_are_replaced_in_the_sample() {
     assert!(pairs["failed"].as_u64() > Some(0), "{ended}");
     let (gone, code) = auto(&place, &["--yes"]);
     assert_eq!((code, &gone["halt"]["why"]), (1, &"home".into()), "{gone}");
+    let (again, code) = auto(&place, &["--yes"]);
+    assert_eq!((code, steps(&again).len()), (1, 0), "items that failed are said again: {again}");
     let embeddable = (0..600).filter(|row| row % 10 != 3 && row % 11 != 5).count();
     assert_eq!(natives(&place), embeddable);
 }
@@ -412,7 +472,20 @@ fn what_cannot_go_on_says_what_to_do() {
     assert!(start.contains("an adapter") && start.contains("`rehang upgrade pairs`"), "{start}");
     let fit = said(&["upgrade", "fit"]);
     assert!(fit.contains("pairs") && fit.contains("`rehang upgrade pairs`"), "{fit}");
-    place.finish(&["upgrade", "pairs"]);
+    // A mistake in the queries is found before anything is embedded.
+    let queries = said(&["upgrade", "pairs", "--queries", "nothere.jsonl"]);
+    assert!(queries.contains("[old.encoder]"), "{queries}");
+    let plain = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let both = format!("{plain}[old.encoder]\nkind = \"table\"\nvectors = \"old.npy\"\n");
+    place.write_bytes("rehang.toml", both.as_bytes());
+    assert!(said(&["upgrade", "auto", "--queries", "nothere.jsonl"]).contains("nothere.jsonl"));
+    assert!(said(&["upgrade", "status"]).contains("upgrade"), "nothing has begun");
+    place.finish(&["upgrade", "pairs", "--items", "60"]);
+    // Pairs that were paid for are not left behind without a word.
+    place.write_bytes("rehang.toml", plain.replace("second", "third").as_bytes());
+    let other = said(&["upgrade", "pairs"]);
+    assert!(other.contains("60 items") && other.contains("`rehang gallery drop-space`"), "{other}");
+    place.write_bytes("rehang.toml", plain.as_bytes());
     let start = said(&["upgrade", "start"]);
     assert!(start.contains("`rehang upgrade fit`"), "{start}");
     for verb in ["run", "switch", "finish"] {

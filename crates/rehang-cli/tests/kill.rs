@@ -278,14 +278,22 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
     assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
     println!("{deaths} deaths among {QUERIES} queries by two models; {again} were embedded twice");
 
-    // Another old model has made none of these vectors; the new one has its own.
+    // Another old model has made none of these vectors, also where only its table tells it apart; the new one has its own.
     let config = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
+    fs_err::copy(world.place.path("encode.sh"), world.place.path("other.sh")).unwrap();
     let (new, old) = config.split_once("[old.encoder]").unwrap();
-    let old = old.replace("revision = \"1\"", "revision = \"2\"");
-    world.place.write_bytes("rehang.toml", format!("{new}[old.encoder]{old}").as_bytes());
-    let before = asked();
-    assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
-    assert_eq!(asked(), before + QUERIES);
+    let without = old.replace("revision = \"1\"\n", "");
+    let others = [
+        old.replace("revision = \"1\"", "revision = \"2\""),
+        without.replace("encode.sh", "other.sh"),
+        without,
+    ];
+    for old in others {
+        world.place.write_bytes("rehang.toml", format!("{new}[old.encoder]{old}").as_bytes());
+        let before = asked();
+        assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
+        assert_eq!(asked(), before + QUERIES);
+    }
 }
 
 /// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on: no item is paid for twice

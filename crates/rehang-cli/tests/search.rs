@@ -184,7 +184,7 @@ fn a_model_without_an_encoder_says_which_table_is_missing() {
     configure(&place, &encoder("new.encoder", &stub.url, "second"));
     refused(&place, &["--text", "a"], &["[new.encoder]", "[encoder], which"]);
     configure(&place, "[old.encoder]\nkind = \"table\"\nvectors = \"old.npy\"\n");
-    refused(&place, &["--text", "a"], &["[old]", "table", "no query"]);
+    refused(&place, &["--text", "a"], &["[old.encoder]", "table", "no query"]);
     configure(&place, "[old.encoder]\nkind = \"onnx\"\nmodel = \"m\"\ninput = { kind = \"texts\" }\n");
     refused(&place, &["--text", "a"], &["'texts'", "'image', 'text'", "rehang.toml"]);
     // The configuration of another gallery's upgrade.

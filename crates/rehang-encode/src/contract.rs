@@ -129,6 +129,16 @@ pub trait Encoder: Send + Sync {
         Ok(None)
     }
 
+    /// What is known of the model without asking it, as a short text: its [fingerprint](Encoder::fingerprint), or else the keys that change a
+    /// vector. Another text is another model; the same text may be, where there is no fingerprint.
+    ///
+    /// # Errors
+    ///
+    /// As [`Encoder::fingerprint`].
+    fn configured(&self) -> Result<String> {
+        Ok(self.fingerprint()?.unwrap_or_default())
+    }
+
     /// What it has used so far.
     fn spent(&self) -> Spent;
 

@@ -32,6 +32,17 @@ pub enum Until {
     Fraction(f64),
 }
 
+impl Until {
+    /// How many native items it asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Whoever asks whether a
+    /// share is reached asks this, since the share that as many items make may be a hair below.
+    pub fn target(self, items: u64) -> u64 {
+        match self {
+            Self::All => items,
+            Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
+        }
+    }
+}
+
 /// What limits a backfill.
 ///
 /// | name | default | purpose | range |
@@ -314,22 +325,13 @@ impl Backfill {
         (self, actions)
     }
 
-    /// Items that are native now, as far as this backfill knows, and items of the gallery.
-    pub fn native_of_items(&self) -> (u64, u64) {
-        (self.native(), self.items)
-    }
-
     fn native(&self) -> u64 {
         u64::try_from(self.native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
     }
 
     /// How many native items it works towards.
     pub fn target(&self) -> u64 {
-        match self.limits.until {
-            Until::All => self.items,
-            // Rounded up: "until 0.3" of 10 items is 3, of 11 items 4.
-            Until::Fraction(fraction) => (fraction * self.items as f64 - 1e-9).ceil().max(0.0) as u64,
-        }
+        self.limits.until.target(self.items)
     }
 
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
@@ -959,7 +961,7 @@ mod tests {
         let (state, _) = state.step(0, looked(4, -1, Request::Run));
         let written = vec![(1.into(), Outcome::Written), (2.into(), Outcome::Written)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
-        assert_eq!(state.native_of_items(), (1, 4));
+        assert_eq!((state.native(), state.items), (1, 4));
         assert!(matches!(actions[..], [Action::Claim { limit: 1 }]), "{actions:?}");
     }
 

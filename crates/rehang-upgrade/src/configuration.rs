@@ -361,7 +361,20 @@ impl Configuration {
             return Adapter::load(path);
         }
         if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
-            return Adapter::load(fitting::adapter_file(&self.folder(), &fingerprint));
+            let path = fitting::adapter_file(&self.folder(), &fingerprint);
+            if !path.exists() {
+                let detail = format!(
+                    "{} is not there: it lies in the folder of the configuration that it was fitted with. Use that configuration, or name the \
+                     file in [adapter]",
+                    path.display()
+                );
+                return Err(Error::conflict(
+                    format!("the adapter that was fitted for {:?} is missing", self.new.name),
+                    detail,
+                )
+                .advise(Remedy::FitPairs));
+            }
+            return Adapter::load(path);
         }
         if !self.has_adapter(store)? {
             let needed_by = format!("the upgrade from {} to {}", self.old, self.new);
@@ -437,6 +450,21 @@ impl Configuration {
         self.open(&config, space).map(Arc::from)
     }
 
+    /// Fails where the configuration names no encoder for what is to be embedded: items, unless the caller has one; queries by both models.
+    ///
+    /// # Errors
+    ///
+    /// Missing input that names the table.
+    pub(crate) fn expect_encoders(&self, items: bool, queries: bool) -> Result<()> {
+        if items {
+            self.encoder_of(&self.new.name, "re-embedding")?;
+        }
+        for model in [&self.new.name, &self.old.name].into_iter().filter(|_| queries) {
+            self.encoder_of(model, &format!("a query of {model:?}"))?;
+        }
+        Ok(())
+    }
+
     /// The table of a space's model.
     fn encoder_of(&self, space: &str, needed_by: &str) -> Result<&EncoderConfig> {
         let (table, config) = match space {
@@ -453,9 +481,10 @@ impl Configuration {
             .map_err(|error| self.of_model(&space.name, error))
     }
 
-    /// Says which file, and for the old model which part of it, an error of an encoder is about.
+    /// Says which table of which file an error of an encoder is about.
     fn of_model(&self, space: &str, error: Error) -> Error {
-        self.named(if space == self.old.name { error.context("[old]") } else { error })
+        let table = if space == self.old.name { "[old.encoder]" } else { "[encoder]" };
+        self.named(error.context(table))
     }
 
     /// The encoder's service, where it has one.
@@ -484,12 +513,12 @@ impl Configuration {
     ///
     /// # Errors
     ///
-    /// An invalid option where `workers` or `batch` is 0.
+    /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the share is beyond 0 to 1.
     pub fn limits_of(&self, asked: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
         let mut limits = self.limits;
         limits.budget = asked.budget.or(limits.budget);
-        limits.rate = asked.rate.or(limits.rate);
-        limits.until = asked.until.unwrap_or(limits.until);
+        limits.rate = asked.rate.map(expect_rate).transpose()?.or(limits.rate);
+        limits.until = asked.until.map(expect_until).transpose()?.unwrap_or(limits.until);
         if let Some(workers) = asked.workers {
             limits.workers = at_least_one("workers", workers)?;
         }
@@ -543,6 +572,20 @@ fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(parameter: &str, va
     if value == T::from(0) { Err(Error::option(parameter, value, "1 or more")) } else { Ok(value) }
 }
 
+fn expect_rate(rate: f64) -> Result<f64> {
+    let is_rate = rate > 0.0 && rate.is_finite();
+    if is_rate { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
+}
+
+fn expect_until(until: Until) -> Result<Until> {
+    match until {
+        Until::Fraction(share) if !(0.0..=1.0).contains(&share) => {
+            Err(Error::option("until", share, "a share of the gallery from 0 to 1"))
+        }
+        until => Ok(until),
+    }
+}
+
 /// `5`, `5/s`, `300/min` or `1000/h`: items a second.
 ///
 /// # Errors
@@ -592,6 +635,12 @@ mod tests {
         assert_eq!(parse_rate("rate", "2.5").unwrap(), 2.5);
         assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
         assert_eq!(parse_until("until", "all").unwrap(), Until::All);
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(expect_rate(rate).is_err(), "{rate}");
+        }
+        for share in [-0.1, 30.0, f64::NAN] {
+            assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
+        }
         for bad in ["0/s", "-1", "x", "1/fortnight", "nan", "inf"] {
             assert!(parse_rate("rate", bad).is_err(), "{bad}");
         }

@@ -226,17 +226,29 @@ fn examine_configuration(
         }
         Err(error) => return vec![finding(error.to_string())],
     }
+    let without_adapter = || {
+        let text = format!(
+            "{name}: there is no adapter, so old vectors would stand in the new space as they are, which is right only for a model \
+             that was trained to search them"
+        );
+        note("configuration", text).next(Remedy::DrawPairs)
+    };
     let checked = configuration.planned(store).and_then(|planned| {
         let setup = planned.setup();
         match (record, expect_same(store, &setup)) {
             // Its old space is gone, so nothing could be planned with it any more.
             (Some(record), Ok(())) if record.phase == Phase::Finished => Ok(Vec::new()),
             (Some(record), Err(error)) if record.is_live() => Err(error),
-            _ => Ok(plan(store, &setup)?.warnings),
+            (record, _) => {
+                let plan = plan(store, &setup)?;
+                let is_begun = record.is_some_and(UpgradeRecord::is_live);
+                let warnings = plan.warnings.into_iter().map(finding);
+                Ok(warnings.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
+            }
         }
     });
     match checked {
-        Ok(warnings) => warnings.into_iter().map(finding).collect(),
+        Ok(findings) => findings,
         Err(mut error) => {
             let next = error.take_remedy();
             vec![Finding { next, ..finding(error.to_string()) }]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rehang::files::{self, AtomicFile, RowSelection, VectorSource};
 use rehang::finding::Finding;
 use rehang::report::Report;
-use rehang::{Error, Matrix, Progress, Result, Space, Vectors};
+use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
@@ -34,8 +34,9 @@ pub(crate) const PAIRS_MAX: usize = 20_000;
 const HELD_OUT: f64 = 0.2;
 /// Of the shuffle that says which.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
-/// Held-out pairs below which no report is made: every number of it would be noise.
-const HELD_OUT_MIN: usize = 10;
+/// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
+/// every model has them.
+const HELD_OUT_MIN: usize = 30;
 /// The first sample; each further one is twice as large.
 pub(crate) const FIRST_SAMPLE: usize = 250;
 
@@ -93,6 +94,9 @@ fn read_queries(path: &Path) -> Result<Vec<Query>> {
             Ok(Asked::Text(text)) => Ok(Query::Text(text)),
             Ok(Asked::Image(image)) => Ok(Query::Image(folder.join(image))),
             Err(error) => {
+                // The place in the line would read as another line of the file.
+                let error = error.to_string();
+                let (error, _) = error.split_once(" at line ").unwrap_or((&error, ""));
                 let detail =
                     format!("line {}: {error}; {{\"text\": …}} or {{\"image\": …}} is expected", at + 1);
                 Err(Error::corrupt(path.display(), detail))
@@ -113,6 +117,11 @@ struct QueryFiles {
     embedded: PathBuf,
 }
 
+/// A query is known by how it is written.
+fn name_of(query: &Query) -> String {
+    format!("{query:?}")
+}
+
 /// A line of what was paid for.
 #[derive(Debug, Serialize, Deserialize)]
 struct Embedded {
@@ -129,10 +138,26 @@ impl QueryFiles {
         Self { asked, old, new, embedded }
     }
 
-    /// The vectors by both models, where there are any.
-    fn vectors(&self) -> Option<(VectorSource, VectorSource)> {
-        let is_there = self.asked.exists() && self.old.exists() && self.new.exists();
+    /// The vectors by both models of an upgrade, where there are any: the folder may hold those of an earlier one.
+    fn vectors(&self, old: &Space, new: &Space) -> Option<(VectorSource, VectorSource)> {
+        let asked = fs_err::read_to_string(&self.asked).ok()?;
+        let mut models = asked.lines();
+        // A space has the lengths of its vectors in its name only once they are known.
+        let mut is_next_of = |space: &Space| {
+            models.next().is_some_and(|model| {
+                let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
+                model.starts_with(&of(true)) || model.starts_with(&of(false))
+            })
+        };
+        let is_theirs = is_next_of(new) && is_next_of(old);
+        let is_there = is_theirs && self.old.exists() && self.new.exists();
         is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
+    }
+
+    /// Whether the vectors are of these very queries, but for some that no model can embed.
+    fn are_of(&self, queries: &[Query]) -> bool {
+        let asked = fs_err::read_to_string(&self.asked).unwrap_or_default();
+        asked.lines().skip(2).eq(queries.iter().map(name_of))
     }
 
     /// What was paid for: by model, the vectors by query.
@@ -164,6 +189,26 @@ impl QueryFiles {
     }
 }
 
+/// Whether the queries of a file are those whose vectors the folder of an upgrade holds.
+///
+/// # Errors
+///
+/// I/O errors of the file; corrupt where a line is no query.
+pub(crate) fn has_queries(path: &Path, folder: &Path) -> Result<bool> {
+    Ok(QueryFiles::of(folder).are_of(&read_queries(path)?))
+}
+
+/// Whether an adapter was fitted by the queries that the folder of its upgrade holds, or it holds none.
+///
+/// # Errors
+///
+/// I/O errors, and what a file of vectors has wrong.
+pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
+    let Some((_, by_new)) = QueryFiles::of(folder).vectors(old, new) else { return Ok(true) };
+    let kept = files::read_matrix(&by_new)?.fingerprint();
+    Ok(adapter.training.inputs.get("queries_new") == Some(&kept))
+}
+
 /// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them. Each is embedded once
 /// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
 /// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
@@ -180,20 +225,19 @@ pub(crate) fn embed_queries(
     account: &dyn Fn() -> Result<()>,
     observer: &dyn Observer,
 ) -> Result<(usize, Vec<String>)> {
-    // A query is known by how it is written.
     let mut queries: Vec<(String, Query)> =
-        read_queries(path)?.into_iter().map(|query| (format!("{query:?}"), query)).collect();
+        read_queries(path)?.into_iter().map(|query| (name_of(&query), query)).collect();
     // The new model first: the budget is its.
     let mut models = Vec::new();
     for space in [new, old] {
         let encoder = encoders(space)?;
-        let model = format!("{space} {}", encoder.fingerprint()?.unwrap_or_default());
+        let model = format!("{space} {}", encoder.configured()?);
         models.push((space, encoder, model));
     }
     let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
     let text: String = names.map(|name| format!("{name}\n")).collect();
     let kept = QueryFiles::of(folder);
-    if let Some((_, by_new)) = kept.vectors()
+    if let Some((_, by_new)) = kept.vectors(old, new)
         && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
     {
         return Ok((files::read_matrix(&by_new)?.rows(), Vec::new()));
@@ -460,7 +504,7 @@ pub(crate) fn fit(
     }
     let files = pairs.write(&folder.join("pairs"))?;
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
-    let (queries_old, queries_new) = QueryFiles::of(folder).vectors().unzip();
+    let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
     let mut answer = fit_files(
         &FitFiles {
             queries_old,
@@ -517,7 +561,7 @@ pub(crate) fn measure(
     let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
     let mut asked = ReportFiles::new(vec![adapter.into()], of_old, of_new);
     asked.rows = Some(files.rows(true));
-    match QueryFiles::of(folder).vectors() {
+    match QueryFiles::of(folder).vectors(old, new) {
         // As people ask: an item's class says nothing of what a query wanted.
         Some((by_old, by_new)) => {
             (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
@@ -554,5 +598,24 @@ mod tests {
         let found = kept.embedded().unwrap().remove("m").unwrap();
         let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
         assert_eq!(found, expected.into());
+    }
+    #[test]
+    fn queries_of_an_earlier_upgrade_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = QueryFiles::of(folder.path());
+        let space = |name: &str| Space::new(name, 2, rehang::Distance::Cosine, false);
+        let [first, second, third] = ["first", "second", "third"].map(space);
+        for path in [&kept.old, &kept.new] {
+            fs_err::write(path, "").unwrap();
+        }
+        assert!(kept.vectors(&first, &second).is_none());
+        let normalised = Space { normalised: true, ..second.clone() };
+        fs_err::write(&kept.asked, format!("{normalised} f2\n{first} f1\nText(\"a\")\n")).unwrap();
+        assert!(kept.vectors(&first, &second).is_some());
+        for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
+            assert!(kept.vectors(old, new).is_none());
+        }
+        assert!(kept.are_of(&[Query::Text("a".into())]));
+        assert!(!kept.are_of(&[]) && !kept.are_of(&[Query::Text("b".into())]));
     }
 }

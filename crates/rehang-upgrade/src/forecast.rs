@@ -8,7 +8,7 @@ use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
-use crate::verbs::{Setup, expect_of_adapter, native_share};
+use crate::verbs::{Setup, expect_of_adapter, native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
@@ -175,6 +175,9 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
     }
     let counts = store.counts(&record.new.name)?;
     let share = native_share(&counts);
+    if forecast.passes_do_nothing_at.is_some_and(|from| reaches(&counts, from)) {
+        return Ok(());
+    }
     let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
         return Ok(());
     };

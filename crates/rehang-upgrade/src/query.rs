@@ -128,11 +128,13 @@ pub(crate) fn embed_each(
     queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;
     let total = asked.len() as u64;
     observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
-    for batch in asked.chunks(encoder.batch_max().max(1)) {
+    let mut left = asked;
+    while !left.is_empty() {
         expect_going(observer)?;
+        let batch: Vec<_> = left.drain(..encoder.batch_max().clamp(1, left.len())).collect();
         let inputs: Vec<Input<'_>> =
             batch.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
-        let mut not_now = None;
+        let (mut not_now, mut untried) = (None, Vec::new());
         for ((number, ..), answer) in batch.iter().zip(encode(encoder, &inputs)?) {
             let query = &queries[*number];
             vectors[*number] = match answer {
@@ -142,6 +144,11 @@ pub(crate) fn embed_each(
                     return Err(ErrorKind::WidthMismatch { what, expected, received }.into());
                 }
                 Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(query, reason)),
+                // What is left of a batch is asked for again: a call that can try none says why.
+                Err(ItemFailure::Untried(_)) if untried.len() + 1 < batch.len() => {
+                    untried.push(*number);
+                    continue;
+                }
                 Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
                     let service = format!("the encoder of {space}");
                     let error = Error::from(ErrorKind::Unavailable { service, detail });
@@ -156,7 +163,10 @@ pub(crate) fn embed_each(
         if let Some(error) = not_now {
             return Err(error);
         }
-        observer.observe(&Observation::Advanced { units: batch.len() as u64 });
+        let units = (batch.len() - untried.len()) as u64;
+        observer.observe(&Observation::Advanced { units });
+        let untried: Vec<_> = batch.into_iter().filter(|(number, ..)| untried.contains(number)).collect();
+        left.splice(..0, untried);
     }
     Ok(vectors)
 }

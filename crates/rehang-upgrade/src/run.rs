@@ -26,7 +26,7 @@ use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
 use crate::spending;
-use crate::verbs::{expect_adapter, mismatch, upgrade_of};
+use crate::verbs::{expect_adapter, mismatch, reaches, upgrade_of};
 
 /// Native vectors whose σ² is compared with their true error.
 pub(crate) const HEALTH_SAMPLE: usize = 2000;
@@ -525,13 +525,20 @@ impl Run<'_> {
                 made => made?,
             }
         };
-        let (native, items) = state.native_of_items();
+        // Other workers may have done what this one has not counted yet, all that was left among it.
+        let counts = self.patiently(|run| run.setup.store.counts(run.space))?;
+        let ending = match (ending, self.setup.limits.until) {
+            (Ending::NothingLeft, Until::Fraction(share)) if reaches(&counts, share) => {
+                Ending::ReachedFraction
+            }
+            (ending, _) => ending,
+        };
         Ok(Summary {
             ending,
             encoder_said,
             done: state.tally,
-            items,
-            native,
+            items: counts.items,
+            native: counts.native,
             caught_up: self.caught_up,
             indexed,
             spent: self.setup.encoder.spent(),

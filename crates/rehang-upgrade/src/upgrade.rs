@@ -170,7 +170,7 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// An invalid option for no items; as [`backfill`](crate::backfill()) and [`Configuration::open_encoder`]; a conflict where another
+    /// An invalid option for no items; missing input and what is wrong with the file of queries, before anything is embedded; as [`backfill`](crate::backfill()) and [`Configuration::open_encoder`]; a conflict where another
     /// upgrade is under way, or this one is being filled or finished; I/O errors of the folder.
     pub fn pairs(
         &self,
@@ -183,6 +183,9 @@ impl Upgrade {
             return Err(Error::option("items", 0, "1 or more"));
         }
         let configuration = &self.configuration;
+        configuration.expect_encoders(encoder.is_none(), files.queries.is_some())?;
+        // A mistake in it is found before anything is paid for.
+        files.queries.map(|path| fitting::has_queries(path, &configuration.folder())).transpose()?;
         let space = self.new_space()?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -196,7 +199,7 @@ impl Upgrade {
         let limits = Limits { until: Until::All, ..configuration.limits_of(&asked.run, encoder)? };
         let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
         let mut items = FIRST_SAMPLE.min(asked.items);
-        let enough = loop {
+        let mut enough = loop {
             let setup = BackfillSetup {
                 store: self.store(),
                 encoder,
@@ -205,24 +208,32 @@ impl Upgrade {
                 clock: &SystemClock::start(),
                 worker: &worker_name(),
             };
-            let summary = backfill(&setup, observer)?;
-            done.native += summary.done.native;
-            done.failed += summary.done.failed;
-            encoder_said = encoder_said.or(summary.encoder_said);
+            // Where all are native, not even the encoder is compared with the one that made them.
+            let is_waited_for = sample::waiting(self.store(), &space.name, items)? > 0;
+            let summary = is_waited_for.then(|| backfill(&setup, observer)).transpose()?;
+            let embedded = summary.as_ref().map_or(0, |summary| summary.done.native);
+            let ending = summary.as_ref().map_or(Ending::NothingLeft, |summary| summary.ending);
+            if let Some(summary) = summary {
+                done.native += summary.done.native;
+                done.failed += summary.done.failed;
+                encoder_said = encoder_said.or(summary.encoder_said);
+            }
             let pairs = DrawnPairs::read(self.store(), old, &space, items)?;
             let larger = (2 * items).min(asked.items);
+            let embeddable = sample::embeddable(self.store(), &space.name)?;
+            let more = embeddable.min(larger as u64).saturating_sub(items as u64);
             // A call that died in the next sample has found this one wanting, and measuring takes a while.
-            let went_on = summary.done.native == 0
-                && sample::waiting(self.store(), &space.name, larger)? < (larger - items) as u64
+            let went_on = embedded == 0
+                && sample::waiting(self.store(), &space.name, larger)? < more
                 && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
             let learned = if went_on { None } else { pairs.learned(old, &space, &Progress::default())? };
             let next = learned.as_ref().map(|learned| learned.next);
-            steps.push(PairsStep { items, pairs: pairs.len(), embedded: summary.done.native, learned });
+            steps.push(PairsStep { items, pairs: pairs.len(), embedded, learned });
             let is_drawn = sample::waiting(self.store(), &space.name, items)? == 0;
-            if !is_drawn && summary.ending != Ending::NothingLeft {
-                break Enough::Ended(summary.ending);
+            if !is_drawn && ending != Ending::NothingLeft {
+                break Enough::Ended(ending);
             }
-            if sample::embeddable(self.store(), &space.name)? <= items as u64 {
+            if embeddable <= items as u64 {
                 break Enough::WholeGallery;
             }
             if items >= asked.items {
@@ -239,12 +250,18 @@ impl Upgrade {
         }
         // A budget or a stop that ended the sample holds for the queries too.
         let queries = files.queries.filter(|_| !matches!(enough, Enough::Ended(_)));
-        let queries = match queries.map(|path| self.embed_queries(path, &space, observer)).transpose() {
+        let mut spent = encoder.spent();
+        let embedded = queries.map(|path| self.embed_queries(path, &space, &mut spent, observer)).transpose();
+        let queries = match embedded {
             Err(error) if error.is_budget_spent() => {
                 encoder_said.get_or_insert(error.to_string());
+                enough = Enough::Ended(Ending::EncoderBudgetSpent);
                 None
             }
-            Err(error) if error.is_cancelled() => None,
+            Err(error) if error.is_cancelled() => {
+                enough = Enough::Ended(Ending::Interrupted);
+                None
+            }
             embedded => embedded?,
         };
         let (queries, left_out) = queries.unzip();
@@ -254,7 +271,7 @@ impl Upgrade {
             pairs: pairs.len(),
             held_out: pairs.held_out(),
             failed: done.failed,
-            spent: encoder.spent(),
+            spent,
             encoder_said,
             queries,
             queries_left_out: left_out.unwrap_or_default(),
@@ -262,11 +279,12 @@ impl Upgrade {
         })
     }
 
-    /// Embeds the queries of a file by both models. What the new one uses is the upgrade's, as what it uses for items.
+    /// Embeds the queries of a file by both models. What the new one uses is the upgrade's, as what it uses for items, and is added to `spent`.
     fn embed_queries(
         &self,
         path: &Path,
         new: &Space,
+        spent: &mut Spent,
         observer: &dyn Observer,
     ) -> Result<(usize, Vec<String>)> {
         let (store, configuration) = (self.store(), &self.configuration);
@@ -291,6 +309,9 @@ impl Upgrade {
         let embedded = fitting::embed_queries(path, (&old, new), &folder, &encoders, &account, observer);
         // Also after an error: what was embedded until then is paid for.
         account()?;
+        if let Some((encoder, _)) = opened.take() {
+            *spent = *spent + encoder.spent();
+        }
         embedded
     }
 

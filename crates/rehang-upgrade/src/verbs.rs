@@ -6,7 +6,7 @@ use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::backfill::Request;
+use crate::backfill::{Request, Until};
 use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
 use crate::faults::Place;
 use crate::fill::{Filler, drift};
@@ -93,7 +93,7 @@ fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
 ///
 /// # Errors
 ///
-/// A conflict where another upgrade of this gallery is under way, or this one is being filled or finished, or a finish of it died; a
+/// A conflict where another upgrade of this gallery is under way or has pairs, or this one is being filled or finished, or a finish of it died; a
 /// mismatch where the gallery has other spaces.
 pub fn begin_sampling(
     store: &dyn Ledger,
@@ -105,6 +105,23 @@ pub fn begin_sampling(
     expect_spaces(store, old, new)?;
     let earlier = Recorded::read(store)?;
     let ours = earlier.as_ref().filter(|earlier| is_between(&earlier.record, old, new));
+    if let (None, Some(Recorded { record, .. })) = (ours, &earlier)
+        && record.phase == Phase::Sampling
+    {
+        let other = &record.new.name;
+        let is_there = find_space(store, other)?.is_some();
+        let drawn = if is_there { store.counts(other)?.native } else { 0 };
+        if drawn > 0 {
+            return Err(Error::conflict(
+                format!("pairs are drawn from {:?} to {other:?}", record.old.name),
+                format!(
+                    "{drawn} items are embedded for them, and the configuration says {:?} to {:?}; name the spaces as they were, or \
+                     remove what was drawn with `rehang gallery drop-space`",
+                    old.name, new.name
+                ),
+            ));
+        }
+    }
     match (ours.map(|ours| ours.record.phase), &earlier) {
         (Some(Phase::Filling), _) => {
             return Err(
@@ -153,10 +170,17 @@ pub struct Plan {
     pub to_embed: u64,
     /// Items that have no source: they stay adapted.
     pub without_source: u64,
-    /// Bytes that the new space's vectors take.
+    /// Bytes that these vectors take.
     pub bytes: u64,
+    /// Whether no adapter is known, so that old vectors are put into the new space as they are.
+    pub as_they_are: bool,
     /// What a person should know before.
     pub warnings: Vec<String>,
+}
+
+/// Whether an adapter maps nothing and was fitted on nothing: [`Adapter::identity`].
+fn is_identity(adapter: &Adapter) -> bool {
+    adapter.training.method == "identity" && adapter.training.pairs == 0
 }
 
 /// A dry run: reads, and writes nothing.
@@ -193,7 +217,8 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
         to_adapt,
         to_embed: (old_counts.items - native).saturating_sub(without_source),
         without_source,
-        bytes: old_counts.items * 4 * setup.new.dimension as u64,
+        bytes: to_adapt * 4 * setup.new.dimension as u64,
+        as_they_are: is_identity(setup.adapter),
         warnings,
     })
 }
@@ -203,6 +228,8 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
 pub struct Started {
     /// Adapted vectors written.
     pub adapted: u64,
+    /// Whether no adapter is known, so that these are old vectors as they are.
+    pub as_they_are: bool,
     /// Whether an upgrade that was under way went on with another adapter or order.
     pub replanned: bool,
     /// Items without a vector in the new space: they have no old one either, and wait for the backfill.
@@ -290,7 +317,8 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     } else {
         None
     };
-    Ok(Started { adapted, replanned, lacking: store.counts(&new.name)?.lacking, recall, warnings })
+    let lacking = store.counts(&new.name)?.lacking;
+    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, warnings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -727,6 +755,11 @@ pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
 /// Share of all items that are native, 0–1; 1 for an empty gallery.
 pub(crate) fn native_share(counts: &Counts) -> f64 {
     if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }
+}
+
+/// Whether a share of all items is native.
+pub(crate) fn reaches(counts: &Counts, share: f64) -> bool {
+    counts.native >= Until::Fraction(share).target(counts.items)
 }
 
 pub(crate) fn is_between(record: &UpgradeRecord, old: &Space, new: &Space) -> bool {

@@ -21,7 +21,7 @@ use crate::observe::{expect_going, prepare_index};
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
-use crate::verbs::{Started, Switched, expect_between, is_between, native_share};
+use crate::verbs::{Started, Switched, expect_between, is_between, reaches};
 
 /// A step of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -229,8 +229,14 @@ impl Upgrade {
         }
         let planned = configuration.planned(store)?;
         let forecast = configuration.forecast(&planned)?;
-        if forecast.is_none() && is_before_start {
-            return Ok(Next::Step(if drawn { Step::Report } else { Step::Pairs }));
+        if is_before_start {
+            let is_fitted = !configuration.names_adapter();
+            if is_fitted && !fitting::is_by_queries(&planned.adapter, (old, new), &configuration.folder())? {
+                return Ok(Next::Step(Step::Fit));
+            }
+            if forecast.is_none() {
+                return Ok(Next::Step(if drawn || is_fitted { Step::Report } else { Step::Pairs }));
+            }
         }
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
             return Ok(Next::Step(Step::Start));
@@ -239,7 +245,6 @@ impl Upgrade {
             return Ok(Next::Step(Step::Start));
         }
         let counts = store.counts(&new.name)?;
-        let share = native_share(&counts);
         let is_left = sample::embeddable(store, &new.name)? > counts.native;
         if store.serving()?.as_deref() != Some(new.name.as_str()) {
             let Some(forecast) = forecast else { return Ok(Next::Halt(Halt::NotMeasured)) };
@@ -247,7 +252,7 @@ impl Upgrade {
                 return Ok(Next::Halt(Halt::Unreliable));
             }
             return Ok(match asked.switch_if.passes_at(&forecast) {
-                Some(from) if share >= from => Next::Step(Step::Switch),
+                Some(from) if reaches(&counts, from) => Next::Step(Step::Switch),
                 _ if asked.merged => Next::Step(Step::Switch),
                 Some(_) if is_left => Next::Step(Step::Backfill),
                 None if asked.switch_if == SwitchIf::DoingNothing && forecast.do_nothing.is_none() => {
@@ -257,7 +262,7 @@ impl Upgrade {
             });
         }
         let until = asked.run.until.unwrap_or(configuration.limits.until);
-        let is_reached = matches!(until, Until::Fraction(wanted) if share >= wanted);
+        let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::Home),
             (true, true) => Next::Halt(Halt::Reached),
@@ -281,8 +286,10 @@ impl Upgrade {
         mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
     ) -> Result<Halt> {
         let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
+        let mut anew = self.anew(asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
+            self.configuration().expect_encoders(encoder.is_none(), files.queries.is_some())?;
             let examination = examine(&self.configuration().gallery, Some(self.configuration()), false)?;
             tell(&Taken::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
@@ -292,9 +299,9 @@ impl Upgrade {
         loop {
             let budget = asked.run.budget.map(|all| all.saturating_sub(embedded));
             let run = RunOptions { budget, ..asked.run };
-            let step = match self.next(asked, drawn)? {
-                Next::Step(step) => step,
-                Next::Halt(halt) => return Ok(halt),
+            let step = match (anew.pop(), self.next(asked, drawn)?) {
+                (Some(step), _) | (None, Next::Step(step)) => step,
+                (None, Next::Halt(halt)) => return Ok(halt),
             };
             if step == Step::Start && !is_planned {
                 tell(&Taken::Plan(&self.plan(0)?))?;
@@ -325,8 +332,8 @@ impl Upgrade {
                 }
                 Step::Start => tell(&Taken::Start(&self.start(progress)?))?,
                 Step::Switch => {
-                    let share = native_share(&self.store().counts(&self.configuration().new.name)?);
-                    let is_mixed = self.passes_at(asked)?.is_some_and(|from| share >= from);
+                    let counts = self.store().counts(&self.configuration().new.name)?;
+                    let is_mixed = self.passes_at(asked)?.is_some_and(|from| reaches(&counts, from));
                     // Only where that was asked for, also if the share fell since the step was chosen: an application that knows
                     // nothing of merged searches gives no query of the old model.
                     let serving = if asked.merged && !is_mixed { Serving::Merged } else { Serving::Mixed };
@@ -356,8 +363,32 @@ impl Upgrade {
         }
     }
 
+    /// The steps that are behind this upgrade and have to be taken again, the last one first: before its start, where other queries are
+    /// given than those that the map was chosen by, or another method is asked for than it is of.
+    fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Vec<Step>> {
+        let (store, configuration) = (self.store(), self.configuration());
+        let recorded = Recorded::read(store)?;
+        let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
+        if !is_sampling || !configuration.has_adapter(store)? {
+            return Ok(Vec::new());
+        }
+        let is_named = configuration.names_adapter();
+        let has_queries = |path| fitting::has_queries(path, &configuration.folder());
+        if files.queries.map(has_queries).transpose()? == Some(false) {
+            // A map that was fitted is fitted again by them.
+            return Ok(if is_named { vec![Step::Report, Step::Pairs] } else { vec![Step::Pairs] });
+        }
+        let method = &configuration.planned(store)?.adapter.training.method;
+        let is_other = !is_named && asked.method != Method::Auto && asked.method.name() != method;
+        Ok(if is_other { vec![Step::Fit] } else { Vec::new() })
+    }
+
     /// The share of native items from which on the switch is worth it.
-    fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::planned`](crate::Configuration::planned) and [`Configuration::forecast`](crate::Configuration::forecast).
+    pub fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
         let planned = self.configuration().planned(self.store())?;
         let forecast = self.configuration().forecast(&planned)?;
         Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use rehang::report::percent_rounded_up;
 use rehang::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
@@ -84,9 +85,9 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
             Outcome::Done.print(false, &value, &format!("── {name}\n{text}\n")).map(drop)
         })
     })?;
-    let (text, is_home) = halt_text(halt, &upgrade);
+    let (text, is_done) = halt_text(halt, &upgrade)?;
     let value = json!({ "steps": steps, "halt": halt });
-    Outcome::done_if(all_done && is_home).print(json, &value, &text)
+    Outcome::done_if(all_done && is_done).print(json, &value, &text)
 }
 
 /// A step that was taken: its name, its result as data and in words, and whether it left nothing to a person.
@@ -134,15 +135,20 @@ fn spent_text(what: &str, money: f64, tokens: u64) -> String {
 }
 
 /// Why the way ends here, and whether that is what was asked for.
-fn halt_text(halt: Halt, upgrade: &Upgrade) -> (String, bool) {
+fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
-    match halt {
-        Halt::Home => (
-            "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` goes \
-             back.\n"
-                .into(),
-            true,
-        ),
+    Ok(match halt {
+        Halt::Home => {
+            let failed = upgrade.status(0)?.counts.failed;
+            let mut text = if failed > 0 {
+                format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n")
+            } else {
+                String::new()
+            };
+            text += "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade \
+                     rollback` goes back.\n";
+            (text, failed == 0)
+        }
         Halt::Reached => (
             "As much is native as was asked for. The same command without --until, or `rehang upgrade run`, goes on.\n".into(),
             true,
@@ -152,10 +158,10 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> (String, bool) {
                 .into(),
             false,
         ),
-        Halt::BeforeStart => (
-            format!("Searches are untouched so far. To go on: rehang upgrade auto --yes --config {config}\n"),
-            true,
-        ),
+        Halt::BeforeStart => {
+            let serving = upgrade.store().serving()?.unwrap_or_else(|| "nothing".into());
+            (format!("Searches go to {serving:?}. To go on: rehang upgrade auto --yes --config {config}\n"), true)
+        }
         Halt::Finished => ("The upgrade is finished.\n".into(), true),
         Halt::Ill => ("The gallery needs attention first.\n".into(), false),
         Halt::TooFewPairs => (
@@ -177,13 +183,23 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> (String, bool) {
             false,
         ),
         Halt::RolledBack => {
-            ("The upgrade was rolled back; `rehang upgrade switch` goes back to it by hand.\n".into(), false)
+            let verb = match upgrade.status(0)?.phase {
+                // It was rolled back while it was being filled.
+                Phase::Abandoned => "start",
+                _ => "switch",
+            };
+            (format!("The upgrade was rolled back; `rehang upgrade {verb}` goes back to it by hand.\n"), false)
         }
-        Halt::Ended { ending } => (
-            format!("It ended because {}. The same command goes on.\n", ending_text(ending)),
-            !ending.is_early(),
-        ),
-    }
+        Halt::Ended { ending } => {
+            let next = match ending {
+                Ending::SpentBudget => " The same command goes on.",
+                Ending::EncoderBudgetSpent => " With a larger one, the same command goes on.",
+                Ending::Stopped => " After `rehang upgrade resume`, the same command goes on.",
+                _ => "",
+            };
+            (format!("It ended because {}.{next}\n", ending_text(ending)), !ending.is_early())
+        }
+    })
 }
 
 /// What is left to do, as commands.
@@ -192,8 +208,8 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
     let step = match next {
         Next::Step(step) => step,
         Next::Halt(halt) => {
-            let (text, is_home) = halt_text(halt, upgrade);
-            return Outcome::done_if(is_home).print(json, &json!({ "commands": [], "halt": halt }), &text);
+            let (text, is_done) = halt_text(halt, upgrade)?;
+            return Outcome::done_if(is_done).print(json, &json!({ "commands": [], "halt": halt }), &text);
         }
     };
     let config = upgrade.configuration().path.display().to_string();
@@ -201,26 +217,38 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
         super::report::shell_line(["upgrade"].iter().chain(words).chain(&["--config", &config]))
     };
     let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
+    let limits = limit_words(&arguments.limits);
+    let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+    let first = match step {
+        Step::Backfill => upgrade.passes_at(asked)?.map(|from| format!("{}%", percent_rounded_up(from))),
+        _ => None,
+    };
+    let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
     let queries = arguments.sample.queries.as_ref().map(|path| path.display().to_string());
     let queries = queries.as_deref().map_or_else(Vec::new, |queries| vec!["--queries", queries]);
     let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
     let is_named = upgrade.configuration().names_adapter();
     let mut commands = Vec::new();
     for (of, words) in [
-        (Step::Pairs, [vec!["pairs", "--items", &items, "--worth", &worth], queries].concat()),
+        (
+            Step::Pairs,
+            [vec!["pairs", "--items", &items, "--worth", &worth], queries, limits.clone()].concat(),
+        ),
         (Step::Fit, vec!["fit", "--method", &arguments.method]),
         (Step::Report, vec!["report"]),
         (Step::Start, vec!["plan"]),
         (Step::Start, vec!["start"]),
+        (Step::Backfill, [vec!["run"], first.clone(), limits.clone()].concat()),
         (Step::Switch, if asked.merged { vec!["switch", "--merged"] } else { vec!["switch"] }),
-        (Step::Run, [vec!["run"], until].concat()),
+        (Step::Run, [vec!["run"], until, limits.clone()].concat()),
     ] {
-        if of >= step && !(of == Step::Fit && is_named) {
+        let is_idle = (of == Step::Fit && is_named) || (of == Step::Backfill && first.is_empty());
+        if of >= step && !is_idle {
             commands.push(command(&words));
         }
     }
     let mut text = commands.join("\n") + "\n";
-    if step <= Step::Switch && !asked.merged {
+    if step <= Step::Start && !asked.merged {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
     Outcome::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
@@ -235,7 +263,12 @@ fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
         end_at_ctrl_c(progress);
         upgrade.pairs(&options, &files, None, progress)
     })?;
-    let text = pairs_text(&drawn, options.worth) + "Next: `rehang upgrade fit`.\n";
+    let next = match drawn.enough {
+        Enough::Ended(_) => "",
+        _ if upgrade.configuration().names_adapter() => "Next: `rehang upgrade report`.\n",
+        _ => "Next: `rehang upgrade fit`.\n",
+    };
+    let text = pairs_text(&drawn, options.worth) + next;
     Outcome::done_if(drawn.is_complete()).print(json, &drawn, &text)
 }
 
@@ -322,12 +355,13 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
 fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
     let Outlook { plan, estimate, forecast, .. } = outlook;
     let mut text = format!(
-        "{}\n  from {}\n  to   {}\n\nstart   writes {} adapted vectors ({} of vectors beside the gallery's own)\nrun     \
+        "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\nrun     \
          re-embeds up to {} items, {} first\n",
         plan.gallery,
         plan.old,
         plan.new,
         plan.to_adapt,
+        if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
         bytes(plan.bytes),
         plan.to_embed,
         upgrade.configuration().order.policy,
@@ -338,6 +372,9 @@ fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
     if plan.to_embed > 0 {
         text += &estimate_text(estimate, plan.to_embed);
     }
+    if plan.as_they_are {
+        text += WITHOUT_ADAPTER;
+    }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text + &forecast_text(forecast.as_ref())
 }
@@ -345,13 +382,13 @@ fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
 /// What the report on held-out pairs says.
 fn forecast_text(forecast: Option<&Forecast>) -> String {
     let Some(forecast) = forecast else {
-        return "\nforecast  none, so nothing is known of the quality. On pairs that the adapter was not fitted on, `rehang report \
-                ADAPTER --old OLD --new NEW … -o report.json` makes one; [forecast] file = \"report.json\" shows it here\n"
+        return "\nforecast  none, so nothing is known of the quality. `rehang upgrade report` makes one on pairs of the gallery that the adapter was \
+                not fitted on; or [forecast] names the JSON of a `rehang report` on other pairs\n"
             .into();
     };
     let today = forecast.do_nothing.map_or("not measured".into(), one_decimal);
     let mut text = format!(
-        "\nforecast  {} of {} on {} items ({})\n          do nothing {today}, at the switch {}",
+        "\nforecast  {} of {} on {} held-out items, searched among themselves ({})\n          do nothing {today}, at the switch {}",
         forecast.metric,
         forecast.curve,
         forecast.items,
@@ -406,6 +443,9 @@ fn estimate_text(estimate: &Estimate, items: u64) -> String {
     text
 }
 
+/// Where nothing maps old vectors into the new space.
+const WITHOUT_ADAPTER: &str = "        there is no adapter: this is right only for a model that was trained to search old vectors; for any other, `rehang \
+                               upgrade pairs` and `rehang upgrade fit` come before `start`\n";
 /// Where most of its vectors were replaced.
 const INDEXED: &str = "The search index was made again.\n";
 
@@ -421,7 +461,12 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
 
 fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     let configuration = upgrade.configuration();
-    let mut text = format!("{} vectors adapted into {}.\n", started.adapted, configuration.new);
+    let new = upgrade.new_space()?;
+    let mut text = if started.as_they_are {
+        format!("{} OLD vectors stand in {new} as they are.\n{WITHOUT_ADAPTER}", started.adapted)
+    } else {
+        format!("{} vectors adapted into {new}.\n", started.adapted)
+    };
     if started.replanned {
         text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
     }
@@ -458,6 +503,17 @@ fn switch_text(switched: &Switched, serving: Serving) -> String {
         );
     }
     text
+}
+
+/// The limits as a person types them.
+fn limit_words(limits: &RunLimits) -> Vec<String> {
+    let given = [
+        ("--budget", limits.budget.map(|budget| budget.to_string())),
+        ("--rate", limits.rate.clone()),
+        ("--workers", limits.workers.map(|workers| workers.to_string())),
+        ("--batch", limits.batch.map(|batch| batch.to_string())),
+    ];
+    given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
 }
 
 /// What a verb that embeds is asked for.

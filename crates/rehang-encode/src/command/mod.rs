@@ -90,7 +90,9 @@ pub enum CommandFormat {
 /// The encoder behind [`CommandConfig`].
 pub(crate) struct Command {
     check: Check,
-    fingerprint: Option<String>,
+    /// What vectors depend on, as far as the keys say.
+    configured: String,
+    has_revision: bool,
     launch: Launch,
     format: CommandFormat,
     persistent: bool,
@@ -146,9 +148,10 @@ impl Command {
         let folder = resolve(base, "");
         let program = if is_path { std::path::absolute(&program).unwrap_or(program) } else { program };
         let keys = (&config.program, config.format, config.normalise, &config.revision);
-        let fingerprint = config.revision.as_ref().map(|_| Fingerprint::new("command").with(&keys).text());
+        let configured = Fingerprint::new("command").with(&keys).text();
         Ok(Self {
-            fingerprint,
+            configured,
+            has_revision: config.revision.is_some(),
             check: Check::new(space, format!("the program {}", config.program.join(" ")), config.normalise),
             launch: Launch {
                 program,
@@ -407,7 +410,11 @@ impl Encoder for Command {
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
-        Ok(self.fingerprint.clone())
+        Ok(self.has_revision.then(|| self.configured.clone()))
+    }
+
+    fn configured(&self) -> Result<String> {
+        Ok(self.configured.clone())
     }
 
     fn spent(&self) -> Spent {

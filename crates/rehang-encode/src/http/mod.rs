@@ -728,13 +728,17 @@ impl Encoder for Http {
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
+        self.config.revision.as_ref().map(|_| self.configured()).transpose()
+    }
+
+    fn configured(&self) -> Result<String> {
         let HttpConfig { url, model, dimensions, normalise, revision, prefix, input_type, .. } = &self.config;
         let mut fingerprint = Fingerprint::new("http").with(&(url, model, dimensions, normalise, revision));
         // Galleries hold fingerprints from before these keys.
         if !prefix.is_empty() || input_type.is_some() {
             fingerprint = fingerprint.with(&(prefix, input_type));
         }
-        Ok(revision.as_ref().map(|_| fingerprint.text()))
+        Ok(fingerprint.text())
     }
 
     fn interrupt(&self) {

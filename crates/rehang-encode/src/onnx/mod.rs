@@ -254,18 +254,17 @@ impl Onnx {
 
     /// The vectors of an output.
     fn rows(&self, value: Value, items: &[&Ready], count: usize) -> Result<Vec<Vec<f32>>> {
-        let refuse = |shape: &[usize], expected: String| {
+        let of_shape = |shape: &[usize]| format!("it is {shape:?} for {count} items");
+        let refuse = |seen: String, expected: String| {
             Error::option(
                 "output",
                 &self.output.1,
-                format!(
-                    "{expected}: it is {shape:?} for {count} items; the outputs are {}",
-                    outputs(&self.model)
-                ),
+                format!("{expected}: {seen}; the outputs are {}", outputs(&self.model)),
             )
         };
         let Some(tensor) = value.into_tensor::<f32>() else {
-            return Err(refuse(&[], "an output of numbers that are f32".into()));
+            let seen = "its numbers are of another kind".into();
+            return Err(refuse(seen, "an output of f32, which `output` names".into()));
         };
         let mut shape = tensor.shape().to_vec();
         let data = tensor.into_data();
@@ -278,7 +277,7 @@ impl Onnx {
                 self.check.width(width)?;
                 Ok(data.chunks_exact(width.max(1)).take(items.len()).map(<[f32]>::to_vec).collect())
             }
-            (Pooling::None, _) => Err(refuse(&shape, "an output with one vector an item".into())),
+            (Pooling::None, _) => Err(refuse(of_shape(&shape), "an output with one vector an item".into())),
             (pooling, &[rows, places, width])
                 if rows == count && tokens(items).iter().all(|tokens| tokens.len() <= places) =>
             {
@@ -295,7 +294,7 @@ impl Onnx {
                 format!("{pooling:?}").to_lowercase(),
                 format!("none: the output {} has one vector a text already", self.output.1),
             )),
-            _ => Err(refuse(&shape, "an output with one vector a token".into())),
+            _ => Err(refuse(of_shape(&shape), "an output with one vector a token".into())),
         }
     }
 
