@@ -116,10 +116,11 @@ pub fn begin_sampling(
                 format!("pairs are drawn from {:?} to {other:?}", record.old.name),
                 format!(
                     "{drawn} items are embedded for them, and the configuration says {:?} to {:?}; name the spaces as they were, or \
-                     remove what was drawn with `rehang gallery drop-space`",
+                     give the vectors of {other:?} up",
                     old.name, new.name
                 ),
-            ));
+            )
+            .advise(Remedy::DropSpace));
         }
     }
     match (ours.map(|ours| ours.record.phase), &earlier) {

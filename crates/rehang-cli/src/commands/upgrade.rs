@@ -355,7 +355,7 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
 fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
     let Outlook { plan, estimate, forecast, .. } = outlook;
     let mut text = format!(
-        "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\nrun     \
+        "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\n{}run     \
          re-embeds up to {} items, {} first\n",
         plan.gallery,
         plan.old,
@@ -363,6 +363,7 @@ fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
         plan.to_adapt,
         if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
         bytes(plan.bytes),
+        if plan.as_they_are { WITHOUT_ADAPTER } else { "" },
         plan.to_embed,
         upgrade.configuration().order.policy,
     );
@@ -371,9 +372,6 @@ fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
     }
     if plan.to_embed > 0 {
         text += &estimate_text(estimate, plan.to_embed);
-    }
-    if plan.as_they_are {
-        text += WITHOUT_ADAPTER;
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text + &forecast_text(forecast.as_ref())
