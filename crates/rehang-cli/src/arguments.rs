@@ -787,7 +787,7 @@ pub struct DropSpace {
     /// The gallery.
     #[command(flatten)]
     pub which: Which,
-    /// Name of the space: neither the one that serves, nor one of an upgrade that is not finished.
+    /// Name of the space: neither the one that serves, nor one of an upgrade that is not finished; but one that only has pairs so far.
     #[arg(long, value_name = "NAME")]
     pub space: String,
 }

@@ -1,11 +1,12 @@
 //! What a gallery holds, and changes of single items and spaces by hand.
 
-use rehang::{Error, Result, Space};
+use rehang::{Error, Remedy, Result, Space};
 use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
+use crate::fitting;
 use crate::gallery::Gallery;
 use crate::location::Location;
 use crate::observe::{Observer, prepare_index};
@@ -124,15 +125,16 @@ pub struct DroppedSpace {
     pub space: Space,
 }
 
-/// Drops a space with all its vectors: one that an upgrade left behind. There is no way back.
+/// Drops a space with all its vectors: one that an upgrade left behind, or one that only has pairs so far. There is no way back.
 ///
 /// # Errors
 ///
-/// Not found where there is no such space; a conflict where it serves or takes part in an upgrade that is not finished.
+/// Not found where there is no such space; a conflict where it serves, takes part in an upgrade that has begun to fill it and is not
+/// finished, or is at work.
 pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     let store = &*location.open()?;
     let space = expect_space(store, name)?.space;
-    // No upgrade begins to use the space between the look at the record and the drop.
+    // No upgrade is started into the space between the look at the record and the drop.
     let _held = location.hold()?;
     if let Some(Recorded { record, .. }) = Recorded::read(store)?
         && record.phase != Phase::Finished
@@ -151,7 +153,14 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
             ),
         ));
     }
+    if let Some(worker) = store.at_work(name)?.first() {
+        let detail = format!("{} is embedding {} of its items", worker.worker, worker.items);
+        return Err(Error::conflict(format!("space {name:?} is being filled"), detail)
+            .advise(Remedy::AwaitOtherProcess));
+    }
     let counts = store.counts(name)?;
+    // An adapter that was fitted on these vectors is none of whatever comes under this name next.
+    fitting::forget(store, name)?;
     store.drop_space(name)?;
     Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
 }

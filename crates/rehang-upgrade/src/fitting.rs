@@ -47,7 +47,15 @@ fn document(new: &str) -> String {
 
 /// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there is none.
 pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
-    Ok(store.document(&document(new))?.map(|(_, fingerprint)| fingerprint))
+    Ok(store.document(&document(new))?.map(|(_, fingerprint)| fingerprint).filter(|it| !it.is_empty()))
+}
+
+/// Forgets it: what it was fitted on is given up.
+pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
+    match store.document(&document(new))? {
+        Some((version, _)) => store.set_document(&document(new), Some(version), "").map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Where an adapter lies in the folder of its upgrade.
@@ -189,13 +197,14 @@ impl QueryFiles {
     }
 }
 
-/// Whether the queries of a file are those whose vectors the folder of an upgrade holds.
+/// Whether the queries of a file are those whose vectors by both models the folder of an upgrade holds.
 ///
 /// # Errors
 ///
 /// I/O errors of the file; corrupt where a line is no query.
-pub(crate) fn has_queries(path: &Path, folder: &Path) -> Result<bool> {
-    Ok(QueryFiles::of(folder).are_of(&read_queries(path)?))
+pub(crate) fn has_queries(path: &Path, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
+    let (queries, kept) = (read_queries(path)?, QueryFiles::of(folder));
+    Ok(kept.are_of(&queries) && kept.vectors(old, new).is_some())
 }
 
 /// Whether an adapter was fitted by the queries that the folder of its upgrade holds, or it holds none.

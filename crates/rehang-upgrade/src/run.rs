@@ -95,7 +95,7 @@ pub struct Summary {
     pub done: Tally,
     /// Items of the gallery.
     pub items: u64,
-    /// Native items of the gallery, by the loop's own count.
+    /// Native items of the gallery, at the end.
     pub native: u64,
     /// Items that were caught up with on the way.
     pub caught_up: u64,

@@ -20,7 +20,7 @@ use crate::fitting::{
 };
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
-use crate::identity::put_back;
+use crate::identity::{expect_same_encoder, put_back};
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
@@ -185,7 +185,8 @@ impl Upgrade {
         let configuration = &self.configuration;
         configuration.expect_encoders(encoder.is_none(), files.queries.is_some())?;
         // A mistake in it is found before anything is paid for.
-        files.queries.map(|path| fitting::has_queries(path, &configuration.folder())).transpose()?;
+        let has_queries = |path| fitting::has_queries(path, self.spaces(), &configuration.folder());
+        let queries_are_new = files.queries.map(has_queries).transpose()? == Some(false);
         let space = self.new_space()?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -199,6 +200,7 @@ impl Upgrade {
         let limits = Limits { until: Until::All, ..configuration.limits_of(&asked.run, encoder)? };
         let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
         let mut items = FIRST_SAMPLE.min(asked.items);
+        let mut is_compared = false;
         let mut enough = loop {
             let setup = BackfillSetup {
                 store: self.store(),
@@ -214,6 +216,7 @@ impl Upgrade {
             let embedded = summary.as_ref().map_or(0, |summary| summary.done.native);
             let ending = summary.as_ref().map_or(Ending::NothingLeft, |summary| summary.ending);
             if let Some(summary) = summary {
+                is_compared = true;
                 done.native += summary.done.native;
                 done.failed += summary.done.failed;
                 encoder_said = encoder_said.or(summary.encoder_said);
@@ -250,6 +253,14 @@ impl Upgrade {
         }
         // A budget or a stop that ended the sample holds for the queries too.
         let queries = files.queries.filter(|_| !matches!(enough, Enough::Ended(_)));
+        if queries.is_some() && queries_are_new && !is_compared {
+            // No backfill has compared them.
+            let record = Recorded::expect(self.store())?.record;
+            let told = spending::share(self.store(), &record, encoder, encoder.spent())?;
+            let same = expect_same_encoder(self.store(), &space.name, encoder);
+            spending::share(self.store(), &record, encoder, told)?;
+            same?;
+        }
         let mut spent = encoder.spent();
         let embedded = queries.map(|path| self.embed_queries(path, &space, &mut spent, observer)).transpose();
         let queries = match embedded {
@@ -264,6 +275,13 @@ impl Upgrade {
             }
             embedded => embedded?,
         };
+        if queries.is_some() && queries_are_new && configuration.names_adapter() {
+            // A report that other queries made, or items, says nothing of these.
+            let made = fitting::report_file(&configuration.folder(), &self.planned()?.adapter.fingerprint()?);
+            if made.exists() {
+                fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
+            }
+        }
         let (queries, left_out) = queries.unzip();
         Ok(PairsDrawn {
             steps,

@@ -171,7 +171,7 @@ pub struct Plan {
     pub to_embed: u64,
     /// Items that have no source: they stay adapted.
     pub without_source: u64,
-    /// Bytes that these vectors take.
+    /// Bytes that the vectors of `to_adapt` take.
     pub bytes: u64,
     /// Whether no adapter is known, so that old vectors are put into the new space as they are.
     pub as_they_are: bool,

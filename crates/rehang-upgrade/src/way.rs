@@ -235,7 +235,10 @@ impl Upgrade {
                 return Ok(Next::Step(Step::Fit));
             }
             if forecast.is_none() {
-                return Ok(Next::Step(if drawn || is_fitted { Step::Report } else { Step::Pairs }));
+                let is_enough = || -> Result<bool> {
+                    Ok(is_fitted && DrawnPairs::read(store, old, new, PAIRS_MAX)?.may_be_reported())
+                };
+                return Ok(Next::Step(if drawn || is_enough()? { Step::Report } else { Step::Pairs }));
             }
         }
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
@@ -286,10 +289,9 @@ impl Upgrade {
         mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
     ) -> Result<Halt> {
         let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
-        let mut anew = self.anew(asked, files)?;
+        let mut anew = Vec::from_iter(self.anew(asked, files)?);
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
-            self.configuration().expect_encoders(encoder.is_none(), files.queries.is_some())?;
             let examination = examine(&self.configuration().gallery, Some(self.configuration()), false)?;
             tell(&Taken::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
@@ -314,11 +316,18 @@ impl Upgrade {
                 Step::Pairs => {
                     let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, files, encoder, progress)?;
                     tell(&Taken::Pairs(&pairs))?;
-                    embedded += pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+                    let now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
+                    embedded += now;
                     if let Enough::Ended(ending) = pairs.enough {
                         return Ok(Halt::Ended { ending });
                     }
                     drawn = true;
+                    let configuration = self.configuration();
+                    let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
+                    // A map that is there was fitted on fewer.
+                    if now > 0 && is_fitted && !configuration.names_adapter() {
+                        anew.push(Step::Fit);
+                    }
                 }
                 Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
                 Step::Report => {
@@ -363,24 +372,29 @@ impl Upgrade {
         }
     }
 
-    /// The steps that are behind this upgrade and have to be taken again, the last one first: before its start, where other queries are
-    /// given than those that the map was chosen by, or another method is asked for than it is of.
-    fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Vec<Step>> {
+    /// The step that is behind this upgrade and has to be taken again, if one has: before its start, pairs where other queries are given
+    /// than those that the map was chosen by, and a fit where another method is asked for than it is of. What follows from either is
+    /// [next](Upgrade::next) after it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned); those of the store.
+    pub fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
         let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
         if !is_sampling || !configuration.has_adapter(store)? {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let is_named = configuration.names_adapter();
-        let has_queries = |path| fitting::has_queries(path, &configuration.folder());
+        let spaces = (&configuration.old, &configuration.new);
+        let has_queries = |path| fitting::has_queries(path, spaces, &configuration.folder());
         if files.queries.map(has_queries).transpose()? == Some(false) {
-            // A map that was fitted is fitted again by them.
-            return Ok(if is_named { vec![Step::Report, Step::Pairs] } else { vec![Step::Pairs] });
+            return Ok(Some(Step::Pairs));
         }
         let method = &configuration.planned(store)?.adapter.training.method;
+        let is_named = configuration.names_adapter();
         let is_other = !is_named && asked.method != Method::Auto && asked.method.name() != method;
-        Ok(if is_other { vec![Step::Fit] } else { Vec::new() })
+        Ok(is_other.then_some(Step::Fit))
     }
 
     /// The share of native items from which on the switch is worth it.

@@ -165,8 +165,8 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
         Halt::Finished => ("The upgrade is finished.\n".into(), true),
         Halt::Ill => ("The gallery needs attention first.\n".into(), false),
         Halt::TooFewPairs => (
-            "Too few pairs are held out to say what the upgrade would buy, so nothing is switched. `rehang upgrade start` goes on by \
-             hand.\n"
+            "Too few pairs are held out to say what the upgrade would buy, so nothing is switched. More `--items` draw more, where the \
+             gallery has them; `rehang upgrade start` goes on by hand.\n"
                 .into(),
             false,
         ),
@@ -204,10 +204,10 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
 
 /// What is left to do, as commands.
 fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
-    let next = upgrade.next(asked, false)?;
-    let step = match next {
-        Next::Step(step) => step,
-        Next::Halt(halt) => {
+    let files = PairsFiles { folder: None, queries: arguments.sample.queries.as_deref() };
+    let step = match (upgrade.anew(asked, &files)?, upgrade.next(asked, false)?) {
+        (Some(step), _) | (None, Next::Step(step)) => step,
+        (None, Next::Halt(halt)) => {
             let (text, is_done) = halt_text(halt, upgrade)?;
             return Outcome::done_if(is_done).print(json, &json!({ "commands": [], "halt": halt }), &text);
         }
@@ -363,7 +363,7 @@ fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
         plan.to_adapt,
         if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
         bytes(plan.bytes),
-        if plan.as_they_are { WITHOUT_ADAPTER } else { "" },
+        if plan.as_they_are && plan.to_adapt > 0 { WITHOUT_ADAPTER } else { "" },
         plan.to_embed,
         upgrade.configuration().order.policy,
     );
