@@ -252,7 +252,7 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
     assert_eq!((texts_of("first"), texts_of("second")), (60 + BATCH, 300 + 61), "nothing is embedded twice");
-    // A longer log costs what is new in it, and the map is chosen by it, whoever has embedded it.
+    // A longer log costs what is new in it. `auto` has the map chosen by it, also where `pairs` has embedded it.
     place.write_bytes("queries.jsonl", (log.clone() + "{\"text\": \"row:561\"}\n").as_bytes());
     let longer = place.json(&[&["upgrade", "pairs"], &asked[..]].concat());
     assert_eq!(longer["queries"], 62);

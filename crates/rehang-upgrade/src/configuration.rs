@@ -572,14 +572,21 @@ fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(parameter: &str, va
     if value == T::from(0) { Err(Error::option(parameter, value, "1 or more")) } else { Ok(value) }
 }
 
+fn is_rate(rate: f64) -> bool {
+    rate > 0.0 && rate.is_finite()
+}
+
+fn is_share(share: f64) -> bool {
+    (0.0..=1.0).contains(&share)
+}
+
 fn expect_rate(rate: f64) -> Result<f64> {
-    let is_rate = rate > 0.0 && rate.is_finite();
-    if is_rate { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
+    if is_rate(rate) { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
 }
 
 fn expect_until(until: Until) -> Result<Until> {
     match until {
-        Until::Fraction(share) if !(0.0..=1.0).contains(&share) => {
+        Until::Fraction(share) if !is_share(share) => {
             Err(Error::option("until", share, "a share of the gallery from 0 to 1"))
         }
         until => Ok(until),
@@ -602,7 +609,7 @@ pub fn parse_rate(parameter: &str, text: &str) -> Result<f64> {
         "h" => 3600.0,
         _ => return Err(wrong()),
     };
-    if number > 0.0 && number.is_finite() { Ok(number / seconds) } else { Err(wrong()) }
+    if is_rate(number) { Ok(number / seconds) } else { Err(wrong()) }
 }
 
 /// `all`, a share such as `0.3`, or `30%`.
@@ -619,7 +626,7 @@ pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
         Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
         None => text.parse().map_err(|_| wrong())?,
     };
-    if (0.0..=1.0).contains(&share) { Ok(Until::Fraction(share)) } else { Err(wrong()) }
+    if is_share(share) { Ok(Until::Fraction(share)) } else { Err(wrong()) }
 }
 
 #[cfg(test)]

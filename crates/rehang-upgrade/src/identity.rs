@@ -5,13 +5,14 @@
 //! vectors differ.
 
 use rehang::{Error, Provenance, Remedy, Result, squared_distance};
-use rehang_encode::{Encoder, Input};
+use rehang_encode::{Encoder, Input, Spent};
 use rehang_store::{Ledger, Scan, Select, Store};
 
 use crate::fill::Filler;
 use crate::observe::{Observation, Observer, expect_going};
-use crate::record::{Phase, Recorded};
+use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::run::{encode, input_of};
+use crate::spending;
 use crate::verbs::{Setup, expect_adapter, expect_upgrade, upgrade_of};
 
 /// Native items that are embedded again.
@@ -35,7 +36,7 @@ fn document(space: &str) -> String {
 ///
 /// A conflict that names an item; what the store and the encoder say. A budget that is spent is no error here: nothing can be embedded
 /// then.
-pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
+fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
     let (name, fingerprint) = (document(space), encoder.fingerprint()?.unwrap_or_default());
     let kept = store.document(&name)?;
     let is_kept = kept.as_ref().is_some_and(|(_, kept)| *kept == fingerprint);
@@ -84,6 +85,25 @@ pub(crate) fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn 
         Err(error) if error.is_changed_meanwhile() => expect_same_encoder(store, space, encoder),
         outcome => outcome.map(drop),
     }
+}
+
+/// As [`expect_same_encoder`] of the new space of an upgrade. What the comparison costs is the upgrade's, also where it fails, and within the
+/// budget of all. Gives what the store was told of the encoder before: the caller tells it of the rest.
+///
+/// # Errors
+///
+/// As [`expect_same_encoder`] and [`spending::share`].
+pub(crate) fn expect_same_on_account(
+    store: &dyn Store,
+    record: &UpgradeRecord,
+    encoder: &dyn Encoder,
+) -> Result<Spent> {
+    let told = spending::share(store, record, encoder, encoder.spent())?;
+    expect_same_encoder(store, &record.new.name, encoder).or_else(|error| {
+        spending::share(store, record, encoder, told)?;
+        Err(error)
+    })?;
+    Ok(told)
 }
 
 /// Puts the native vectors of items with a source back to adapted ones, each with its place in the order, so that the next backfill embeds

@@ -21,7 +21,7 @@ use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, sigma_health};
-use crate::identity::expect_same_encoder;
+use crate::identity::expect_same_on_account;
 use crate::observe::{Observation, Observer, prepare_index};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
@@ -167,12 +167,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
-    // What the comparison with the natives costs is this run's too, and within the budget of all.
-    let told = spending::share(setup.store, &record, setup.encoder, setup.encoder.spent())?;
-    expect_same_encoder(setup.store, &record.new.name, setup.encoder).or_else(|error| {
-        spending::share(setup.store, &record, setup.encoder, told)?;
-        Err(error)
-    })?;
+    let told = expect_same_on_account(setup.store, &record, setup.encoder)?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let (jobs, to_do) = channel::<Job>();

@@ -20,7 +20,7 @@ use crate::fitting::{
 };
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
-use crate::identity::{expect_same_encoder, put_back};
+use crate::identity::{expect_same_on_account, put_back};
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
 use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
@@ -232,7 +232,7 @@ impl Upgrade {
             let learned = if went_on { None } else { pairs.learned(old, &space, &Progress::default())? };
             let next = learned.as_ref().map(|learned| learned.next);
             steps.push(PairsStep { items, pairs: pairs.len(), embedded, learned });
-            let is_drawn = sample::waiting(self.store(), &space.name, items)? == 0;
+            let is_drawn = !is_waited_for || sample::waiting(self.store(), &space.name, items)? == 0;
             if !is_drawn && ending != Ending::NothingLeft {
                 break Enough::Ended(ending);
             }
@@ -256,10 +256,8 @@ impl Upgrade {
         if queries.is_some() && queries_are_new && !is_compared {
             // No backfill has compared them.
             let record = Recorded::expect(self.store())?.record;
-            let told = spending::share(self.store(), &record, encoder, encoder.spent())?;
-            let same = expect_same_encoder(self.store(), &space.name, encoder);
+            let told = expect_same_on_account(self.store(), &record, encoder)?;
             spending::share(self.store(), &record, encoder, told)?;
-            same?;
         }
         let mut spent = encoder.spent();
         let embedded = queries.map(|path| self.embed_queries(path, &space, &mut spent, observer)).transpose();

@@ -289,7 +289,7 @@ impl Upgrade {
         mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
     ) -> Result<Halt> {
         let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
-        let mut anew = Vec::from_iter(self.anew(asked, files)?);
+        let mut anew = self.anew(asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
             let examination = examine(&self.configuration().gallery, Some(self.configuration()), false)?;
@@ -301,9 +301,10 @@ impl Upgrade {
         loop {
             let budget = asked.run.budget.map(|all| all.saturating_sub(embedded));
             let run = RunOptions { budget, ..asked.run };
-            let step = match (anew.pop(), self.next(asked, drawn)?) {
-                (Some(step), _) | (None, Next::Step(step)) => step,
-                (None, Next::Halt(halt)) => return Ok(halt),
+            let next = anew.take().map_or_else(|| self.next(asked, drawn), |step| Ok(Next::Step(step)))?;
+            let step = match next {
+                Next::Step(step) => step,
+                Next::Halt(halt) => return Ok(halt),
             };
             if step == Step::Start && !is_planned {
                 tell(&Taken::Plan(&self.plan(0)?))?;
@@ -326,7 +327,7 @@ impl Upgrade {
                     let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
                     // A map that is there was fitted on fewer.
                     if now > 0 && is_fitted && !configuration.names_adapter() {
-                        anew.push(Step::Fit);
+                        anew = Some(Step::Fit);
                     }
                 }
                 Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,

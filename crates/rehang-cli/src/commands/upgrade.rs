@@ -205,9 +205,10 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
 /// What is left to do, as commands.
 fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
     let files = PairsFiles { folder: None, queries: arguments.sample.queries.as_deref() };
-    let step = match (upgrade.anew(asked, &files)?, upgrade.next(asked, false)?) {
-        (Some(step), _) | (None, Next::Step(step)) => step,
-        (None, Next::Halt(halt)) => {
+    let anew = upgrade.anew(asked, &files)?.map(Next::Step);
+    let step = match anew.map_or_else(|| upgrade.next(asked, false), Ok)? {
+        Next::Step(step) => step,
+        Next::Halt(halt) => {
             let (text, is_done) = halt_text(halt, upgrade)?;
             return Outcome::done_if(is_done).print(json, &json!({ "commands": [], "halt": halt }), &text);
         }
