@@ -261,11 +261,23 @@ fn a_status_lists_what_cannot_come_home() {
     let status = doubtful();
     assert_eq!(listed(&status, "items_without_source"), without_source);
     assert_eq!(listed(&status, "items_without_vector"), ["bare"]);
+    // After a rollback it is those of the old space that no search finds.
+    let (_, out, _) = code(&place, &upgrade("rollback", &[]));
+    assert!(out.contains("2 items have no old vector") && out.contains("status --json"), "{out}");
+    let status = doubtful();
+    assert_eq!(listed(&status, "items_without_old_vector"), ["bare", "blind"]);
+    assert_eq!(status["without_old_vector"], 2);
+    let (_, text, _) = code(&place, &upgrade("status", &[]));
+    assert!(text.contains("until the application writes one:\n    bare\n    blind\n"), "{text}");
+    code(&place, &upgrade("switch", &[]));
+    let (_, text, _) = code(&place, &upgrade("status", &[]));
+    assert!(!text.contains("until the application"), "{text}");
     place.json(&["gallery", "delete", "--gallery", "G.db", "bare"]);
     place.json(&upgrade("finish", &[]));
     let status = doubtful();
     assert_eq!(listed(&status, "items_without_source").len(), 40);
     assert!(listed(&status, "items_without_vector").is_empty());
+    assert!(listed(&status, "items_without_old_vector").is_empty());
     assert_eq!((status["lag"].as_u64(), status["without_vector"].as_u64()), (Some(0), Some(0)));
 }
 
@@ -753,12 +765,30 @@ fn a_doctor_checks_the_configuration_too() {
     // Of another gallery, and one that could not begin.
     says(&config("path = \"G.db\" => path = \"H.db\""), &["checked.toml", "H.db", "G.db"]);
     says(&config("name = \"resnet\" => name = \"vgg\""), &["vgg", "resnet"]);
+    // Encoders that do not open, or make vectors of another width.
+    says(
+        &config("vectors = \"new.npy\" => vectors = \"none.npy\""),
+        &["checked.toml", "[encoder]", "none.npy"],
+    );
+    says(&config("vectors = \"new.npy\" => vectors = \"old.npy\""), &["[encoder]", "4", "6"]);
+    let table = "[old.encoder]\nkind = \"table\"\nvectors = \"old.npy\"\n";
+    says(&(good.clone() + table), &["[old.encoder]", "no query"]);
     assert!(findings(&good).is_empty() && findings(&other).is_empty());
     // While an upgrade is live it has to be that one, and afterwards any that could begin.
     place.json(&upgrade("start", &[]));
     assert!(findings(&good).is_empty());
     says(&other, &["another adapter", "`rehang upgrade start`"]);
     says(&config("name = \"clip\" => name = \"third\""), &["another upgrade"]);
+    // The encoder's fingerprint is another one than that of the natives: the run decides by their vectors.
+    place.json(&upgrade("run", &["--budget", "3"]));
+    place.write_matrix(
+        "renewed.npy",
+        &Matrix::from_fn(ITEMS - 2, D_NEW, |row, column| native(row, column) + 1.0),
+    );
+    place
+        .write_bytes("checked.toml", config("vectors = \"new.npy\" => vectors = \"renewed.npy\"").as_bytes());
+    let (_, out, _) = code(&place, &["doctor", "--config", "checked.toml"]);
+    assert!(out.contains("· checked.toml: [encoder] is not the one that made"), "{out}");
     place.json(&upgrade("rollback", &[]));
     assert!(findings(&other).is_empty());
     place.json(&upgrade("switch", &[]));

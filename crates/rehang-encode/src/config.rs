@@ -107,13 +107,12 @@ impl EncoderConfig {
 /// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
 /// an endpoint is asked with the first batch.
 pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
-    let encoder: Result<Box<dyn Encoder>> = match config {
-        EncoderConfig::Table(config) => Table::open(config, space, base).map(|it| Box::new(it) as _),
-        EncoderConfig::Command(config) => Command::open(config, space, base).map(|it| Box::new(it) as _),
-        EncoderConfig::Http(config) => Http::open(config, space).map(|it| Box::new(it) as _),
-        EncoderConfig::Onnx(config) => Onnx::open(config, space, base).map(|it| Box::new(it) as _),
-    };
-    encoder.map_err(|error| error.context("[encoder]"))
+    Ok(match config {
+        EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),
+        EncoderConfig::Command(config) => Box::new(Command::open(config, space, base)?),
+        EncoderConfig::Http(config) => Box::new(Http::open(config, space)?),
+        EncoderConfig::Onnx(config) => Box::new(Onnx::open(config, space, base)?),
+    })
 }
 
 /// A path of the configuration, seen from the folder of its file.

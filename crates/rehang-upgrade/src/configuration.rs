@@ -465,6 +465,11 @@ impl Configuration {
         Ok(())
     }
 
+    /// Whether the configuration has the encoder of a space's model.
+    pub(crate) fn has_encoder(&self, space: &Space) -> bool {
+        self.encoder_of(&space.name, "").is_ok()
+    }
+
     /// The table of a space's model.
     fn encoder_of(&self, space: &str, needed_by: &str) -> Result<&EncoderConfig> {
         let (table, config) = match space {

@@ -2,10 +2,11 @@
 
 use rehang::finding::{Finding, Severity};
 use rehang::{Provenance, Remedy, Result};
-use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store};
+use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
+use crate::identity::is_another;
 use crate::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::verbs::{expect_same, plan, status};
@@ -53,7 +54,7 @@ pub struct SpaceIndex {
 }
 
 /// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
-/// one that could begin. With `repair`, indexes are made again whose recall@10 is below 0.95, or that have more than 1.5
+/// one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are made again whose recall@10 is below 0.95, or that have more than 1.5
 /// times the bytes a vector that they had when they were made.
 ///
 /// # Errors
@@ -218,13 +219,22 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
+    let mut findings = match examine_encoders(configuration, store, record) {
+        Ok(found) => found,
+        // It names the file.
+        Err(error) => vec![problem("configuration", error.to_string())],
+    };
     match configuration.has_adapter(store) {
         Ok(true) => {}
         Ok(false) => {
             let text = format!("{name}: there is no adapter yet");
-            return vec![note("configuration", text).next(Remedy::DrawPairs)];
+            findings.push(note("configuration", text).next(Remedy::DrawPairs));
+            return findings;
         }
-        Err(error) => return vec![finding(error.to_string())],
+        Err(error) => {
+            findings.push(finding(error.to_string()));
+            return findings;
+        }
     }
     let without_adapter = || {
         let text = format!(
@@ -248,12 +258,45 @@ fn examine_configuration(
         }
     });
     match checked {
-        Ok(findings) => findings,
+        Ok(found) => findings.extend(found),
         Err(mut error) => {
             let next = error.take_remedy();
-            vec![Finding { next, ..finding(error.to_string()) }]
+            findings.push(Finding { next, ..finding(error.to_string()) });
         }
     }
+    findings
+}
+
+/// Whether the encoders that a configuration has open, for the spaces that they are to fill or to search. Nothing is embedded.
+fn examine_encoders(
+    configuration: &Configuration,
+    store: &dyn Store,
+    record: Option<&UpgradeRecord>,
+) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let is_finished = record.is_some_and(|record| record.phase == Phase::Finished);
+    for (space, is_new) in [(&configuration.new, true), (&configuration.old, false)] {
+        // No search goes to the old space any more.
+        if !configuration.has_encoder(space) || (is_finished && !is_new) {
+            continue;
+        }
+        let space = find_space(store, &space.name)?.map_or_else(|| space.clone(), |record| record.space);
+        if !is_new {
+            configuration.open_query_encoder(&space)?;
+            continue;
+        }
+        let encoder = configuration.open_encoder(&space)?;
+        if is_another(store, &space.name, &*encoder)? {
+            let text = format!(
+                "{}: [encoder] is not the one that made the native vectors of {:?}, by its fingerprint; before it embeds, some \
+                 of these are embedded again and compared",
+                configuration.path.display(),
+                space.name
+            );
+            findings.push(note("configuration", text));
+        }
+    }
+    Ok(findings)
 }
 
 /// How the search index of a space is, in one sentence.

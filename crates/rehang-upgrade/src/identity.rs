@@ -30,6 +30,18 @@ fn document(space: &str) -> String {
     format!("encoder of {space}")
 }
 
+/// Whether another encoder than this one filled the space last, as far as fingerprints tell. Embeds nothing.
+///
+/// # Errors
+///
+/// What the store and the encoder say.
+pub(crate) fn is_another(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<bool> {
+    let Some((_, kept)) = store.document(&document(space))?.filter(|(_, kept)| !kept.is_empty()) else {
+        return Ok(false);
+    };
+    Ok(encoder.fingerprint()?.is_some_and(|fingerprint| fingerprint != kept))
+}
+
 /// Fails where natives of the space are of another encoder than this one, and remembers this one otherwise.
 ///
 /// # Errors

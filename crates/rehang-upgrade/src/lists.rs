@@ -14,6 +14,9 @@ pub enum Left {
     WithoutSource,
     /// Without a vector in the new space and without an old one to adapt: no search finds them until they are embedded.
     WithoutVector,
+    /// Without an old vector: no search finds them where the old space serves, until the application writes one. None once that space is
+    /// gone.
+    WithoutOldVector,
 }
 
 /// A page of ids in the order of keys, at most `limit`, after a key; and where the next page begins, `None` at the end.
@@ -28,18 +31,18 @@ pub fn left(
     limit: usize,
 ) -> Result<(Vec<String>, Option<ItemKey>)> {
     let record = Recorded::expect(store)?.record;
-    let new = &record.new.name;
-    if limit == 0 || find_space(store, new)?.is_none() {
+    let (space, select) = match what {
+        Left::WithoutSource => (&record.new.name, Select::WithoutSource),
+        Left::WithoutVector => (&record.new.name, Select::Lacking),
+        Left::WithoutOldVector => (&record.old.name, Select::Lacking),
+    };
+    if limit == 0 || find_space(store, space)?.is_none() {
         return Ok((Vec::new(), None));
     }
-    let select = match what {
-        Left::WithoutSource => Select::WithoutSource,
-        Left::WithoutVector => Select::Lacking,
-    };
     let has_old = find_space(store, &record.old.name)?.is_some();
     let (mut ids, mut after) = (Vec::new(), after);
     loop {
-        let records = store.scan(&Scan::new(new, select.clone(), limit).after(after))?;
+        let records = store.scan(&Scan::new(space, select.clone(), limit).after(after))?;
         let is_whole = records.len() == limit;
         let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
         // What has an old vector only waits to be adapted.

@@ -629,6 +629,16 @@ fn lists_text(store: &dyn Store, status: &Status) -> Result<String> {
             status.without_vector,
             "without any vector; no search finds them until they are embedded",
         ),
+        (
+            Left::WithoutOldVector,
+            // Before and after it, another model serves or the application knows of no other.
+            if matches!(status.phase, Phase::RolledBack | Phase::Abandoned) {
+                status.without_old_vector
+            } else {
+                0
+            },
+            "without an old vector; no search finds them until the application writes one",
+        ),
     ] {
         if count == 0 {
             continue;
@@ -660,6 +670,7 @@ struct WithLists<'a> {
     stands: &'a Stands<'a>,
     items_without_source: Ids<'a>,
     items_without_vector: Ids<'a>,
+    items_without_old_vector: Ids<'a>,
 }
 
 /// Ids that are read while they are written.
@@ -691,6 +702,7 @@ fn print_with_lists(store: &dyn Store, stands: &Stands<'_>) -> Result<()> {
         stands,
         items_without_source: ids(Left::WithoutSource),
         items_without_vector: ids(Left::WithoutVector),
+        items_without_old_vector: ids(Left::WithoutOldVector),
     };
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     let outcome = serde_json::to_writer(&mut stdout, &whole)
@@ -823,7 +835,8 @@ fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
     );
     if back.without_old_vector > 0 {
         text += &format!(
-            "{} items have no old vector (they were written since the switch) and are not found until one is written: {} …\n",
+            "{} items have no old vector (they were written since the switch) and are not found until the application writes one \
+             (`rehang upgrade status --json` lists all): {} …\n",
             back.without_old_vector,
             back.examples.join(", ")
         );
