@@ -352,13 +352,7 @@ fn a_switch_makes_the_index_that_an_earlier_process_left_unmade() {
 #[test]
 fn what_has_no_old_vector_is_native_and_no_pair() {
     let place = place(&Made::of(300));
-    let lacking = |row: usize| ItemWrite {
-        id: format!("i{row}"),
-        source: Some(format!("row:{row}")),
-        label: None,
-        payload: Value::Null,
-        vectors: Vec::new(),
-    };
+    let lacking = |row: usize| ItemWrite::new(format!("i{row}"), Some(format!("row:{row}")), Vec::new());
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     store.put(&(300..600).map(lacking).collect::<Vec<_>>()).unwrap();
     place.write_matrix("new.npy", &read("new.npy").select(&(0..600).collect::<Vec<_>>()));

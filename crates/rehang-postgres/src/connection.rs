@@ -11,9 +11,9 @@ use postgres::error::SqlState;
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Row, Statement};
 use rehang::{Error, ErrorKind, Result};
+use rehang_store::clock;
 
 use crate::address::Address;
-use crate::clock;
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,7 +4,6 @@
 //! any number of workers on any number of machines may come and go.
 
 mod address;
-mod clock;
 mod connection;
 mod doctor;
 mod items;

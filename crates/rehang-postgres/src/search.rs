@@ -5,9 +5,8 @@ use std::time::Duration;
 use pgvector::Vector;
 use postgres::types::ToSql;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result};
-use rehang_store::{Filter, Found, IndexHealth, IndexKind, check};
+use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, clock, share_found};
 
-use crate::clock;
 use crate::connection::{Connection, Mode, Step};
 use crate::items::{key, limit as row_limit};
 use crate::schema::{self, SpaceRow, operator};
@@ -357,14 +356,7 @@ pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Re
         let everything = Filter::default();
         let exact = search_in(connection, inner, &row, &queries, k, &everything, true)?;
         let found = search_in(connection, inner, &row, &queries, k, &everything, false)?;
-        let (mut hits, mut all) = (0, 0);
-        for (exact, found) in exact.iter().zip(&found) {
-            // Among equally near ones any will do.
-            let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
-            hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
-            all += exact.len();
-        }
-        Ok(if all == 0 { 1.0 } else { hits as f64 / all as f64 })
+        Ok(share_found(exact.iter().zip(&found)))
     })
 }
 

@@ -5,11 +5,10 @@ use std::time::Duration;
 use postgres::Row;
 use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
 use rehang_store::check::{
-    another_serves, document_changed, epoch_began, new_space, no_such_space, same_space, serving_space_stays,
+    another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
-use rehang_store::{Document, Epoch, SpaceRecord};
+use rehang_store::{Document, Epoch, SpaceRecord, clock};
 
-use crate::clock;
 use crate::connection::{Connection, Mode, Step};
 use crate::schema::{self, SpaceRow};
 use crate::serving;
@@ -67,8 +66,8 @@ fn find_locked(connection: &mut Connection, inner: &Inner, name: &str, lock: &st
         return read(&row);
     }
     let spaces = all(connection, inner.number)?;
-    let names: Vec<&str> = spaces.iter().map(|space| space.record.space.name.as_str()).collect();
-    Err(no_such_space(name, &inner.name(), &names).into())
+    let names = spaces.iter().map(|space| space.record.space.name.as_str());
+    Err(no_such_space(name, &inner.name(), names).into())
 }
 
 pub(crate) fn records(inner: &Inner) -> Result<Vec<SpaceRecord>> {
@@ -374,9 +373,7 @@ pub(crate) fn advance(
 ) -> Result<u64> {
     inner.database.run(Mode::Write, |connection| {
         let row = find_locked(connection, inner, space, "FOR UPDATE")?;
-        if row.record.epoch != from {
-            return Err(epoch_began(space, from, row.record.epoch).into());
-        }
+        same_epoch(space, from, row.record.epoch)?;
         connection.execute("UPDATE rehang.space SET epoch = epoch + 1 WHERE number = $1", &[&row.number])?;
         set_document_in(connection, inner, document, expected, text)
     })
@@ -396,10 +393,7 @@ fn set_document_in(
         &[&inner.number, &name],
     )?;
     let version = there.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
-    if version != expected {
-        return Err(document_changed(name, expected, version).into());
-    }
-    let next = version.unwrap_or(0) + 1;
+    let next = next_version(name, expected, version)?;
     connection.execute(
         "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, $3, $4)
          ON CONFLICT (gallery, name) DO UPDATE SET version = EXCLUDED.version, text = EXCLUDED.text",

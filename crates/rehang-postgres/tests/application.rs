@@ -926,13 +926,7 @@ fn a_source_that_is_an_expression() {
     ] {
         let Some((mut application, looks)) = go_through(&form(expression)) else { return };
         assert!(looks["B"].source.as_deref().is_some_and(|source| source.starts_with('a')));
-        let write = ItemWrite {
-            id: "c".into(),
-            source: Some("x".into()),
-            label: None,
-            payload: json!(null),
-            vectors: Vec::new(),
-        };
+        let write = ItemWrite::new("c", Some("x".into()), Vec::new());
         assert!(application.store.put(&[write]).unwrap_err().to_string().contains("write the table itself"));
         application.sql("UPDATE t SET title = NULL, body = NULL WHERE id = 'B'");
         application.looks();
@@ -1146,13 +1140,7 @@ fn items_are_put_into_a_table_that_numbers_its_rows() {
             "CREATE TABLE notes (id bigint {identity} PRIMARY KEY, body text, topic text, embedding vector(2))"
         );
         let application = Application::new(server, &table, &options());
-        let write = |source: &str| ItemWrite {
-            id: "12".into(),
-            source: Some(source.into()),
-            label: None,
-            payload: json!(null),
-            vectors: Vec::new(),
-        };
+        let write = |source: &str| ItemWrite::new("12", Some(source.into()), Vec::new());
         application.store.put(&[write("a")]).unwrap();
         let first = application.looks();
         application.store.put(&[write("b")]).unwrap();

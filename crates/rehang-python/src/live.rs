@@ -161,7 +161,7 @@ impl Upgrade {
                 match encoders.iter().find(|(name, _)| *name == space.name) {
                     Some((_, callable)) => {
                         let callable = Python::attach(|py| callable.clone_ref(py));
-                        Ok(Arc::new(function(space, callable, &Calls { normalise, ..Calls::default() })))
+                        Ok(Arc::new(function(space, callable, BATCH, normalise, None)))
                     }
                     None => upgrade.configuration().open_query_encoder(space),
                 }
@@ -229,34 +229,28 @@ impl Upgrade {
         given: &Options<'_, '_>,
     ) -> PyResult<Function> {
         let space = py.detach(|| self.0.new_space()).map_err(|error| raised(py, &error))?;
-        let calls = Calls {
-            batch: given.get("batch")?.unwrap_or(Calls::default().batch),
-            normalise: given.get("normalise")?.unwrap_or_default(),
-            fingerprint: given.get("fingerprint")?,
-        };
+        let batch = given.get("batch")?.unwrap_or(BATCH);
+        let normalise = given.get("normalise")?.unwrap_or_default();
+        let fingerprint = given.get("fingerprint")?;
         // A new space that is not made yet is what the callable makes: of length 1 where it scales.
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
         let is_made = is_made.iter().any(|record| record.space.name == space.name);
-        let space = Space { normalised: if is_made { space.normalised } else { calls.normalise }, ..space };
-        Ok(function(&space, callable.clone().unbind(), &calls))
+        let space = Space { normalised: if is_made { space.normalised } else { normalise }, ..space };
+        Ok(function(&space, callable.clone().unbind(), batch, normalise, fingerprint))
     }
 }
 
-/// How a callable is called.
-struct Calls {
+/// Sources that a callable is given together, unless it says otherwise.
+const BATCH: usize = 64;
+
+/// An encoder that calls Python: sources in, rows out.
+fn function(
+    space: &Space,
+    callable: Py<PyAny>,
     batch: usize,
     normalise: bool,
     fingerprint: Option<String>,
-}
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self { batch: 64, normalise: false, fingerprint: None }
-    }
-}
-
-/// An encoder that calls Python: sources in, rows out.
-fn function(space: &Space, callable: Py<PyAny>, calls: &Calls) -> Function {
+) -> Function {
     let call = move |sources: &[&str]| -> Result<Matrix> {
         Python::attach(|py| -> PyResult<VectorSource> {
             let arrays = py.import("rehang._arrays")?;
@@ -271,7 +265,7 @@ fn function(space: &Space, callable: Py<PyAny>, calls: &Calls) -> Function {
         })
         .and_then(|rows| read_matrix(&rows))
     };
-    Function::new(space, calls.batch, calls.normalise, calls.fingerprint.clone(), call)
+    Function::new(space, batch, normalise, fingerprint, call)
 }
 
 /// The fields of a payload, given as JSON.
@@ -312,7 +306,6 @@ impl Verb {
                 asked: AutoOptions {
                     pairs: pairs_options(given)?,
                     method: method()?,
-                    run: run_options(given)?,
                     go: flag("yes")?,
                     merged: flag("merged")?,
                     switch_if: given.parsed("switch_if")?.unwrap_or_default(),

@@ -4,13 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
-use rehang_store::ItemKey;
+use rehang_store::{ItemKey, clock};
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
 
 use crate::address::QdrantAddress;
-use crate::clock;
 use crate::points::{Point, id_of};
 
 /// How long a call tries to reach a server that is away, as while it starts again.

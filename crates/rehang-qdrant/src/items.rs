@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rehang::{Error, Result};
-use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
+use rehang_store::{Item, ItemKey, ItemWrite, Revision, check, clock};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::client::{PAGE, PATIENCE, With};
-use crate::clock;
 use crate::collection::put_at;
 use crate::meta::{self, Meta, SpaceSlot};
 use crate::points::{

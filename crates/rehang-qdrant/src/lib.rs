@@ -5,7 +5,6 @@
 
 mod address;
 mod client;
-mod clock;
 mod collection;
 mod items;
 mod meta;
@@ -13,6 +12,7 @@ mod points;
 mod queue;
 mod search;
 mod store;
+mod tokens;
 mod vectors;
 
 pub use address::QdrantAddress;

@@ -7,13 +7,12 @@
 use std::collections::BTreeMap;
 
 use rehang::{Distance, Error, Provenance, Result};
-use rehang_store::{Document, SpaceRecord, check};
+use rehang_store::{Document, SpaceRecord, check, clock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::client::With;
-use crate::clock;
 use crate::points::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::store::Inner;
 
@@ -77,25 +76,21 @@ impl Meta {
     }
 
     pub(crate) fn find(&self, space: &str, whose: &str) -> Result<&SpaceSlot> {
-        self.spaces.iter().find(|there| there.record.space.name == space).ok_or_else(|| {
-            let names: Vec<&str> = self.spaces.iter().map(|there| there.record.space.name.as_str()).collect();
-            check::no_such_space(space, whose, &names)
-        })
+        let names = self.spaces.iter().map(|there| there.record.space.name.as_str());
+        let found = self.spaces.iter().find(|there| there.record.space.name == space);
+        found.ok_or_else(|| check::no_such_space(space, whose, names))
     }
 
     pub(crate) fn find_mut(&mut self, space: &str, whose: &str) -> Result<&mut SpaceSlot> {
         self.find(space, whose)?;
         let found = self.spaces.iter_mut().find(|there| there.record.space.name == space);
-        found.ok_or_else(|| check::no_such_space(space, whose, &[]))
+        found.ok_or_else(|| check::no_such_space(space, whose, std::iter::empty()))
     }
 
     /// Replaces a document whose version is the expected one.
     pub(crate) fn set_document(&mut self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
         let there = self.documents.get(name).map(|(version, _)| *version);
-        if there != expected {
-            return Err(check::document_changed(name, expected, there));
-        }
-        let version = there.unwrap_or(0) + 1;
+        let version = check::next_version(name, expected, there)?;
         self.documents.insert(name.to_owned(), (version, text.to_owned()));
         Ok(version)
     }
@@ -157,7 +152,12 @@ pub(crate) fn read(inner: &Inner) -> Result<Meta> {
     Ok(meta)
 }
 
-/// The same of any gallery.
+/// One space of it.
+pub(crate) fn space(inner: &Inner, space: &str) -> Result<SpaceSlot> {
+    read(inner)?.find(space, &inner.name()).cloned()
+}
+
+/// The same as [`read`] of any gallery.
 pub(crate) fn read_any(inner: &Inner) -> Result<Meta> {
     Ok(read_state::<Meta>(inner, META)?.state)
 }

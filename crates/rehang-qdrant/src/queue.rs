@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Among, AtWork, Band, Claimed, Drawn, ItemKey, Queue, Record, Revision, Sample, Scan, Select, shuffled,
+    Among, AtWork, Band, Claimed, Drawn, First, ItemKey, Queue, Record, Revision, Sample, Scan, Select, until,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -135,8 +135,7 @@ fn among(space: &SpaceSlot, among: Among) -> Value {
 
 /// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them.
 fn first(inner: &Inner, space: &SpaceSlot, of: Among, seed: u64, size: usize) -> Result<(Vec<ItemKey>, u64)> {
-    let mut kept: BTreeSet<(u64, ItemKey)> = BTreeSet::new();
-    let mut count = 0;
+    let mut first = First::new(seed, size);
     let filter = among(space, of);
     inner.client.each_page(
         inner.collection(),
@@ -145,18 +144,11 @@ fn first(inner: &Inner, space: &SpaceSlot, of: Among, seed: u64, size: usize) ->
         usize::MAX,
         &With::default(),
         &mut |points| {
-            for point in points {
-                count += 1;
-                // Positive numbers sort as their bits do.
-                kept.insert((shuffled(seed, point.key).to_bits(), point.key));
-                if kept.len() > size {
-                    kept.pop_last();
-                }
-            }
+            points.iter().for_each(|point| first.take(point.key));
             Ok(true)
         },
     )?;
-    Ok((kept.into_iter().map(|(_, key)| key).collect(), count))
+    Ok(first.keys())
 }
 
 pub(crate) fn sample(inner: &Inner, sample: &Sample) -> Result<Drawn> {
@@ -255,8 +247,7 @@ pub(crate) fn claim(
     limit: usize,
     lease: Duration,
 ) -> Result<Claimed> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     list(inner)?;
     loop {
         let now_ms = inner.clock.now_ms();
@@ -274,8 +265,7 @@ pub(crate) fn claim(
             return Ok(claimed);
         }
         let name = inner.tokens.next();
-        let until = now_ms.saturating_add(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
-        let until = until.min(i64::MAX as u64);
+        let until = until(now_ms, lease);
         let points: Vec<Value> = claimed
             .records
             .iter()
@@ -358,11 +348,9 @@ fn free_records(
 }
 
 pub(crate) fn renew(inner: &Inner, space: &str, worker: &str, lease: Duration) -> Result<u64> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     leases(inner, space)?;
-    let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-    let until = inner.clock.now_ms().saturating_add(millis).min(i64::MAX as u64);
+    let until = until(inner.clock.now_ms(), lease);
     let filter = || all_of(worker_filter(space, worker));
     let later = json!({"set_payload": {"payload": {"until": until}, "filter": filter()}});
     inner.client.change(&inner.ours, &[later])?;
@@ -370,8 +358,7 @@ pub(crate) fn renew(inner: &Inner, space: &str, worker: &str, lease: Duration) -
 }
 
 pub(crate) fn release(inner: &Inner, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     leases(inner, space)?;
     let mut conditions = worker_filter(space, worker);
     if let Some(keys) = keys {
@@ -383,8 +370,7 @@ pub(crate) fn release(inner: &Inner, space: &str, worker: &str, keys: Option<&[I
 }
 
 pub(crate) fn at_work(inner: &Inner, space: &str) -> Result<Vec<AtWork>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let now_ms = inner.clock.now_ms();
     let mut workers: BTreeMap<String, AtWork> = BTreeMap::new();
     for lease in leases(inner, space)?.into_values().filter(|lease| lease.until > now_ms) {

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use rehang::{Distance, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, check};
+use rehang_store::{Filter, Found, check, clock, share_found};
 use serde_json::{Value, json};
 
 use crate::client::With;
-use crate::clock;
 use crate::items::list;
 use crate::meta::{self, SpaceSlot};
 use crate::points::{Point, all_of, any_of, is};
@@ -25,8 +24,7 @@ pub(crate) fn search(
     k: usize,
     filter: &Filter,
 ) -> Result<Vec<Vec<Found>>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     check::queries(&space.record.space, queries)?;
     (0..queries.rows()).map(|row| search_one(inner, space, queries.row(row), k, filter, false)).collect()
 }
@@ -138,36 +136,31 @@ fn distance(space: &SpaceSlot, point: &Point) -> Option<f32> {
 }
 
 pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     if samples == 0 || k == 0 {
         return Ok(1.0);
     }
     let body = json!({"query": {"sample": "random"}, "limit": samples, "filter": space.present(), "with_vector": [space.vector]});
     let path = format!("/collections/{}/points/query", inner.collection());
     let mut answer = inner.client.ask("POST", &path, &body)?;
-    let (mut hits, mut all) = (0, 0);
+    let (mut all_exact, mut all_found) = (Vec::new(), Vec::new());
     for point in Point::list(answer["points"].take(), &inner.client.name())? {
         let Some(query) = point.vector(space) else { continue };
-        let exact = search_one(inner, space, query, k, &Filter::default(), true)?;
-        let found = search_one(inner, space, query, k, &Filter::default(), false)?;
-        // Among equally near ones any will do.
-        let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
-        hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
-        all += exact.len();
+        all_exact.push(search_one(inner, space, query, k, &Filter::default(), true)?);
+        all_found.push(search_one(inner, space, query, k, &Filter::default(), false)?);
     }
-    Ok(if all == 0 { 1.0 } else { hits as f64 / all as f64 })
+    Ok(share_found(all_exact.iter().zip(&all_found)))
 }
 
 pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
-    meta::read(inner)?.find(space, &inner.name())?;
+    meta::space(inner, space)?;
     // Green: no optimizer is at work, and none waits.
     Ok(inner.facts()?.is_green)
 }
 
 /// Waits for the server, which makes its indexes by itself.
 pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
-    meta::read(inner)?.find(space, &inner.name())?;
+    meta::space(inner, space)?;
     loop {
         let facts = inner.facts()?;
         if facts.is_green {

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use crate::address::QdrantAddress;
 use crate::client::{Client, With};
-use crate::clock::Tokens;
 use crate::collection::{self, CollectionOptions, Facts};
 use crate::meta::{self, Meta, SpaceSlot};
 use crate::points::{REVISION, TAG, all_of, is_empty, none_of};
+use crate::tokens::Tokens;
 use crate::{items, queue, search, vectors};
 
 /// Fields of ours that filters ask for, with the kind of their index.
@@ -426,9 +426,7 @@ fn advance(
     meta::change(inner, |meta| {
         let name = inner.name();
         let now = meta.find(space, &name)?.record.epoch;
-        if now != from {
-            return Err(check::epoch_began(space, from, now));
-        }
+        check::same_epoch(space, from, now)?;
         let version = meta.set_document(document, expected, text)?;
         meta.find_mut(space, &name)?.record.epoch = from.next();
         Ok(version)

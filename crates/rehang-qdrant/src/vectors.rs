@@ -18,13 +18,12 @@ use std::time::Duration;
 
 use rehang::{ErrorKind, Provenance, Result};
 use rehang_store::{
-    Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
+    Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check, clock,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::client::With;
-use crate::clock;
 use crate::items::{has_source, list, tagged};
 use crate::meta::{self, SpaceSlot};
 use crate::points::{Point, REVISION, TAG, all_of, any_of, has_id, id_of, is, is_empty, none_of, place_of};
@@ -42,15 +41,13 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const REASON_MAX: usize = 500;
 
 pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let found = tagged(inner, keys, &inner.tag([space]))?;
     Ok(keys.iter().map(|key| found.get(key)?.record(space, true, true)).collect())
 }
 
 pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let found = tagged(inner, keys, &inner.tag([]))?;
     // Vectors need not be read to know which points have them.
     let present = all_of([has_id(keys.iter().copied()), space.has_vector()]);
@@ -70,8 +67,7 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<Outcome>> {
-    let meta = meta::read(inner)?;
-    let there = meta.find(space, &inner.name())?;
+    let there = &meta::space(inner, space)?;
     for write in writes {
         check::vector_write(&there.record.space, epoch, write)?;
     }
@@ -96,7 +92,7 @@ pub(crate) fn write(
     queue::end_leases(inner, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
         // What came too late is what no write of the next plan has met; it takes the places of these.
-        let now = meta::read(inner)?.find(space, &inner.name())?.record.epoch;
+        let now = meta::space(inner, space)?.record.epoch;
         check::epoch(space, epoch, now)?;
     }
     Ok(outcomes)
@@ -332,8 +328,7 @@ pub(crate) fn set_priorities(
     epoch: Epoch,
     priorities: &[(ItemKey, Revision, Priority)],
 ) -> Result<usize> {
-    let meta = meta::read(inner)?;
-    let there = meta.find(space, &inner.name())?;
+    let there = &meta::space(inner, space)?;
     for (_, _, priority) in priorities {
         check::priority(Some(*priority))?;
     }
@@ -356,13 +351,12 @@ pub(crate) fn set_priorities(
         let ours = [has_id(some.iter().map(|(key, ..)| *key)), is(&there.path("a"), name)];
         changed += inner.client.count(inner.collection(), &all_of(ours))? as usize;
     }
-    check::epoch(space, epoch, meta::read(inner)?.find(space, &inner.name())?.record.epoch)?;
+    check::epoch(space, epoch, meta::space(inner, space)?.record.epoch)?;
     Ok(changed)
 }
 
 pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
-    let meta = meta::read(inner)?;
-    let there = meta.find(space, &inner.name())?;
+    let there = &meta::space(inner, space)?;
     check::epoch(space, epoch, there.record.epoch)?;
     let native = || vec![there.made_by(&[Provenance::Native]), has_source(true)];
     let found = inner.client.scroll(inner.collection(), &all_of(native()), None, limit, &With::default())?;
@@ -383,8 +377,7 @@ pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: us
 }
 
 pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     list(inner)?;
     let count = |filter: Value| inner.client.count(inner.collection(), &filter);
     let made_by = |provenance: Provenance| count(space.made_by(&[provenance]));
@@ -413,8 +406,7 @@ pub(crate) fn record_failures(
     space: &str,
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     for some in failures.chunks(TOGETHER) {
         let operations: Vec<Value> = some
             .iter()
@@ -443,8 +435,7 @@ pub(crate) fn failures(
     after: Option<ItemKey>,
     limit: usize,
 ) -> Result<Vec<Failure>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let failed = none_of([is_empty(&space.path("f"))]);
     let points = inner.client.scroll(inner.collection(), &failed, after, limit, &inner.tag([]))?;
     let failure = |point: Point| {
@@ -455,8 +446,7 @@ pub(crate) fn failures(
 }
 
 pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let failed = || none_of([is_empty(&space.path("f"))]);
     let count = inner.client.count(inner.collection(), &failed())?;
     inner.client.change(inner.collection(), &[set(space, &json!({"f": null}), &failed())])?;
@@ -464,8 +454,7 @@ pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
 }
 
 pub(crate) fn errors(inner: &Inner, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
-    let meta = meta::read(inner)?;
-    let space = meta.find(space, &inner.name())?;
+    let space = &meta::space(inner, space)?;
     let filter =
         json!({"must": [space.made_by(&[Provenance::Native])], "must_not": [is_empty(&space.path("v"))]});
     let path = space.path("t");

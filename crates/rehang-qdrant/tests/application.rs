@@ -540,13 +540,11 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
         })
         .collect();
     assert_eq!(store.write_vectors("raw", None, &writes), Ok(vec![Outcome::Written; 3]));
-    let item = ItemWrite {
-        id: "4".into(),
-        source: None,
-        label: None,
-        payload: Value::Null,
-        vectors: vec![NewVector::of_model("raw", vec![0.0, 6.0, 0.0, 8.0], Provenance::Native)],
-    };
+    let item = ItemWrite::new(
+        "4",
+        None,
+        vec![NewVector::of_model("raw", vec![0.0, 6.0, 0.0, 8.0], Provenance::Native)],
+    );
     store.put(&[item]).unwrap();
     let keys: Vec<ItemKey> = (1..=4).map(ItemKey::from).collect();
     let there = store.vectors("raw", &keys).unwrap();

@@ -192,13 +192,11 @@ fn print_size(what: &str, path: &Path) {
 }
 
 fn item(key: u64, dimension: usize) -> ItemWrite {
-    ItemWrite {
-        id: format!("item-{key:08}"),
-        source: Some(format!("images/{key:08}.jpg")),
-        label: None,
-        payload: serde_json::Value::Null,
-        vectors: vec![NewVector::of_model("old", vector(key, dimension), Provenance::Old)],
-    }
+    ItemWrite::new(
+        format!("item-{key:08}"),
+        Some(format!("images/{key:08}.jpg")),
+        vec![NewVector::of_model("old", vector(key, dimension), Provenance::Old)],
+    )
 }
 
 /// Around one of 1,000 centres, as embeddings lie.

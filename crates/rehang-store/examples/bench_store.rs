@@ -40,12 +40,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     timed("put items with an old vector", n, || -> rehang::Result<()> {
         for start in (0..n).step_by(BATCH) {
             let writes: Vec<ItemWrite> = (start..(start + BATCH).min(n))
-                .map(|id| ItemWrite {
-                    id: format!("item-{id}"),
-                    source: Some(format!("images/{id}.jpg")),
-                    label: None,
-                    payload: serde_json::Value::Null,
-                    vectors: vec![NewVector::of_model("old", vectors.row(id).to_vec(), Provenance::Old)],
+                .map(|id| {
+                    ItemWrite::new(
+                        format!("item-{id}"),
+                        Some(format!("images/{id}.jpg")),
+                        vec![NewVector::of_model("old", vectors.row(id).to_vec(), Provenance::Old)],
+                    )
                 })
                 .collect();
             store.put(&writes)?;

@@ -171,7 +171,8 @@ pub fn another_serves(from: &str, to: &str, serving: &str) -> Error {
 }
 
 /// A space that a store does not have, beside those that it has.
-pub fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
+pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let names: Vec<&str> = names.collect();
     let place = if names.is_empty() {
         format!("{store}, which has no spaces")
     } else {
@@ -180,25 +181,34 @@ pub fn no_such_space(name: &str, store: &str, names: &[&str]) -> Error {
     Error::not_found("space", name, place)
 }
 
-/// An epoch that another process began.
-pub fn epoch_began(space: &str, from: Epoch, now: Epoch) -> Error {
-    Error::changed_meanwhile(
+/// An epoch is followed by the next one unless another process has begun that.
+pub fn same_epoch(space: &str, from: Epoch, now: Epoch) -> Result<()> {
+    if from == now {
+        return Ok(());
+    }
+    Err(Error::changed_meanwhile(
         format!("the epoch of space {space:?}"),
         format!("{from} was expected and {now} is there"),
-    )
+    ))
 }
 
-/// A document that another process changed.
-pub fn document_changed(name: &str, expected: Option<u64>, there: Option<u64>) -> Error {
+/// The version of a document that replaces the one that is there, unless another process has changed it.
+pub fn next_version(name: &str, expected: Option<u64>, there: Option<u64>) -> Result<u64> {
+    if there == expected {
+        let next = there.unwrap_or(0).checked_add(1);
+        return next.ok_or_else(|| {
+            Error::corrupt(format!("document {name:?}"), "there is no version after its own")
+        });
+    }
     let words = |version: Option<u64>| {
         version.map_or_else(|| "none".to_owned(), |version| format!("version {version}"))
     };
-    Error::changed_meanwhile(
+    Err(Error::changed_meanwhile(
         format!("document {name:?}"),
         format!(
             "another writer was faster: {} was expected and {} is there; read it again, then decide",
             words(expected),
             words(there)
         ),
-    )
+    ))
 }

@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::contract::{
     ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
@@ -596,8 +596,7 @@ fn natives_are_forgotten_where_they_can_be_made_again(store: &dyn Store) {
 fn an_id_is_one_line(store: &dyn Store) {
     two_spaces(store);
     for id in ["a\nb", "a\r", "\n"] {
-        let write =
-            ItemWrite { id: id.into(), source: None, label: None, payload: Value::Null, vectors: vec![] };
+        let write = ItemWrite::new(id, None, vec![]);
         assert!(store.put(&[write]).is_err(), "{id:?} would shift every list of ids");
     }
     assert_eq!(store.counts(NEW).unwrap().items, 0);
@@ -1219,13 +1218,11 @@ fn new_vector(space: &str, vector: [f32; 2]) -> NewVector {
 }
 
 fn write(id: &str, source: Option<&str>, vectors: &[(&str, [f32; 2])]) -> ItemWrite {
-    ItemWrite {
-        id: id.into(),
-        source: source.map(Into::into),
-        label: None,
-        payload: Value::Null,
-        vectors: vectors.iter().map(|&(space, vector)| new_vector(space, vector)).collect(),
-    }
+    ItemWrite::new(
+        id,
+        source.map(Into::into),
+        vectors.iter().map(|&(space, vector)| new_vector(space, vector)).collect(),
+    )
 }
 
 /// Puts an item with an old vector and gives its key and revision.

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use rehang::{Error, Matrix, Provenance, Result, Space};
+use rehang::{Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::check;
 
 /// What a store calls an item: given once, never used again, also not after a deletion.
 ///
@@ -163,6 +165,13 @@ pub struct ItemWrite {
     pub payload: Value,
     /// Vectors made from this very content: space name, vector, provenance and σ² (for adapted ones).
     pub vectors: Vec<NewVector>,
+}
+
+impl ItemWrite {
+    /// A write without a label and with nothing kept beside the item.
+    pub fn new(id: impl Into<String>, source: Option<String>, vectors: Vec<NewVector>) -> Self {
+        Self { id: id.into(), source, label: None, payload: Value::Null, vectors }
+    }
 }
 
 /// A vector that comes with an [`ItemWrite`].
@@ -837,6 +846,5 @@ pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
     if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
         return Ok(found.clone());
     }
-    let names: Vec<&str> = spaces.iter().map(|record| record.space.name.as_str()).collect();
-    Err(Error::not_found("space", name, format!("{} (it has: {})", ledger.name(), names.join(", "))))
+    Err(check::no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }

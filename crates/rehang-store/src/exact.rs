@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use rehang::Distance;
 
+use crate::contract::Found;
+
 /// An item as indexes in memory number it: half as wide as a key of the contract.
 pub(crate) type RowKey = u64;
 
@@ -36,6 +38,18 @@ pub(crate) fn keep_nearest(found: &mut Vec<Near>, k: usize) {
         found.truncate(k);
     }
     found.sort_unstable_by(by_distance);
+}
+
+/// Share of the true nearest that searches found, over pairs of what an exact search gave and what was found; among equally near ones any will
+/// do. 1 where there was nothing to find. For those who write a store.
+pub fn share_found<'a>(searches: impl Iterator<Item = (&'a Vec<Found>, &'a Vec<Found>)>) -> f64 {
+    let (mut hits, mut all) = (0, 0);
+    for (exact, found) in searches {
+        let farthest = exact.last().map_or(f32::NEG_INFINITY, |last| last.distance);
+        hits += found.iter().filter(|hit| hit.distance <= farthest).count().min(exact.len());
+        all += exact.len();
+    }
+    if all == 0 { 1.0 } else { hits as f64 / all as f64 }
 }
 
 /// Vectors by item, in one piece of memory: `[n, d]`, in no particular order.

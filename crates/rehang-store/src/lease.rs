@@ -41,8 +41,8 @@ impl LeaseClock for ManualLeaseClock {
     }
 }
 
-/// When a lease that begins now runs out. SQLite counts in `i64`.
-pub(crate) fn until(now_ms: u64, lease: Duration) -> u64 {
+/// When a lease that begins now runs out, in milliseconds since 1970. Databases count in `i64`.
+pub fn until(now_ms: u64, lease: Duration) -> u64 {
     now_ms.saturating_add(millis(lease)).min(i64::MAX as u64)
 }
 

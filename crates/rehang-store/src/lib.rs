@@ -5,7 +5,7 @@
 //! how vectors are made. [`conformance`] proves that a store keeps the contracts.
 
 pub mod check;
-mod clock;
+pub mod clock;
 pub mod conformance;
 mod contract;
 mod exact;
@@ -20,8 +20,9 @@ pub use contract::{
     Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
 };
+pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
-pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock};
+pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, until};
 pub use memory::MemoryStore;
-pub use shuffle::shuffled;
+pub use shuffle::{First, shuffled};
 pub use sqlite::{SearchOptions, SqliteStore};

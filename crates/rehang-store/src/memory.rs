@@ -7,9 +7,7 @@ use std::time::Duration;
 use rayon::prelude::*;
 use rehang::{Matrix, Provenance, Result, Space};
 
-use crate::check::{
-    self, another_serves, document_changed, epoch_began, no_such_space, same_space, serving_space_stays,
-};
+use crate::check::{self, another_serves, no_such_space, same_space, serving_space_stays};
 use crate::contract::{
     Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey,
     ItemWrite, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord,
@@ -269,9 +267,7 @@ impl Ledger for MemoryStore {
     ) -> Result<u64> {
         let mut state = self.state();
         let now = state.space(space)?.record.epoch;
-        if now != from {
-            return Err(epoch_began(space, from, now));
-        }
+        check::same_epoch(space, from, now)?;
         let version = state.set_document(document, expected, text)?;
         find_mut(&mut state.spaces, space)?.record.epoch = from.next();
         Ok(version)
@@ -584,10 +580,7 @@ impl State {
 
     fn set_document(&mut self, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
         let there = self.documents.get(name).map(|(version, _)| *version);
-        if there != expected {
-            return Err(document_changed(name, expected, there));
-        }
-        let version = there.unwrap_or(0) + 1;
+        let version = check::next_version(name, expected, there)?;
         self.documents.insert(name.to_owned(), (version, text.to_owned()));
         Ok(version)
     }
@@ -689,8 +682,7 @@ impl SpaceState {
 
 fn find<'a>(spaces: &'a [SpaceState], name: &str) -> Result<(usize, &'a SpaceState)> {
     spaces.iter().enumerate().find(|(_, space)| space.record.space.name == name).ok_or_else(|| {
-        let names: Vec<&str> = spaces.iter().map(|space| space.record.space.name.as_str()).collect();
-        no_such_space(name, "memory", &names)
+        no_such_space(name, "memory", spaces.iter().map(|space| space.record.space.name.as_str()))
     })
 }
 
@@ -749,13 +741,7 @@ mod tests {
         let store = MemoryStore::new();
         store.create_space(&Space::new("m", 1, Distance::L2, false), Provenance::Old).unwrap();
         let vector = NewVector::of_model("m", vec![2.0], Provenance::Old);
-        let write = ItemWrite {
-            id: "a".into(),
-            source: None,
-            label: None,
-            payload: serde_json::Value::Null,
-            vectors: vec![vector],
-        };
+        let write = ItemWrite::new("a", None, vec![vector]);
         let revision = store.put(&[write]).unwrap()[0];
         let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
         let key = ItemKey::from(1);

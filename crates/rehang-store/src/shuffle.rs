@@ -28,7 +28,7 @@ pub fn shuffled(seed: u64, key: ItemKey) -> f64 {
 
 /// The first keys of a shuffle, from keys that come one by one in any order. Memory is bounded by the size.
 #[derive(Debug)]
-pub(crate) struct First {
+pub struct First {
     seed: u64,
     size: usize,
     kept: BTreeSet<(u64, ItemKey)>,
@@ -36,11 +36,13 @@ pub(crate) struct First {
 }
 
 impl First {
-    pub(crate) fn new(seed: u64, size: usize) -> Self {
+    /// None yet, of a shuffle by a seed; at most `size` will be kept.
+    pub fn new(seed: u64, size: usize) -> Self {
         Self { seed, size, kept: BTreeSet::new(), of: 0 }
     }
 
-    pub(crate) fn take(&mut self, key: ItemKey) {
+    /// Another key.
+    pub fn take(&mut self, key: ItemKey) {
         self.of += 1;
         // Positive numbers sort as their bits do.
         self.kept.insert((shuffled(self.seed, key).to_bits(), key));
@@ -50,7 +52,7 @@ impl First {
     }
 
     /// The keys in the order of the shuffle, and how many there were in all.
-    pub(crate) fn keys(self) -> (Vec<ItemKey>, u64) {
+    pub fn keys(self) -> (Vec<ItemKey>, u64) {
         (self.kept.into_iter().map(|(_, key)| key).collect(), self.of)
     }
 }

@@ -248,13 +248,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
 }
 
 fn item(id: &str) -> ItemWrite {
-    ItemWrite {
-        id: id.into(),
-        source: Some(id.into()),
-        label: None,
-        payload: serde_json::Value::Null,
-        vectors: vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)],
-    }
+    ItemWrite::new(id, Some(id.into()), vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)])
 }
 
 /// A gallery with three items and two spaces.

@@ -89,15 +89,8 @@ fn what_a_killed_process_held_is_taken_over_and_nothing_else_is_handed_out_twice
         let path = folder.path().join(format!("{killed_after}.db"));
         let store = SqliteStore::create(&path).unwrap();
         store.create_space(&Space::new("new", 1, Distance::L2, false), Provenance::Native).unwrap();
-        let items: Vec<ItemWrite> = (0..ITEMS)
-            .map(|at| ItemWrite {
-                id: format!("i{at}"),
-                source: Some("x".into()),
-                label: None,
-                payload: serde_json::Value::Null,
-                vectors: vec![],
-            })
-            .collect();
+        let items: Vec<ItemWrite> =
+            (0..ITEMS).map(|at| ItemWrite::new(format!("i{at}"), Some("x".into()), vec![])).collect();
         store.put(&items).unwrap();
         let all = store.claim("new", Queue::All, "nobody", ITEMS, LEASE).unwrap().records;
         let adapted: Vec<VectorWrite> = all.iter().map(|record| write(record, Provenance::Adapted)).collect();

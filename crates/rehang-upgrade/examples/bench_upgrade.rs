@@ -20,7 +20,6 @@ use rehang_upgrade::{
     BackfillSetup, Limits, Observer, OrderSettings, Part, Place, Setup, SystemClock, Unobserved, backfill,
     start,
 };
-use serde_json::Value;
 
 const D: usize = 128;
 /// Items of one raw write: as many as a page of `start` has.
@@ -250,13 +249,11 @@ fn vector(row: usize) -> Vec<f32> {
 }
 
 fn item(row: usize) -> ItemWrite {
-    ItemWrite {
-        id: row.to_string(),
-        source: Some(format!("source of item {row}")),
-        label: None,
-        payload: Value::Null,
-        vectors: vec![NewVector::of_model("old", vector(row), Provenance::Old)],
-    }
+    ItemWrite::new(
+        row.to_string(),
+        Some(format!("source of item {row}")),
+        vec![NewVector::of_model("old", vector(row), Provenance::Old)],
+    )
 }
 
 fn adapter(old: &Space, new: &Space) -> Adapter {

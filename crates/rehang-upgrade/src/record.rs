@@ -169,9 +169,9 @@ impl UpgradeRecord {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
 
-    /// Whether it is an upgrade between the same spaces as another one.
-    fn is_between_spaces_of(&self, other: &Self) -> bool {
-        (&self.old.name, &self.new.name) == (&other.old.name, &other.new.name)
+    /// Whether it is an upgrade between two spaces, by their names.
+    pub(crate) fn is_between(&self, old: &str, new: &str) -> bool {
+        (self.old.name.as_str(), self.new.name.as_str()) == (old, new)
     }
 
     /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
@@ -269,7 +269,7 @@ impl Recorded {
         let same_epoch = plan.epoch.is_none() || record.epoch == plan.epoch;
         let same_plan = (&record.adapter, record.order) == (&plan.adapter, plan.order) && same_epoch;
         let (happened, next) = match record.phase {
-            _ if !record.is_between_spaces_of(plan) => {
+            _ if !record.is_between(&plan.old.name, &plan.new.name) => {
                 ("another upgrade took its place meanwhile", Remedy::SettleOtherUpgrade)
             }
             Phase::RolledBack | Phase::Abandoned => {

@@ -563,9 +563,9 @@ impl Run<'_> {
 
     fn look(&mut self) -> Result<Event> {
         let record = Recorded::expect(self.setup.store)?.record;
-        let spaces = |record: &UpgradeRecord| (record.old.name.clone(), record.new.name.clone());
         let is_back = matches!(record.phase, Phase::RolledBack | Phase::Abandoned);
-        if spaces(&record) != spaces(self.record) || (is_back && !self.rolled_back) {
+        if !record.is_between(&self.record.old.name, &self.record.new.name) || (is_back && !self.rolled_back)
+        {
             return Ok(Event::Looked {
                 items: self.counts.0,
                 native_before: self.counts.1,

@@ -65,7 +65,7 @@ fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
     }
     if let Some(Recorded { record, .. }) = Recorded::read(store)?
         && record.phase == Phase::Finished
-        && is_between(&record, old, new)
+        && record.is_between(&old.name, &new.name)
         && find_space(store, &old.name)?.is_none()
     {
         return Err(finished(store, &record));
@@ -104,7 +104,7 @@ pub fn begin_sampling(
 ) -> Result<()> {
     expect_spaces(store, old, new)?;
     let earlier = Recorded::read(store)?;
-    let ours = earlier.as_ref().filter(|earlier| is_between(&earlier.record, old, new));
+    let ours = earlier.as_ref().filter(|earlier| earlier.record.is_between(&old.name, &new.name));
     if let (None, Some(Recorded { record, .. })) = (ours, &earlier)
         && record.phase == Phase::Sampling
     {
@@ -453,8 +453,7 @@ pub fn switch(
 /// serving, and so had nothing to take back.
 fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()> {
     let record = Recorded::expect(store)?.record;
-    let same_spaces = (record.old.name.as_str(), record.new.name.as_str()) == (old, new);
-    if same_spaces && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
+    if record.is_between(old, new) && !matches!(record.phase, Phase::RolledBack | Phase::Abandoned) {
         return Ok(());
     }
     store.switch_serving(new, old)?;
@@ -764,17 +763,9 @@ pub(crate) fn reaches(counts: &Counts, share: f64) -> bool {
     counts.native >= Until::Fraction(share).target(counts.items)
 }
 
-pub(crate) fn is_between(record: &UpgradeRecord, old: &Space, new: &Space) -> bool {
-    (&record.old.name, &record.new.name) == (&old.name, &new.name)
-}
-
-fn has_spaces_of(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    is_between(record, setup.old, setup.new)
-}
-
 /// Whether a record is of this upgrade, and not of one that has come to its end.
 fn is_ongoing(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    record.phase != Phase::Finished && has_spaces_of(record, setup)
+    record.phase != Phase::Finished && record.is_between(&setup.old.name, &setup.new.name)
 }
 
 /// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
@@ -797,7 +788,7 @@ fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, has_new: bool
 /// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
 fn is_filled(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
     matches!(record.phase, Phase::Filled | Phase::RolledBack)
-        && has_spaces_of(record, setup)
+        && record.is_between(&setup.old.name, &setup.new.name)
         && is_the_same(record, setup)
 }
 
@@ -809,17 +800,14 @@ fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
 /// Fails where the record speaks of other spaces than the configuration while it is live.
 fn expect_no_other(store: &dyn Ledger, recorded: Option<&Recorded>, setup: &Setup<'_>) -> Result<()> {
     match recorded {
-        Some(recorded) if recorded.record.is_live() => expect_setup(store, &recorded.record, setup),
+        Some(recorded) if recorded.record.is_live() => {
+            expect_between(store, &recorded.record, setup.old, setup.new)
+        }
         _ => Ok(()),
     }
 }
 
 /// Fails where an upgrade is between other spaces than those of the configuration.
-fn expect_setup(store: &dyn Ledger, record: &UpgradeRecord, setup: &Setup<'_>) -> Result<()> {
-    expect_between(store, record, setup.old, setup.new)
-}
-
-/// The same for the two spaces.
 pub(crate) fn expect_between(
     store: &dyn Ledger,
     record: &UpgradeRecord,
@@ -827,7 +815,7 @@ pub(crate) fn expect_between(
     new: &Space,
 ) -> Result<()> {
     let name = store.name();
-    if !is_between(record, old, new) {
+    if !record.is_between(&old.name, &new.name) {
         let of_record = format!("from {:?} to {:?}", record.old.name, record.new.name);
         let of_setup = format!("from {:?} to {:?}", old.name, new.name);
         return Err(if record.is_live() {
@@ -855,7 +843,7 @@ pub(crate) fn expect_between(
 /// The upgrade of a gallery, which has to be between the spaces of the configuration.
 pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
     let recorded = Recorded::expect(store)?;
-    expect_setup(store, &recorded.record, setup)?;
+    expect_between(store, &recorded.record, setup.old, setup.new)?;
     Ok(recorded)
 }
 

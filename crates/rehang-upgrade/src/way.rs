@@ -21,7 +21,7 @@ use crate::observe::{expect_going, prepare_index};
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
-use crate::verbs::{Started, Switched, expect_between, is_between, reaches};
+use crate::verbs::{Started, Switched, expect_between, reaches};
 
 /// A step of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -129,12 +129,10 @@ impl SwitchIf {
 /// What [`Upgrade::auto`] is asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AutoOptions {
-    /// How pairs are drawn; their limits are those of `run`.
+    /// How pairs are drawn. Its limits are those of all that is embedded; `budget` is over all steps.
     pub pairs: PairsOptions,
     /// Which map.
     pub method: Method,
-    /// Limits of all that is embedded; `budget` is over all steps.
-    pub run: RunOptions,
     /// Whether to go on after the plan.
     pub go: bool,
     /// Serve merged searches instead of embedding first, where the switch is not worth it yet.
@@ -148,7 +146,6 @@ impl Default for AutoOptions {
         Self {
             pairs: PairsOptions::default(),
             method: Method::Auto,
-            run: RunOptions::default(),
             go: false,
             merged: false,
             switch_if: SwitchIf::default(),
@@ -212,7 +209,7 @@ impl Upgrade {
         let (store, configuration) = (self.store(), self.configuration());
         let (old, new) = (&configuration.old, &configuration.new);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
-        let record = recorded.filter(|record| record.is_live() || is_between(record, old, new));
+        let record = recorded.filter(|record| record.is_live() || record.is_between(&old.name, &new.name));
         if let Some(record) = &record {
             expect_between(store, record, old, new)?;
         }
@@ -264,7 +261,7 @@ impl Upgrade {
                 _ => Next::Halt(Halt::NotWorthwhile),
             });
         }
-        let until = asked.run.until.unwrap_or(configuration.limits.until);
+        let until = asked.pairs.run.until.unwrap_or(configuration.limits.until);
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::Home),
@@ -299,8 +296,8 @@ impl Upgrade {
             }
         }
         loop {
-            let budget = asked.run.budget.map(|all| all.saturating_sub(embedded));
-            let run = RunOptions { budget, ..asked.run };
+            let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
+            let run = RunOptions { budget, ..asked.pairs.run };
             let next = anew.take().map_or_else(|| self.next(asked, drawn), |step| Ok(Next::Step(step)))?;
             let step = match next {
                 Next::Step(step) => step,
@@ -355,7 +352,7 @@ impl Upgrade {
                 }
                 Step::Backfill | Step::Run => {
                     let until = match step {
-                        Step::Run => asked.run.until,
+                        Step::Run => asked.pairs.run.until,
                         _ => self.passes_at(asked)?.map(Until::Fraction),
                     };
                     let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;

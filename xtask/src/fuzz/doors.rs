@@ -126,12 +126,12 @@ fn side_file(bytes: &[u8]) {
         let store = SqliteStore::create(&path).expect("a new gallery");
         store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).expect("a new space");
         let items: Vec<ItemWrite> = (0..4000_u16)
-            .map(|row| ItemWrite {
-                id: row.to_string(),
-                source: None,
-                label: None,
-                payload: serde_json::Value::Null,
-                vectors: vec![NewVector::of_model("old", vec![f32::from(row), 1.0], Provenance::Old)],
+            .map(|row| {
+                ItemWrite::new(
+                    row.to_string(),
+                    None,
+                    vec![NewVector::of_model("old", vec![f32::from(row), 1.0], Provenance::Old)],
+                )
             })
             .collect();
         store.put(&items).expect("items of a new gallery");

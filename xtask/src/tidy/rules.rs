@@ -87,9 +87,7 @@ pub const HEAVY: &[(&str, &[&str])] = &[
 /// The files through which time enters, and what for.
 pub const DOORS: &[(&str, &str)] = &[
     ("crates/rehang-encode/src/clock.rs", "paces, budgets and deadlines of services and programs"),
-    ("crates/rehang-store/src/clock.rs", "waiting for other writers"),
-    ("crates/rehang-postgres/src/clock.rs", "waiting for a server and for other transactions"),
-    ("crates/rehang-qdrant/src/clock.rs", "waiting for a server and for other writers"),
+    ("crates/rehang-store/src/clock.rs", "waiting for a server and for other writers"),
     ("crates/rehang-store/src/lease.rs", "until when work is leased"),
     ("crates/rehang-upgrade/src/clock.rs", "rates and reports of a backfill"),
     ("crates/rehang-fit/src/compare.rs", "seconds of a fit, which are shown"),

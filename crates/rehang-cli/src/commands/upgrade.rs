@@ -62,7 +62,6 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
-        run,
         go: arguments.yes,
         merged: arguments.merged,
         switch_if: arguments.switch_if.parse()?,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::{Error, Result};
+use rehang::Result;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::connection::{Database, Step};
 use super::spaces;
 use super::vectors::{as_bytes, key, place};
 use crate::check;
-use crate::check::{document_changed, no_such_space};
+use crate::check::{next_version, no_such_space};
 use crate::contract::{Document, Epoch, Item, ItemWrite, Revision};
 
 /// The columns that [`read_item`] reads, of a table called `item`.
@@ -104,10 +104,10 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
 fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces> {
     let spaces: Spaces =
         spaces::list(connection)?.into_iter().map(|space| (space.space.name.clone(), space)).collect();
-    let names: Vec<&str> = spaces.keys().map(String::as_str).collect();
     for write in writes {
         check::item_write(write, |name| {
-            let missing = || no_such_space(name, connection.path().unwrap_or_default(), &names);
+            let names = spaces.keys().map(String::as_str);
+            let missing = || no_such_space(name, connection.path().unwrap_or_default(), names);
             spaces.get(name).map(|space| &space.space).ok_or_else(missing)
         })?;
         for (new, epoch) in write.vectors.iter().filter_map(|new| Some((new, new.epoch?))) {
@@ -229,7 +229,7 @@ pub(crate) fn set_document(
     expected: Option<u64>,
     text: &str,
 ) -> Result<u64> {
-    database.write(|transaction| set_document_in(database, transaction, name, expected, text))
+    database.write(|transaction| set_document_in(transaction, name, expected, text))
 }
 
 pub(crate) fn advance(
@@ -242,24 +242,13 @@ pub(crate) fn advance(
 ) -> Result<u64> {
     database.write(|transaction| {
         spaces::advance(transaction, space, from)?;
-        set_document_in(database, transaction, document, expected, text)
+        set_document_in(transaction, document, expected, text)
     })
 }
 
-fn set_document_in(
-    database: &Database,
-    connection: &Connection,
-    name: &str,
-    expected: Option<u64>,
-    text: &str,
-) -> Step<u64> {
+fn set_document_in(connection: &Connection, name: &str, expected: Option<u64>, text: &str) -> Step<u64> {
     let there = document_in(connection, name)?.map(|(version, _)| version);
-    if there != expected {
-        return Err(document_changed(name, expected, there).into());
-    }
-    let next = there.unwrap_or(0).checked_add(1).ok_or_else(|| {
-        Error::corrupt(database.path().display(), format!("document {name:?} has no version after this"))
-    })?;
+    let next = next_version(name, expected, there)?;
     connection
         .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
         .execute(params![name, next, text])?;

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::connection::{Database, Step};
 use super::schema;
 use crate::check;
-use crate::check::{another_serves, epoch_began, no_such_space, same_space, serving_space_stays};
+use crate::check::{another_serves, no_such_space, same_epoch, same_space, serving_space_stays};
 use crate::clock;
 use crate::contract::{Epoch, SpaceRecord};
 
@@ -50,8 +50,8 @@ pub(crate) fn find(connection: &Connection, name: &str) -> Step<SpaceRow> {
         return space.map_err(Into::into);
     }
     let spaces = list(connection)?;
-    let names: Vec<&str> = spaces.iter().map(|space| space.space.name.as_str()).collect();
-    Err(no_such_space(name, connection.path().unwrap_or_default(), &names).into())
+    let names = spaces.iter().map(|space| space.space.name.as_str());
+    Err(no_such_space(name, connection.path().unwrap_or_default(), names).into())
 }
 
 /// Every space in the order of creation.
@@ -75,9 +75,7 @@ pub(crate) fn all(database: &Database) -> Result<Vec<SpaceRecord>> {
 /// Begins the epoch after `from`, inside a transaction that names it in a document.
 pub(crate) fn advance(connection: &Connection, space: &str, from: Epoch) -> Step<()> {
     let row = find(connection, space)?;
-    if row.epoch != from {
-        return Err(epoch_began(space, from, row.epoch).into());
-    }
+    same_epoch(space, from, row.epoch)?;
     connection.execute(
         "UPDATE space SET epoch = ?2 WHERE number = ?1",
         params![row.number, from.next().number()],

@@ -1,20 +1,7 @@
-//! The door to elapsed time and to chance: how long to wait for a server, and names that no two writers share; never what is stored or found.
-
-#![allow(clippy::disallowed_methods, reason = "the door to elapsed time")]
+//! The door to chance: names that no two writers share, never what is stored or found.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// The system's time.
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// Waits that long.
-pub(crate) fn wait(duration: Duration) {
-    std::thread::sleep(duration);
-}
 
 /// Names that are given once, on any machine: 128 bits that the system drew, and a count.
 #[derive(Debug)]
