@@ -12,7 +12,6 @@ use std::path::Path;
 
 use rehang::adapter;
 use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
-use rehang::files::AtomicFile;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::study::true_errors;
@@ -73,10 +72,7 @@ pub fn run(folder: &str) -> Result<()> {
         println!("seed {seed} done");
     }
     let text = table(&lines, &names);
-    if let Some(folder) = Path::new(TABLE).parent() {
-        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    }
-    AtomicFile::write(TABLE, &text)?;
+    crate::records::write(TABLE, &text)?;
     println!("{text}");
     Ok(())
 }

@@ -45,6 +45,7 @@ mod long;
 mod merge;
 mod papers;
 mod picture;
+mod records;
 mod regret;
 mod tidy;
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use rehang::adapter;
 use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
 use rehang::files::qrels::read_qrels;
-use rehang::files::{self, AtomicFile, VectorSource, join::MissingPolicy};
+use rehang::files::{self, VectorSource};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
@@ -21,6 +21,7 @@ use rehang_fit::{FitParameters, Method, NetworkOptions, Queries, Selection, fit_
 use serde::{Deserialize, Serialize};
 
 use crate::papers::units::{SETS, Set};
+use crate::records;
 
 const RECORD: &str = "bench/runs/regret/regret.jsonl";
 const PAGE: &str = "docs/choice.md";
@@ -81,7 +82,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     } else {
         SETS.iter().copied().chain([JUDGED]).collect()
     };
-    let mut rows = read(Path::new("."))?;
+    let mut rows: Vec<Row> = records::read(Path::new(RECORD))?;
     for set in sets.into_iter().filter(|set| *set != "table") {
         let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(folder, set)? };
         measure(set, &study, &mut rows)?;
@@ -91,7 +92,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let (above, _) = page
         .split_once(MARK)
         .ok_or_else(|| Error::corrupt(PAGE, "the line that the table stands below is not there"))?;
-    write(PAGE, &format!("{above}{MARK}\n{text}"))?;
+    records::write(PAGE, &format!("{above}{MARK}\n{text}"))?;
     println!("{text}");
     Ok(())
 }
@@ -117,12 +118,11 @@ fn judged(folder: &Path) -> Result<Study> {
     let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
     let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
     let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);
-    let all = read_qrels(folder.join("qrels.tsv"), &asked, &items, MissingPolicy::Error)?;
+    let all = read_qrels(folder.join("qrels.tsv"), &asked, &items)?;
     let among = |documents: &[usize], queries: &[usize]| {
         let place = |item: usize| documents.iter().position(|&document| document == item);
         let of_query = |&query: &usize| {
-            let judged = all.judged[query].iter();
-            judged.filter_map(|&(item, gain)| Some((place(item)?, f64::from(gain)))).collect()
+            all[query].iter().filter_map(|&(item, gain)| Some((place(item)?, gain))).collect()
         };
         Qrels::new(queries.iter().map(of_query).collect())
     };
@@ -230,11 +230,7 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
 }
 
 fn write_rows(rows: &[Row]) -> Result<()> {
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|row| serde_json::to_string(row).map_err(|error| Error::corrupt(RECORD, error)))
-        .collect::<Result<_>>()?;
-    write(RECORD, &(lines.join("\n") + "\n"))
+    records::write(RECORD, &records::lines(rows)?)
 }
 
 /// The geometry that was kept.
@@ -395,20 +391,4 @@ fn table(rows: &[Row]) -> String {
         let _ = writeln!(text, "| {} | {} | {} | {} |", own.set, own.part, own.known, cells.join(" | "));
     }
     text
-}
-
-fn read(root: &Path) -> Result<Vec<Row>> {
-    let path = root.join(RECORD);
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let parsed = |line: &String| serde_json::from_str(line).map_err(|error| Error::corrupt(RECORD, error));
-    files::read_lines(&path)?.iter().filter(|line| !line.is_empty()).map(parsed).collect()
-}
-
-fn write(path: &str, text: &str) -> Result<()> {
-    if let Some(folder) = Path::new(path).parent() {
-        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    }
-    AtomicFile::write(path, text)
 }

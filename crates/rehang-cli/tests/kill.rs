@@ -7,7 +7,6 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -36,24 +35,8 @@ impl World {
     fn new() -> Self {
         let of_width = |d| Matrix::from_fn(ITEMS, d, |row, column| native(row)[column]);
         let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
-        // An encoder as a user would write one, for as many coordinates as its argument says; it keeps a log of what it was asked for.
-        // The vector is computed from the number at the end of the source, without starting another process.
-        let program = r#"
-            while IFS= read -r line; do
-                id=${line#*\"id\":\"}; id=${id%%\"*}; source=${line#*\"source\":\"}; source=${source%%\"*}
-                number=${source##* }; echo "$source by $1" >> log.txt
-                vector=; column=0
-                while [ $column -lt $1 ]; do
-                    eighths=$(( (number * 7 + column * 13) % 101 ))
-                    case $(( eighths % 8 )) in
-                        0) rest=000;; 1) rest=125;; 2) rest=250;; 3) rest=375;; 4) rest=500;; 5) rest=625;; 6) rest=750;; *) rest=875;;
-                    esac
-                    vector="$vector,$(( eighths / 8 )).$rest"; column=$(( column + 1 ))
-                done
-                printf '{"id":"%s","vector":[%s]}\n' "$id" "${vector#,}"
-            done
-        "#;
-        place.write_bytes("encode.sh", program.as_bytes());
+        // The number at the end of the source.
+        place.write_bytes("encode.sh", upgrade::encoder("number=${text##* }; version=0").as_bytes());
         let encoder = |width| {
             format!(
                 "kind = \"command\"\nprogram = [\"sh\", \"encode.sh\", \"{width}\"]\nrevision = \"1\"\nbatch = {BATCH}\n"
@@ -81,16 +64,6 @@ impl World {
     /// Everything that must hold after any death; gives how many are native.
     fn check(&self) -> u64 {
         check_gallery(&self.place, |number| Some([&native(number)[..D_OLD], &[0.0; D_NEW - D_OLD]].concat()))
-    }
-
-    /// Sources that an encoder was asked for more than once, each time beyond the first.
-    fn embedded_again(&self) -> u32 {
-        let log = fs_err::read_to_string(self.place.path("log.txt")).unwrap();
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        for asked in log.lines() {
-            *counts.entry(asked).or_default() += 1;
-        }
-        counts.values().map(|count| count - 1).sum()
     }
 }
 
@@ -184,7 +157,7 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
         assert_eq!(world.check(), ITEMS as u64);
         // What was embedded more than once was in hand at a death: the one batch of the one worker. Two processes at once pay for
         // nothing twice.
-        let again = world.embedded_again();
+        let again = upgrade::embedded_again(&world.place);
         assert!(again <= deaths * BATCH as u32, "{again} embedded again after {deaths} deaths");
         embedded_twice += again;
         killed += world.place.kill_after(&upgrade("rollback"), [wait(20)]);
@@ -217,12 +190,9 @@ fn an_item_that_kills_the_process_is_found() {
     let kind = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
     fs_err::write(world.place.path("rehang.toml"), kind.replace("lease = 2", "lease = 1")).unwrap();
     let program = fs_err::read_to_string(world.place.path("encode.sh")).unwrap();
-    let deadly = "echo \"$source\" >> log.txt; if [ $id = i77 ]; then kill -9 $PPID; fi";
-    fs_err::write(
-        world.place.path("encode.sh"),
-        program.replace("echo \"$source by $1\" >> log.txt", deadly),
-    )
-    .unwrap();
+    let deadly = "echo \"$text\" >> log.txt; if [ $id = i77 ]; then kill -9 $PPID; fi";
+    fs_err::write(world.place.path("encode.sh"), program.replace("echo \"$text by $1\" >> log.txt", deadly))
+        .unwrap();
     for arguments in [&IMPORT[..], &upgrade("start")] {
         world.place.finish(arguments);
     }
@@ -257,8 +227,8 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
     world.place.write_bytes("queries.jsonl", log.as_bytes());
     // Six queries end the process, each the first time that a model is asked for it.
     let program = fs_err::read_to_string(world.place.path("encode.sh")).unwrap();
-    let logs = "echo \"$source by $1\" >> log.txt";
-    let deadly = "met=\"$source by $1.met\"; case $source in question*7[05]) [ -e \"$met\" ] || { : > \"$met\"; kill -9 $PPID; exit; };; esac";
+    let logs = "echo \"$text by $1\" >> log.txt";
+    let deadly = "met=\"$text by $1.met\"; case $text in question*7[05]) [ -e \"$met\" ] || { : > \"$met\"; kill -9 $PPID; exit; };; esac";
     world.place.write_bytes("encode.sh", program.replace(logs, &format!("{logs}; {deadly}")).as_bytes());
     world.place.finish(&IMPORT);
     let pairs = [&upgrade("pairs")[..], &["--items", "40", "--queries", "queries.jsonl"]].concat();
@@ -268,7 +238,7 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
         world.check();
     }
     assert_eq!(deaths, 2 * 6, "six queries by two models");
-    let again = world.embedded_again();
+    let again = upgrade::embedded_again(&world.place);
     assert!(
         (deaths..=deaths * BATCH as u32).contains(&again),
         "{again} embedded again after {deaths} deaths"
@@ -320,7 +290,7 @@ fn the_whole_way_is_killed_at_any_moment_and_goes_on() {
     }
     world.place.finish(&auto);
     assert_eq!(check_gallery(&world.place, |_| None), ITEMS as u64);
-    let again = world.embedded_again();
+    let again = upgrade::embedded_again(&world.place);
     assert!(killed > 3 && again <= killed * BATCH as u32, "{again} embedded again after {killed} deaths");
     let status = world.place.json(&upgrade("status"));
     assert_eq!((&status["serving"], &status["phase"]), (&"second".into(), &"filled".into()));

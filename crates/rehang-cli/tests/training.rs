@@ -784,7 +784,7 @@ const CASES: &[Case] = &[
         why: "a new share that is not larger",
         config: "[encoder]\nkind = 'mlp'\noutputs = 3\n[allocation]\nfile = 'none.json'\nkind = 'expansion'\nshare = 0.5\nnew_share = 0.5\n",
         command: TRAIN,
-        says: &["increasing"],
+        says: &["new_share", "above the old one"],
     },
     Case {
         why: "the influence loss on the old training set without an allocation",

@@ -117,20 +117,6 @@ mod tests {
     }
 
     #[test]
-    fn another_width_stops_the_run_and_names_both() {
-        let error = check(false, false).vector("a", vec![1.0; 3]).unwrap_err();
-        let ErrorKind::WidthMismatch { expected: 2, received: 3, .. } = error.kind() else {
-            panic!("{error}")
-        };
-    }
-
-    #[test]
-    fn no_numbers_fail_the_item_alone() {
-        let failure = check(true, true).vector("a", Vec::new()).unwrap().unwrap_err();
-        assert!(matches!(&failure, ItemFailure::Permanent(why) if why.contains("without numbers")));
-    }
-
-    #[test]
     fn what_is_not_finite_fails_the_item_for_good() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for normalise in [false, true] {

@@ -15,7 +15,6 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use rehang::vectorised;
-use serde::{Deserialize, Serialize};
 
 /// How slowly the mean of the gradient moves.
 pub(crate) const BETA_1: f32 = 0.9;
@@ -28,8 +27,7 @@ pub(crate) const EPSILON: f32 = 1e-8;
 const CHUNK: usize = 1 << 15;
 
 /// How weights are pulled towards zero.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind", content = "decay")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum WeightDecay {
     /// `decay·w` is added to the gradient of every parameter, BatchNorm and biases included (the published recipe).
     Coupled(f32),

@@ -268,11 +268,11 @@ pub fn map_direction(map: &Map, geometry: &Geometry, pairs: &Pairs) -> Result<Op
         }
     }
     // Items of classes that the map never saw may lie closer to their mean than to what it says, and be found by it all the same.
-    Ok((!finds_neighbours(&outputs, pairs)?).then(|| no_better_than_the_mean(forward)))
+    Ok((!finds_neighbours(outputs, pairs)?).then(|| no_better_than_the_mean(forward)))
 }
 
 /// Whether native queries find their native neighbours among the outputs far more often than by chance.
-fn finds_neighbours(outputs: &Matrix, pairs: &Pairs) -> Result<bool> {
+fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
     const TIMES_CHANCE: f64 = 3.0;
     if pairs.len() < 2 {
         return Ok(false);

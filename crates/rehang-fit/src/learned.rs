@@ -421,7 +421,7 @@ impl<'a> Asked<'a> {
             let raw = fitted.map.outputs(held_out.old().matrix(), held_out.side())?;
             let kind = GeometryKind::options(native.space())[0];
             let outputs = geometry::fit(kind, &raw, part.pairs.new_vectors()).conformed(raw);
-            let quality = criterion.upgrade(native, &outputs, seed)?;
+            let quality = criterion.upgrade(native, outputs, seed)?;
             if quality.area > best.0 {
                 best = (quality.area, weight);
             }

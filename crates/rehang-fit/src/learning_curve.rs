@@ -80,7 +80,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
                 let raw = map.outputs(left_out.old().matrix(), None)?;
                 for (measured, &kind) in measured.iter_mut().zip(kinds) {
                     let outputs = geometry::fit(kind, &raw, part.new_vectors()).conformed(raw.clone());
-                    measured.push(criterion.upgrade(native, &outputs, seed)?.start);
+                    measured.push(criterion.upgrade(native, outputs, seed)?.start);
                 }
                 progress.advance(1);
             }

@@ -10,7 +10,7 @@ use rehang::curve::{
 };
 use rehang::files::expect_count;
 use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
 use crate::auto::FitParameters;
 use crate::folds::shuffled;
@@ -194,27 +194,10 @@ impl<'a> Criterion<'a> {
     }
 
     /// Quality of the gallery `adapted` while it becomes `native` in random order, without a handicap.
-    pub(crate) fn upgrade(&self, native: &Vectors, adapted: &Matrix, seed: u64) -> Result<Quality> {
-        let order = shuffled(native.len(), seed);
-        let curve = self.curve(native.matrix(), adapted, &order, native.space().distance, 0.0)?;
+    pub(crate) fn upgrade(&self, native: &Vectors, adapted: Matrix, seed: u64) -> Result<Quality> {
+        let curve = Gallery { criterion: self, native, adapted }.curve(&shuffled(native.len(), seed), 0.0)?;
         let line = &curve.lines[self.metric];
         Ok(Quality { start: line.start(), area: line.area() })
-    }
-
-    fn curve(
-        &self,
-        native: &Matrix,
-        adapted: &Matrix,
-        order: &[usize],
-        distance: Distance,
-        handicap: f64,
-    ) -> Result<Curve> {
-        let input = CurveInput {
-            queries: self.queries.map(|queries| &queries.new),
-            handicap,
-            ..CurveInput::new(native, adapted, order, self.relevance(), distance)
-        };
-        curve(&input, &self.options(), &Progress::default())
     }
 
     fn relevance(&self) -> Relevance<'_> {
@@ -240,8 +223,14 @@ pub(crate) struct Gallery<'a> {
 impl Gallery<'_> {
     /// The curve while searches put adapted items farther by `handicap`.
     pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
-        let (native, distance) = (self.native.matrix(), self.native.space().distance);
-        self.criterion.curve(native, &self.adapted, order, distance, handicap)
+        let (native, criterion) = (self.native, self.criterion);
+        let (distance, relevance) = (native.space().distance, criterion.relevance());
+        let input = CurveInput {
+            queries: criterion.queries.map(|queries| &queries.new),
+            handicap,
+            ..CurveInput::new(native.matrix(), &self.adapted, order, relevance, distance)
+        };
+        curve(&input, &criterion.options(), &Progress::default())
     }
 
     /// The order that is the default, through the head that an adapter would carry.
@@ -259,6 +248,8 @@ impl Gallery<'_> {
 
 #[cfg(test)]
 mod tests {
+    use rehang::Distance;
+
     use super::*;
     use crate::tests::test_data::random_matrix;
 
@@ -266,9 +257,9 @@ mod tests {
     fn a_perfect_map_agrees_everywhere_and_a_random_one_hardly() {
         for distance in Distance::ALL {
             let native = Vectors::measured("new", distance, random_matrix(120, 4, 1), "new vectors").unwrap();
-            let perfect = Criterion::by_agreement(None).upgrade(&native, native.matrix(), 0).unwrap();
+            let perfect = Criterion::by_agreement(None).upgrade(&native, native.matrix().clone(), 0).unwrap();
             assert_eq!((perfect.start, perfect.area), (100.0, 100.0));
-            let other = Criterion::by_agreement(None).upgrade(&native, &random_matrix(120, 4, 2), 0).unwrap();
+            let other = Criterion::by_agreement(None).upgrade(&native, random_matrix(120, 4, 2), 0).unwrap();
             assert!(other.start < 25.0 && other.area > other.start);
         }
     }
@@ -283,7 +274,7 @@ mod tests {
         let criterion = Criterion::by_label(&labels).unwrap();
         let measure = |native: Matrix, adapted: Matrix| {
             let native = Vectors::measured("new", Distance::L2, native, "new vectors").unwrap();
-            let quality = criterion.upgrade(&native, &adapted, 0).unwrap();
+            let quality = criterion.upgrade(&native, adapted.clone(), 0).unwrap();
             let pairs = Pairs::new(native.clone(), native, None, None).unwrap();
             [quality.start, quality.area, criterion.native(&pairs).unwrap()]
         };

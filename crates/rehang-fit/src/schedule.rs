@@ -1,10 +1,7 @@
 //! The learning rate over the time of a fit.
 
-use serde::{Deserialize, Serialize};
-
 /// How the learning rate goes from its warm-up to zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// One rate for a whole epoch (the published recipe): `rate·(e + 1)/w` in the `w` epochs of warm-up, then
     /// `rate·(1 + cos(π·(e − w)/(E − w)))/2`, with epochs `e` counted from 0 and `E` of them.

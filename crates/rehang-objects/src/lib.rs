@@ -68,9 +68,7 @@ impl ObjectFolder {
     /// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for another address, and for settings of the environment that
     /// cannot be read.
     pub fn open(address: &str) -> Result<Self> {
-        let address: Address = address.parse()?;
-        let store = address.store()?;
-        Self::over(address, store)
+        Self::of_store(address, address.parse::<Address>()?.store()?)
     }
 
     /// The folder of an address in a store that was opened elsewhere: one with settings of its own, or one in memory.
@@ -79,10 +77,7 @@ impl ObjectFolder {
     ///
     /// As [`ObjectFolder::open`].
     pub fn of_store(address: &str, store: Arc<dyn ObjectStore>) -> Result<Self> {
-        Self::over(address.parse()?, store)
-    }
-
-    fn over(address: Address, store: Arc<dyn ObjectStore>) -> Result<Self> {
+        let address: Address = address.parse()?;
         let prefix = Key::parse(&address.prefix).map_err(|error| address.refused(error))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

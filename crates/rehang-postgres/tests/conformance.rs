@@ -37,17 +37,8 @@ impl Bench for Postgres {
         PostgresStore::adopt(&self.address, &self.options(gallery), self.in_column, &|_, _| true).unwrap()
     }
 
-    /// Leases run by the server's clock: they are set back, which is all that they can see of time.
     fn pass(&self, time: Duration) {
-        let mut client = server::client(&self.address);
-        let claims = client
-            .query("SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'", &[])
-            .unwrap();
-        for row in claims {
-            let name: String = row.get(0);
-            let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
-            client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
-        }
+        server::pass(&mut server::client(&self.address), time);
     }
 }
 

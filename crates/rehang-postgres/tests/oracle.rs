@@ -165,7 +165,7 @@ fn go_through(
             Operation::Call(Call::Write { space: 0, .. } | Call::Drop) if is_in_column => continue,
             Operation::Pass(steps) => {
                 clock.pass(Duration::from_secs(PASS_S * steps));
-                pass(&mut client, PASS_S * steps);
+                server::pass(&mut client, Duration::from_secs(PASS_S * steps));
             }
             Operation::OtherHandle => std::mem::swap(&mut store, &mut other),
             Operation::Sql { writes, is_undone, level } => {
@@ -196,17 +196,6 @@ fn go_through(
     }
     prop_assert_eq!(seen(&other), seen(&twin));
     Ok(())
-}
-
-/// Leases run by the server's clock: they are set back.
-fn pass(client: &mut Client, seconds: u64) {
-    for row in client.query("SELECT number FROM rehang.space", &[]).unwrap() {
-        let sql = format!(
-            "UPDATE rehang.claim_{} SET until = until - make_interval(secs => $1)",
-            row.get::<_, i32>(0)
-        );
-        client.execute(&sql, &[&(seconds as f64)]).unwrap();
-    }
 }
 
 fn source_of(value: Option<i8>) -> Option<String> {

@@ -144,7 +144,9 @@ fn first(inner: &Inner, space: &SpaceSlot, of: Among, seed: u64, size: usize) ->
         usize::MAX,
         &With::default(),
         &mut |points| {
-            points.iter().for_each(|point| first.take(point.key));
+            for point in points {
+                first.take(point.key);
+            }
             Ok(true)
         },
     )?;

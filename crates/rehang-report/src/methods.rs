@@ -120,7 +120,7 @@ impl<'a> Part<'a> {
 fn parts(comparison: &Comparison) -> Vec<Part<'_>> {
     let part = |name| {
         let outcomes = || comparison.outcomes.iter().filter(move |outcome| outcome.part == name);
-        let has = |order: &&str| outcomes().any(|outcome| backfill(outcome, order).is_some());
+        let has = |order: &&str| outcomes().any(|outcome| outcome.backfill(order).is_some());
         Part {
             comparison,
             name,
@@ -170,7 +170,7 @@ fn largest_areas(part: &Part<'_>) -> Option<String> {
         .methods
         .iter()
         .filter_map(|method| {
-            Some((*method, part.over_seeds(method, |outcome| Some(backfill(outcome, order)?.area.map))?))
+            Some((*method, part.over_seeds(method, |outcome| Some(outcome.backfill(order)?.area.map))?))
         })
         .filter(|(_, area)| area.count == part.seeds)
         .collect();
@@ -353,7 +353,7 @@ fn areas_tables(part: &Part<'_>) -> Vec<Table> {
         ("lowest top-1", Better::Higher, |backfill| backfill.min.top1),
     ];
     let entry = |kind: &str, number: OfBackfill, method: &str, order: &str| {
-        let entry = part.entry(method, |outcome| backfill(outcome, order).map(number));
+        let entry = part.entry(method, |outcome| outcome.backfill(order).map(number));
         if kind == FLIPS { with_worst_flips(entry, part, method, order) } else { entry }
     };
     if let &[order] = part.orders.as_slice() {
@@ -376,7 +376,7 @@ fn with_worst_flips(mut entry: Entry, part: &Part<'_>, method: &str, order: &str
     let worst = part
         .comparison
         .of(method, part.name)
-        .filter_map(|outcome| shown(backfill(outcome, order)?.negative_flips_max))
+        .filter_map(|outcome| shown(outcome.backfill(order)?.negative_flips_max))
         .reduce(f64::max);
     if let Some(worst) = worst {
         let comma = if entry.cell.aside.is_empty() { "" } else { ", " };
@@ -481,7 +481,7 @@ fn drawn_methods<'a>(part: &Part<'a>) -> Vec<(&'a str, &'a str)> {
         .enumerate()
         .filter_map(|(place, &method)| {
             let order = part.order_of(method)?;
-            let area = part.over_seeds(method, |outcome| Some(backfill(outcome, order)?.area.map));
+            let area = part.over_seeds(method, |outcome| Some(outcome.backfill(order)?.area.map));
             Some((place, method, order, area.map_or(f64::NEG_INFINITY, |area| area.mean)))
         })
         .collect();
@@ -497,7 +497,7 @@ fn mean_curve(part: &Part<'_>, method: &str, order: &str, measure: Measure) -> V
     let curves: Vec<&Vec<f64>> = part
         .comparison
         .of(method, part.name)
-        .filter_map(|outcome| backfill(outcome, order))
+        .filter_map(|outcome| outcome.backfill(order))
         .map(|backfill| match measure {
             Measure::Top1 => &backfill.top1,
             Measure::Map => &backfill.map,
@@ -580,10 +580,6 @@ fn explanations() -> Table {
         columns: ["number", "what it says", "source"].map(|heading| column(heading, Kind::Text)).into(),
         rows: rows.map(|(number, says, source)| Row::new(number, [says, source])).into(),
     }
-}
-
-fn backfill<'o>(outcome: &'o Outcome, order: &str) -> Option<&'o Backfill> {
-    outcome.backfills.iter().find(|backfill| backfill.order == order)
 }
 
 fn measure_name(measure: Measure) -> &'static str {

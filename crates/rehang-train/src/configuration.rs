@@ -351,12 +351,9 @@ impl AllocationPart {
         if let Some(path) = &mut seen_from_here.test_rows {
             *path = self.folder.join(&*path);
         }
-        let mut allocation = match (self.new_share, parameters.share) {
-            (None, _) => Allocation::draw(examples, &seen_from_here)?,
-            (Some(new_share), Some(share)) => {
-                Allocation::chain(examples, &seen_from_here, &[share, new_share])?.swap_remove(0)
-            }
-            (Some(_), None) => return Err(Error::missing("share", "an allocation with a new_share")),
+        let mut allocation = match self.new_share {
+            None => Allocation::draw(examples, &seen_from_here)?,
+            Some(new_share) => Allocation::step(examples, &seen_from_here, new_share)?,
         };
         // The file says what the configuration says, whichever folder the command was run in.
         allocation.parameters = parameters;

@@ -18,8 +18,7 @@ use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
-    Method as Compatible, OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings,
-    unless_diverged,
+    OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings, unless_diverged,
 };
 use crate::encoder::Encoder;
 use crate::examples::Examples;
@@ -499,22 +498,6 @@ impl Study<'_> {
     }
 }
 
-/// Whether a method may stand in a comparison as a contender.
-///
-/// # Errors
-///
-/// [`rehang::ErrorKind::InvalidOption`] for `plain`, which takes part as the independent model.
-pub fn expect_contender(method: &Compatible) -> Result<()> {
-    if method.needs_old() {
-        return Ok(());
-    }
-    Err(Error::option(
-        "methods",
-        method.name(),
-        "compatible methods: the independent model takes part anyhow",
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -554,7 +537,7 @@ mod tests {
             ..TrainingParameters::new(
                 "new",
                 Architecture::Mlp { hidden: Vec::new(), outputs: 6 },
-                Compatible::named(method, options).unwrap(),
+                crate::compatible::Method::named(method, options).unwrap(),
             )
         };
         ComparisonParameters {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet, train};
 use crate::configuration::{Part, Recipe, TrainingFile};
-use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare, expect_contender};
+use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare};
 use crate::encoder::{Architecture, Encoder, Shape};
 use crate::examples::{Examples, Refusal};
 
@@ -411,7 +411,10 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
             }
         };
         let method = Method::from_table(&name, options)?;
-        expect_contender(&method)?;
+        if !method.needs_old() {
+            let expected = "compatible methods: the independent model takes part anyhow";
+            return Err(Error::option("methods", method.name(), expected));
+        }
         let parameters = TrainingParameters { method, ..recipe.over(plain.clone()) };
         contenders.push(Contender { label, parameters });
     }

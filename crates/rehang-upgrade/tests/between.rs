@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::hooked::Hooked;
-use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model};
+use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
@@ -48,15 +48,8 @@ fn run(store: &MemoryStore, world: &World) -> Result<Summary> {
     world.backfill(store, &TestEncoder::new(), Limits::default())
 }
 
-fn filled() -> (MemoryStore, World) {
-    let (store, world) = (MemoryStore::new(), World::new());
-    fill(&store, ITEMS);
-    begin(&store, &world, &Unobserved).unwrap();
-    (store, world)
-}
-
 fn switched() -> (MemoryStore, World) {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     (store, world)
 }
@@ -191,7 +184,7 @@ fn a_rollback_beside_a_switch_wins() {
         .into_iter()
         .flat_map(|place| [(place, false), (place, true)])
     {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         if once_before {
             rollback(&store, &world.setup(), &Unobserved).unwrap();
         }
@@ -277,7 +270,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
 
 #[test]
 fn a_switch_that_catches_up_gives_way_to_another_adapter() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let mut other = World::new();
     other.adapter = common::other_adapter();
     // An item lacks a vector when the switch begins; before it has one, somebody plans the upgrade anew.
@@ -324,7 +317,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
     check(&store, &[common::other_adapter()]);
     // A switch and a finish that catch up.
     for verb in ["switch", "finish"] {
-        let (store, world) = if verb == "switch" { filled() } else { switched() };
+        let (store, world) = if verb == "switch" { started(ITEMS) } else { switched() };
         store.put(&[common::item(ITEMS, 0)]).unwrap();
         let hooked = Hooked::before(&store, "write_vectors", planned_anew);
         let error = match verb {

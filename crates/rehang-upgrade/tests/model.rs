@@ -1030,17 +1030,9 @@ mod postgres {
             server::client(&self.address).batch_execute(&format!("DROP TABLE {}", self.name)).unwrap();
         }
 
-        /// Leases run by the server's clock: they are set back, which is all that they can see of time.
         pub fn clock(&self) -> Box<dyn FnMut(Duration)> {
             let mut client = server::client(&self.address);
-            Box::new(move |time| {
-                let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
-                for row in client.query(claims, &[]).unwrap() {
-                    let name: String = row.get(0);
-                    let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
-                    client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
-                }
-            })
+            Box::new(move |time| server::pass(&mut client, time))
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{DieAt, TestClock, TestEncoder, World, check, fill};
+use common::{DieAt, TestClock, TestEncoder, World, check, fill, started};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
@@ -17,17 +17,10 @@ use rehang_upgrade::{
 
 const ITEMS: usize = 200;
 
-fn filled() -> (MemoryStore, World) {
-    let (store, world) = (MemoryStore::new(), World::new());
-    fill(&store, ITEMS);
-    start(&store, &world.setup(), &Unobserved).unwrap();
-    (store, world)
-}
-
 #[test]
 fn fractions_and_budgets_are_met_to_the_item() {
     for workers in [1, 3] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         let encoder = TestEncoder::new();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
         let summary =
@@ -65,7 +58,7 @@ impl Observer for TakeBack<'_> {
 
 #[test]
 fn items_that_change_after_they_were_written_do_not_count() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let clock = TestClock::default();
     let limits = Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() };
     let faults = TakeBack(&store, &clock, AtomicBool::new(false));
@@ -91,7 +84,7 @@ impl Observer for SlowCatchUp<'_> {
 #[test]
 fn catching_up_rests_where_it_is_slow() {
     for (page_ms, passes) in [(0, 20..40), (1000, 1..5)] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         // Without any vector and without a source, it lacks one at every look.
         let mut write = common::item(ITEMS, 0);
         (write.source, write.vectors) = (None, vec![]);
@@ -126,7 +119,7 @@ impl Observer for CaughtUp<'_> {
 
 #[test]
 fn a_bulk_import_is_caught_up_with_a_while_at_a_time() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let writes: Vec<_> = (ITEMS..7000).map(|number| common::item(number, 0)).collect();
     store.put(&writes).unwrap();
     let clock = TestClock::default();
@@ -157,7 +150,7 @@ fn no_run_ends_with_items_that_it_began_to_catch_up_with() {
 
 #[test]
 fn the_worst_go_first() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let adapted = Select::Provenance(Provenance::Adapted);
     let mut records = store.scan(&Scan::new("new-model", adapted, usize::MAX >> 1)).unwrap();
     let sigma2 = |record: &Record| record.state.as_ref().and_then(|state| state.sigma2).unwrap();
@@ -172,7 +165,7 @@ fn the_worst_go_first() {
 
 #[test]
 fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let mut encoder = TestEncoder::new();
     encoder.broken = vec!["source 4 version 0".into()];
     encoder.flaky.get_mut().unwrap().insert("source 9 version 0".into(), 2);
@@ -194,7 +187,7 @@ fn what_cannot_be_embedded_is_listed_and_stops_nothing() {
 
 #[test]
 fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let encoder = TestEncoder { fatal_at: Some(4), ..TestEncoder::new() };
     let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
     let error = world.backfill(&store, &encoder, limits).unwrap_err();
@@ -208,7 +201,7 @@ fn a_wrong_key_ends_the_run_and_keeps_what_is_done() {
 fn items_that_were_never_sent_have_not_failed() {
     // Beside vectors, and where the call left every item untried.
     for (tried, native) in [(4, 24), (0, 20)] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         let encoder = TestEncoder { fatal_at: Some(4), tried_before: Some(tried), ..TestEncoder::new() };
         let limits = Limits { batch: 10, attempts: 1, ..Limits::default() };
         let error = world.backfill(&store, &encoder, limits).unwrap_err();
@@ -223,7 +216,7 @@ fn items_that_were_never_sent_have_not_failed() {
 
 #[test]
 fn a_budget_of_the_encoder_that_is_spent_is_an_orderly_end() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let encoder = TestEncoder { spent_at: Some(4), ..TestEncoder::new() };
     let summary = world.backfill(&store, &encoder, Limits { batch: 10, ..Limits::default() }).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::EncoderBudgetSpent, 30));
@@ -262,7 +255,7 @@ impl<F: Fn(&[Input<'_>]) -> Result<()> + Send + Sync> Encoder for Before<'_, F> 
 #[test]
 fn a_death_at_any_moment_costs_one_batch_a_worker() {
     for workers in [1, 3] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         let mut encoder = TestEncoder::new();
         encoder.broken = vec!["source 4 version 0".into(), "source 60 version 0".into()];
         // Out of the store's hands: given to the encoder, by all calls so far, and neither native nor failed.
@@ -297,7 +290,7 @@ impl Observer for RollBack<'_> {
 
 #[test]
 fn a_rollback_ends_a_running_backfill_after_its_batches() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let clock = TestClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
     let summary = world
@@ -330,7 +323,7 @@ impl Observer for Replan<'_> {
 
 #[test]
 fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let clock = TestClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
     let faults = Replan(&store, AtomicBool::new(false));
@@ -344,7 +337,7 @@ fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
 
 #[test]
 fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let few = world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() });
     assert_eq!(few.unwrap().sigma, None, "few items say nothing");
     let all = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
@@ -356,7 +349,7 @@ fn the_end_of_a_run_says_whether_sigma_still_means_what_it_says() {
 fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
     // A rollback dies before searches go back; a re-planning dies half-way.
     for place in [Place::RolledBack, Place::FillRead] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let now = if place == Place::FillRead {
             World { adapter: common::other_adapter(), ..World::new() }
@@ -388,7 +381,7 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
 
 #[test]
 fn a_paused_upgrade_refuses_to_run_and_says_how_to_go_on() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     request(&store, &world.old, &world.new, Request::Pause).unwrap();
     let error = world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
@@ -424,7 +417,7 @@ fn a_pause_that_was_asked_for_while_pairs_were_drawn_outlives_the_start() {
 /// Searches are in the new space then, and what the application writes needs the adapter that filled it.
 #[test]
 fn no_pairs_are_drawn_where_a_finish_died() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let setup = world.setup();
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
     finish(&store, &setup, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
@@ -439,7 +432,7 @@ fn no_pairs_are_drawn_where_a_finish_died() {
 
 #[test]
 fn another_upgrade_of_the_same_gallery_is_refused() {
-    let (store, mut world) = filled();
+    let (store, mut world) = started(ITEMS);
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let before = common::snapshot(&store);
     world.new.name = "third-model".into();
@@ -468,7 +461,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
 
 #[test]
 fn another_adapter_than_the_recorded_one_is_refused() {
-    let (store, mut world) = filled();
+    let (store, mut world) = started(ITEMS);
     // Something to catch up with, so that an adapter would be used.
     store.put(&[common::item(3, 1)]).unwrap();
     let before = common::snapshot(&store);
@@ -501,7 +494,7 @@ fn next_source(store: &MemoryStore, world: &World) -> String {
 
 #[test]
 fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_now() {
-    let (store, mut world) = filled();
+    let (store, mut world) = started(ITEMS);
     world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(20), ..Limits::default() }).unwrap();
     let again = |world: &World| start(&store, &world.setup(), &Unobserved).unwrap();
     rollback(&store, &world.setup(), &Unobserved).unwrap();
@@ -524,7 +517,7 @@ fn a_space_that_is_used_again_after_two_rollbacks_is_filled_by_the_adapter_of_no
 
 #[test]
 fn a_changed_item_keeps_its_place_at_the_front_when_the_start_is_repeated() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     world.backfill(&store, &TestEncoder::new(), Limits { budget: Some(3), ..Limits::default() }).unwrap();
     store.put(&[common::item(150, 1)]).unwrap();
     start(&store, &world.setup(), &Unobserved).unwrap();
@@ -615,13 +608,13 @@ fn wherever_a_start_with_another_adapter_dies_no_vector_of_the_former_one_is_lef
         Place::BeforeFilled,
     ] {
         // Of a fill that died too, of a filled space, and of one that was left behind for another upgrade.
-        let (left, mut third) = (filled().0, World::new());
+        let (left, mut third) = (started(ITEMS).0, World::new());
         rollback(&left, &first.setup(), &Unobserved).unwrap();
         third.new.name = "third-model".into();
         third.adapter.new.name = "third-model".into();
         start(&left, &third, &Unobserved).unwrap();
         rollback(&left, &third.setup(), &Unobserved).unwrap();
-        for store in [half_filled().0, filled().0, left] {
+        for store in [half_filled().0, started(ITEMS).0, left] {
             start(&store, &other, &DieAt::new(place, 1)).unwrap_err();
             start(&store, &other, &Unobserved).unwrap();
             store.drop_space("third-model").unwrap();
@@ -712,7 +705,7 @@ fn other(by: f32, fingerprint: Option<&'static str>) -> TestEncoder {
 
 #[test]
 fn two_models_never_share_a_space() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let limits = Limits { batch: 10, budget: Some(40), ..Limits::default() };
     world.backfill(&store, &TestEncoder::new(), limits).unwrap();
     let before = common::snapshot(&store);
@@ -742,7 +735,7 @@ fn two_models_never_share_a_space() {
 
 #[test]
 fn natives_are_put_back_for_another_model() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let (_, key) = (store.delete(&["1007"]).unwrap(), "1008");
     // An item that only the new model has seen, without a source, and one without an old vector.
     for (id, source) in [("no source", None), (key, Some("source 8 version 0"))] {
@@ -798,7 +791,7 @@ fn natives_are_put_back_for_another_model() {
 
 #[test]
 fn items_that_an_encoder_panics_at_are_found_and_listed() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let encoder = TestEncoder::new();
     let panics = Before(&encoder, |inputs: &[Input<'_>]| {
         assert!(
@@ -817,7 +810,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
         );
     }
     // One that panics at everything is no fault of the items.
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let panics = Before(&encoder, |_: &[Input<'_>]| panic!("an index out of bounds, say"));
     let error = world.backfill(&store, &panics, limits).unwrap_err();
     assert!(error.to_string().contains("refused each of the first"), "{error}");
@@ -826,7 +819,7 @@ fn items_that_an_encoder_panics_at_are_found_and_listed() {
 
 #[test]
 fn a_wrong_source_of_everything_stops_the_run_and_lists_nothing() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let broken = (0..ITEMS).map(|number| format!("source {number} version 0")).collect();
     let encoder = TestEncoder { broken, ..TestEncoder::new() };
     let error = world.backfill(&store, &encoder, Limits::default()).unwrap_err();
@@ -838,7 +831,7 @@ fn a_wrong_source_of_everything_stops_the_run_and_lists_nothing() {
 
 #[test]
 fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     // The first write is that of a catch-up.
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let busy = common::hooked::Hooked::busy(&store, 30);
@@ -852,7 +845,7 @@ fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
 
 #[test]
 fn one_huge_vector_fails_no_figure() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let mut huge = common::item(3, 1);
     huge.vectors[0].vector = vec![1e30; common::D_OLD];
     store.put(&[huge]).unwrap();
@@ -877,7 +870,7 @@ impl Observer for Mortal<'_> {
 #[test]
 fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
     for workers in [1, 3] {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         let clock = ManualLeaseClock::default();
         let store = store.with_clock(Arc::new(clock.clone()));
         let encoder = TestEncoder::new();

@@ -6,22 +6,15 @@ mod stub;
 
 use std::path::Path;
 
-use common::{World, fill, new_model, new_space};
+use common::{World, new_model, new_space, started};
 use rehang::Result;
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::{Ledger, MemoryStore};
-use rehang_upgrade::{Ending, Limits, Summary, Unobserved, start, status};
+use rehang_upgrade::{Ending, Limits, Summary, status};
 use serde_json::{Value, json};
 use stub::{Reply, Seen, Stub, good_of};
 
 const ITEMS: usize = 40;
-
-fn filled() -> (MemoryStore, World) {
-    let (store, world) = (MemoryStore::new(), World::new());
-    fill(&store, ITEMS);
-    start(&store, &world.setup(), &Unobserved).unwrap();
-    (store, world)
-}
 
 fn good(seen: &Seen) -> Reply {
     Reply::Body(good_of(seen, new_model, |_| {}))
@@ -53,7 +46,7 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
         || Reply::Close,
     ];
     for (at, down) in down.into_iter().enumerate() {
-        let (store, world) = filled();
+        let (store, world) = started(ITEMS);
         let stub = Stub::start(move |number, seen| if number < 5 { good(seen) } else { down() });
         let error = run(&store, &world, &stub).unwrap_err();
         assert!(error.is_retryable(), "case {at}: {error}");
@@ -73,7 +66,7 @@ fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
 
 #[test]
 fn a_budget_is_that_of_all_runs_together() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let stub = Stub::start(|_, seen| good(seen));
     let first = run_within(&store, &world, &stub, Some(13)).unwrap();
     assert_eq!((first.ending, first.done.native), (Ending::EncoderBudgetSpent, 13));
@@ -96,7 +89,7 @@ fn a_budget_is_that_of_all_runs_together() {
 
 #[test]
 fn a_text_that_brings_the_service_down_is_listed_and_stops_nothing() {
-    let (store, world) = filled();
+    let (store, world) = started(ITEMS);
     let stub = Stub::start(|_, seen| {
         if seen.texts().iter().any(|text| text == "source 7 version 0") {
             return Reply::Status(500, vec![], String::new());

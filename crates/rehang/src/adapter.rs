@@ -32,6 +32,7 @@ pub use guard::{
     input_drift, unlike_pairs,
 };
 pub use out_of_fold::{NearestAnchors, OutOfFold};
+pub(crate) use sketch::row_hashes;
 pub use sketch::{RowOverlap, RowSketch};
 pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 

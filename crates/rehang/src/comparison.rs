@@ -94,6 +94,11 @@ impl Quality {
 }
 
 impl Outcome {
+    /// The backfill in an order.
+    pub fn backfill(&self, order: &str) -> Option<&Backfill> {
+        self.backfills.iter().find(|backfill| backfill.order == order)
+    }
+
     /// BCT's empirical criterion (2): M(new, old) > M(old, old).
     pub fn criterion_met(&self, measure: Measure) -> bool {
         criterion_met(self.new_old.of(measure), self.old_old.of(measure))

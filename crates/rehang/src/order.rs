@@ -1,8 +1,8 @@
 //! Orders: which item of a gallery is re-embedded first.
 //!
 //! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see evaluation labels;
-//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/` and an entry of
-//! `policies!`.
+//! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/`, a
+//! variant of [`Policy`] and an arm of its `definition`.
 
 mod class_mean;
 mod coverage;
@@ -10,9 +10,6 @@ mod doubt;
 mod oracle;
 mod random;
 mod sigma;
-
-use std::fmt;
-use std::str::FromStr;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -27,59 +24,40 @@ use crate::vectors::{Matrix, check_finite, distinct, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;
-/// Declares the policies: a doc comment and the definition of each, which lies in a file of its own.
-macro_rules! policies {
-    ($($(#[$about:meta])* $policy:ident = $definition:path,)*) => {
-        /// How an order is made.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
-        pub enum Policy {
-            $($(#[$about])* $policy,)*
-        }
 
-        impl Policy {
-            /// Every policy, in the order of the documentation.
-            pub const ALL: [Self; [$(stringify!($policy)),*].len()] = [$(Self::$policy),*];
-
-            fn definition(self) -> &'static Definition {
-                match self {
-                    $(Self::$policy => &$definition,)*
-                }
-            }
-        }
-    };
-}
-
-policies! {
-    /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
-    Sigma = sigma::SIGMA,
-    /// A shuffle. Needs `seed` only.
-    Random = random::RANDOM,
-    /// `1 − p¹`, the classifier's doubt about its best class (RACT eq. 9). Needs `classified`.
-    LeastConfidence = doubt::LEAST_CONFIDENCE,
-    /// `1 − (p¹ − p²)`, how close the two best classes are (RACT eq. 10). Needs `classified`.
-    Margin = doubt::MARGIN,
-    /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
-    Entropy = doubt::ENTROPY,
-    /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since an upgrade never
-    /// has them before the backfill is done.
-    Oracle = oracle::ORACLE,
-    /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
-    /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
-    /// and all of them for mAP, so an order that reaches every corner early serves both.
-    ///
-    /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
-    /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
-    Coverage = coverage::COVERAGE,
-    /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest first
-    /// (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are those that the gallery declares.
-    ClassMean = class_mean::CLASS_MEAN,
+crate::named! {
+    /// How an order is made.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Policy ("policy") {
+        /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
+        Sigma = "sigma",
+        /// A shuffle. Needs `seed` only.
+        Random = "random",
+        /// `1 − p¹`, the classifier's doubt about its best class (RACT eq. 9). Needs `classified`.
+        LeastConfidence = "least-confidence",
+        /// `1 − (p¹ − p²)`, how close the two best classes are (RACT eq. 10). Needs `classified`.
+        Margin = "margin",
+        /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
+        Entropy = "entropy",
+        /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since an upgrade never
+        /// has them before the backfill is done.
+        Oracle = "oracle",
+        /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
+        /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
+        /// and all of them for mAP, so an order that reaches every corner early serves both.
+        ///
+        /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
+        /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
+        Coverage = "coverage",
+        /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest first
+        /// (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are those that the gallery declares.
+        ClassMean = "class-mean",
+    }
 }
 
 /// What a policy is.
 pub(crate) struct Definition {
-    /// Its name in files and on the command line.
-    name: &'static str,
     /// What it does, after its name: "goes by …".
     about: &'static str,
     /// Whether it uses what is not known before the backfill is done.
@@ -105,9 +83,17 @@ enum HeadUse {
 }
 
 impl Policy {
-    /// The name used in files and on the command line.
-    pub fn name(self) -> &'static str {
-        self.definition().name
+    fn definition(self) -> &'static Definition {
+        match self {
+            Self::Sigma => &sigma::SIGMA,
+            Self::Random => &random::RANDOM,
+            Self::LeastConfidence => &doubt::LEAST_CONFIDENCE,
+            Self::Margin => &doubt::MARGIN,
+            Self::Entropy => &doubt::ENTROPY,
+            Self::Oracle => &oracle::ORACLE,
+            Self::Coverage => &coverage::COVERAGE,
+            Self::ClassMean => &class_mean::CLASS_MEAN,
+        }
     }
 
     /// What it does, in words that follow its name: "goes by …".
@@ -141,23 +127,6 @@ impl Policy {
     /// Whether a live gallery has to be looked at as a whole; see [`arrange`].
     pub fn is_arranged(self) -> bool {
         self.definition().arrange.is_some()
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|policy| policy.name()).collect();
-            Error::option("policy", text, names.join(", "))
-        })
     }
 }
 
@@ -468,15 +437,6 @@ mod tests {
         for (items, share) in (1..).zip(&shares[0].1) {
             assert!((share - 1.0 / f64::from(items)).abs() < 1e-12, "{items} items: {share}");
         }
-    }
-
-    #[test]
-    fn names_round_trip_and_unknown_ones_list_what_exists() {
-        for policy in Policy::ALL {
-            assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
-        }
-        let error = "best".parse::<Policy>().unwrap_err();
-        assert!(error.to_string().contains("least-confidence"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::adapter::{self, Adapted, Adapter};
+use crate::adapter::{self, Adapted, Adapter, row_hashes};
 use crate::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
     evaluate_today,
@@ -208,34 +208,24 @@ pub fn study(
     Ok(report)
 }
 
-/// Rows of `evaluation` that are bit-identical with a row of `pairs`: items that an adapter may have been fitted on.
+/// Rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may have been fitted on.
 ///
-/// Zero vectors are not counted: different items may well share one.
+/// Zero vectors are not counted: different items may well share one. Rows are compared by a hash of 64 bits.
 pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
     if pairs.columns() != evaluation.columns() {
         return 0;
     }
-    let known: HashSet<Vec<u32>> = (0..pairs.rows()).map(|row| bits(pairs.row(row))).collect();
-    (0..evaluation.rows())
-        .map(|row| evaluation.row(row))
-        .filter(|row| row.iter().any(|&value| value != 0.0) && known.contains(&bits(row)))
-        .count()
-}
-
-/// The very numbers of a row, as something that can be looked up.
-fn bits(row: &[f32]) -> Vec<u32> {
-    row.iter().map(|value| value.to_bits()).collect()
+    let known: HashSet<u64> = row_hashes(pairs).collect();
+    row_hashes(evaluation).filter(|row| known.contains(row)).count()
 }
 
 /// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
 ///
 /// Zero vectors are not counted, as by [`overlap`].
 pub fn lookalikes(vectors: &Matrix) -> usize {
-    let mut rows: HashMap<Vec<u32>, usize> = HashMap::new();
-    for row in (0..vectors.rows()).map(|row| vectors.row(row)) {
-        if row.iter().any(|&value| value != 0.0) {
-            *rows.entry(bits(row)).or_default() += 1;
-        }
+    let mut rows: HashMap<u64, usize> = HashMap::new();
+    for row in row_hashes(vectors) {
+        *rows.entry(row).or_default() += 1;
     }
     rows.into_values().filter(|&count| count > 1).sum()
 }

@@ -8,7 +8,6 @@
 use std::path::{Path, PathBuf};
 
 use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::files::join::MissingPolicy;
 use rehang::files::qrels::read_qrels;
 use rehang::files::{VectorSource, read_ids, read_labels, read_matrix};
 use rehang::order::{OrderInput, Policy, order};
@@ -121,9 +120,7 @@ fn judged_documents_give_the_published_numbers() {
     let folder = path.parent().unwrap();
     let ids = |name: &str| read_ids(&VectorSource::path(folder.join(name))).unwrap().unwrap();
     let (queries, documents) = (ids("queries.jsonl"), ids("corpus.jsonl"));
-    let read = read_qrels(folder.join("qrels.tsv"), &queries, &documents, MissingPolicy::Error).unwrap();
-    let of_query = |judged: &Vec<_>| judged.iter().map(|&(item, gain)| (item, f64::from(gain))).collect();
-    let qrels = Qrels::new(read.judged.iter().map(of_query).collect()).unwrap();
+    let qrels = Qrels::new(read_qrels(folder.join("qrels.tsv"), &queries, &documents).unwrap()).unwrap();
     let options = CurveOptions {
         metrics: vec![Metric::ndcg_at(10), Metric::recall_at(100)],
         ..CurveOptions::default()

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rehang::files::join::MissingPolicy;
 use rehang::files::qrels::read_qrels;
 use rehang::files::{self, VectorSource};
 use rehang::{Adapter, Distance, Space};
@@ -38,7 +37,7 @@ pub const DOORS: &[(&str, Door)] = &[
     }),
     ("qrels", |bytes| {
         let ids: Vec<String> = ["1", "a", "q1"].map(String::from).into();
-        drop(read_qrels(file(bytes, "qrels", "tsv"), &ids, &ids, MissingPolicy::KeepCommon));
+        drop(read_qrels(file(bytes, "qrels", "tsv"), &ids, &ids));
     }),
     ("safetensors", |bytes| vectors(bytes, "safetensors")),
     ("side-file", side_file),

@@ -166,7 +166,7 @@ impl Studies {
         .map(|(label, method, order)| {
             let cell = |of_line: &dyn Fn(&[f64]) -> f64| {
                 let number =
-                    study.over_seeds(method, part, |outcome| Some(of_line(of(backfill(outcome, order)?))));
+                    study.over_seeds(method, part, |outcome| Some(of_line(of(outcome.backfill(order)?))));
                 with_paper(number, None)
             };
             let mut row = vec![label.to_owned()];
@@ -193,7 +193,7 @@ impl Studies {
                 row.extend(orders.iter().map(|order| {
                     let cell = |number: &dyn Fn(&Backfill) -> f64| {
                         with_paper(
-                            study.over_seeds(method, part, |outcome| Some(number(backfill(outcome, order)?))),
+                            study.over_seeds(method, part, |outcome| Some(number(outcome.backfill(order)?))),
                             None,
                         )
                     };
@@ -238,10 +238,10 @@ impl Studies {
                     scenario.to_owned(),
                     label.to_owned(),
                     cell(&|outcome| Some(outcome.new_old.map)),
-                    cell(&|outcome| Some(backfill(outcome, order)?.min.map)),
-                    cell(&|outcome| Some(backfill(outcome, order)?.area.map)),
+                    cell(&|outcome| Some(outcome.backfill(order)?.min.map)),
+                    cell(&|outcome| Some(outcome.backfill(order)?.area.map)),
                     cell(&|outcome| Some(outcome.new_new.map)),
-                    cell(&|outcome| Some(backfill(outcome, order)?.negative_flips)),
+                    cell(&|outcome| Some(outcome.backfill(order)?.negative_flips)),
                     met(study, method, part, Measure::Map),
                 ]);
             }
@@ -520,9 +520,4 @@ fn met(study: &Comparison, method: &str, part: &str, measure: Measure) -> String
         (some, all) if some == all => "yes".into(),
         (some, all) => format!("{some} of {all}"),
     }
-}
-
-/// The backfill in an order.
-pub fn backfill<'a>(outcome: &'a Outcome, order: &str) -> Option<&'a Backfill> {
-    outcome.backfills.iter().find(|backfill| backfill.order == order)
 }

@@ -8,7 +8,7 @@ use rehang::order::Policy;
 use rehang::statistics::mean_sd;
 use rehang::{Error, Result};
 
-use super::compatible::{Studies, backfill, with_paper};
+use super::compatible::{Studies, with_paper};
 use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SEEDS, SETS};
 use super::{markdown, spread};
 
@@ -117,7 +117,7 @@ fn table_1(studies: &Studies) -> Result<String> {
         .map(|(label, method, order, paper)| {
             let cell = |measure: Measure, paper: Option<f64>| {
                 let number = study
-                    .over_seeds(method, "test", |outcome| Some(backfill(outcome, order)?.area.of(measure)));
+                    .over_seeds(method, "test", |outcome| Some(outcome.backfill(order)?.area.of(measure)));
                 with_paper(number, paper)
             };
             vec![
@@ -152,7 +152,7 @@ fn table_7(studies: &Studies) -> Result<String> {
                 let number = if method.is_empty() {
                     study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)))
                 } else {
-                    study.over_seeds(method, part, |outcome| Some(backfill(outcome, order)?.area.of(measure)))
+                    study.over_seeds(method, part, |outcome| Some(outcome.backfill(order)?.area.of(measure)))
                 };
                 with_paper(number, paper.map(|paper| paper[column]))
             })

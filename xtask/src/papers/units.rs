@@ -376,29 +376,14 @@ fn old_distance(set: &str) -> Distance {
 
 /// Every row that is recorded under `root`.
 pub fn read_units(root: &Path) -> Result<Vec<Row>> {
-    let path = root.join(UNITS);
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    files::read_lines(&path)?
-        .iter()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| serde_json::from_str(line).map_err(|error| Error::corrupt(path.display(), error)))
-        .collect()
+    crate::records::read(&root.join(UNITS))
 }
 
 /// A unit is appended whole; a line that was cut by a crash is the last one and shows as a corrupt file.
 fn append(unit: &[Row]) -> Result<()> {
+    crate::records::create_folder_of(UNITS)?;
+    let lines = crate::records::lines(unit)?;
     let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
-    if let Some(folder) = Path::new(UNITS).parent() {
-        fs_err::create_dir_all(folder).map_err(|error| failed(&error))?;
-    }
-    let mut lines = String::new();
-    for row in unit {
-        let line = serde_json::to_string(row).map_err(|error| Error::corrupt(UNITS, error))?;
-        lines.push_str(&line);
-        lines.push('\n');
-    }
     let mut file =
         fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;
     file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| failed(&error))

@@ -40,23 +40,6 @@ pub fn model_of(text: &str) -> Vec<f32> {
     model(number.parse().unwrap(), version.parse().unwrap())
 }
 
-/// As a user would write it; it keeps a log of what it was asked for.
-const ENCODER: &str = r#"
-    while IFS= read -r line; do
-        id=${line#*\"id\":\"}; id=${id%%\"*}; text=${line#*\"source\":\"}; text=${text%%\"*}
-        number=${text% *}; version=${text#* }; echo "$text" >> log.txt
-        vector=; column=0
-        while [ $column -lt 6 ]; do
-            eighths=$(( (number * 7 + version * 31 + column * 13) % 101 ))
-            case $(( eighths % 8 )) in
-                0) rest=000;; 1) rest=125;; 2) rest=250;; 3) rest=375;; 4) rest=500;; 5) rest=625;; 6) rest=750;; *) rest=875;;
-            esac
-            vector="$vector,$(( eighths / 8 )).$rest"; column=$(( column + 1 ))
-        done
-        printf '{"id":"%s","vector":[%s]}\n' "$id" "${vector#,}"
-    done
-"#;
-
 /// What an application does, to the row of a number or to many.
 #[derive(Debug, Clone, Copy)]
 pub enum Act {
@@ -97,9 +80,9 @@ pub struct Served<'a> {
 pub fn place(gallery: &str) -> Place {
     let of_width = |d| Matrix::from_fn(ITEMS, d, |row, column| model(row, 0)[column]);
     let place = upgrade::place(&of_width(D_OLD), &of_width(D_NEW));
-    place.write_bytes("encode.sh", ENCODER.as_bytes());
+    place.write_bytes("encode.sh", upgrade::encoder("number=${text% *}; version=${text#* }").as_bytes());
     let encoder = format!(
-        "[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\"]\nrevision = \"1\"\n[run]\nbatch = {BATCH}\nlease = 2\n"
+        "[encoder]\nkind = \"command\"\nprogram = [\"sh\", \"encode.sh\", \"{D_NEW}\"]\nrevision = \"1\"\n[run]\nbatch = {BATCH}\nlease = 2\n"
     );
     upgrade::configure(&place, &encoder);
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
@@ -138,9 +121,9 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
             }
             if round % 8 == 3 {
                 // The server dies under a worker that has begun to embed. It waits for the server and goes on.
-                let before = embedded(place).len();
+                let before = upgrade::embedded(place).len();
                 let mut worker = run(place);
-                while worker.try_wait().unwrap().is_none() && embedded(place).len() == before {
+                while worker.try_wait().unwrap().is_none() && upgrade::embedded(place).len() == before {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 restart();
@@ -164,7 +147,7 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
     texts.sort_unstable();
     written.sort_unstable();
     assert_eq!(texts, written, "the rows that the application has written, no more and no fewer");
-    let again = embedded_again(place);
+    let again = upgrade::embedded_again(place);
     let acts = acts.into_inner();
     println!(
         "{deaths} workers and {restarts} servers killed beside {acts} writes and searches; {again} texts were embedded twice"
@@ -251,21 +234,6 @@ fn check(place: &Place, rows: &[Row]) -> usize {
         "{doctor}"
     );
     natives
-}
-
-/// The texts that the encoder was asked for.
-fn embedded(place: &Place) -> String {
-    fs_err::read_to_string(place.path("log.txt")).unwrap_or_default()
-}
-
-/// Those that it was asked for more than once, each time beyond the first.
-fn embedded_again(place: &Place) -> u32 {
-    let log = embedded(place);
-    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    for line in log.lines() {
-        *counts.entry(line).or_default() += 1;
-    }
-    counts.values().map(|count| count - 1).sum()
 }
 
 /// Lets the application end when the test does, also by a failure.

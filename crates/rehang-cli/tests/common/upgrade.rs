@@ -5,6 +5,8 @@ mod padding;
 
 pub use padding::padding;
 
+use std::collections::BTreeMap;
+
 use rehang::{Distance, Matrix, Space};
 use serde_json::{Value, json};
 
@@ -68,4 +70,40 @@ pub fn configure(place: &Place, encoders: &str) {
     let (before, order) = config.split_once("[order]\n").unwrap();
     let policy = order.lines().next().unwrap();
     place.write_bytes("rehang.toml", format!("{before}[order]\n{policy}\n{encoders}").as_bytes());
+}
+
+/// A program as a user would write one, in the shell: it embeds in as many coordinates as its argument says, without starting another process, and
+/// keeps a log of what it was asked for. `cut` finds a `number` and a `version` in the `text`.
+pub fn encoder(cut: &str) -> String {
+    let program = r#"
+    while IFS= read -r line; do
+        id=${line#*\"id\":\"}; id=${id%%\"*}; text=${line#*\"source\":\"}; text=${text%%\"*}
+        CUT; echo "$text by $1" >> log.txt
+        vector=; column=0
+        while [ $column -lt $1 ]; do
+            eighths=$(( (number * 7 + version * 31 + column * 13) % 101 ))
+            case $(( eighths % 8 )) in
+                0) rest=000;; 1) rest=125;; 2) rest=250;; 3) rest=375;; 4) rest=500;; 5) rest=625;; 6) rest=750;; *) rest=875;;
+            esac
+            vector="$vector,$(( eighths / 8 )).$rest"; column=$(( column + 1 ))
+        done
+        printf '{"id":"%s","vector":[%s]}\n' "$id" "${vector#,}"
+    done
+"#;
+    program.replace("CUT", cut)
+}
+
+/// The log of the program.
+pub fn embedded(place: &Place) -> String {
+    fs_err::read_to_string(place.path("log.txt")).unwrap_or_default()
+}
+
+/// Texts that the program was asked for more than once, each time beyond the first.
+pub fn embedded_again(place: &Place) -> u32 {
+    let log = embedded(place);
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for line in log.lines() {
+        *counts.entry(line).or_default() += 1;
+    }
+    counts.values().map(|count| count - 1).sum()
 }

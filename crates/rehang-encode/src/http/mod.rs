@@ -699,22 +699,18 @@ impl Encoder for Http {
         let Some(error) = self.embed_all(inputs, &mut answers) else {
             return Ok(answers.into_iter().flatten().collect());
         };
-        if error.is_cancelled() {
-            // An interruption is the fault of no item, and what was embedded before it is paid for.
-            let untried = || Err(ItemFailure::Untried(error.to_string()));
-            return Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect());
-        }
         if error.is_unauthorised() || error.is_budget_spent() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
-        // done nothing wrong.
+        // done nothing wrong, and an interruption is the fault of no item.
         let trusted = error.is_unauthorised() || error.is_retryable() || error.is_budget_spent();
-        if !trusted || !answers.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
+        let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
+        let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
+        if !is_handed_out {
             return Err(error);
         }
-        let reason = error.to_string();
-        let untried = || Err(ItemFailure::Untried(reason.clone()));
+        let untried = || Err(ItemFailure::Untried(error.to_string()));
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
     }
 

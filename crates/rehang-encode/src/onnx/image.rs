@@ -4,7 +4,6 @@ mod picture;
 
 use std::path::Path;
 
-use image::DynamicImage;
 use image::imageops::FilterType;
 use rehang::{Error, Gate, Result};
 use rten::Dimension;
@@ -14,7 +13,7 @@ use super::{fixed, shown};
 use crate::config::{at_least_one, number};
 use crate::contract::ItemFailure;
 pub(super) use picture::DECODING_BYTES_MAX;
-use picture::Picture;
+use picture::{Picture, covering};
 
 /// Largest side of a model's image; anything above is a slip of the keyboard.
 const SIDE_MAX: usize = 1 << 14;
@@ -175,56 +174,13 @@ impl ImageInput {
             ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
         };
         let picture = Picture::open(bytes).map_err(refused)?;
-        let (width, height) = picture.size();
-        let (_, scaled_height) = self.scaled_size(width, height);
-        let places = picture.places(scaled_height).map_err(refused)?;
-        let _room = memory.take(places);
-        let decoded = picture.decode().map_err(refused)?;
-        // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
-        let coloured = match self.channels {
-            1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
-            _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
+        let size = (self.width as u32, self.height as u32);
+        let scaled = match self.resize {
+            ImageResize::Exact => size,
+            ImageResize::ShorterSideCrop => covering(picture.size(), size, self.shorter_side),
         };
-        Ok(self.numbers(self.fit(coloured).as_bytes()))
-    }
-
-    /// An image of the model's size.
-    fn fit(&self, image: DynamicImage) -> DynamicImage {
-        let to = self.scaled_size(image.width(), image.height());
-        let scaled = if (image.width(), image.height()) == to {
-            image
-        } else {
-            image.resize_exact(to.0, to.1, self.filter())
-        };
-        let (width, height) = (self.width as u32, self.height as u32);
-        if to == (width, height) {
-            return scaled;
-        }
-        let middle =
-            |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
-        let (left, top) = (middle(scaled.width(), width), middle(scaled.height(), height));
-        scaled.crop_imm(left, top, width, height)
-    }
-
-    /// What an image is scaled to before its middle is cut out.
-    fn scaled_size(&self, from_width: u32, from_height: u32) -> (u32, u32) {
-        let (width, height) = (self.width as u32, self.height as u32);
-        match self.resize {
-            ImageResize::Exact => (width, height),
-            ImageResize::ShorterSideCrop => {
-                let (from_width, from_height) = (f64::from(from_width), f64::from(from_height));
-                let factor = match self.shorter_side {
-                    Some(side) => side as f64 / from_width.min(from_height),
-                    None => (f64::from(width) / from_width).max(f64::from(height) / from_height),
-                };
-                // The longer side is rounded down, as by torchvision; rounding never makes a side too short for the cut.
-                // A picture with the proportions of a thread is stretched rather than grown without bound.
-                let side = |from: f64, least: u32| {
-                    ((from * factor + 1e-6).floor().min(4.0 * SIDE_MAX as f64) as u32).max(least)
-                };
-                (side(from_width, width), side(from_height, height))
-            }
-        }
+        let fitted = picture.fitted(self.channels, scaled, size, self.filter(), memory).map_err(refused)?;
+        Ok(self.numbers(fitted.as_bytes()))
     }
 
     fn filter(&self) -> FilterType {

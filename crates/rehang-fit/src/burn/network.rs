@@ -450,7 +450,18 @@ mod tests {
                     let uncertain = loss.uncertainty != UncertaintyLoss::Off;
                     let layout = Layout::new(architecture, widths, 0.8, skip, uncertain);
                     let parameters = parameters(loss.clone(), architecture);
-                    let state = State::initial(&layout, 4);
+                    let mut state = State::initial(&layout, 4);
+                    // Away from the initial 0 and 1, where mistakes would not show.
+                    for (value, noise) in
+                        state.running_mean.iter_mut().zip(numbers(layout.statistics_count, 11))
+                    {
+                        *value = 0.1 * noise;
+                    }
+                    for layer in &layout.layers {
+                        let scales = &mut state.parameters[layer.scale.clone()];
+                        let noise = numbers(scales.len(), 12);
+                        scales.iter_mut().zip(noise).for_each(|(value, noise)| *value += 0.3 * noise);
+                    }
                     let start = Snapshot { state, adam: Adam::new(layout.parameter_count) };
                     let objective = Objective::new(&loss, 1.9, widths.new, rows);
                     let mut fused = FusedTrainer::new(&layout, &parameters, objective, rows, start.clone());

@@ -3,13 +3,11 @@
 use std::ops::Range;
 
 use rehang::adapter::BranchInput;
-use serde::{Deserialize, Serialize};
 
 use super::product::Window;
 
 /// The family and the size of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
     /// The reference network of FCT and FastFill (`papers/fastfill.txt`, appendix A.2).
     ///

@@ -199,6 +199,7 @@ impl Workspace {
                 (source(&self.nodes, inputs, layer.source), input_window),
                 &mut gradient[layer.weight.clone()],
                 layer.gain,
+                false,
             );
             if let Source::Node(node) = layer.source {
                 product::input_gradient(

@@ -86,7 +86,7 @@ pub fn multiply(
 
 /// A matrix inside a longer slice: row `r` begins at `offset + r·stride` and has `columns` numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub struct Window {
     /// Where the first row begins.
     pub offset: usize,
     /// Numbers from the beginning of one row to the beginning of the next.
@@ -97,7 +97,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// A matrix whose rows follow each other without a gap.
-    pub(crate) fn dense(columns: usize) -> Self {
+    pub fn dense(columns: usize) -> Self {
         Self { offset: 0, stride: columns, columns }
     }
 
@@ -111,7 +111,7 @@ impl Window {
 }
 
 /// `out[n, outputs] = factor · input[n, inputs] · weightᵀ`, added to `out` where `accumulate`.
-pub(crate) fn forward(
+pub fn forward(
     rows: usize,
     (input, input_window): (&[f32], Window),
     weight: &[f32],
@@ -127,7 +127,7 @@ pub(crate) fn forward(
 }
 
 /// `input_gradient[n, inputs] = factor · gradient[n, outputs] · weight`, added where `accumulate`.
-pub(crate) fn input_gradient(
+pub fn input_gradient(
     rows: usize,
     (gradient, gradient_window): (&[f32], Window),
     weight: &[f32],
@@ -142,35 +142,26 @@ pub(crate) fn input_gradient(
     multiply((rows, inputs, outputs), out_window.target(out), left, right, accumulate, threads);
 }
 
-/// `weight_gradient[outputs, inputs] = factor · gradientᵀ · input`.
-pub(crate) fn weight_gradient(
+/// `weight_gradient[outputs, inputs] = factor · gradientᵀ · input`, added where `accumulate`.
+pub fn weight_gradient(
     rows: usize,
     (gradient, gradient_window): (&[f32], Window),
     (input, input_window): (&[f32], Window),
     out: &mut [f32],
     factor: f32,
+    accumulate: bool,
 ) {
     let (inputs, outputs) = (input_window.columns, gradient_window.columns);
     assert_eq!(out.len(), inputs * outputs);
     let left = Operand::columns(&gradient[gradient_window.offset..], gradient_window.stride);
     let right = input_window.rows(input).times(factor);
-    multiply((outputs, inputs, rows), (out, inputs), left, right, false, rayon::current_num_threads());
+    multiply((outputs, inputs, rows), (out, inputs), left, right, accumulate, rayon::current_num_threads());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Numbers without a pattern, the same on every run.
-    fn numbers(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed;
-        (0..count)
-            .map(|_| {
-                state = state.wrapping_mul(1664525).wrapping_add(1013904223);
-                (state >> 8) as f32 / (1 << 24) as f32 - 0.5
-            })
-            .collect()
-    }
+    use crate::tests::finite_differences::numbers;
 
     #[test]
     fn products_agree_with_the_triple_loop_through_windows() {
@@ -192,7 +183,7 @@ mod tests {
             let mut dx = vec![0.0; x.len()];
             input_gradient(n, (&y, out_window), &w, (&mut dx, input_window), 1.0, false);
             let mut dw = vec![0.0; w.len()];
-            weight_gradient(n, (&y, out_window), (&x, input_window), &mut dw, 2.0);
+            weight_gradient(n, (&y, out_window), (&x, input_window), &mut dw, 2.0, false);
             for i in 0..inputs {
                 for r in 0..n {
                     let sum: f32 =
@@ -220,7 +211,7 @@ mod tests {
                 forward(n, (&x, a), &w, (&mut y, b), 1.0, false);
                 let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
                 input_gradient(n, (&y, b), &w, (&mut dx, a), 1.0, false);
-                weight_gradient(n, (&y, b), (&x, a), &mut dw, 1.0);
+                weight_gradient(n, (&y, b), (&x, a), &mut dw, 1.0, false);
                 (y, dx, dw)
             })
         };

@@ -42,8 +42,6 @@ impl<'a> EpochByEpoch<'a> {
     /// Runs an epoch and gives its mean loss.
     pub fn epoch(&mut self, epoch: usize) -> Result<f64> {
         let progress = Progress::default();
-        let (loss, _) =
-            run_epoch(&mut self.trainer, &self.parameters, &self.data, &mut self.batch, epoch, &progress)?;
-        Ok(loss)
+        run_epoch(&mut self.trainer, &self.parameters, &self.data, &mut self.batch, epoch, &progress)
     }
 }

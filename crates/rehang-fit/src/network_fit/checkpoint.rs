@@ -1,25 +1,23 @@
 //! The state of a fit as a file, to go on from.
 //!
-//! A safetensors file. Its metadata MUST hold `format` = `rehang-fit-1` and `identity`, a line that names everything
-//! the fit depends on; a checkpoint is only resumed by the fit whose identity is the same. Tensors: `parameters`,
-//! `running_mean`, `running_variance`, `adam_first`, `adam_second` (f32), `adam_steps` (u64, one number), `history`
-//! (f64, four numbers an epoch: training loss, held-out loss or NaN, learning rate, 0) and, under early stop,
-//! `best_parameters`, `best_running_mean`, `best_running_variance`, `best_epoch`.
+//! A file of named tensors, `parameters`, `running_mean`, `running_variance`, `adam_first` and `adam_second`. Its metadata hold `identity`, a line that
+//! names everything the fit depends on (a checkpoint is only resumed by the fit whose identity is the same), `adam_steps` and `history`, a line
+//! an epoch: training loss, held-out loss or NaN. Under early stop there are `best_epoch`, `best_parameters`, `best_running_mean` and
+//! `best_running_variance`.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use rehang::files::AtomicFile;
+use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, parse, text};
 use rehang::{Error, Head, Matrix, Pairs, Result};
-use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, TensorView, serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{EpochLoss, NetworkParameters, Snapshot};
 use crate::adam::Adam;
 use crate::network::{Layout, State};
 
-const FORMAT: &str = "rehang-fit-1";
+const KIND: FileKind = FileKind { format: "rehang-fit", thing: "a checkpoint of a fit", version: 1 };
 
 /// Where a fit stands between two epochs.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,107 +81,82 @@ pub(crate) fn identity(pairs: &Pairs, held_out: Option<&Pairs>, parameters: &Net
 /// Writes a checkpoint under a temporary name, syncs it and renames it, so that `path` always holds a whole one.
 pub(crate) fn write(path: &Path, identity: &str, checkpoint: &Checkpoint) -> Result<()> {
     let Checkpoint { snapshot: Snapshot { state, adam }, history, best } = checkpoint;
-    let mut tensors: Vec<(&str, Dtype, Vec<u8>)> = vec![
-        ("parameters", Dtype::F32, bytes(&state.parameters)),
-        ("running_mean", Dtype::F32, bytes(&state.running_mean)),
-        ("running_variance", Dtype::F32, bytes(&state.running_variance)),
-        ("adam_first", Dtype::F32, bytes(&adam.first)),
-        ("adam_second", Dtype::F32, bytes(&adam.second)),
-        ("adam_steps", Dtype::U64, adam.steps.to_le_bytes().to_vec()),
-    ];
-    let lines = history.iter().flat_map(|line| {
-        [line.training, line.held_out.unwrap_or(f64::NAN), line.learning_rate, 0.0].map(f64::to_le_bytes)
-    });
-    tensors.push(("history", Dtype::F64, lines.flatten().collect()));
-    if let Some((best, epoch)) = best {
-        tensors.push(("best_parameters", Dtype::F32, bytes(&best.parameters)));
-        tensors.push(("best_running_mean", Dtype::F32, bytes(&best.running_mean)));
-        tensors.push(("best_running_variance", Dtype::F32, bytes(&best.running_variance)));
-        tensors.push(("best_epoch", Dtype::U64, (*epoch as u64).to_le_bytes().to_vec()));
-    }
-    let whole = |detail: safetensors::SafeTensorError| Error::corrupt(path.display(), detail);
-    let views = tensors
-        .iter()
-        .map(|(name, kind, bytes)| {
-            let count = bytes.len() * 8 / kind.bitsize();
-            Ok((*name, TensorView::new(*kind, vec![count], bytes).map_err(whole)?))
-        })
-        .collect::<Result<Vec<_>>>()?;
-    let metadata = HashMap::from([
-        ("format".to_owned(), FORMAT.to_owned()),
-        ("identity".to_owned(), identity.to_owned()),
+    let line = |line: &EpochLoss| format!("{} {}\n", line.training, line.held_out.unwrap_or(f64::NAN));
+    let mut metadata = Metadata::from([
+        ("identity".into(), identity.into()),
+        ("adam_steps".into(), adam.steps.to_string()),
+        ("history".into(), history.iter().map(line).collect()),
     ]);
-    let bytes = serialize(views, Some(metadata)).map_err(whole)?;
-    AtomicFile::write(path, &bytes)
+    let mut tensors = of_state("", state);
+    tensors.extend([tensor("adam_first", &adam.first), tensor("adam_second", &adam.second)]);
+    if let Some((best, epoch)) = best {
+        metadata.insert("best_epoch".into(), epoch.to_string());
+        tensors.extend(of_state("best_", best));
+    }
+    AtomicFile::write(path, &tensors::write(&KIND, metadata, &tensors)?)
+}
+
+fn of_state<'a>(prefix: &str, state: &'a State) -> Vec<Tensor<'a>> {
+    let State { parameters, running_mean, running_variance } = state;
+    let parts =
+        [("parameters", parameters), ("running_mean", running_mean), ("running_variance", running_variance)];
+    parts.map(|(name, values)| tensor(&format!("{prefix}{name}"), values)).into()
+}
+
+fn tensor<'a>(name: &str, values: &'a [f32]) -> Tensor<'a> {
+    Tensor { name: name.into(), shape: vec![values.len()], values: values.into() }
 }
 
 /// Reads a checkpoint of the fit with the given identity.
 pub(crate) fn read(path: &Path, identity: &str, layout: &Layout) -> Result<Checkpoint> {
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
-    let corrupt = |detail: String| Error::corrupt(path.display(), detail);
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| corrupt(error.to_string()))?;
-    let metadata = header.metadata().clone().unwrap_or_default();
-    if metadata.get("format").map(String::as_str) != Some(FORMAT) {
-        return Err(corrupt(format!("it is no checkpoint of a fit ({FORMAT})")));
-    }
-    if metadata.get("identity").map(String::as_str) != Some(identity) {
+    let corrupt = |detail: Detail| Error::corrupt(path.display(), detail);
+    let (metadata, tensors) = tensors::read(&bytes, &KIND).map_err(corrupt)?;
+    if text(&metadata, "identity").map_err(corrupt)? != identity {
         return Err(Error::option(
             "checkpoint",
             path.display(),
             "the checkpoint of this very fit (same pairs, parameters and version); remove it to start anew",
         ));
     }
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| corrupt(error.to_string()))?;
-    let tensor = |name: &str, kind: Dtype, count: Option<usize>| -> Result<&[u8]> {
-        let tensor = tensors.tensor(name).map_err(|error| corrupt(error.to_string()))?;
-        let received = tensor.data().len() * 8 / tensor.dtype().bitsize();
-        if tensor.dtype() != kind || count.is_some_and(|count| count != received) {
-            return Err(corrupt(format!("tensor {name} is not of {kind:?} with {count:?} numbers")));
-        }
-        Ok(tensor.data())
-    };
-    let floats = |name: &str, count: usize| -> Result<Vec<f32>> {
-        let (numbers, _) = tensor(name, Dtype::F32, Some(count))?.as_chunks::<4>();
-        Ok(numbers.iter().map(|&number| f32::from_le_bytes(number)).collect())
-    };
-    let whole = |name: &str| -> Result<u64> {
-        let (numbers, _) = tensor(name, Dtype::U64, Some(1))?.as_chunks::<8>();
-        Ok(u64::from_le_bytes(numbers[0]))
-    };
-    let state = |prefix: &str| -> Result<State> {
+    of_parts(&metadata, tensors, layout).map_err(corrupt)
+}
+
+fn of_parts(
+    metadata: &Metadata,
+    mut tensors: BTreeMap<String, Tensor<'static>>,
+    layout: &Layout,
+) -> Result<Checkpoint, Detail> {
+    let mut floats = |name: &str, count: usize| tensors::take(&mut tensors, name, count);
+    let mut state = |prefix: &str| -> Result<State, Detail> {
         Ok(State {
             parameters: floats(&format!("{prefix}parameters"), layout.parameter_count)?,
             running_mean: floats(&format!("{prefix}running_mean"), layout.statistics_count)?,
             running_variance: floats(&format!("{prefix}running_variance"), layout.statistics_count)?,
         })
     };
-    let (numbers, _) = tensor("history", Dtype::F64, None)?.as_chunks::<8>();
-    let numbers: Vec<f64> = numbers.iter().map(|&number| f64::from_le_bytes(number)).collect();
-    let history: Vec<EpochLoss> = numbers
-        .chunks_exact(4)
-        .map(|line| EpochLoss {
-            training: line[0],
-            held_out: (!line[1].is_nan()).then_some(line[1]),
-            learning_rate: line[2],
+    let line = |line: &str| {
+        let (training, held_out) = line.split_once(' ')?;
+        let held_out: f64 = held_out.parse().ok()?;
+        Some(EpochLoss {
+            training: training.parse().ok()?,
+            held_out: (!held_out.is_nan()).then_some(held_out),
         })
-        .collect();
-    let best = if tensors.names().contains(&"best_epoch") {
-        let epoch = whole("best_epoch")? as usize;
-        if epoch >= history.len() {
-            return Err(corrupt(format!("its best epoch {epoch} is not among its {} epochs", history.len())));
-        }
-        Some((state("best_")?, epoch))
-    } else {
-        None
     };
+    let history: Option<Vec<EpochLoss>> = text(metadata, "history")?.lines().map(line).collect();
+    let history = history.ok_or("its history is no losses")?;
+    let (now, mut best) = (state("")?, None);
+    if metadata.contains_key("best_epoch") {
+        let epoch: usize = parse(metadata, "best_epoch")?;
+        if epoch >= history.len() {
+            return Err(format!("its best epoch {epoch} is not among its {} epochs", history.len()));
+        }
+        best = Some((state("best_")?, epoch));
+    }
     let adam = Adam {
         first: floats("adam_first", layout.parameter_count)?,
         second: floats("adam_second", layout.parameter_count)?,
-        steps: whole("adam_steps")?,
+        steps: parse(metadata, "adam_steps")?,
     };
-    Ok(Checkpoint { snapshot: Snapshot { state: state("")?, adam }, history, best })
-}
-
-fn bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    Ok(Checkpoint { snapshot: Snapshot { state: now, adam }, history, best })
 }

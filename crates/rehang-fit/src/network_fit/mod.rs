@@ -63,8 +63,6 @@ pub struct EpochLoss {
     pub training: f64,
     /// Mean of L (before uncertainty) over the held-out pairs after the epoch, with running statistics.
     pub held_out: Option<f64>,
-    /// The learning rate of the epoch's last step.
-    pub learning_rate: f64,
 }
 
 /// A fitted network.

@@ -40,8 +40,7 @@ impl Device {
 }
 
 /// Whether and how ψ is trained with h.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "kind")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum UncertaintyLoss {
     /// No ψ: the loss is the mean of L.
     Off,

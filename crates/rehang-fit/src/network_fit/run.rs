@@ -187,8 +187,8 @@ fn train(
     let mut batch = Batch::default();
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
-        let (training, rate) = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
-        let mut line = EpochLoss { training, held_out: None, learning_rate: rate };
+        let training = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
+        let mut line = EpochLoss { training, held_out: None };
         if let Some(evaluation) = &mut evaluation {
             let mut state = trainer.snapshot()?.state;
             let loss = evaluation.mean_loss(&fit.layout, &mut state);
@@ -215,7 +215,7 @@ fn train(
     Ok(())
 }
 
-/// All steps of one epoch. Gives the mean of what was minimised and the rate of the last step.
+/// All steps of one epoch. Gives the mean of what was minimised.
 pub(crate) fn run_epoch(
     trainer: &mut dyn Trainer,
     parameters: &NetworkParameters,
@@ -223,7 +223,7 @@ pub(crate) fn run_epoch(
     batch: &mut Batch,
     epoch: usize,
     progress: &Progress,
-) -> Result<(f64, f64)> {
+) -> Result<f64> {
     let schedule = Schedule {
         rate: parameters.learning_rate,
         epochs: parameters.epochs,
@@ -237,14 +237,13 @@ pub(crate) fn run_epoch(
     let mut generator = epoch_generator(parameters.seed, epoch);
     let order = permutation(data.len(), &mut generator);
     let steps = steps(&order, parameters.batch);
-    let (mut sum, mut rate) = (0.0, 0.0);
+    let mut sum = 0.0;
     for (number, indices) in steps.iter().enumerate() {
         progress.check()?;
         batch.gather(data, indices);
-        rate = schedule.rate(epoch, number, steps.len());
         let step_number = epoch * steps.len() + number;
         let step = Step {
-            rate,
+            rate: schedule.rate(epoch, number, steps.len()),
             live: epoch < parameters.freeze_statistics_from,
             dropout: Dropout {
                 rate: parameters.dropout,
@@ -258,7 +257,7 @@ pub(crate) fn run_epoch(
         }
         sum += loss;
     }
-    Ok((sum / data.len() as f64, rate))
+    Ok(sum / data.len() as f64)
 }
 
 /// The held-out pairs and what it takes to measure them.

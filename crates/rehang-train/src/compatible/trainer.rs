@@ -596,12 +596,12 @@ impl Model {
 
     fn restore(&mut self, checkpoint: &mut Checkpoint) -> Result<(), Detail> {
         for (name, vector) in self.vectors() {
-            *vector = checkpoint.take(&name, vector.len())?;
+            *vector = tensors::take(&mut checkpoint.tensors, &name, vector.len())?;
         }
         let parts = [&mut self.encoder.moments, &mut self.head.moments, &mut self.bias.moments];
         let adapter = self.adapter.iter_mut().map(|adapter| &mut adapter.moments);
         for steps in parts.into_iter().chain(adapter).filter_map(Moments::steps) {
-            *steps = checkpoint.optimiser_steps;
+            *steps = checkpoint.steps;
         }
         Ok(())
     }
@@ -804,14 +804,7 @@ impl<'a> Run<'a> {
             let line = self.epoch(epoch, model, progress)?;
             self.history.push(line);
             if let Some(path) = &self.parameters.checkpoint {
-                let kept = checkpoint::Kept {
-                    identity: &self.identity,
-                    history: &self.history,
-                    steps: self.steps,
-                    optimiser_steps: model.encoder.moments.steps().map_or(0, |steps| *steps),
-                    tensors: model.tensors(),
-                };
-                checkpoint::write(path, &kept)?;
+                checkpoint::write(path, &self.identity, &self.history, self.steps, &model.tensors())?;
             }
         }
         Ok(())

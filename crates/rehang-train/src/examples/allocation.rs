@@ -199,40 +199,29 @@ impl Allocation {
         division.finish(examples, parameters.clone(), None, old, new)
     }
 
-    /// The steps of a sequence of models, each trained on more than the last: `shares` of 0.3, 0.6, 0.8 and 1 make
-    /// three allocations, 30 → 60 %, 60 → 80 % and 80 → 100 %.
+    /// A step in a sequence of models, each trained on more than the last: from a model that was trained on `parameters.share` to one that is
+    /// trained on `new_share`. With shares of 0.3, 0.6, 0.8 and 1 there are three steps.
     ///
     /// Every model sees all that the one before it saw, also where a single step of this kind would divide the rows, and
-    /// all steps have one test. `parameters.share` is not looked at; in each step it is the share of its old model.
+    /// all steps of one seed have one test.
     ///
     /// # Errors
     ///
-    /// As [`Allocation::draw`]; [`rehang::ErrorKind::InvalidOption`] for fewer than two shares, or shares that do not increase.
-    pub fn chain(
-        examples: &Examples,
-        parameters: &AllocationParameters,
-        shares: &[f64],
-    ) -> Result<Vec<Self>> {
+    /// As [`Allocation::draw`]; missing input without a share; [`rehang::ErrorKind::InvalidOption`] for a `new_share` that is not larger.
+    pub fn step(examples: &Examples, parameters: &AllocationParameters, new_share: f64) -> Result<Self> {
         if parameters.kind == AllocationKind::Classes {
             return Err(Error::option("kind", "classes", "a kind with shares, for a sequence of models"));
         }
-        let increasing = shares.windows(2).all(|pair| pair[0] < pair[1]);
-        if shares.len() < 2 || !increasing {
-            return Err(Error::option("shares", format!("{shares:?}"), "two shares or more, increasing"));
+        let missing = || Error::missing("share", "an allocation with a new_share");
+        let share = parameters.share.ok_or_else(missing)?;
+        parameters.check()?;
+        check_share(new_share)?;
+        if share >= new_share {
+            return Err(Error::option("new_share", new_share, format!("a share above the old one, {share}")));
         }
-        for &share in shares {
-            check_share(share)?;
-        }
-        let step = |share| AllocationParameters { share: Some(share), ..parameters.clone() };
-        step(shares[0]).check()?;
-        let division = Division::new(examples, &step(shares[0]))?;
-        shares
-            .windows(2)
-            .map(|pair| {
-                let (old, new) = (division.stage(pair[0]), division.stage(pair[1]));
-                division.finish(examples, step(pair[0]), Some(pair[1]), old, new)
-            })
-            .collect()
+        let division = Division::new(examples, parameters)?;
+        let (old, new) = (division.stage(share), division.stage(new_share));
+        division.finish(examples, parameters.clone(), Some(new_share), old, new)
     }
 
     /// Writes the allocation as JSON.

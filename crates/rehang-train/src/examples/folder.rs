@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use image::DynamicImage;
 use image::imageops::FilterType;
 use rayon::prelude::*;
 use rehang::{Error, ErrorKind, Gate, Result};
 
 use super::arrays::in_order;
-use super::picture::{DECODING_BYTES_MAX, Picture};
+use super::picture::{DECODING_BYTES_MAX, Picture, covering};
 use super::{Examples, Images, Inputs, Refusal, check_size};
 
 /// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
@@ -16,10 +15,6 @@ const DECODED_AT_ONCE: usize = 1024;
 
 /// Folders inside a class that are descended into at most; deeper ones are a circle of mounts or a mistake.
 const DEPTH_MAX: usize = 16;
-
-/// Longest side of a scaled image before the cut: a picture with the proportions of a thread is stretched rather than
-/// grown without bound.
-const SCALED_SIDE_MAX: f64 = 65_536.0;
 
 /// The images of a folder of folders; see [`super::ExamplesSource::Folder`].
 pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Examples> {
@@ -140,44 +135,10 @@ fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Gate) -> Resu
         return Err("the file is empty".into());
     }
     let picture = Picture::open(&bytes)?;
-    let (width, height) = picture.size();
-    let (_, scaled_height) = scaled_size(width, height, size);
-    let _room = memory.take(picture.places(scaled_height)?);
-    let decoded = picture.decode()?;
-    // Colours first, size second: the size is then the cheaper step.
-    let coloured = match channels {
-        1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
-        _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
-    };
-    let fitted = fit(coloured, size);
+    // What an encoder does in service with `shorter-side-crop`.
+    let size = (size[1] as u32, size[0] as u32);
+    let scaled = covering(picture.size(), size, None);
+    let fitted = picture.fitted(channels, scaled, size, FilterType::Triangle, memory)?;
     let mixed = fitted.as_bytes();
     Ok((0..channels).flat_map(|channel| mixed[channel..].iter().step_by(channels).copied()).collect())
-}
-
-/// Scales until the shorter side fits, and cuts out the middle: number for number what `rehang-encode` does with
-/// `shorter-side-crop`, so that an encoder meets in service what it was trained on.
-fn fit(image: DynamicImage, [height, width]: [usize; 2]) -> DynamicImage {
-    let (to_width, to_height) = scaled_size(image.width(), image.height(), [height, width]);
-    let (height, width) = (height as u32, width as u32);
-    let scaled = if (image.width(), image.height()) == (to_width, to_height) {
-        image
-    } else {
-        image.resize_exact(to_width, to_height, FilterType::Triangle)
-    };
-    let middle =
-        |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
-    if (to_width, to_height) == (width, height) {
-        return scaled;
-    }
-    scaled.crop_imm(middle(to_width, width), middle(to_height, height), width, height)
-}
-
-/// Width and height that an image is scaled to before its middle is cut out.
-fn scaled_size(from_width: u32, from_height: u32, [height, width]: [usize; 2]) -> (u32, u32) {
-    let (height, width) = (height as u32, width as u32);
-    let (from_height, from_width) = (f64::from(from_height), f64::from(from_width));
-    let factor = (f64::from(width) / from_width).max(f64::from(height) / from_height);
-    let side =
-        |from: f64, least: u32| ((from * factor + 1e-6).floor().min(SCALED_SIDE_MAX) as u32).max(least);
-    (side(from_width, width), side(from_height, height))
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
+use rehang_store::{ItemWrite, Ledger, MemoryStore, NewVector, Scan, Select, Store};
 use rehang_upgrade::{
     BackfillSetup, Clock, Gallery, Limits, Observer, OrderSettings, Part, Place, Setup, Summary, Unobserved,
-    backfill,
+    backfill, start,
 };
 use serde_json::Value;
 
@@ -112,6 +112,14 @@ impl World {
         let part = Part::Gallery(&self.adapter);
         backfill(&BackfillSetup { store, encoder, part, limits, clock, worker: "worker" }, observer)
     }
+}
+
+/// A gallery of some items in an upgrade that has begun.
+pub fn started(items: usize) -> (MemoryStore, World) {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, items);
+    start(&store, &world.setup(), &Unobserved).unwrap();
+    (store, world)
 }
 
 /// An item's name: a number, since that is what Qdrant's points are called, and as long as any other, so that both sort alike.

@@ -49,6 +49,8 @@ pub(super) struct Packed {
 pub(super) enum Begin {
     /// The bias.
     Bias,
+    /// What is in the output already, as where another slice of the inputs came before.
+    Output,
     /// What is in the output already, plus the bias.
     OutputPlusBias,
 }
@@ -200,16 +202,8 @@ struct Block {
     output_stride: usize,
     /// How many columns of the block exist; the rest is padding of the last line.
     columns: usize,
-    start: Start,
+    start: Begin,
     relu: bool,
-}
-
-/// What the registers of a block begin with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    Bias,
-    Output,
-    OutputPlusBias,
 }
 
 impl Task<'_> {
@@ -234,11 +228,7 @@ impl Task<'_> {
             let mut slice = 0;
             loop {
                 let depth = (inputs - slice).min(DEPTH);
-                let start = match (slice, self.begin) {
-                    (0, Begin::Bias) => Start::Bias,
-                    (0, Begin::OutputPlusBias) => Start::OutputPlusBias,
-                    _ => Start::Output,
-                };
+                let start = if slice == 0 { self.begin } else { Begin::Output };
                 let relu = self.relu && slice + depth == inputs;
                 for part in (0..width).step_by(columns_step) {
                     let columns = (width - part).min(columns_step);
@@ -315,7 +305,7 @@ mod avx512 {
         _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps,
     };
 
-    use super::{AHEAD, Block, LINE, Start, TILE, Task};
+    use super::{AHEAD, Begin, Block, LINE, TILE, Task};
 
     /// # Safety
     ///
@@ -348,9 +338,9 @@ mod avx512 {
                     let bias = _mm512_load_ps(block.bias.add(line * LINE));
                     let output = block.output.add(row * block.output_stride).wrapping_add(line * LINE);
                     sums[row][line] = match block.start {
-                        Start::Bias => bias,
-                        Start::Output => _mm512_maskz_loadu_ps(mask[line], output),
-                        Start::OutputPlusBias => {
+                        Begin::Bias => bias,
+                        Begin::Output => _mm512_maskz_loadu_ps(mask[line], output),
+                        Begin::OutputPlusBias => {
                             _mm512_add_ps(_mm512_maskz_loadu_ps(mask[line], output), bias)
                         }
                     };
@@ -395,7 +385,7 @@ mod avx2 {
         _mm256_setzero_ps, _mm256_storeu_ps,
     };
 
-    use super::{Block, LINE, Start, Task};
+    use super::{Begin, Block, LINE, Task};
 
     /// # Safety
     ///
@@ -425,7 +415,7 @@ mod avx2 {
         unsafe {
             let whole = block.columns == LINE;
             let mut edge = [[0.0_f32; LINE]; ROWS];
-            if !whole && block.start != Start::Bias {
+            if !whole && block.start != Begin::Bias {
                 for row in 0..ROWS {
                     let output = block.output.add(row * block.output_stride);
                     std::ptr::copy_nonoverlapping(output, edge[row].as_mut_ptr(), block.columns);
@@ -438,9 +428,9 @@ mod avx2 {
                 for half in 0..2 {
                     let bias = _mm256_load_ps(block.bias.add(half * 8));
                     sums[row][half] = match block.start {
-                        Start::Bias => bias,
-                        Start::Output => _mm256_loadu_ps(output.add(half * 8)),
-                        Start::OutputPlusBias => _mm256_add_ps(_mm256_loadu_ps(output.add(half * 8)), bias),
+                        Begin::Bias => bias,
+                        Begin::Output => _mm256_loadu_ps(output.add(half * 8)),
+                        Begin::OutputPlusBias => _mm256_add_ps(_mm256_loadu_ps(output.add(half * 8)), bias),
                     };
                 }
             }
@@ -479,7 +469,7 @@ mod avx2 {
 /// Plain loops over one line of outputs and up to four rows, for every other processor. The compiler turns them into
 /// the vector instructions of the target (NEON on aarch64).
 mod plain {
-    use super::{Block, LINE, Start, Task};
+    use super::{Begin, Block, LINE, Task};
 
     /// # Safety
     ///
@@ -518,15 +508,15 @@ mod plain {
                 for lane in 0..LINE {
                     let bias = *block.bias.add(lane);
                     let exists = lane < block.columns;
-                    let output = if exists && block.start != Start::Bias {
+                    let output = if exists && block.start != Begin::Bias {
                         *block.output.add(row * block.output_stride + lane)
                     } else {
                         0.0
                     };
                     sums[row][lane] = match block.start {
-                        Start::Bias => bias,
-                        Start::Output => output,
-                        Start::OutputPlusBias => output + bias,
+                        Begin::Bias => bias,
+                        Begin::Output => output,
+                        Begin::OutputPlusBias => output + bias,
                     };
                 }
             }

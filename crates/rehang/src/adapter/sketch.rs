@@ -40,7 +40,7 @@ impl RowSketch {
 
     /// The sketch of rows `[n, d]`. Zero rows are left out: different items may well share one.
     pub fn of(rows: &Matrix) -> Self {
-        let hashes: BTreeSet<u64> = (0..rows.rows()).filter_map(|row| hash(rows.row(row))).collect();
+        let hashes: BTreeSet<u64> = row_hashes(rows).collect();
         Self { rows: hashes.len(), hashes: hashes.into_iter().take(Self::SIZE).collect() }
     }
 
@@ -137,6 +137,11 @@ impl Serialize for RowOverlap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         json!({ "rows": self.among_pairs(), "of": self.rows, "exact": self.is_exact }).serialize(serializer)
     }
+}
+
+/// What the rows of a matrix are known by, but for zero rows.
+pub(crate) fn row_hashes(matrix: &Matrix) -> impl Iterator<Item = u64> {
+    (0..matrix.rows()).filter_map(|row| hash(matrix.row(row)))
 }
 
 /// XXH3 of a row's little-endian bytes; `None` for a zero row.

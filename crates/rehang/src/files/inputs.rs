@@ -318,14 +318,14 @@ impl Inputs {
         if let Some(queries) = queries {
             expect_count(&query_ids.to_string(), asked.len(), "the queries", queries)?;
         }
-        let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids, MissingPolicy::Error))?;
+        let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids))?;
         let mut place = vec![None; ids.len()];
         for (item, &row) in taken.iter().enumerate() {
             place[row] = Some(item);
         }
-        let total = all.judged.iter().map(Vec::len).sum::<usize>();
-        let present = |(row, gain): (usize, f32)| Some((place[row]?, f64::from(gain)));
-        let judged = all.judged.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
+        let total = all.iter().map(Vec::len).sum::<usize>();
+        let present = |(row, gain): (usize, f64)| Some((place[row]?, gain));
+        let judged = all.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
         let judged: Vec<Vec<(usize, f64)>> = judged.collect();
         let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
         if left_out > 0 {
@@ -503,7 +503,7 @@ impl Names {
     }
 
     /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
-    fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
+    pub(super) fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
         let mut labels = Labels::new();
         for source in sources {
             let values = super::read_label_values(source)?;

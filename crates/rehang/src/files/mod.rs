@@ -406,10 +406,7 @@ fn no_empty_ids(source: &VectorSource, ids: Vec<String>) -> Result<Vec<String>> 
 /// As [`stream::open`]; [`ErrorKind::Corrupt`] for numbers that are not whole, or so large that their type does not hold every one
 /// (from 2²⁴ on in `f32`).
 pub fn read_labels(source: &VectorSource) -> Result<Labels> {
-    Ok(match read_label_values(source)? {
-        LabelValues::Numbers(labels) => labels,
-        LabelValues::Texts(labels) => text::number_texts(&labels),
-    })
+    Names::default().read(std::slice::from_ref(source))
 }
 
 /// Labels as a file has them, one a row.

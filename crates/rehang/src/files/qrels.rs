@@ -3,22 +3,14 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::join::{MissingPolicy, Unknown, rows_of};
+use super::join::{Unknown, rows_of};
 use super::read_lines;
 use crate::error::{Error, Result};
 
-/// Judgements with ids replaced by rows.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Qrels {
-    /// For every query, in the order of the query ids: the gallery items that were judged and their gains, in the
-    /// order of the file. A query without judgements has an empty list.
-    pub judged: Vec<Vec<(usize, f32)>>,
-    /// Judgements about a query or an item that is not there (kept out; always 0 with [`MissingPolicy::Error`]).
-    pub unknown: usize,
-}
-
 /// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or
-/// `query-id iteration item-id score` (TREC).
+/// `query-id iteration item-id score` (TREC). Gives, for every query in the order of `query_ids`, the items that were judged by their
+/// place in `item_ids`, and their gains, in the order of the file: what [`Qrels::new`](crate::curve::Qrels::new) takes. A query without
+/// judgements has an empty list.
 ///
 /// A score below 0 marks junk: such an item is taken out of the ranking of its query, as revisited Oxford and Paris and Market-1501 ask
 /// for. (`trec_eval` leaves it in as a wrong answer: give it 0 for that.)
@@ -28,13 +20,12 @@ pub struct Qrels {
 /// [`Io`](crate::ErrorKind::Io), [`Empty`](crate::ErrorKind::Empty) for a file without judgements,
 /// [`Corrupt`](crate::ErrorKind::Corrupt) for a line that is none, [`Duplicate`](crate::ErrorKind::Duplicate) for ids or
 /// judgements that are there twice, [`Unmatched`](crate::ErrorKind::Unmatched) for ids that are not among `query_ids` and
-/// `item_ids` where the policy is [`MissingPolicy::Error`], or where nothing is left.
+/// `item_ids`.
 pub fn read_qrels(
     path: impl AsRef<Path>,
     query_ids: &[String],
     item_ids: &[String],
-    policy: MissingPolicy,
-) -> Result<Qrels> {
+) -> Result<Vec<Vec<(usize, f64)>>> {
     let path = path.as_ref();
     let queries = rows_of("query ids", "id ", query_ids)?;
     let items = rows_of("gallery ids", "id ", item_ids)?;
@@ -74,7 +65,7 @@ pub fn read_qrels(
                     let value = format!("the judgement of query {query:?} on item {item:?}");
                     return Err(Error::duplicate(path.display(), value));
                 }
-                judged[query_row].push((item_row, gain));
+                judged[query_row].push((item_row, f64::from(gain)));
             }
             (None, _) => unknown.note(|| format!("query {query:?} (line {})", number + 1)),
             _ => unknown.note(|| format!("item {item:?} (line {})", number + 1)),
@@ -83,9 +74,6 @@ pub fn read_qrels(
     if judgements == 0 {
         return Err(Error::empty(path.display()));
     }
-    let count = unknown.count;
-    if count == judgements || policy == MissingPolicy::Error {
-        unknown.check(&format!("the {judgements} judgements of {}", path.display()))?;
-    }
-    Ok(Qrels { judged, unknown: count })
+    unknown.check(&format!("the {judgements} judgements of {}", path.display()))?;
+    Ok(judged)
 }

@@ -64,7 +64,7 @@ pub struct Tensor<'a> {
 pub fn write(kind: &FileKind, mut metadata: Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
     metadata.insert("format".into(), kind.format.into());
     metadata.insert("format_version".into(), kind.version.to_string());
-    metadata.insert("checksum".into(), checksum(&metadata, tensors));
+    metadata.insert("checksum".into(), checksum(&metadata, tensors.iter()));
     container(&metadata, tensors)
 }
 
@@ -89,15 +89,7 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
         ));
     }
     let tensors = plain(bytes)?;
-    let listed: Vec<Tensor<'_>> = tensors
-        .values()
-        .map(|tensor| Tensor {
-            name: tensor.name.clone(),
-            shape: tensor.shape.clone(),
-            values: (&*tensor.values).into(),
-        })
-        .collect();
-    let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, &listed));
+    let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, tensors.values()));
     if written != computed {
         return Err(format!(
             "its check sum is {computed} where {written} was written: some bytes have changed"
@@ -137,6 +129,23 @@ pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> 
         tensors.insert(name.into(), tensor);
     }
     Ok(tensors)
+}
+
+/// Takes one tensor of a known count of numbers out of those of a file.
+///
+/// # Errors
+///
+/// A sentence where it is missing or has another count.
+pub fn take(
+    tensors: &mut BTreeMap<String, Tensor<'static>>,
+    name: &str,
+    count: usize,
+) -> Result<Vec<f32>, Detail> {
+    let tensor = tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
+    if tensor.values.len() != count {
+        return Err(format!("tensor {name:?} has {} numbers where {count} are needed", tensor.values.len()));
+    }
+    Ok(tensor.values.into_owned())
 }
 
 /// A value of the metadata as JSON.
@@ -179,7 +188,7 @@ pub fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result
 
 /// The check sum over everything else in the file: metadata in the order of keys, then tensors in the order of names.
 /// Every part is preceded by its length, so that no two different files are hashed alike.
-fn checksum(metadata: &Metadata, tensors: &[Tensor<'_>]) -> String {
+fn checksum<'a, 'b: 'a>(metadata: &Metadata, tensors: impl Iterator<Item = &'a Tensor<'b>>) -> String {
     let mut hasher = Xxh3::new();
     let text = |hasher: &mut Xxh3, text: &str| {
         hasher.update(&(text.len() as u64).to_le_bytes());
@@ -189,7 +198,7 @@ fn checksum(metadata: &Metadata, tensors: &[Tensor<'_>]) -> String {
         text(&mut hasher, key);
         text(&mut hasher, value);
     }
-    let mut by_name: Vec<&Tensor<'_>> = tensors.iter().collect();
+    let mut by_name: Vec<&Tensor<'_>> = tensors.collect();
     by_name.sort_by(|left, right| left.name.cmp(&right.name));
     for tensor in by_name {
         text(&mut hasher, &tensor.name);

@@ -1,6 +1,5 @@
 //! Text files with one value a line, and JSON lines.
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -82,18 +81,6 @@ pub(super) fn read_json_scalars(path: &Path, names: &[&str]) -> Result<Scalars> 
         return Ok(Scalars::Integers(integers));
     }
     Ok(Scalars::Texts(values))
-}
-
-/// Numbers for texts, in the order in which they first appear.
-pub(super) fn number_texts<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<i64> {
-    let mut numbers: HashMap<&str, i64> = HashMap::new();
-    texts
-        .into_iter()
-        .map(|text| {
-            let next = numbers.len() as i64;
-            *numbers.entry(text).or_insert(next)
-        })
-        .collect()
 }
 
 /// Reads the next line, with its end, in the place of `line`; nothing at the end of the input. Says whether it is short enough, 16 MiB: of

@@ -14,7 +14,6 @@ const CLUSTERS_MIN: usize = 2;
 const CLUSTERS_MAX: usize = 256;
 
 pub(super) static CLASS_MEAN: Definition = Definition {
-    name: "class-mean",
     about: "goes by the distance to the mean of an item's class, or of its cluster, the farthest first",
     is_evaluation_only: false,
     head: HeadUse::None,

@@ -14,7 +14,6 @@ const COVER_SHARE: usize = 10;
 const CLUSTERS_MAX: usize = 2048;
 
 pub(super) static COVERAGE: Definition = Definition {
-    name: "coverage",
     about: "covers the gallery first, then goes where the map is in doubt",
     is_evaluation_only: false,
     head: HeadUse::Own,

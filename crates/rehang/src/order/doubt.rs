@@ -7,16 +7,14 @@ type Ordered = fn(&Evidence<'_>) -> Result<Order>;
 type Scored = fn(&Page<'_>) -> Result<Vec<f64>>;
 
 pub(super) static LEAST_CONFIDENCE: Definition =
-    doubt("least-confidence", |of| ordered(of, least_confidence), |page| scores(page, least_confidence));
+    doubt(|of| ordered(of, least_confidence), |page| scores(page, least_confidence));
 
-pub(super) static MARGIN: Definition = doubt("margin", |of| ordered(of, margin), |page| scores(page, margin));
+pub(super) static MARGIN: Definition = doubt(|of| ordered(of, margin), |page| scores(page, margin));
 
-pub(super) static ENTROPY: Definition =
-    doubt("entropy", |of| ordered(of, entropy), |page| scores(page, entropy));
+pub(super) static ENTROPY: Definition = doubt(|of| ordered(of, entropy), |page| scores(page, entropy));
 
-const fn doubt(name: &'static str, order: Ordered, scores: Scored) -> Definition {
+const fn doubt(order: Ordered, scores: Scored) -> Definition {
     Definition {
-        name,
         about: "goes where a classifier is least sure of its answer",
         is_evaluation_only: false,
         head: HeadUse::Needed,

@@ -3,7 +3,6 @@
 use super::{Definition, HeadUse, Order};
 
 pub(super) static ORACLE: Definition = Definition {
-    name: "oracle",
     about: "goes by the true error, which is unknown beforehand: it is there to compare with, and is not the best order \
             there can be",
     is_evaluation_only: true,

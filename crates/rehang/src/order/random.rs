@@ -7,7 +7,6 @@ use super::{Definition, HeadUse, Order};
 use crate::statistics::below;
 
 pub(super) static RANDOM: Definition = Definition {
-    name: "random",
     about: "is a shuffle",
     is_evaluation_only: false,
     head: HeadUse::None,

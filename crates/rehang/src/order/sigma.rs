@@ -3,7 +3,6 @@
 use super::{Definition, HeadUse, Order};
 
 pub(super) static SIGMA: Definition = Definition {
-    name: "sigma",
     about: "goes by the predicted error σ², the largest first",
     is_evaluation_only: false,
     head: HeadUse::None,

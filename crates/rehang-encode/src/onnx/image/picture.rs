@@ -3,7 +3,9 @@
 
 use std::io::Cursor;
 
+use image::imageops::FilterType;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
+use rehang::Gate;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
@@ -11,6 +13,26 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 /// Bytes that all images of an encoder, or of a folder, may take together while they are decoded and scaled. A small file may be a
 /// picture of any size, so this is asked for before anything is allocated.
 pub(crate) const DECODING_BYTES_MAX: usize = 1 << 30;
+
+/// Longest side of a scaled image: a picture with the proportions of a thread is stretched rather than grown without bound.
+const SCALED_SIDE_MAX: f64 = 65_536.0;
+
+/// Width and height that an image is scaled to before the middle `to` is cut out: its shorter side to `shorter_side`, or else until it covers
+/// `to`. The longer side is rounded down, as by torchvision; rounding never makes a side too short for the cut.
+pub(crate) fn covering(
+    (from_width, from_height): (u32, u32),
+    (width, height): (u32, u32),
+    shorter_side: Option<usize>,
+) -> (u32, u32) {
+    let (from_width, from_height) = (f64::from(from_width), f64::from(from_height));
+    let factor = match shorter_side {
+        Some(side) => side as f64 / from_width.min(from_height),
+        None => (f64::from(width) / from_width).max(f64::from(height) / from_height),
+    };
+    let side =
+        |from: f64, least: u32| ((from * factor + 1e-6).floor().min(SCALED_SIDE_MAX) as u32).max(least);
+    (side(from_width, width), side(from_height, height))
+}
 
 /// An image file whose head was read: nothing of its pixels' size is allocated yet.
 pub(crate) enum Picture<'a> {
@@ -62,8 +84,35 @@ impl<'a> Picture<'a> {
         }
     }
 
+    /// Its pixels, grey where there is one channel and red, green and blue otherwise, scaled and then cut to the middle.
+    pub(crate) fn fitted(
+        self,
+        channels: usize,
+        scaled: (u32, u32),
+        (width, height): (u32, u32),
+        filter: FilterType,
+        memory: &Gate,
+    ) -> Result<DynamicImage, String> {
+        let _room = memory.take(self.places(scaled.1)?);
+        let decoded = self.decode()?;
+        // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
+        let mut image = match channels {
+            1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
+            _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
+        };
+        if (image.width(), image.height()) != scaled {
+            image = image.resize_exact(scaled.0, scaled.1, filter);
+        }
+        if scaled == (width, height) {
+            return Ok(image);
+        }
+        let middle =
+            |whole: u32, part: u32| ((f64::from(whole) - f64::from(part)) / 2.0).round_ties_even() as u32;
+        Ok(image.crop_imm(middle(scaled.0, width), middle(scaled.1, height), width, height))
+    }
+
     /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all images.
-    pub(crate) fn places(&self, scaled_height: u32) -> Result<usize, String> {
+    fn places(&self, scaled_height: u32) -> Result<usize, String> {
         let (width, height) = self.size();
         // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
         let scaling = u64::from(width) * u64::from(scaled_height) * 16;
@@ -89,7 +138,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    pub(crate) fn decode(self) -> Result<DynamicImage, String> {
+    fn decode(self) -> Result<DynamicImage, String> {
         let mut decoder = match self {
             Self::Jpeg(decoder) => decoder,
             Self::Other(decoder) => {

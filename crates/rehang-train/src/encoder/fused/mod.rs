@@ -23,6 +23,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use rehang::{Error, Result};
 use rehang_fit::network::State;
+use rehang_fit::network::product::{self, Window};
 
 use super::graph::{Graph, Node, Operation, Shape, Sliding};
 use super::pass::{Mode, Passes};
@@ -451,7 +452,15 @@ impl Step {
                 if input != 0 {
                     let mut target = take(&mut gradients.free, size(input));
                     let weight = &state.parameters[weight.clone()];
-                    dense::input_gradient(rows, &gradient, weight, outputs, &mut target);
+                    let (narrow, wide) = (Window::dense(outputs), Window::dense(inputs));
+                    product::input_gradient(
+                        rows,
+                        (&gradient, narrow),
+                        weight,
+                        (&mut target, wide),
+                        1.0,
+                        false,
+                    );
                     if shapes[input].height * shapes[input].width > 1 {
                         let mut planes = take(&mut gradients.free, size(input));
                         pooling::channels_last(shapes[input], &target, &mut planes);

@@ -1,0 +1,36 @@
+//! Records of measurements: files of JSON lines, and the pages that are made of them.
+
+use std::path::Path;
+
+use rehang::files::{AtomicFile, read_lines};
+use rehang::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The rows of a record; none where there is no file yet.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let parsed =
+        |line: &String| serde_json::from_str(line).map_err(|error| Error::corrupt(path.display(), error));
+    read_lines(path)?.iter().filter(|line| !line.trim().is_empty()).map(parsed).collect()
+}
+
+/// Rows as the lines of a record.
+pub fn lines(rows: &[impl Serialize]) -> Result<String> {
+    let line = |row| serde_json::to_string(row).map_err(|error| Error::corrupt("a record", error));
+    rows.iter().map(|row| Ok(line(row)? + "\n")).collect()
+}
+
+/// Writes a file, and the folder that it lies in where that is not there.
+pub fn write(path: &str, text: &str) -> Result<()> {
+    create_folder_of(path)?;
+    AtomicFile::write(path, text)
+}
+
+/// Makes the folder that a file lies in.
+pub fn create_folder_of(path: &str) -> Result<()> {
+    let Some(folder) = Path::new(path).parent() else { return Ok(()) };
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))
+}
