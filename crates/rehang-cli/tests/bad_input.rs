@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Command, Output};
 
-use common::{Place, waves, words};
+use common::{Place, faults_of_refusal, waves, words};
 use rehang::Matrix;
 
 /// A command, what its error must say, and why the input is bad.
@@ -418,26 +418,7 @@ fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
     for Case { why, command, says } in CASES {
         let arguments = words(command, &[]);
         let output = run_within_memory(&place, &arguments);
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let errors = stderr.lines().filter(|line| line.starts_with("Error: ")).count();
-        if output.status.code() != Some(2) {
-            failures.push(format!("{why}: exit code {:?}; stderr: {stderr}", output.status.code()));
-        } else if errors != 1 || stderr.contains("panicked") {
-            failures.push(format!("{why}: {errors} errors: {stderr}"));
-        }
-        for word in *says {
-            if !stderr.contains(word) {
-                failures.push(format!("{why}: {word:?} is missing in: {stderr}"));
-            }
-        }
-        if !output.stdout.is_empty() {
-            failures.push(format!("{why}: printed a result: {}", String::from_utf8_lossy(&output.stdout)));
-        }
-        let after = place.names();
-        if after != before {
-            failures.push(format!("{why}: left {after:?}"));
-            break;
-        }
+        failures.extend(faults_of_refusal(why, &output, says, (&place, &before)));
     }
     assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), CASES.len(), failures.join("\n"));
 }

@@ -2,25 +2,12 @@
 
 mod common;
 
-use common::{Place, demo, words};
+use common::{Place, demo, demo_gallery, words};
 use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
 use serde_json::Value;
 
 fn source(path: &str) -> VectorSource {
     VectorSource::parse(path).unwrap()
-}
-
-/// The gallery (role 1) of the demo in files of its own.
-fn gallery(place: &Place) -> (String, String, String) {
-    let role = read_labels(&source(&demo("role.npy"))).unwrap();
-    let rows: Vec<usize> = (0..role.len()).filter(|&row| role[row] == 1).collect();
-    let labels = read_labels(&source(&demo("label.npy"))).unwrap();
-    let labels: Vec<i64> = rows.iter().map(|&row| labels[row]).collect();
-    (
-        place.write_matrix("old.npy", &read_matrix(&source(&demo("old.npy"))).unwrap().select(&rows)),
-        place.write_matrix("new.npy", &read_matrix(&source(&demo("new.npy"))).unwrap().select(&rows)),
-        place.write_labels("labels.npy", &labels),
-    )
 }
 
 fn fit(place: &Place, method: &str, output: &str) -> Value {
@@ -60,7 +47,7 @@ fn brute_force(new: &rehang::Matrix, gallery: &rehang::Matrix, labels: &[i64]) -
 #[test]
 fn from_pairs_to_a_curve_that_equals_brute_force() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     let fitted = fit(&place, "ridge", "a.safetensors");
     assert_eq!(fitted["method"], "ridge");
     assert_eq!(fitted["pairs"], 718);
@@ -107,7 +94,7 @@ fn from_pairs_to_a_curve_that_equals_brute_force() {
 #[test]
 fn every_method_fits_and_its_adapter_transforms() {
     let place = Place::new();
-    let (old, _, _) = gallery(&place);
+    let [old, _, _] = demo_gallery(&place, usize::MAX);
     for method in [
         "do-nothing",
         "procrustes",
@@ -153,7 +140,7 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
 #[test]
 fn every_order_is_a_permutation_and_says_what_it_needs() {
     let place = Place::new();
-    let (old, new, _) = gallery(&place);
+    let [old, new, _] = demo_gallery(&place, usize::MAX);
     fit(&place, "ridge", "a.safetensors");
     place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
     let (weight, bias) = (demo("head_weight.npy"), demo("head_bias.npy"));
@@ -176,7 +163,7 @@ fn every_order_is_a_permutation_and_says_what_it_needs() {
 #[test]
 fn a_report_is_written_in_all_formats() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     fit(&place, "ridge", "a.safetensors");
     let (pairs, role) = (demo("old.npy"), format!("{}=0", demo("role.npy")));
     let value = place.json(&words(
@@ -404,7 +391,7 @@ fn the_points_of_a_curve_hold_flips_and_groups_at_every_fraction() {
 #[test]
 fn items_that_are_among_the_pairs_are_counted_wherever_an_adapter_meets_a_gallery() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     fit(&place, "ridge", "a.safetensors");
     let made = place.json(&["transform", "a.safetensors", &old, "-o", "adapted.npy", "--sigma", "sigma.npy"]);
     // Three images of the gallery look to the old encoder exactly like one of the pairs.
@@ -494,7 +481,7 @@ fn an_adapter_that_was_fitted_the_wrong_way_round_is_noticed_where_both_vectors_
 #[test]
 fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     fit(&place, "ridge", "a.safetensors");
     let (old_rows, new_rows) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
     let n = old_rows.rows();
@@ -614,7 +601,7 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
 #[test]
 fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     let fitted = fit(&place, "procrustes", "a.safetensors");
     let handicap = fitted["handicap"].as_f64().unwrap();
     let choice = &fitted["handicap_choice"];
@@ -673,7 +660,7 @@ fn the_handicap_of_a_fit_is_that_of_its_adapter_and_of_the_curve() {
 #[test]
 fn a_name_is_the_same_class_in_the_gallery_and_among_the_queries() {
     let place = Place::new();
-    let (_, new, labels) = gallery(&place);
+    let [_, new, labels] = demo_gallery(&place, usize::MAX);
     let (vectors, numbers) = (read_matrix(&source(&new)).unwrap(), read_labels(&source(&labels)).unwrap());
     place.json(&["order", "--policy", "random", "--adapted", &new, "-o", "order.npy"]);
     // The queries come in another order, and so do the first of each class.
@@ -705,7 +692,7 @@ fn a_name_is_the_same_class_in_the_gallery_and_among_the_queries() {
 #[test]
 fn labels_that_the_head_does_not_know_are_counted() {
     let place = Place::new();
-    let (old, new, labels) = gallery(&place);
+    let [old, new, labels] = demo_gallery(&place, usize::MAX);
     let shifted: Vec<i64> = read_labels(&source(&labels)).unwrap().iter().map(|label| label + 5).collect();
     place.write_labels("shifted.npy", &shifted);
     let (weight, unknown) = (demo("head_weight.npy"), shifted.iter().filter(|&&label| label > 9).count());
@@ -727,7 +714,7 @@ fn labels_that_the_head_does_not_know_are_counted() {
 #[test]
 fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     let place = Place::new();
-    let (old, new, _) = gallery(&place);
+    let [old, new, _] = demo_gallery(&place, usize::MAX);
     let vectors = read_matrix(&source(&new)).unwrap();
     place.json(&["fit", "--old", &old, "--new", &new, "--method", "procrustes", "-o", "a.safetensors"]);
     // Every other item is selected; each query is one of them, and its judgement names it.
@@ -924,7 +911,7 @@ fn spoken(place: &Place, command: &str) -> (Option<i32>, String) {
 #[test]
 fn a_curve_says_where_nothing_is_gained_and_names_what_it_is_made_of() {
     let place = Place::new();
-    gallery(&place);
+    demo_gallery(&place, usize::MAX);
     fit(&place, "ridge", "a.safetensors");
     place.json(&["transform", "a.safetensors", "old.npy", "-o", "adapted.npy", "--sigma", "sigma.npy"]);
     place.json(&["order", "--policy", "random", "--sigma", "sigma.npy", "-o", "order.npy"]);
@@ -1088,7 +1075,7 @@ fn labels_groups_and_ids_may_come_in_several_files_and_groups_keep_their_names()
 #[test]
 fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     let place = Place::new();
-    let (old, new, _) = gallery(&place);
+    let [old, new, _] = demo_gallery(&place, usize::MAX);
     let (old, new) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
     let rows = |from: usize, to: usize| (from..to).collect::<Vec<_>>();
     let (items, asked) = (rows(0, 300), rows(300, 340));

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rehang::Matrix;
-use rehang::files;
+use rehang::files::{self, VectorSource};
 use serde_json::Value;
 
 /// The demo's data, which every checkout has.
@@ -112,6 +112,48 @@ impl Place {
         fs_err::write(self.path(name), bytes).expect("a file is written");
         self.text(name)
     }
+}
+
+/// What is wrong with how bad input was refused: it has to be one error that says the words, with code 2, without a result, and the folder
+/// as it was `before`.
+pub fn faults_of_refusal(
+    why: &str,
+    output: &Output,
+    says: &[&str],
+    (place, before): (&Place, &[String]),
+) -> Vec<String> {
+    let mut faults = Vec::new();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let errors = stderr.lines().filter(|line| line.starts_with("Error: ")).count();
+    if output.status.code() != Some(2) {
+        faults.push(format!("{why}: exit code {:?}; stderr: {stderr}", output.status.code()));
+    } else if errors != 1 || stderr.contains("panicked") {
+        faults.push(format!("{why}: {errors} errors: {stderr}"));
+    }
+    let missing = says.iter().filter(|word| !stderr.contains(**word));
+    faults.extend(missing.map(|word| format!("{why}: {word:?} is missing in: {stderr}")));
+    if !output.stdout.is_empty() {
+        faults.push(format!("{why}: printed a result: {}", String::from_utf8_lossy(&output.stdout)));
+    }
+    let after = place.names();
+    if after != before {
+        faults.push(format!("{why}: left {after:?}"));
+    }
+    faults
+}
+
+/// The first items of the demo's gallery (role 1) in files of a place: old, new and labels.
+pub fn demo_gallery(place: &Place, items: usize) -> [String; 3] {
+    let column = |name: &str| files::read_labels(&VectorSource::path(demo(name))).expect("the demo's labels");
+    let role = column("role.npy");
+    let rows: Vec<usize> = (0..role.len()).filter(|&row| role[row] == 1).take(items).collect();
+    let labels = column("label.npy");
+    let labels: Vec<i64> = rows.iter().map(|&row| labels[row]).collect();
+    let cut = |name: &str| {
+        let whole = files::read_matrix(&VectorSource::path(demo(name))).expect("the demo's vectors");
+        place.write_matrix(name, &whole.select(&rows))
+    };
+    [cut("old.npy"), cut("new.npy"), place.write_labels("labels.npy", &labels)]
 }
 
 /// A matrix of smooth, distinct numbers.
