@@ -39,8 +39,8 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Makes a key of a number; `None` for the number itself.
-    key_of: Option<fn(u64) -> ItemKey>,
+    /// Makes a key of an item's id and its number; `None` for the number itself.
+    key_of: Option<fn(&str, u64) -> ItemKey>,
     last_key: u64,
     counter: u64,
     items: BTreeMap<ItemKey, Item>,
@@ -78,6 +78,14 @@ impl MemoryStore {
     /// A gallery without spaces and items.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same gallery, whose new items get other keys: made of an item's id and of how many came before it and with it. As a twin of a
+    /// store whose keys are the ids', for tests of who writes one.
+    #[must_use]
+    pub fn with_keys(self, key_of: fn(&str, u64) -> ItemKey) -> Self {
+        self.state().key_of = Some(key_of);
+        self
     }
 
     /// The same gallery, with leases by another clock.
@@ -589,7 +597,7 @@ impl State {
     fn put(&mut self, write: &ItemWrite) -> Revision {
         let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
             self.last_key += 1;
-            self.key_of.unwrap_or(ItemKey::from)(self.last_key)
+            self.key_of.map_or_else(|| self.last_key.into(), |key_of| key_of(&write.id, self.last_key))
         });
         self.forget(key);
         self.counter += 1;
@@ -723,10 +731,9 @@ mod tests {
     /// A gallery whose keys are like UUIDs: 128 bits, in an order that has nothing to do with time.
     fn with_scattered_keys() -> MemoryStore {
         // An odd factor makes another key of each number.
-        let key_of =
-            |number| ItemKey::new(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-        let state = State { key_of: Some(key_of), ..State::default() };
-        MemoryStore { state: Arc::new(Mutex::new(state)), ..MemoryStore::default() }
+        MemoryStore::new().with_keys(|_, number| {
+            ItemKey::new(u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+        })
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Keys, revisions and versions are each store's own numbers, so what is compared goes by their order.
 
+#![allow(dead_code, reason = "each store uses a part of it")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -14,7 +16,8 @@ use rehang_store::{
 };
 use serde_json::json;
 
-pub const IDS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+/// Numbers, since that is what Qdrant's points are called.
+pub const IDS: [&str; 7] = ["1", "2", "3", "4", "5", "6", "7"];
 const SPACES: [&str; 2] = ["old", "new"];
 const WORKERS: [&str; 2] = ["left", "right"];
 /// Seconds of a lease: so long that a test's own time does not count.
@@ -267,6 +270,11 @@ pub fn vector(value: i8, id: usize) -> Vec<f32> {
 
 /// Everything that can be seen of a gallery, with keys and revisions replaced by their ranks.
 pub fn seen(store: &dyn Store) -> String {
+    seen_with(store, |distance| distance)
+}
+
+/// The same with distances as `rounded`: those of a server have roundings of its own.
+pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
     let all = store.scan(&Scan::new("old", Select::All, 100)).unwrap();
     let keys: Vec<ItemKey> = all.iter().map(|record| record.item.key).collect();
     assert!(keys.is_sorted());
@@ -361,7 +369,7 @@ pub fn seen(store: &dyn Store) -> String {
                         "{row} {} {} {} {} {rank}",
                         place(found.key),
                         found.id,
-                        found.distance,
+                        rounded(found.distance),
                         found.provenance
                     ));
                 }
