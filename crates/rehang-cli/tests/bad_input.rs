@@ -419,6 +419,9 @@ fn bad_input_gets_one_clear_error_and_leaves_nothing_behind() {
         let arguments = words(command, &[]);
         let output = run_within_memory(&place, &arguments);
         failures.extend(faults_of_refusal(why, &output, says, (&place, &before)));
+        if place.names() != before {
+            break;
+        }
     }
     assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), CASES.len(), failures.join("\n"));
 }

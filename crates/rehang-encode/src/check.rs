@@ -1,6 +1,7 @@
 //! The one place where a vector that comes back is held against its space.
 
-use rehang::{Error, ErrorKind, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
+use rehang::files::expect_width;
+use rehang::{Error, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
 
 use crate::contract::{Answer, ItemFailure};
 
@@ -35,15 +36,8 @@ impl Check {
 
     /// Fails where `received` is not the space's width.
     pub(crate) fn width(&self, received: usize) -> Result<()> {
-        if received == self.space.dimension {
-            return Ok(());
-        }
-        Err(ErrorKind::WidthMismatch {
-            what: format!("what {} gives for space {}", self.encoder, self.space),
-            expected: self.space.dimension,
-            received,
-        }
-        .into())
+        let what = format_args!("what {} gives for space {}", self.encoder, self.space);
+        expect_width(what, self.space.dimension, received)
     }
 
     /// The vector of one item as it may be stored, or why the item has none.
@@ -86,7 +80,7 @@ impl Check {
             normalise(&mut vector);
         } else if (length - 1.0).abs() > NORMALISED_TOLERANCE {
             return Err(Error::option(
-                "normalise of [encoder]",
+                "normalise",
                 "false",
                 format!(
                     "true, or a raw space: {} gave item {id:?} a vector of length {length:.4}, and vectors of \

@@ -80,7 +80,7 @@ impl EncoderConfig {
         match &mut config {
             Self::Table(_) => {
                 let expected = "\"onnx\", \"http\" or \"command\": a table holds vectors of items and can embed no query";
-                return Err(Error::option("kind of [encoder]", "table", expected));
+                return Err(Error::option("kind", "table", expected));
             }
             Self::Command(config) => put(&mut config.query_program, &mut config.program),
             Self::Http(config) => {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rehang::files::{VectorSource, read_ids, read_matrix};
-use rehang::{Error, ErrorKind, Matrix, Result, Space};
+use rehang::files::{VectorSource, expect_count, read_ids, read_matrix};
+use rehang::{Error, Matrix, Result, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
@@ -152,19 +152,11 @@ fn is_parquet(path: &Path) -> bool {
 }
 
 fn index(ids: Vec<String>, name: &str, rows: usize, table: &str) -> Result<HashMap<String, usize>> {
-    if ids.len() != rows {
-        return Err(ErrorKind::CountMismatch {
-            left: name.into(),
-            left_count: ids.len(),
-            right: table.into(),
-            right_count: rows,
-        }
-        .into());
-    }
+    expect_count(name, ids.len(), table, rows)?;
     let mut index = HashMap::with_capacity(rows);
     for (row, id) in ids.into_iter().enumerate() {
         if index.contains_key(&id) {
-            return Err(ErrorKind::Duplicate { what: name.into(), value: format!("id {id:?}") }.into());
+            return Err(Error::duplicate(name, format_args!("id {id:?}")));
         }
         index.insert(id, row);
     }
@@ -181,8 +173,8 @@ fn row_number(source: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::Distance;
     use rehang::files::{Ids, write_matrix};
+    use rehang::{Distance, ErrorKind};
     use serde_json::Value;
 
     fn space() -> Space {

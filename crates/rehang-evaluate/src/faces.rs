@@ -42,7 +42,7 @@ impl FaceFiles {
         let said = self.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
         let mut templates = Vec::with_capacity(models.names.len());
         for (name, vectors) in models.names.iter().zip(&models.vectors) {
-            expect_count(&format!("the vectors of {name}"), vectors.rows(), &said, faces.rows)?;
+            expect_count(format_args!("the vectors of {name}"), vectors.rows(), &said, faces.rows)?;
             let of_model = templates::average(vectors, &faces.items, faces.templates.len())?;
             if of_model.zeros > 0 {
                 let seen = format!(

@@ -136,7 +136,7 @@ pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkA
     for (what, all) in [("index", &models.vectors), ("queries", &queries)] {
         let first = format!("the {what} of {}", models.names[0]);
         for (name, vectors) in models.names.iter().zip(all) {
-            expect_count(&format!("the {what} of {name}"), vectors.rows(), &first, all[0].rows())?;
+            expect_count(format_args!("the {what} of {name}"), vectors.rows(), &first, all[0].rows())?;
         }
     }
     let mut ground = Ground { models, queries };
@@ -168,7 +168,7 @@ impl Ground {
             "ids" => ("the index", &self.models.vectors[0]),
             _ => ("the queries", &self.queries[0]),
         };
-        expect_count(&format!("`{parameter}`"), ids.len(), what, matrix.rows())?;
+        expect_count(format_args!("`{parameter}`"), ids.len(), what, matrix.rows())?;
         Ok(Some(ids))
     }
 }

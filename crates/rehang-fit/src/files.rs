@@ -220,7 +220,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     let mut evaluation = None;
     if let Some(source) = &files.evaluation_old {
         let rows = inputs.whole_matrix("evaluation", source)?;
-        expect_width(&source.to_string(), pairs.old().dimension(), rows.columns())?;
+        expect_width(source, pairs.old().dimension(), rows.columns())?;
         evaluation = Some(rows);
     }
     inputs.expect_apart(&[("output", files.output.as_ref())])?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postgres::Row;
+use rehang::files::expect_width;
 use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
@@ -170,13 +171,8 @@ fn expect_column_width(
         let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
         width = other.map(|width| width.max(0) as usize);
     }
-    match width.filter(|width| *width != space.dimension) {
-        Some(received) => {
-            let what = format!("column {column:?} of {}", inner.table.options.table);
-            Err(Error::from(ErrorKind::WidthMismatch { what, expected: space.dimension, received }).into())
-        }
-        None => Ok(()),
-    }
+    let what = format_args!("column {column:?} of {}", inner.table.options.table);
+    Ok(width.map_or(Ok(()), |width| expect_width(what, space.dimension, width))?)
 }
 
 /// Widest vector of pgvector.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Among, AtWork, Band, Claimed, Drawn, First, ItemKey, Queue, Record, Revision, Sample, Scan, Select, until,
+    Among, AtWork, Band, Claimed, Drawn, First, ItemKey, Queue, Record, Revision, Sample, Scan, Select,
+    lease_end,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -267,7 +268,7 @@ pub(crate) fn claim(
             return Ok(claimed);
         }
         let name = inner.tokens.next();
-        let until = until(now_ms, lease);
+        let until = lease_end(now_ms, lease);
         let points: Vec<Value> = claimed
             .records
             .iter()
@@ -352,7 +353,7 @@ fn free_records(
 pub(crate) fn renew(inner: &Inner, space: &str, worker: &str, lease: Duration) -> Result<u64> {
     let space = &meta::space(inner, space)?;
     leases(inner, space)?;
-    let until = until(inner.clock.now_ms(), lease);
+    let until = lease_end(inner.clock.now_ms(), lease);
     let filter = || all_of(worker_filter(space, worker));
     let later = json!({"set_payload": {"payload": {"until": until}, "filter": filter()}});
     inner.client.change(&inner.ours, &[later])?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::missing_errors_doc, reason = "each function says what it refuses; that is its error")]
 
+use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
 use crate::contract::{Epoch, ItemWrite, Priority, SpaceRecord, VectorWrite};
@@ -10,12 +11,7 @@ use crate::contract::{Epoch, ItemWrite, Priority, SpaceRecord, VectorWrite};
 pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
     let what = || format!("the vector of {} for space {:?}", whose(), space.name);
     if vector.len() != space.dimension {
-        return Err(ErrorKind::WidthMismatch {
-            what: what(),
-            expected: space.dimension,
-            received: vector.len(),
-        }
-        .into());
+        expect_width(what(), space.dimension, vector.len())?;
     }
     if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
         return Err(ErrorKind::NotFinite { what: what(), row: 0, column }.into());
@@ -52,11 +48,8 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
             ));
         }
         if write.vectors[..at].iter().any(|other| other.space == new.space) {
-            return Err(ErrorKind::Duplicate {
-                what: format!("the write of {}", whose()),
-                value: format!("a vector for space {:?}", new.space),
-            }
-            .into());
+            let value = format_args!("a vector for space {:?}", new.space);
+            return Err(Error::duplicate(format_args!("the write of {}", whose()), value));
         }
     }
     Ok(())
@@ -125,13 +118,8 @@ pub fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
 /// Queries must be as wide as the space and finite.
 pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
     let what = || format!("the queries to space {:?}", space.name);
-    if queries.rows() > 0 && queries.columns() != space.dimension {
-        return Err(ErrorKind::WidthMismatch {
-            what: what(),
-            expected: space.dimension,
-            received: queries.columns(),
-        }
-        .into());
+    if queries.rows() > 0 {
+        expect_width(what(), space.dimension, queries.columns())?;
     }
     queries.check_finite(&what())
 }

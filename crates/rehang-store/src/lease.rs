@@ -42,7 +42,7 @@ impl LeaseClock for ManualLeaseClock {
 }
 
 /// When a lease that begins now runs out, in milliseconds since 1970. Databases count in `i64`.
-pub fn until(now_ms: u64, lease: Duration) -> u64 {
+pub fn lease_end(now_ms: u64, lease: Duration) -> u64 {
     now_ms.saturating_add(millis(lease)).min(i64::MAX as u64)
 }
 

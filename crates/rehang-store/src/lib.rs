@@ -22,7 +22,7 @@ pub use contract::{
 };
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
-pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, until};
+pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
 pub use memory::MemoryStore;
 pub use shuffle::{First, shuffled};
 pub use sqlite::{SearchOptions, SqliteStore};

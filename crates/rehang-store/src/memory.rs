@@ -14,7 +14,7 @@ use crate::contract::{
     VectorRecord, VectorWrite,
 };
 use crate::exact;
-use crate::lease::{LeaseClock, SystemLeaseClock, until};
+use crate::lease::{LeaseClock, SystemLeaseClock, lease_end};
 use crate::shuffle::First;
 
 /// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
@@ -390,7 +390,7 @@ impl Ledger for MemoryStore {
         let free = queue.filter(|item| !there.leases.get(&item.key).is_some_and(is_held));
         let next: Vec<Record> = free.take(limit).map(|item| there.record_of(item, Some(there))).collect();
         let claimed = Claimed::of(next, &lost, held_by_others);
-        let until_ms = until(now_ms, lease);
+        let until_ms = lease_end(now_ms, lease);
         let leases = &mut find_mut(&mut state.spaces, space)?.leases;
         for Record { item, .. } in &claimed.records {
             let lost = lost.get(&item.key).copied().unwrap_or(0);
@@ -400,7 +400,7 @@ impl Ledger for MemoryStore {
     }
 
     fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64> {
-        let until_ms = until(self.clock.now_ms(), lease);
+        let until_ms = lease_end(self.clock.now_ms(), lease);
         let mut state = self.state();
         let mut held = 0;
         for lease in find_mut(&mut state.spaces, space)?.leases.values_mut() {

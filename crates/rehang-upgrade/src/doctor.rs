@@ -54,13 +54,30 @@ pub struct SpaceIndex {
 }
 
 /// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
-/// one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are made again whose recall@10 is below 0.95, or that have more than 1.5
-/// times the bytes a vector that they had when they were made.
+/// one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are made again whose recall@10 is
+/// below 0.95, or that have more than 1.5 times the bytes a vector that they had when they were made.
 ///
 /// # Errors
 ///
 /// Those of opening and reading the gallery.
 pub fn examine(
+    location: &Location,
+    configuration: Option<&Configuration>,
+    repair: bool,
+) -> Result<Examination> {
+    let mut examination = examine_gallery(location, configuration, repair)?;
+    if let Some(configuration) =
+        configuration.filter(|configuration| location.is_same(&configuration.gallery))
+    {
+        let findings = examine_encoders(configuration, &*location.open()?)?;
+        examination.bad += findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
+        examination.findings.extend(findings);
+    }
+    Ok(examination)
+}
+
+/// [`examine`] without the encoders: the verbs that need one open it, and a caller may have another.
+pub(crate) fn examine_gallery(
     location: &Location,
     configuration: Option<&Configuration>,
     repair: bool,
@@ -219,22 +236,13 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
-    let mut findings = match examine_encoders(configuration, store, record) {
-        Ok(found) => found,
-        // It names the file.
-        Err(error) => vec![problem("configuration", error.to_string())],
-    };
     match configuration.has_adapter(store) {
         Ok(true) => {}
         Ok(false) => {
             let text = format!("{name}: there is no adapter yet");
-            findings.push(note("configuration", text).next(Remedy::DrawPairs));
-            return findings;
+            return vec![note("configuration", text).next(Remedy::DrawPairs)];
         }
-        Err(error) => {
-            findings.push(finding(error.to_string()));
-            return findings;
-        }
+        Err(error) => return vec![finding(error.to_string())],
     }
     let without_adapter = || {
         let text = format!(
@@ -258,42 +266,45 @@ fn examine_configuration(
         }
     });
     match checked {
-        Ok(found) => findings.extend(found),
+        Ok(findings) => findings,
         Err(mut error) => {
             let next = error.take_remedy();
-            findings.push(Finding { next, ..finding(error.to_string()) });
+            vec![Finding { next, ..finding(error.to_string()) }]
         }
     }
-    findings
 }
 
 /// Whether the encoders that a configuration has open, for the spaces that they are to fill or to search. Nothing is embedded.
-fn examine_encoders(
-    configuration: &Configuration,
-    store: &dyn Store,
-    record: Option<&UpgradeRecord>,
-) -> Result<Vec<Finding>> {
+fn examine_encoders(configuration: &Configuration, store: &dyn Store) -> Result<Vec<Finding>> {
+    let (old, new) = (&configuration.old, &configuration.new);
+    let record = Recorded::read(store)?.map(|recorded| recorded.record);
+    let is_finished = record
+        .is_some_and(|record| record.phase == Phase::Finished && record.is_between(&old.name, &new.name));
     let mut findings = Vec::new();
-    let is_finished = record.is_some_and(|record| record.phase == Phase::Finished);
-    for (space, is_new) in [(&configuration.new, true), (&configuration.old, false)] {
-        // No search goes to the old space any more.
-        if !configuration.has_encoder(space) || (is_finished && !is_new) {
+    // No search goes to the old space any more once it is dropped.
+    for space in [Some(new), Some(old).filter(|_| !is_finished)].into_iter().flatten() {
+        if !configuration.has_encoder(space) {
             continue;
         }
         let space = find_space(store, &space.name)?.map_or_else(|| space.clone(), |record| record.space);
-        if !is_new {
-            configuration.open_query_encoder(&space)?;
-            continue;
-        }
-        let encoder = configuration.open_encoder(&space)?;
-        if is_another(store, &space.name, &*encoder)? {
-            let text = format!(
-                "{}: [encoder] is not the one that made the native vectors of {:?}, by its fingerprint; before it embeds, some \
-                 of these are embedded again and compared",
-                configuration.path.display(),
-                space.name
-            );
-            findings.push(note("configuration", text));
+        let opened = if space.name == old.name {
+            configuration.open_query_encoder(&space).map(|_| None)
+        } else {
+            configuration.open_encoder(&space).and_then(|encoder| encoder.fingerprint())
+        };
+        match opened {
+            // It names the file.
+            Err(error) => findings.push(problem("configuration", error.to_string())),
+            Ok(Some(fingerprint)) if !is_finished && is_another(store, &space.name, &fingerprint)? => {
+                let text = format!(
+                    "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
+                     items are embedded again and compared",
+                    configuration.path.display(),
+                    space.name
+                );
+                findings.push(note("configuration", text));
+            }
+            Ok(_) => {}
         }
     }
     Ok(findings)

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
+use rehang::files::expect_count;
+use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_store::{
     Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
 };
@@ -277,15 +278,7 @@ impl Gallery {
         let new = of(serving)?;
         if let Some(record) = standing.merged() {
             let old = of(&record.old.name)?;
-            if old.rows() != new.rows() {
-                return Err(ErrorKind::CountMismatch {
-                    left: "queries of the old model".into(),
-                    left_count: old.rows(),
-                    right: "queries of the new one".into(),
-                    right_count: new.rows(),
-                }
-                .into());
-            }
+            expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;

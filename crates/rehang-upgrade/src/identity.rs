@@ -30,16 +30,14 @@ fn document(space: &str) -> String {
     format!("encoder of {space}")
 }
 
-/// Whether another encoder than this one filled the space last, as far as fingerprints tell. Embeds nothing.
+/// Whether an encoder of another fingerprint filled the space last.
 ///
 /// # Errors
 ///
-/// What the store and the encoder say.
-pub(crate) fn is_another(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<bool> {
-    let Some((_, kept)) = store.document(&document(space))?.filter(|(_, kept)| !kept.is_empty()) else {
-        return Ok(false);
-    };
-    Ok(encoder.fingerprint()?.is_some_and(|fingerprint| fingerprint != kept))
+/// Those of the store.
+pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> Result<bool> {
+    let kept = store.document(&document(space))?;
+    Ok(kept.is_some_and(|(_, kept)| !kept.is_empty() && kept != fingerprint))
 }
 
 /// Fails where natives of the space are of another encoder than this one, and remembers this one otherwise.

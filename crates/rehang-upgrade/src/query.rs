@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Matrix, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;
@@ -138,10 +139,9 @@ pub(crate) fn embed_each(
         for ((number, ..), answer) in batch.iter().zip(encode(encoder, &inputs)?) {
             let query = &queries[*number];
             vectors[*number] = match answer {
-                Ok(vector) if vector.len() == space.dimension => Ok(vector),
                 Ok(vector) => {
-                    let (what, expected, received) = (query.to_string(), space.dimension, vector.len());
-                    return Err(ErrorKind::WidthMismatch { what, expected, received }.into());
+                    expect_width(query, space.dimension, vector.len())?;
+                    Ok(vector)
                 }
                 Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(query, reason)),
                 // What is left of a batch is asked for again: a call that can try none says why.

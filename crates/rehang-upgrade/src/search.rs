@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rehang::files::{self, VectorSource};
-use rehang::{Error, ErrorKind, Matrix, Provenance, Result, Space};
+use rehang::files::{self, VectorSource, expect_width};
+use rehang::{Error, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::Serialize;
 
@@ -168,7 +168,9 @@ fn read_queries<'a>(
     let old_queries = old_vectors.map(|source| read(source).map(|rows| (rows, source))).transpose()?;
     let mut given = Vec::new();
     let mut give = |space: &'a str, (queries, source): (Matrix, &VectorSource)| -> Result<()> {
-        expect_width(&queries, source, &expect_space(store, space)?.space)?;
+        let wanted = expect_space(store, space)?.space;
+        let what = format_args!("{source} (queries of space {wanted})");
+        expect_width(what, wanted.dimension, queries.columns())?;
         given.push((space, queries));
         Ok(())
     };
@@ -189,19 +191,6 @@ fn read_queries<'a>(
         give(old, old_queries)?;
     }
     Ok(given)
-}
-
-/// Fails where queries are not as wide as the space that they are searched in.
-fn expect_width(queries: &Matrix, source: &VectorSource, space: &Space) -> Result<()> {
-    if queries.columns() == space.dimension {
-        return Ok(());
-    }
-    Err(ErrorKind::WidthMismatch {
-        what: format!("{source} (queries of space {space})"),
-        expected: space.dimension,
-        received: queries.columns(),
-    }
-    .into())
 }
 
 fn read(source: &VectorSource) -> Result<Matrix> {

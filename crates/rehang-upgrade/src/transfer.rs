@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use rehang::files::stream::{self, Columns, RowBatch};
-use rehang::files::{self, AtomicFile, VectorSource};
+use rehang::files::{self, AtomicFile, VectorSource, expect_count};
 use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
 use serde::{Deserialize, Serialize};
@@ -125,7 +125,7 @@ fn read_ids(path: &Path) -> Result<Vec<String>> {
         let id = line?.id.into_string();
         expect_id(&id).map_err(|error| error.context(what()))?;
         if !seen.insert(id.clone()) {
-            return Err(ErrorKind::Duplicate { what: what(), value: format!("id {id:?}") }.into());
+            return Err(Error::duplicate(what(), format_args!("id {id:?}")));
         }
         ids.push(id);
     }
@@ -185,15 +185,7 @@ fn survey(source: &VectorSource, items: usize, items_path: &Path) -> Result<(usi
         }
         rows += count;
     }
-    if rows != items {
-        return Err(ErrorKind::CountMismatch {
-            left: what,
-            left_count: rows,
-            right: items_path.display().to_string(),
-            right_count: items,
-        }
-        .into());
-    }
+    expect_count(what, rows, items_path.display(), items)?;
     Ok((dimension, normalised))
 }
 

@@ -681,8 +681,6 @@ pub struct Status {
     pub lag: u64,
     /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
     pub without_vector: u64,
-    /// Items without an old vector; 0 once the old space is gone. No search finds them after a rollback, until the application writes one.
-    pub without_old_vector: u64,
     /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
     pub sigma: Option<SigmaHealth>,
     /// The first recorded failures.
@@ -702,11 +700,11 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     let record = Recorded::expect(store)?.record;
     let new = &record.new.name;
     let has_new = find_space(store, new)?.is_some();
-    let in_old = find_space(store, &record.old.name)?.map(|old| store.counts(&old.space.name)).transpose()?;
+    let items = || store.counts(&record.old.name).map(|counts| counts.items);
     let counts = if has_new {
         store.counts(new)?
     } else {
-        let items = in_old.map_or(0, |counts| counts.items);
+        let items = items()?;
         Counts { items, lacking: items, ..Counts::default() }
     };
     let fraction = native_share(&counts);
@@ -714,7 +712,9 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
         Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
         // A finish that died before its drop still has something to catch up from.
-        Phase::Finished if !record.dropped && in_old.is_some() => store.count_lag(new, &record.old.name)?,
+        Phase::Finished if !record.dropped && find_space(store, &record.old.name)?.is_some() => {
+            store.count_lag(new, &record.old.name)?
+        }
         Phase::Finished => 0,
     };
     Ok(Status {
@@ -730,7 +730,6 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         fraction,
         lag,
         without_vector: counts.lacking.saturating_sub(lag),
-        without_old_vector: in_old.map_or(0, |counts| counts.lacking),
         sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?) } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },

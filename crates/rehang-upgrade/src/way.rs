@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::backfill::{Ending, Until};
 use crate::configuration::RunOptions;
-use crate::doctor::{Examination, examine};
+use crate::doctor::{Examination, examine_gallery};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
 use crate::observe::{expect_going, prepare_index};
@@ -289,7 +289,8 @@ impl Upgrade {
         let mut anew = self.anew(asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
-            let examination = examine(&self.configuration().gallery, Some(self.configuration()), false)?;
+            let examination =
+                examine_gallery(&self.configuration().gallery, Some(self.configuration()), false)?;
             tell(&Taken::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
                 return Ok(Halt::Ill);

@@ -339,12 +339,12 @@ fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
     let mut width = input;
     for (index, layer) in layers.iter().enumerate() {
         let what = format!("{name} layer {index}");
-        expect_width(&format!("input of {what}"), width, layer.weight.columns())?;
+        expect_width(format_args!("input of {what}"), width, layer.weight.columns())?;
         if layer.weight.rows() == 0 {
             return Err(ErrorKind::Empty { what }.into());
         }
         layer.weight.check_finite(&format!("weight of {what}"))?;
-        expect_count(&format!("bias of {what}"), layer.bias.len(), "outputs", layer.weight.rows())?;
+        expect_count(format_args!("bias of {what}"), layer.bias.len(), "outputs", layer.weight.rows())?;
         expect_finite(&format!("bias of {what}"), &layer.bias)?;
         width = layer.weight.rows();
     }

@@ -605,7 +605,7 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
         } else {
             let mut text = status_text(&stands, rate);
             if over {
-                text += &lists_text(upgrade.store(), &status)?;
+                text += &lists_text(&upgrade, &status)?;
             }
             Outcome::Done.print(json, &stands, &text)?;
         }
@@ -619,36 +619,40 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
 }
 
 /// The first few of what cannot come home, for people.
-fn lists_text(store: &dyn Store, status: &Status) -> Result<String> {
+fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
     let mut text = String::new();
+    // The record of a rollback comes before searches go back.
+    let is_taken_back = matches!(status.phase, Phase::RolledBack | Phase::Abandoned)
+        && status.serving.as_ref() == Some(&upgrade.configuration().old.name);
     for (what, count, words) in [
-        (Left::WithoutSource, status.counts.without_source, "without a source"),
+        (Left::WithoutSource, Some(status.counts.without_source), "without a source"),
         (
             Left::WithoutVector,
-            status.without_vector,
+            Some(status.without_vector),
             "without any vector; no search finds them until they are embedded",
         ),
+        // How many is not known: counting reads all of the old space.
         (
             Left::WithoutOldVector,
-            // Before and after it, another model serves or the application knows of no other.
-            if matches!(status.phase, Phase::RolledBack | Phase::Abandoned) {
-                status.without_old_vector
-            } else {
-                0
-            },
+            (!is_taken_back).then_some(0),
             "without an old vector; no search finds them until the application writes one",
         ),
     ] {
-        if count == 0 {
+        if count == Some(0) {
             continue;
         }
-        let (ids, next) = left(store, what, None, LISTED)?;
+        let (ids, next) = left(upgrade.store(), what, None, LISTED)?;
+        if ids.is_empty() {
+            continue;
+        }
         text += &format!("  {words}:\n");
         for id in &ids {
             text += &format!("    {id}\n");
         }
-        if next.is_some() && count > ids.len() as u64 {
-            text += &format!("    … and {} more; --json lists all\n", count - ids.len() as u64);
+        let more = count.map(|count| count.saturating_sub(ids.len() as u64));
+        if next.is_some() && more != Some(0) {
+            let more = more.map_or_else(|| "more".to_owned(), |more| format!("{more} more"));
+            text += &format!("    … and {more}; --json lists all\n");
         }
     }
     Ok(text)

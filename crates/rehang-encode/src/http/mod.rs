@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Gate, Pass, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -603,7 +604,7 @@ impl Http {
                     break;
                 }
                 return Err(Error::budget_spent(
-                    "the budget of [encoder]",
+                    "the budget of the encoder",
                     format!(
                         "{key} has no room for another item ({} items, {} tokens and {:.4} in money are spent); \
                          raise it to go on",
@@ -771,15 +772,8 @@ fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
     if config.model.is_empty() {
         return Err(Error::option("model", "", "the model's name at the service"));
     }
-    match config.dimensions {
-        Some(dimensions) if dimensions != space.dimension => Err(ErrorKind::WidthMismatch {
-            what: format!("dimensions of [encoder], for space {space},"),
-            expected: space.dimension,
-            received: dimensions,
-        }
-        .into()),
-        _ => Ok(()),
-    }
+    let what = format_args!("`dimensions`, for space {space},");
+    config.dimensions.map_or(Ok(()), |dimensions| expect_width(what, space.dimension, dimensions))
 }
 
 /// The address that requests go to.

@@ -444,7 +444,7 @@ mod tests {
                 [(mixer, false, false), (mixer, true, false), (residual, false, true)]
             {
                 for (live, rate, stage) in
-                    [(true, 0.0, Stage::Joint), (true, 0.25, Stage::WarmUp), (false, 0.0, Stage::Joint)]
+                    [(true, 0.0, Stage::Joint), (true, 0.25, Stage::WarmUp), (false, 0.25, Stage::Joint)]
                 {
                     let widths = Widths { side: side.then_some(3), ..WIDTHS };
                     let uncertain = loss.uncertainty != UncertaintyLoss::Off;

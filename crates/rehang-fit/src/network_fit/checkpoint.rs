@@ -110,7 +110,8 @@ fn tensor<'a>(name: &str, values: &'a [f32]) -> Tensor<'a> {
 /// Reads a checkpoint of the fit with the given identity.
 pub(crate) fn read(path: &Path, identity: &str, layout: &Layout) -> Result<Checkpoint> {
     let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
-    let corrupt = |detail: Detail| Error::corrupt(path.display(), detail);
+    let corrupt =
+        |detail: Detail| Error::corrupt(path.display(), format!("{detail}; remove it to start anew"));
     let (metadata, tensors) = tensors::read(&bytes, &KIND).map_err(corrupt)?;
     if text(&metadata, "identity").map_err(corrupt)? != identity {
         return Err(Error::option(

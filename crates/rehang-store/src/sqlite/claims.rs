@@ -13,7 +13,7 @@ use super::pages::{self, Page};
 use super::spaces;
 use super::vectors::{int, key, row_of};
 use crate::contract::{Among, AtWork, Claimed, ItemKey, Queue};
-use crate::lease::until;
+use crate::lease::lease_end;
 
 pub(crate) fn claim(
     database: &Database,
@@ -57,7 +57,7 @@ pub(crate) fn claim(
         for record in &claimed.records {
             let key = record.item.key;
             let lost = lost.get(&key).copied().unwrap_or(0);
-            insert.execute(params![row_of(key), worker, int(until(now_ms, lease)), lost])?;
+            insert.execute(params![row_of(key), worker, int(lease_end(now_ms, lease)), lost])?;
         }
         Ok(claimed)
     })
@@ -74,7 +74,7 @@ pub(crate) fn renew(
         let n = spaces::find(transaction, space)?.number;
         let mut update =
             transaction.prepare_cached(&format!("UPDATE claim_{n} SET until = ?2 WHERE worker = ?1"))?;
-        Ok(update.execute(params![worker, int(until(now_ms, lease))])? as u64)
+        Ok(update.execute(params![worker, int(lease_end(now_ms, lease))])? as u64)
     })
 }
 

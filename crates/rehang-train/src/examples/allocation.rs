@@ -161,7 +161,7 @@ impl AllocationParameters {
                 self.unseen,
                 "0 with kind = \"classes\": the lists say which classes are unseen",
             )),
-            Some(share) => check_share(share),
+            Some(share) => check_share("share", share),
             None => Ok(()),
         }
     }
@@ -215,7 +215,7 @@ impl Allocation {
         let missing = || Error::missing("share", "an allocation with a new_share");
         let share = parameters.share.ok_or_else(missing)?;
         parameters.check()?;
-        check_share(new_share)?;
+        check_share("new_share", new_share)?;
         if share >= new_share {
             return Err(Error::option("new_share", new_share, format!("a share above the old one, {share}")));
         }
@@ -538,11 +538,11 @@ fn part(count: usize, share: f64) -> usize {
     ((count as f64 * share).round() as usize).clamp(1, count - 1)
 }
 
-fn check_share(share: f64) -> Result<()> {
+fn check_share(name: &str, share: f64) -> Result<()> {
     if share > 0.0 && share <= 1.0 {
         return Ok(());
     }
-    Err(Error::option("share", share, "a number above 0 and at most 1"))
+    Err(Error::option(name, share, "a number above 0 and at most 1"))
 }
 
 /// The increasing rows of `all` that are not among the increasing rows of `taken`.

@@ -148,7 +148,7 @@ fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Ve
         LabelValues::Numbers(numbers) => numbered(&numbers, &path.display())?,
         LabelValues::Texts(texts) => in_order(&texts),
     };
-    expect_count(&inputs.display().to_string(), rows, &path.display().to_string(), labels.len())?;
+    expect_count(inputs.display(), rows, path.display().to_string(), labels.len())?;
     Ok((labels, classes))
 }
 

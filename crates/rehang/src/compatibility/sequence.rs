@@ -250,7 +250,7 @@ impl<'a> Ground<'a> {
                 let sides =
                     [(wide(before.model), adapter.old.dimension), (wide(step.model), adapter.new.dimension)];
                 for (model, side) in sides {
-                    expect_width(&format!("the adapter to {name:?}"), model, side)?;
+                    expect_width(format_args!("the adapter to {name:?}"), model, side)?;
                 }
             }
             check_permutation(step.order, items)

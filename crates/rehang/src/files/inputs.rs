@@ -316,7 +316,7 @@ impl Inputs {
         expect_count(&ids_path, taken.len(), "the gallery", items)?;
         let asked = self.ids("query ids", std::slice::from_ref(query_ids))?;
         if let Some(queries) = queries {
-            expect_count(&query_ids.to_string(), asked.len(), "the queries", queries)?;
+            expect_count(query_ids, asked.len(), "the queries", queries)?;
         }
         let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids))?;
         let mut place = vec![None; ids.len()];
@@ -691,11 +691,11 @@ pub fn expect_normalised(what: &str, width: usize, first_row: u64, vectors: &[f3
 /// # Errors
 ///
 /// [`ErrorKind::WidthMismatch`].
-pub fn expect_width(what: &str, expected: usize, received: usize) -> Result<()> {
+pub fn expect_width(what: impl fmt::Display, expected: usize, received: usize) -> Result<()> {
     if received == expected {
         return Ok(());
     }
-    Err(ErrorKind::WidthMismatch { what: what.into(), expected, received }.into())
+    Err(ErrorKind::WidthMismatch { what: what.to_string(), expected, received }.into())
 }
 
 /// Fails where two things that go row by row have different numbers of rows.
@@ -703,11 +703,17 @@ pub fn expect_width(what: &str, expected: usize, received: usize) -> Result<()> 
 /// # Errors
 ///
 /// [`ErrorKind::CountMismatch`].
-pub fn expect_count(left: &str, left_count: usize, right: &str, right_count: usize) -> Result<()> {
+pub fn expect_count(
+    left: impl fmt::Display,
+    left_count: usize,
+    right: impl fmt::Display,
+    right_count: usize,
+) -> Result<()> {
     if left_count == right_count {
         return Ok(());
     }
-    Err(ErrorKind::CountMismatch { left: left.into(), left_count, right: right.into(), right_count }.into())
+    let (left, right) = (left.to_string(), right.to_string());
+    Err(ErrorKind::CountMismatch { left, left_count, right, right_count }.into())
 }
 
 /// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with

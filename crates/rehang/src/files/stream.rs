@@ -221,7 +221,7 @@ pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
         return Err(ErrorKind::Empty { what: "the list of files".into() }.into());
     };
     for (source, reader) in sources.iter().zip(&readers) {
-        expect_width(&source.to_string(), width, reader.width())?;
+        expect_width(source, width, reader.width())?;
     }
     if readers.len() == 1 {
         return Ok(readers.remove(0));
