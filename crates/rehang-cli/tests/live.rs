@@ -787,7 +787,7 @@ fn a_doctor_checks_the_configuration_too() {
     place
         .write_bytes("checked.toml", config("vectors = \"new.npy\" => vectors = \"renewed.npy\"").as_bytes());
     let (_, out, _) = code(&place, &["doctor", "--config", "checked.toml"]);
-    assert!(out.contains("· checked.toml: [encoder] is not the one that made"), "{out}");
+    assert!(out.contains("· checked.toml: [encoder] is not the one that filled"), "{out}");
     place.json(&upgrade("rollback", &[]));
     assert!(findings(&other).is_empty());
     place.json(&upgrade("switch", &[]));
