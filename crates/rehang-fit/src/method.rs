@@ -11,7 +11,7 @@ rehang::named! {
     /// assert!("best".parse::<Method>().unwrap_err().to_string().contains("fastfill-reference"));
     /// # Ok::<(), rehang::Error>(())
     /// ```
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Method ("method") {
         /// Old vectors as they are, cut or padded with zeros.
@@ -33,6 +33,7 @@ rehang::named! {
         /// FastFill by the published recipe to the letter.
         FastfillReference = "fastfill-reference",
         /// Every method that applies; the best on held-out pairs is kept.
+        #[default]
         Auto = "auto",
     }
 }

@@ -299,7 +299,7 @@ enum Verb {
 
 impl Verb {
     fn read(name: &str, given: &Options<'_, '_>) -> PyResult<Self> {
-        let method = || Ok::<_, PyErr>(given.parsed("method")?.unwrap_or(rehang_fit::Method::Auto));
+        let method = || Ok::<rehang_fit::Method, PyErr>(given.parsed("method")?.unwrap_or_default());
         let flag = |name: &str| Ok::<_, PyErr>(given.get(name)?.unwrap_or_default());
         Ok(match name {
             "auto" => Self::Auto {

@@ -127,7 +127,7 @@ impl SwitchIf {
 }
 
 /// What [`Upgrade::auto`] is asked for.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AutoOptions {
     /// How pairs are drawn. Its limits are those of all that is embedded; `budget` is over all steps.
     pub pairs: PairsOptions,
@@ -139,18 +139,6 @@ pub struct AutoOptions {
     pub merged: bool,
     /// When the switch is worth it.
     pub switch_if: SwitchIf,
-}
-
-impl Default for AutoOptions {
-    fn default() -> Self {
-        Self {
-            pairs: PairsOptions::default(),
-            method: Method::Auto,
-            go: false,
-            merged: false,
-            switch_if: SwitchIf::default(),
-        }
-    }
 }
 
 /// A step that was taken, and what came of it.

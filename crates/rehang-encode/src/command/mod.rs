@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::files::{VectorSource, read_matrix};
+use rehang::files::array_from_bytes;
 use rehang::{Error, ErrorKind, Gate, Matrix, Pass, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -472,11 +472,7 @@ fn request(part: &[Input<'_>]) -> Vec<u8> {
 }
 
 fn read_npy(bytes: &[u8]) -> Result<Matrix> {
-    // The reader of files holds every size against the length of its file, so the bytes become one.
-    let named = |error: &std::io::Error| Error::io("write", std::env::temp_dir(), error);
-    let file = tempfile::Builder::new().suffix(".npy").tempfile().map_err(|error| named(&error))?;
-    std::io::Write::write_all(&mut file.as_file(), bytes).map_err(|error| named(&error))?;
-    read_matrix(&VectorSource::path(file.path()))
+    array_from_bytes(bytes, "standard output")?.into_matrix("standard output")
 }
 
 /// The start of a line, for an error.

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rehang::files::{ArrayNumbers, array_from_bytes};
+use rehang::files::array_from_bytes;
 use rehang::{Error, Result};
 
 use crate::contract::ItemFailure;
@@ -78,11 +78,7 @@ impl Sources {
                     array.shape
                 )));
             };
-            match array.numbers {
-                ArrayNumbers::Floats(vector) => vector,
-                ArrayNumbers::Integers(vector) => vector.into_iter().map(|value| value as f32).collect(),
-                ArrayNumbers::Bytes(vector) => vector.into_iter().map(f32::from).collect(),
-            }
+            array.numbers.into_floats()
         };
         match width {
             Some(width) if width != vector.len() => Err(ItemFailure::Permanent(format!(

@@ -8,7 +8,7 @@ use rehang::files::{
     self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, expect_count, read_array,
     read_label_values,
 };
-use rehang::{Error, Matrix, Result};
+use rehang::{Error, Result};
 use zip::ZipArchive;
 
 use super::source::ImageLayout;
@@ -74,22 +74,7 @@ pub(super) fn read_images(
 pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     let source = source(vectors)?;
     let features = if is_archive(&source.path) {
-        let Array { shape, numbers } = entry(&source, &VECTOR_ENTRIES)?;
-        let &[_, columns] = shape.as_slice() else {
-            return Err(Error::corrupt(
-                vectors.display(),
-                format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]"),
-            ));
-        };
-        let data = match numbers {
-            ArrayNumbers::Bytes(bytes) => bytes.into_iter().map(f32::from).collect(),
-            ArrayNumbers::Integers(integers) => integers.into_iter().map(|value| value as f32).collect(),
-            ArrayNumbers::Floats(floats) => floats,
-        };
-        if data.is_empty() {
-            return Err(Error::empty(vectors.display()));
-        }
-        Matrix::new(columns, data)?
+        entry(&source, &VECTOR_ENTRIES)?.into_matrix(vectors.display())?
     } else {
         files::read_matrix(&source)?
     };

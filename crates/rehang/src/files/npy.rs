@@ -11,6 +11,7 @@ use super::element::{Element, Meaning};
 use super::raw::{Layout, RawRows, RawWriter};
 use super::{Opened, Scalars, open};
 use crate::error::{Error, ErrorKind, Result};
+use crate::vectors::Matrix;
 
 /// The first bytes of every `.npy` file.
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -50,6 +51,37 @@ pub enum ArrayNumbers {
     Integers(Vec<i64>),
     /// Floating-point numbers; those of eight bytes are rounded to the nearest `f32`.
     Floats(Vec<f32>),
+}
+
+impl ArrayNumbers {
+    /// The numbers as `f32`, each rounded to the nearest.
+    pub fn into_floats(self) -> Vec<f32> {
+        match self {
+            Self::Bytes(bytes) => bytes.into_iter().map(f32::from).collect(),
+            Self::Integers(integers) => integers.into_iter().map(|value| value as f32).collect(),
+            Self::Floats(floats) => floats,
+        }
+    }
+}
+
+impl Array {
+    /// The vectors that an array of two sides is, `[rows, coordinates]`; `what` names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`] where there are not two sides; [`ErrorKind::Empty`] without a row or a coordinate.
+    pub fn into_matrix(self, what: impl Display) -> Result<Matrix> {
+        let &[_, columns] = self.shape.as_slice() else {
+            let detail =
+                format!("its shape is {:?}; vectors are two-dimensional, [rows, coordinates]", self.shape);
+            return Err(Error::corrupt(what, detail));
+        };
+        let data = self.numbers.into_floats();
+        if data.is_empty() {
+            return Err(Error::empty(what));
+        }
+        Matrix::new(columns, data)
+    }
 }
 
 /// An array of numbers, read whole. NaN and infinite numbers are read as they are; a side of length 0 is allowed.
