@@ -20,6 +20,11 @@ const fn case(why: &'static str, command: &'static str, says: &'static [&'static
 
 const CASES: &[Case] = &[
     case(
+        "a file that is not there, said once",
+        "fit --old gone.npy --new new.npy -o OUT.safetensors",
+        &["cannot read gone.npy: No such file"],
+    ),
+    case(
         "fewer labels than vectors that go by id",
         "fit --old old.npy --new new.npy --old-ids ids.txt --new-ids ids.txt --labels short-labels.npy -o OUT.safetensors",
         &["59", "60"],
