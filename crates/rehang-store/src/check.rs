@@ -2,6 +2,8 @@
 
 #![allow(clippy::missing_errors_doc, reason = "each function says what it refuses; that is its error")]
 
+use std::fmt;
+
 use rehang::files::expect_width;
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
@@ -9,17 +11,15 @@ use crate::contract::{Epoch, ItemWrite, Priority, SpaceRecord, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
 pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
-    let what = || format!("the vector of {} for space {:?}", whose(), space.name);
-    if vector.len() != space.dimension {
-        expect_width(what(), space.dimension, vector.len())?;
-    }
+    let what = fmt::from_fn(|f| write!(f, "the vector of {} for space {:?}", whose(), space.name));
+    expect_width(&what, space.dimension, vector.len())?;
     if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
-        return Err(ErrorKind::NotFinite { what: what(), row: 0, column }.into());
+        return Err(ErrorKind::NotFinite { what: what.to_string(), row: 0, column }.into());
     }
     if space.normalised {
         let norm = norm(vector);
         if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
-            return Err(ErrorKind::NotNormalised { what: what(), row: 0, norm }.into());
+            return Err(ErrorKind::NotNormalised { what: what.to_string(), row: 0, norm }.into());
         }
     }
     Ok(())
@@ -117,11 +117,11 @@ pub fn new_space(space: &Space, written_as: Provenance) -> Result<()> {
 
 /// Queries must be as wide as the space and finite.
 pub fn queries(space: &Space, queries: &Matrix) -> Result<()> {
-    let what = || format!("the queries to space {:?}", space.name);
+    let what = format!("the queries to space {:?}", space.name);
     if queries.rows() > 0 {
-        expect_width(what(), space.dimension, queries.columns())?;
+        expect_width(&what, space.dimension, queries.columns())?;
     }
-    queries.check_finite(&what())
+    queries.check_finite(&what)
 }
 
 /// Widest vector of a gallery; anything wider is taken for a slip.

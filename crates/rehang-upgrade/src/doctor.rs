@@ -65,24 +65,17 @@ pub fn examine(
     configuration: Option<&Configuration>,
     repair: bool,
 ) -> Result<Examination> {
-    let mut examination = examine_gallery(location, configuration, repair)?;
-    if let Some(configuration) =
-        configuration.filter(|configuration| location.is_same(&configuration.gallery))
-    {
-        let findings = examine_encoders(configuration, &*location.open()?)?;
-        examination.bad += findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
-        examination.findings.extend(findings);
-    }
-    Ok(examination)
+    examine_store(location, &*location.open()?, configuration, repair, true)
 }
 
-/// [`examine`] without the encoders: the verbs that need one open it, and a caller may have another.
-pub(crate) fn examine_gallery(
+/// [`examine`] of a gallery that is open, with its encoders or without: the verbs that need one open it, and a caller may have another.
+pub(crate) fn examine_store(
     location: &Location,
+    store: &dyn Examined,
     configuration: Option<&Configuration>,
     repair: bool,
+    opens_encoders: bool,
 ) -> Result<Examination> {
-    let store = &*location.open()?;
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
         store.check()?.iter().map(|found| problem("store", describe(found))).collect();
@@ -99,6 +92,9 @@ pub(crate) fn examine_gallery(
     }
     if let Some(configuration) = configuration {
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
+        if opens_encoders && location.is_same(&configuration.gallery) {
+            findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);
+        }
     }
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
         let status = status(store, 0)?;
@@ -275,9 +271,12 @@ fn examine_configuration(
 }
 
 /// Whether the encoders that a configuration has open, for the spaces that they are to fill or to search. Nothing is embedded.
-fn examine_encoders(configuration: &Configuration, store: &dyn Store) -> Result<Vec<Finding>> {
+fn examine_encoders(
+    configuration: &Configuration,
+    store: &dyn Store,
+    record: Option<&UpgradeRecord>,
+) -> Result<Vec<Finding>> {
     let (old, new) = (&configuration.old, &configuration.new);
-    let record = Recorded::read(store)?.map(|recorded| recorded.record);
     let is_finished = record
         .is_some_and(|record| record.phase == Phase::Finished && record.is_between(&old.name, &new.name));
     let mut findings = Vec::new();

@@ -36,7 +36,7 @@ use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Swi
 /// ```
 pub struct Upgrade {
     configuration: Configuration,
-    store: Arc<dyn Examined>,
+    pub(crate) store: Arc<dyn Examined>,
 }
 
 impl Upgrade {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::backfill::{Ending, Until};
 use crate::configuration::RunOptions;
-use crate::doctor::{Examination, examine_gallery};
+use crate::doctor::{Examination, examine_store};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
 use crate::observe::{expect_going, prepare_index};
@@ -277,8 +277,8 @@ impl Upgrade {
         let mut anew = self.anew(asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
-            let examination =
-                examine_gallery(&self.configuration().gallery, Some(self.configuration()), false)?;
+            let (configuration, location) = (self.configuration(), &self.configuration().gallery);
+            let examination = examine_store(location, &*self.store, Some(configuration), false, false)?;
             tell(&Taken::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
                 return Ok(Halt::Ill);

@@ -624,20 +624,20 @@ fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
     // The record of a rollback comes before searches go back.
     let is_taken_back = matches!(status.phase, Phase::RolledBack | Phase::Abandoned)
         && status.serving.as_ref() == Some(&upgrade.configuration().old.name);
-    for (what, count, words) in [
+    let mut lists = vec![
         (Left::WithoutSource, Some(status.counts.without_source), "without a source"),
         (
             Left::WithoutVector,
             Some(status.without_vector),
             "without any vector; no search finds them until they are embedded",
         ),
+    ];
+    if is_taken_back {
         // How many is not known: counting reads all of the old space.
-        (
-            Left::WithoutOldVector,
-            (!is_taken_back).then_some(0),
-            "without an old vector; no search finds them until the application writes one",
-        ),
-    ] {
+        let words = "without an old vector; no search finds them until the application writes one";
+        lists.push((Left::WithoutOldVector, None, words));
+    }
+    for (what, count, words) in lists {
         if count == Some(0) {
             continue;
         }

@@ -31,7 +31,7 @@ pub fn start(
         stderr.read_to_string(&mut said).unwrap();
         return Err(said);
     }
-    // A pipe that nobody reads would be full one day.
+    // The server would stop at a full pipe, so a thread reads what it says.
     std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
     Ok((line.trim().into(), process))
 }

@@ -69,18 +69,23 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where there are not two sides; [`ErrorKind::Empty`] without a row or a coordinate.
+    /// [`ErrorKind::Corrupt`] where there are not two sides, or no coordinates; [`ErrorKind::Empty`] without a row.
     pub fn into_matrix(self, what: impl Display) -> Result<Matrix> {
-        let &[_, columns] = self.shape.as_slice() else {
-            let detail =
-                format!("its shape is {:?}; vectors are two-dimensional, [rows, coordinates]", self.shape);
-            return Err(Error::corrupt(what, detail));
-        };
-        let data = self.numbers.into_floats();
-        if data.is_empty() {
-            return Err(Error::empty(what));
+        let (_, columns) = rows_and_columns(&self.shape, &what)?;
+        Matrix::new(columns, self.numbers.into_floats())
+    }
+}
+
+/// The sides of an array of vectors: at least a row, of at least a coordinate.
+fn rows_and_columns(shape: &[usize], what: &dyn Display) -> Result<(usize, usize)> {
+    match *shape {
+        [_, 0] => Err(Error::corrupt(what, "its rows have no coordinates (shape [n, 0])")),
+        [0, _] => Err(Error::empty(what)),
+        [rows, columns] => Ok((rows, columns)),
+        _ => {
+            let detail = format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]");
+            Err(Error::corrupt(what, detail))
         }
-        Matrix::new(columns, data)
     }
 }
 
@@ -183,17 +188,7 @@ pub(super) fn open_rows(path: &Path) -> Result<RawRows> {
     let Content::Numbers(element) = header.content else {
         return Err(Error::corrupt(path.display(), "it holds text where vectors (numbers) are needed"));
     };
-    let &[rows, columns] = header.shape.as_slice() else {
-        let shape = &header.shape;
-        let detail = format!("its shape is {shape:?}; vectors are two-dimensional, [rows, coordinates]");
-        return Err(Error::corrupt(path.display(), detail));
-    };
-    if columns == 0 {
-        return Err(Error::corrupt(path.display(), "its rows have no coordinates (shape [n, 0])"));
-    }
-    if rows == 0 {
-        return Err(opened.empty());
-    }
+    let (rows, columns) = rows_and_columns(&header.shape, &path.display())?;
     // A single column or row is the same in both orders.
     let layout = if header.fortran { Layout::Columns } else { Layout::Rows };
     Ok(RawRows::new(path.to_path_buf(), opened.file, header.offset, (rows, columns), element, layout))
