@@ -3,6 +3,17 @@
 //! An [`Encoder`] is an ONNX model, an HTTP endpoint, a command or a table of vectors, which [`open`] makes from the
 //! `[encoder]` part of a configuration; or a [`Function`] of the process. It knows nothing of stores. Each checks the width of what comes back and that it
 //! lies in its space.
+//!
+//! Features: `http` brings services, `onnx` models that run in this process, and `tokenizers` those among them that read texts. Every
+//! configuration is read without them; [`open`] names the feature that an encoder needs.
+
+#![cfg_attr(
+    not(all(feature = "http", feature = "tokenizers")),
+    allow(
+        dead_code,
+        reason = "what the kinds of encoders share is not all used where one of them is left out"
+    )
+)]
 
 mod check;
 mod clock;
@@ -13,17 +24,18 @@ mod contract;
 pub mod doors;
 mod fingerprint;
 mod function;
+#[cfg(feature = "http")]
 mod http;
 mod meter;
+#[cfg(feature = "onnx")]
 mod onnx;
+mod open;
 mod table;
 
-pub use command::{CommandConfig, CommandFormat};
-pub use config::{EncoderConfig, open};
+pub use config::{
+    CommandConfig, CommandFormat, EncoderConfig, HttpConfig, ImageFilter, ImageInput, ImageLayout,
+    ImageResize, OnnxConfig, OnnxInput, Pooling, TableConfig, TextInput, VectorInput,
+};
 pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 pub use function::Function;
-pub use http::HttpConfig;
-pub use onnx::{
-    ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,
-};
-pub use table::TableConfig;
+pub use open::open;

@@ -6,35 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rehang::files::{VectorSource, expect_count, read_ids, read_matrix};
 use rehang::{Error, Matrix, Result, Space};
-use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::config::resolve;
+use crate::config::TableConfig;
+use crate::config::keys::resolve;
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
 
 /// Inputs of one call. A look-up costs next to nothing, so this only bounds what a caller holds at once.
 const BATCH: usize = 1024;
-
-/// A table of vectors.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `vectors` | | the vectors, one a row: `FILE` or `FILE#COLUMN` | any file of vectors |
-/// | `ids` | those inside `vectors` | the items' ids, one a row | text with one a line, `.jsonl`, Parquet, `.npy` |
-/// | `normalise` | `false` | scale vectors to length 1 | |
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TableConfig {
-    /// The vectors, one a row.
-    pub vectors: String,
-    /// The items' ids, one a row.
-    pub ids: Option<String>,
-    /// Whether vectors are scaled to length 1.
-    #[serde(default)]
-    pub normalise: bool,
-}
 
 /// The encoder behind [`TableConfig`].
 pub(crate) struct Table {

@@ -7,101 +7,16 @@ use std::path::Path;
 use image::imageops::FilterType;
 use rehang::{Error, Gate, Result};
 use rten::Dimension;
-use serde::{Deserialize, Serialize};
 
-use super::{fixed, shown};
-use crate::config::{at_least_one, number};
+use super::model::{fixed, shown};
+use crate::config::keys::at_least_one;
+use crate::config::{ImageFilter, ImageInput, ImageLayout, ImageResize};
 use crate::contract::ItemFailure;
 pub(super) use picture::DECODING_BYTES_MAX;
 use picture::{Picture, covering};
 
 /// Largest side of a model's image; anything above is a slip of the keyboard.
 const SIDE_MAX: usize = 1 << 14;
-
-/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed. Images that are
-/// damaged, cut off or too large to decode in 1 GiB of memory are refused.
-///
-/// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `width`, `height` | | size of the model's image | 1 to 16384 |
-/// | `channels` | 3 | 3 for colours (red, green, blue), 1 for grey | 1, 3 |
-/// | `resize` | `"exact"` | `exact` stretches to the size; `shorter-side-crop` scales and cuts out the middle | |
-/// | `shorter_side` | just enough | with `shorter-side-crop`, the shorter side before the cut | from `width` and `height` |
-/// | `filter` | `"bilinear"` | how pixels are mixed when an image is scaled | `nearest`, `bilinear`, `bicubic`, `lanczos` |
-/// | `mean` | `[0]` | what is taken off each channel | one number, or one a channel |
-/// | `std` | `[1]` | what each channel is divided by | as `mean`; not 0 |
-/// | `layout` | `"nchw"` | order of the model's image: channels first or last | `nchw`, `nhwc` |
-/// | `invert` | `false` | turn light and dark around first | |
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ImageInput {
-    /// Width of the model's image.
-    pub width: usize,
-    /// Height of the model's image.
-    pub height: usize,
-    /// 3 for colours, 1 for grey.
-    #[serde(default = "number::<3, _>")]
-    pub channels: usize,
-    /// How an image of another size is fitted.
-    #[serde(default)]
-    pub resize: ImageResize,
-    /// The shorter side before the middle is cut out.
-    pub shorter_side: Option<usize>,
-    /// How pixels are mixed when an image is scaled.
-    #[serde(default)]
-    pub filter: ImageFilter,
-    /// What is taken off each channel.
-    #[serde(default)]
-    pub mean: Vec<f32>,
-    /// What each channel is divided by.
-    #[serde(default)]
-    pub std: Vec<f32>,
-    /// Order of the model's image.
-    #[serde(default)]
-    pub layout: ImageLayout,
-    /// Whether light and dark are turned around first.
-    #[serde(default)]
-    pub invert: bool,
-}
-
-/// How an image of another size is fitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ImageResize {
-    /// Stretched to the size.
-    #[default]
-    Exact,
-    /// Scaled with its proportions, and the middle cut out.
-    ShorterSideCrop,
-}
-
-/// How pixels are mixed when an image is scaled; each filter widens with the step when an image becomes smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImageFilter {
-    /// The nearest pixel.
-    Nearest,
-    /// A triangle.
-    #[default]
-    Bilinear,
-    /// Catmull and Rom's cubic.
-    Bicubic,
-    /// Lanczos with three lobes.
-    Lanczos,
-}
-
-/// Order of a model's image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImageLayout {
-    /// `[batch, channels, height, width]`.
-    #[default]
-    Nchw,
-    /// `[batch, height, width, channels]`.
-    Nhwc,
-}
 
 impl ImageInput {
     /// Holds the keys against each other and against the shape that the model reads.

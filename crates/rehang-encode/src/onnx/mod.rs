@@ -1,9 +1,12 @@
 //! An ONNX model, run in this process.
 
 mod image;
+mod model;
+mod pooling;
 mod source;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(feature = "tokenizers"), path = "text_left_out.rs")]
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -13,72 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 use rehang::files::folder_of;
 use rehang::{Error, Gate, Result, Space};
-use rten::{Dimension, Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
+use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout as _;
-use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::config::{at_least_one, number, resolve};
+use crate::config::keys::{at_least_one, resolve};
+use crate::config::{ImageInput, OnnxConfig, OnnxInput, Pooling, VectorInput};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
-pub use image::{ImageFilter, ImageInput, ImageLayout, ImageResize};
+use model::{fixed, inputs, only_input, shown};
 use source::Sources;
 use text::Texts;
-pub use text::{Pooling, TextInput};
-
-/// An ONNX model.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `model` | | the model, `.onnx`, with its weights inside or in files beside it | |
-/// | `input` | | what sources are: a table with `kind = "image"`, `"text"` or `"vector"` and the keys of that kind | |
-/// | `output` | the first | name of the output that holds the vectors | an output of the model |
-/// | `batch` | 16 | items that the model runs on at once | from 1 |
-/// | `threads` | the processor's cores | threads that the model runs on | from 1 |
-/// | `root` | the folder of the configuration file | folder that the paths of sources are relative to, and stay in | a folder |
-/// | `outside_root` | `false` | read sources that lie outside of `root` too: absolute paths, `../`, links | |
-/// | `normalise` | `false` | scale vectors to length 1 | |
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OnnxConfig {
-    /// The model.
-    pub model: PathBuf,
-    /// What sources are.
-    pub input: OnnxInput,
-    /// Name of the output that holds the vectors.
-    pub output: Option<String>,
-    /// Items that the model runs on at once.
-    #[serde(default = "number::<16, _>")]
-    pub batch: usize,
-    /// Threads that the model runs on.
-    pub threads: Option<usize>,
-    /// Folder that the paths of sources are relative to.
-    pub root: Option<PathBuf>,
-    /// Whether sources outside of that folder are read too.
-    #[serde(default)]
-    pub outside_root: bool,
-    /// Whether vectors are scaled to length 1.
-    #[serde(default)]
-    pub normalise: bool,
-}
-
-/// What the sources of a model are.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum OnnxInput {
-    /// Paths or `file://` addresses of images.
-    Image(ImageInput),
-    /// Texts.
-    Text(TextInput),
-    /// Vectors: a JSON array, or the path of a `.npy` file with one vector.
-    Vector(VectorInput),
-}
-
-/// Vectors as sources; there is nothing to choose.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VectorInput {}
 
 /// The encoder behind [`OnnxConfig`].
 pub(crate) struct Onnx {
@@ -199,7 +148,7 @@ impl Onnx {
 
     fn pooling(&self) -> Pooling {
         match &self.kind {
-            Kind::Text(texts) => texts.pooling,
+            Kind::Text(texts) => texts.pooling(),
             Kind::Image { .. } | Kind::Vector { .. } => Pooling::None,
         }
     }
@@ -402,44 +351,12 @@ fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// An input of a model.
-struct ModelInput {
-    node: NodeId,
-    name: String,
-    shape: Vec<Dimension>,
-}
-
 fn load(path: &Path) -> Result<Model> {
     // A missing file is the system's error; the runtime's own would not name the path.
     fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
     Model::load_file(path).map_err(|error| {
         Error::corrupt(path.display(), format!("it is no ONNX model that can be run: {error}"))
     })
-}
-
-fn inputs(model: &Model, name: &str) -> Result<Vec<ModelInput>> {
-    let described = |&node: &NodeId| {
-        let info = model.node_info(node)?;
-        Some(ModelInput { node, name: info.name()?.to_string(), shape: info.shape().unwrap_or_default() })
-    };
-    let inputs: Option<Vec<ModelInput>> = model.input_ids().iter().map(described).collect();
-    inputs.ok_or_else(|| Error::corrupt(name, "one of its inputs has no name"))
-}
-
-fn only_input<'a>(inputs: &'a [ModelInput], name: &str) -> Result<&'a ModelInput> {
-    let [input] = inputs else {
-        let names: Vec<&str> = inputs.iter().map(|input| input.name.as_str()).collect();
-        return Err(Error::option(
-            "model",
-            name,
-            format!(
-                "a model with one input for this kind of source; it has {}: {}",
-                names.len(),
-                names.join(", ")
-            ),
-        ));
-    };
-    Ok(input)
 }
 
 fn find_output(model: &Model, wanted: Option<&str>, name: &str) -> Result<(NodeId, String)> {
@@ -463,25 +380,6 @@ fn outputs(model: &Model) -> String {
         Some(format!("{} {}", info.name()?, shown(&info.shape().unwrap_or_default())))
     };
     model.output_ids().iter().filter_map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// A side of a shape that is the same in every run.
-fn fixed(shape: &[Dimension], at: usize) -> Option<usize> {
-    match shape.get(at) {
-        Some(Dimension::Fixed(side)) => Some(*side),
-        _ => None,
-    }
-}
-
-fn shown(shape: &[Dimension]) -> String {
-    let sides: Vec<String> = shape
-        .iter()
-        .map(|side| match side {
-            Dimension::Fixed(side) => side.to_string(),
-            Dimension::Symbolic(name) => name.clone(),
-        })
-        .collect();
-    format!("[{}]", sides.join(", "))
 }
 
 fn tokens<'a>(items: &[&'a Ready]) -> Vec<&'a [u32]> {

@@ -1,78 +1,18 @@
 //! Texts as a model reads them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rehang::{Error, Result, guarded};
 use rten::{NodeId, Value, ValueOrView};
-use serde::{Deserialize, Serialize};
 use tokenizers::{Tokenizer, TruncationParams};
 
-use super::{ModelInput, fixed, shown};
-use crate::config::{at_least_one, resolve};
+use super::model::{ModelInput, fixed, shown};
+use crate::config::keys::{at_least_one, resolve};
+use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
 /// The most tokens of a text where neither the configuration nor the tokeniser says.
 const TOKENS_MAX: usize = 512;
-
-/// Texts as sources.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `tokenizer` | | the model's `tokenizer.json` | |
-/// | `max_tokens` | the tokeniser's own limit, or else 512 | tokens that are read of a text, special ones included | from 1 |
-/// | `pooling` | `"mean"` | how the tokens' states become one vector | `mean`, `cls`, `last`, `none` |
-/// | `prefix` | none | text in front of every source, such as `"passage: "` | |
-/// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TextInput {
-    /// The model's `tokenizer.json`.
-    pub tokenizer: PathBuf,
-    /// Tokens that are read of a text.
-    pub max_tokens: Option<usize>,
-    /// How the tokens' states become one vector.
-    #[serde(default)]
-    pub pooling: Pooling,
-    /// Text in front of every source.
-    #[serde(default)]
-    pub prefix: String,
-    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](crate::EncoderConfig::for_queries)
-    /// puts it into the place of `prefix`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub query_prefix: Option<String>,
-}
-
-/// How the states of a text's tokens become one vector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pooling {
-    /// Their mean, padding left out.
-    #[default]
-    Mean,
-    /// The first token's.
-    Cls,
-    /// The last token's.
-    Last,
-    /// The model gives one vector a text itself.
-    None,
-}
-
-impl Pooling {
-    /// One vector `[width]` of states `[places, width]`, the first `tokens` of which are no padding.
-    pub(super) fn pool(self, states: &[f32], tokens: usize, width: usize) -> Vec<f32> {
-        let state = |at: usize| &states[at * width..(at + 1) * width];
-        match self {
-            Self::Cls | Self::None => state(0).to_vec(),
-            Self::Last => state(tokens - 1).to_vec(),
-            Self::Mean => (0..width)
-                .map(|column| {
-                    let sum: f64 = (0..tokens).map(|at| f64::from(state(at)[column])).sum();
-                    (sum / tokens as f64) as f32
-                })
-                .collect(),
-        }
-    }
-}
 
 /// What a model wants to know about tokens.
 #[derive(Clone, Copy)]
@@ -85,7 +25,7 @@ enum Feed {
 
 /// Turns texts into the inputs of one model.
 pub(super) struct Texts {
-    pub(super) pooling: Pooling,
+    pooling: Pooling,
     tokenizer: Tokenizer,
     prefix: String,
     padding: i32,
@@ -95,6 +35,10 @@ pub(super) struct Texts {
 }
 
 impl Texts {
+    pub(super) fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
     pub(super) fn open(config: &TextInput, base: &Path, inputs: &[ModelInput], model: &str) -> Result<Self> {
         let path = resolve(base, &config.tokenizer);
         let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;

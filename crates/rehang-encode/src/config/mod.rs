@@ -1,15 +1,20 @@
 //! The `[encoder]` part of a configuration.
 
-use std::path::{Path, PathBuf};
+mod command;
+mod http;
+pub(crate) mod keys;
+mod onnx;
+mod table;
 
-use rehang::{Error, Result, Space};
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::command::{Command, CommandConfig};
-use crate::contract::Encoder;
-use crate::http::{Http, HttpConfig};
-use crate::onnx::{Onnx, OnnxConfig, OnnxInput};
-use crate::table::{Table, TableConfig};
+pub use command::{CommandConfig, CommandFormat};
+pub use http::HttpConfig;
+pub use onnx::{
+    ImageFilter, ImageInput, ImageLayout, ImageResize, OnnxConfig, OnnxInput, Pooling, TextInput, VectorInput,
+};
+pub use table::TableConfig;
 
 /// How sources become vectors: `kind`, and the keys of that kind. An unknown key is an error that names it.
 ///
@@ -95,58 +100,4 @@ impl EncoderConfig {
         }
         Ok(config)
     }
-}
-
-/// Opens the encoder of a configuration for a space. Relative paths are relative to `base`, the folder of the
-/// configuration file.
-///
-/// # Errors
-///
-/// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for keys that cannot be;
-/// [`rehang::ErrorKind::Io`] and [`rehang::ErrorKind::Corrupt`] for files that cannot be read;
-/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
-/// an endpoint is asked with the first batch.
-pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
-    Ok(match config {
-        EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),
-        EncoderConfig::Command(config) => Box::new(Command::open(config, space, base)?),
-        EncoderConfig::Http(config) => Box::new(Http::open(config, space)?),
-        EncoderConfig::Onnx(config) => Box::new(Onnx::open(config, space, base)?),
-    })
-}
-
-/// A path of the configuration, seen from the folder of its file.
-pub(crate) fn resolve(base: &Path, path: impl AsRef<Path>) -> PathBuf {
-    let path = base.join(path);
-    if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
-}
-
-/// The number that a key has where the configuration does not name it.
-pub(crate) fn number<const N: u16, T: From<u16>>() -> T {
-    T::from(N)
-}
-
-/// Fails unless a count is at least 1.
-pub(crate) fn at_least_one(key: &str, value: usize) -> Result<()> {
-    if value == 0 {
-        return Err(Error::option(key, value, "a whole number from 1"));
-    }
-    Ok(())
-}
-
-/// Fails unless a number is finite and above 0.
-pub(crate) fn positive(key: &str, value: f64) -> Result<()> {
-    if value.is_finite() && value > 0.0 {
-        return Ok(());
-    }
-    Err(Error::option(key, value, "a number above 0"))
-}
-
-/// A number of seconds from a configuration: above 0 and at most a day, so that a deadline can be computed.
-pub(crate) fn seconds(key: &str, value: f64) -> Result<std::time::Duration> {
-    const DAY: f64 = 86400.0;
-    if value > 0.0 && value <= DAY {
-        return Ok(std::time::Duration::from_secs_f64(value));
-    }
-    Err(Error::option(key, value, "seconds above 0 and at most 86400, a day"))
 }

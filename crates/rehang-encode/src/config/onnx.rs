@@ -1,0 +1,188 @@
+//! `kind = "onnx"`, and what the sources of a model are.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::keys::number;
+
+/// An ONNX model.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `model` | | the model, `.onnx`, with its weights inside or in files beside it | |
+/// | `input` | | what sources are: a table with `kind = "image"`, `"text"` or `"vector"` and the keys of that kind | |
+/// | `output` | the first | name of the output that holds the vectors | an output of the model |
+/// | `batch` | 16 | items that the model runs on at once | from 1 |
+/// | `threads` | the processor's cores | threads that the model runs on | from 1 |
+/// | `root` | the folder of the configuration file | folder that the paths of sources are relative to, and stay in | a folder |
+/// | `outside_root` | `false` | read sources that lie outside of `root` too: absolute paths, `../`, links | |
+/// | `normalise` | `false` | scale vectors to length 1 | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OnnxConfig {
+    /// The model.
+    pub model: PathBuf,
+    /// What sources are.
+    pub input: OnnxInput,
+    /// Name of the output that holds the vectors.
+    pub output: Option<String>,
+    /// Items that the model runs on at once.
+    #[serde(default = "number::<16, _>")]
+    pub batch: usize,
+    /// Threads that the model runs on.
+    pub threads: Option<usize>,
+    /// Folder that the paths of sources are relative to.
+    pub root: Option<PathBuf>,
+    /// Whether sources outside of that folder are read too.
+    #[serde(default)]
+    pub outside_root: bool,
+    /// Whether vectors are scaled to length 1.
+    #[serde(default)]
+    pub normalise: bool,
+}
+
+/// What the sources of a model are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum OnnxInput {
+    /// Paths or `file://` addresses of images.
+    Image(ImageInput),
+    /// Texts.
+    Text(TextInput),
+    /// Vectors: a JSON array, or the path of a `.npy` file with one vector.
+    Vector(VectorInput),
+}
+
+/// Vectors as sources; there is nothing to choose.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VectorInput {}
+
+/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed. Images that are
+/// damaged, cut off or too large to decode in 1 GiB of memory are refused.
+///
+/// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `width`, `height` | | size of the model's image | 1 to 16384 |
+/// | `channels` | 3 | 3 for colours (red, green, blue), 1 for grey | 1, 3 |
+/// | `resize` | `"exact"` | `exact` stretches to the size; `shorter-side-crop` scales and cuts out the middle | |
+/// | `shorter_side` | just enough | with `shorter-side-crop`, the shorter side before the cut | from `width` and `height` |
+/// | `filter` | `"bilinear"` | how pixels are mixed when an image is scaled | `nearest`, `bilinear`, `bicubic`, `lanczos` |
+/// | `mean` | `[0]` | what is taken off each channel | one number, or one a channel |
+/// | `std` | `[1]` | what each channel is divided by | as `mean`; not 0 |
+/// | `layout` | `"nchw"` | order of the model's image: channels first or last | `nchw`, `nhwc` |
+/// | `invert` | `false` | turn light and dark around first | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageInput {
+    /// Width of the model's image.
+    pub width: usize,
+    /// Height of the model's image.
+    pub height: usize,
+    /// 3 for colours, 1 for grey.
+    #[serde(default = "number::<3, _>")]
+    pub channels: usize,
+    /// How an image of another size is fitted.
+    #[serde(default)]
+    pub resize: ImageResize,
+    /// The shorter side before the middle is cut out.
+    pub shorter_side: Option<usize>,
+    /// How pixels are mixed when an image is scaled.
+    #[serde(default)]
+    pub filter: ImageFilter,
+    /// What is taken off each channel.
+    #[serde(default)]
+    pub mean: Vec<f32>,
+    /// What each channel is divided by.
+    #[serde(default)]
+    pub std: Vec<f32>,
+    /// Order of the model's image.
+    #[serde(default)]
+    pub layout: ImageLayout,
+    /// Whether light and dark are turned around first.
+    #[serde(default)]
+    pub invert: bool,
+}
+
+/// How an image of another size is fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ImageResize {
+    /// Stretched to the size.
+    #[default]
+    Exact,
+    /// Scaled with its proportions, and the middle cut out.
+    ShorterSideCrop,
+}
+
+/// How pixels are mixed when an image is scaled; each filter widens with the step when an image becomes smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageFilter {
+    /// The nearest pixel.
+    Nearest,
+    /// A triangle.
+    #[default]
+    Bilinear,
+    /// Catmull and Rom's cubic.
+    Bicubic,
+    /// Lanczos with three lobes.
+    Lanczos,
+}
+
+/// Order of a model's image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageLayout {
+    /// `[batch, channels, height, width]`.
+    #[default]
+    Nchw,
+    /// `[batch, height, width, channels]`.
+    Nhwc,
+}
+
+/// Texts as sources.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `tokenizer` | | the model's `tokenizer.json` | |
+/// | `max_tokens` | the tokeniser's own limit, or else 512 | tokens that are read of a text, special ones included | from 1 |
+/// | `pooling` | `"mean"` | how the tokens' states become one vector | `mean`, `cls`, `last`, `none` |
+/// | `prefix` | none | text in front of every source, such as `"passage: "` | |
+/// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextInput {
+    /// The model's `tokenizer.json`.
+    pub tokenizer: PathBuf,
+    /// Tokens that are read of a text.
+    pub max_tokens: Option<usize>,
+    /// How the tokens' states become one vector.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// Text in front of every source.
+    #[serde(default)]
+    pub prefix: String,
+    /// Text in front of every query, where it is another one; [`EncoderConfig::for_queries`](super::EncoderConfig::for_queries)
+    /// puts it into the place of `prefix`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query_prefix: Option<String>,
+}
+
+/// How the states of a text's tokens become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their mean, padding left out.
+    #[default]
+    Mean,
+    /// The first token's.
+    Cls,
+    /// The last token's.
+    Last,
+    /// The model gives one vector a text itself.
+    None,
+}

@@ -1,0 +1,41 @@
+//! From a configuration to its encoder.
+
+use std::path::Path;
+
+#[cfg(not(all(feature = "http", feature = "onnx")))]
+use rehang::ErrorKind;
+use rehang::{Result, Space};
+
+use crate::command::Command;
+use crate::config::EncoderConfig;
+use crate::contract::Encoder;
+#[cfg(feature = "http")]
+use crate::http::Http;
+#[cfg(feature = "onnx")]
+use crate::onnx::Onnx;
+use crate::table::Table;
+
+/// Opens the encoder of a configuration for a space. Relative paths are relative to `base`, the folder of the
+/// configuration file.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::MissingFeature`] for a kind that this build leaves out;
+/// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for keys that cannot be;
+/// [`rehang::ErrorKind::Io`] and [`rehang::ErrorKind::Corrupt`] for files that cannot be read;
+/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
+/// an endpoint is asked with the first batch.
+pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
+    Ok(match config {
+        EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),
+        EncoderConfig::Command(config) => Box::new(Command::open(config, space, base)?),
+        #[cfg(feature = "http")]
+        EncoderConfig::Http(config) => Box::new(Http::open(config, space)?),
+        #[cfg(not(feature = "http"))]
+        EncoderConfig::Http(_) => return Err(ErrorKind::MissingFeature { feature: "http" }.into()),
+        #[cfg(feature = "onnx")]
+        EncoderConfig::Onnx(config) => Box::new(Onnx::open(config, space, base)?),
+        #[cfg(not(feature = "onnx"))]
+        EncoderConfig::Onnx(_) => return Err(ErrorKind::MissingFeature { feature: "onnx" }.into()),
+    })
+}
