@@ -24,7 +24,7 @@ use crate::papers::units::{SETS, Set};
 use crate::records;
 
 const RECORD: &str = "bench/runs/regret/regret.jsonl";
-const PAGE: &str = "docs/choice.md";
+const PAGE: &str = "docs/laboratory/choice.md";
 /// The line of the page that the table stands below.
 const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 /// A set of documents with judged queries.

@@ -198,7 +198,7 @@ pub struct Train {
     /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
     pub method: String,
     /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
-    /// [output] (docs/training.md).
+    /// [output] (docs/laboratory/training.md).
     pub config: PathBuf,
     /// The encoder file to write [default: output.encoder of the configuration].
     #[arg(short, long, value_name = "FILE")]
@@ -221,7 +221,7 @@ pub struct Train {
 /// Options of `rehang compare`.
 #[derive(Debug, Args)]
 pub struct Compare {
-    /// The study: a training's configuration with a table [compare] (docs/training.md).
+    /// The study: a training's configuration with a table [compare] (docs/laboratory/training.md).
     pub config: PathBuf,
     /// Folder for the report.
     #[arg(long, value_name = "DIR", default_value = "rehang-compare")]

@@ -36,7 +36,7 @@ fn the_examples_of_the_documentation_are_right() {
 /// Every key of every kind stands in the documentation.
 #[test]
 fn the_documentation_names_every_key() {
-    let text = include_str!("../../../docs/encoders.md");
+    let text = include_str!("../../../docs/reference/encoders.md");
     let examples = [
         "kind = 'table'\nno-such-key = 1",
         "kind = 'command'\nno-such-key = 1",

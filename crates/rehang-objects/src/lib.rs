@@ -2,7 +2,7 @@
 //!
 //! [`ObjectFolder`] is a [`Folder`] of [`rehang`]. An object is fetched whole into a temporary folder before it is read, and written whole
 //! after it was made there, so the disk holds one object a call and memory some parts of it. Credentials, region and endpoint come from the
-//! environment, as `docs/scale.md` lists; they are never printed. Requests that fail for a while are tried again by the crate
+//! environment, as `docs/reference/object-stores.md` lists; they are never printed. Requests that fail for a while are tried again by the crate
 //! `object_store`.
 
 mod address;

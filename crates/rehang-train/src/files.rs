@@ -21,7 +21,7 @@ use crate::examples::{Examples, Refusal};
 pub struct TrainFiles {
     /// The method's name.
     pub method: String,
-    /// The configuration (`docs/training.md`).
+    /// The configuration (`docs/laboratory/training.md`).
     pub config: PathBuf,
     /// The encoder to write, in place of `output.encoder`.
     pub output: Option<PathBuf>,
@@ -244,7 +244,7 @@ pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
 /// A study's configuration: a training's, for the new models, with a table `[compare]`.
 #[derive(Debug, Clone)]
 pub struct CompareFiles {
-    /// The configuration (`docs/training.md`).
+    /// The configuration (`docs/laboratory/training.md`).
     pub config: PathBuf,
     /// Uses the seeds 0, 1, … below this number in place of those of the configuration.
     pub seeds: Option<u64>,

@@ -1,6 +1,6 @@
 //! A program of the user that reads items and writes vectors.
 //!
-//! The protocol stands in `docs/encoders.md`. The vectors of a line carry the id of their item, so a program that
+//! The protocol stands in `docs/reference/encoders.md`. The vectors of a line carry the id of their item, so a program that
 //! prints a line too many or too few can never give a vector to the wrong item.
 
 mod process;

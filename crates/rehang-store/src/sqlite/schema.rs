@@ -1,6 +1,6 @@
 //! The tables of a gallery and the triggers that keep them right, whichever application writes.
 //!
-//! `docs/store.md` explains them to applications that write through plain SQL.
+//! `docs/reference/store.md` explains them to applications that write through plain SQL.
 
 use std::sync::LazyLock;
 
