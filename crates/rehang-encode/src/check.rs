@@ -1,6 +1,6 @@
 //! The one place where a vector that comes back is held against its space.
 
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Error, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
 
 use crate::contract::{Answer, ItemFailure};

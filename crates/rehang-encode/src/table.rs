@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rehang::files::{VectorSource, expect_count, read_ids, read_matrix};
+use rehang::check::expect_count;
 use rehang::{Error, Matrix, Result, Space};
+use rehang_files::{VectorSource, read_ids, read_matrix};
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
@@ -173,8 +174,8 @@ fn row_number(source: &str) -> Option<usize> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rehang::files::{Ids, write_matrix};
     use rehang::{Distance, ErrorKind};
+    use rehang_files::{Ids, write_matrix};
     use serde_json::Value;
 
     fn space() -> Space {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::files::array_from_bytes;
 use rehang::{Error, ErrorKind, Gate, Matrix, Pass, Result, Space};
+use rehang_files::array_from_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rehang::Distance;
-use rehang::files::write_matrix;
+use rehang_files::write_matrix;
 use tempfile::TempDir;
 
 use super::*;

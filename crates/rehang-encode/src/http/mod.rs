@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Gate, Pass, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::files::folder_of;
 use rehang::{Error, Gate, Result, Space};
+use rehang_files::folder_of;
 use rten::{Dimension, Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout as _;
 use serde::{Deserialize, Serialize};
