@@ -9,9 +9,9 @@ use burn_tensor::{Device, Tensor, TensorData};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::files::{self, AtomicFile, VectorSource};
-use rehang::onnx::{Attribute, Network};
 use rehang::{Matrix, Result};
+use rehang_files::onnx::{Attribute, Network};
+use rehang_files::{AtomicFile, VectorSource};
 
 /// Share of the images that the encoders and the adapter may learn from.
 const TRAINING_SHARE: f64 = 0.4;
@@ -32,8 +32,8 @@ struct Encoder {
 /// Writes `demo/{role,old,new,head_weight,head_bias}.npy` and `demo/{old,new}_encoder.onnx` from
 /// `demo/{images,label}.npy`.
 pub fn run() -> Result<()> {
-    let images = files::read_matrix(&VectorSource::parse("demo/images.npy")?)?;
-    let labels = files::read_labels(&VectorSource::parse("demo/label.npy")?)?;
+    let images = rehang_files::read_matrix(&VectorSource::parse("demo/images.npy")?)?;
+    let labels = rehang_files::read_labels(&VectorSource::parse("demo/label.npy")?)?;
     let mut shuffled: Vec<usize> = (0..images.rows()).collect();
     shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(SEED));
     let training = &shuffled[..(images.rows() as f64 * TRAINING_SHARE) as usize];
@@ -53,16 +53,16 @@ pub fn run() -> Result<()> {
 
     let old = train(&coarse.select(&known), &pick(&labels, &known), 12, 8, OLD_CLASSES, 60);
     let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300);
-    files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
-    files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
+    rehang_files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
+    rehang_files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
     AtomicFile::write("demo/old_encoder.onnx", to_onnx(&old, 2))?;
     AtomicFile::write("demo/new_encoder.onnx", to_onnx(&new, 1))?;
     let [.., head_weight, head_bias] = &new.parameters;
     // burn keeps weights as [inputs, outputs]; a head file is [classes, d].
     let weight = Matrix::from_fn(CLASSES, new.outputs, |class, column| head_weight[column * CLASSES + class]);
-    files::write_matrix("demo/head_weight.npy", &weight, None)?;
-    files::write_f32("demo/head_bias.npy", head_bias)?;
-    files::write_labels("demo/role.npy", &role)?;
+    rehang_files::write_matrix("demo/head_weight.npy", &weight, None)?;
+    rehang_files::write_f32("demo/head_bias.npy", head_bias)?;
+    rehang_files::write_labels("demo/role.npy", &role)?;
     Ok(())
 }
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::files::{self, VectorSource};
 use rehang::statistics::mean_sd;
 use rehang::{Distance, Pairs, Progress, Result, Vectors};
+use rehang_files::VectorSource;
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};
 
@@ -60,7 +60,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 fn documents(folder: &Path) -> Result<Pairs> {
     let vectors = |model: &str| {
         let source = VectorSource::path(folder.join(JUDGED).join(format!("docs_{model}.npy")));
-        Vectors::measured(model, Distance::L2, files::read_matrix(&source)?, model)
+        Vectors::measured(model, Distance::L2, rehang_files::read_matrix(&source)?, model)
     };
     Pairs::new(vectors("old")?, vectors("new")?, None, None)
 }

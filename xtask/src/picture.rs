@@ -1,8 +1,8 @@
 //! `cargo xtask picture [REPORT.json]`: the README's picture, from the report of a demo run.
 
-use rehang::files::AtomicFile;
 use rehang::report::Report;
 use rehang::{Error, Result};
+use rehang_files::AtomicFile;
 
 /// Draws the mAP curves of a report into `docs/curve.svg`.
 pub fn run(path: &str) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rehang::files::{AtomicFile, read_lines};
 use rehang::{Error, Result};
+use rehang_files::{AtomicFile, read_lines};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 
 fn source(path: &str) -> VectorSource {
@@ -88,7 +88,8 @@ fn cross_and_refresh_and_sequence_agree_with_the_curve() {
 
     // Through an adapter that changes nothing it is the same; into the first model's space there is none.
     let space = |name| Space::new(name, old.columns(), Distance::Cosine, false);
-    Adapter::identity(space("o"), space("n"), None).unwrap().save(place.path("psi.safetensors")).unwrap();
+    let psi = Adapter::identity(space("o"), space("n"), None).unwrap();
+    rehang_files::adapter_file::save(&psi, place.path("psi.safetensors")).unwrap();
     let through = "evaluate sequence --models o=old.npy n=new.npy --labels labels.npy --orders n=order.npy --backfilled 0.5 --adapters";
     let with = run(&place, &format!("{through} n=psi.safetensors"));
     assert_eq!(with["steps"], sequence["steps"]);

@@ -7,8 +7,8 @@ use std::io::Write as _;
 
 use common::upgrade::padding;
 use common::{Place, words};
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_files::{VectorSource, read_matrix};
 use rehang_store::{Ledger, Scan, Select, SqliteStore};
 
 const ITEMS: usize = 120;
@@ -32,7 +32,7 @@ fn place() -> Place {
     place.write_matrix("old-queries.npy", &Matrix::from_fn(3, D_OLD, native));
     place.write_matrix("new-queries.npy", &Matrix::from_fn(3, D_NEW, native));
     place.write_matrix("one.npy", &Matrix::from_fn(1, D_OLD, |_, column| native(77, column)));
-    adapter(D_OLD, D_NEW).save(place.path("adapter.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&adapter(D_OLD, D_NEW), place.path("adapter.safetensors")).unwrap();
     let (mut items, mut ids) = (String::new(), String::new());
     for row in 0..ITEMS {
         let source = if row == 5 { String::new() } else { format!(r#", "source": "text {row}""#) };
@@ -223,7 +223,7 @@ fn a_status_lists_what_cannot_come_home() {
     place.write_bytes("items.jsonl", items.as_bytes());
     let ids = (0..ITEMS).fold(String::new(), |text, row| text + &format!("i{row}\n"));
     place.write_bytes("ids.txt", (ids + "blind\n").as_bytes());
-    adapter(D_OLD, D_NEW).save(place.path("adapter.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&adapter(D_OLD, D_NEW), place.path("adapter.safetensors")).unwrap();
     place.write_bytes("rehang.toml", config("").as_bytes());
     let import =
         "gallery import --gallery G.db --space resnet --vectors old.npy --items items.jsonl --distance l2";
@@ -460,7 +460,7 @@ fn another_order_or_adapter_half_way_keeps_what_is_native() {
     place.json(&upgrade("run", &["--budget", "30"]));
     let mut other = adapter(D_OLD, D_NEW);
     other.map.mixer[0].bias = vec![0.5; D_NEW];
-    other.save(place.path("adapter.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&other, place.path("adapter.safetensors")).unwrap();
     place.write_bytes("rehang.toml", config("\"sigma\"\nseed = 1 => \"random\"\nseed = 2").as_bytes());
     let again = place.json(&upgrade("start", &[]));
     assert_eq!((again["replanned"].as_bool(), again["adapted"].as_u64()), (Some(true), Some(90)));
@@ -479,7 +479,7 @@ fn a_configuration_of_another_upgrade_or_adapter_writes_nothing() {
     place.json(&upgrade("switch", &[]));
     let mut other = adapter(D_OLD, D_NEW);
     other.map.mixer[0].bias = vec![0.5; D_NEW];
-    other.save(place.path("other.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&other, place.path("other.safetensors")).unwrap();
     place.write_matrix("third.npy", &Matrix::from_fn(ITEMS - 2, D_NEW, |row, column| -native(row, column)));
     let third = config("name = \"clip\" => name = \"third\"").replace("new.npy", "third.npy");
     place.write_bytes("third.toml", third.as_bytes());
@@ -758,7 +758,7 @@ fn a_doctor_checks_the_configuration_too() {
     };
     let mut other = adapter(D_OLD, D_NEW);
     other.map.mixer[0].bias = vec![0.5; D_NEW];
-    other.save(place.path("other.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&other, place.path("other.safetensors")).unwrap();
     let other = config("adapter.safetensors => other.safetensors");
     let good = config("");
     // Of another gallery, and one that could not begin.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use common::upgrade::{self, IMPORT};
 use common::{Place, words};
 use rehang::Matrix;
-use rehang::files::{VectorSource, read_matrix};
+use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 use stub::{Reply, Seen, Stub, good_of};
 

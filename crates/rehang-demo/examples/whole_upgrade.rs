@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use rehang::curve::Relevance;
-use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::order::Policy;
 use rehang::report::Report;
 use rehang::study::{Contender, Ground, StudyOptions, study};
 use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
 use rehang_demo::Live;
+use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 
 fn main() -> Result<()> {
@@ -43,7 +43,7 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
         &Progress::default(),
     )?;
     let adapter = fitted.adapter;
-    adapter.save(folder.join("adapter.safetensors"))?;
+    rehang_files::adapter_file::save(&adapter, folder.join("adapter.safetensors"))?;
 
     // What the upgrade buys, on items that the fit never saw.
     let report = measure(&data, &adapter)?;
@@ -83,13 +83,17 @@ struct Data {
 impl Data {
     fn read(folder: &Path) -> Result<Self> {
         let source = |name: &str| VectorSource::path(folder.join(name));
-        let bias = files::read_f32_column(&source("head_bias.npy"))?;
+        let bias = rehang_files::read_f32_column(&source("head_bias.npy"))?;
         Ok(Self {
-            old: files::read_matrix(&source("old.npy"))?,
-            new: files::read_matrix(&source("new.npy"))?,
-            labels: files::read_labels(&source("label.npy"))?,
-            roles: files::read_labels(&source("role.npy"))?,
-            head: Head::new(files::read_matrix(&source("head_weight.npy"))?, Some(bias), HeadKind::Softmax)?,
+            old: rehang_files::read_matrix(&source("old.npy"))?,
+            new: rehang_files::read_matrix(&source("new.npy"))?,
+            labels: rehang_files::read_labels(&source("label.npy"))?,
+            roles: rehang_files::read_labels(&source("role.npy"))?,
+            head: Head::new(
+                rehang_files::read_matrix(&source("head_weight.npy"))?,
+                Some(bias),
+                HeadKind::Softmax,
+            )?,
         })
     }
 

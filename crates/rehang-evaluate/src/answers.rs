@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use rehang::check::expect_count;
 use rehang::curve::{Qrels, Relevance};
-use rehang::files::{Inputs, Join, Names, VectorSource, expect_count, said};
 use rehang::{Error, Labels, Matrix, Result};
+use rehang_files::{Inputs, Join, Names, VectorSource, said};
 
 /// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
 /// `labels` nor `qrels`.

@@ -2,20 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::adapter::AdapterSource;
+use rehang::check::{expect_count, expect_normalised, expect_width};
 use rehang::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
-};
-use rehang::files::{
-    Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_count, expect_normalised,
-    expect_same_items, expect_width, said, stream,
 };
 use rehang::finding::{Finding, Severity, with_messages};
 use rehang::report::Input;
 use rehang::statistics::{Interval, SigmaQuality};
 use rehang::study::{lookalikes, may_be_other_items, true_errors};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::{Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream};
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -145,7 +143,7 @@ pub struct CurveAnswer {
 ///
 /// ```
 /// use rehang::curve::TOP1;
-/// use rehang::files::{self, VectorSource};
+/// use rehang_files::VectorSource;
 /// use rehang::{Matrix, Progress};
 /// use rehang_evaluate::{AnswerFiles, CurveFiles, curve};
 ///
@@ -154,10 +152,10 @@ pub struct CurveAnswer {
 /// // Two classes; the map carries one item of the first among those of the second.
 /// let new = Matrix::new(1, vec![0.0, 0.1, 9.0, 9.1])?;
 /// let adapted = Matrix::new(1, vec![0.0, 9.02, 9.0, 9.1])?;
-/// files::write_matrix(place("new.npy"), &new, None)?;
-/// files::write_matrix(place("adapted.npy"), &adapted, None)?;
-/// files::write_order(place("order.npy"), &[1, 0, 2, 3])?;
-/// files::write_labels(place("labels.npy"), &[0, 0, 1, 1])?;
+/// rehang_files::write_matrix(place("new.npy"), &new, None)?;
+/// rehang_files::write_matrix(place("adapted.npy"), &adapted, None)?;
+/// rehang_files::write_order(place("order.npy"), &[1, 0, 2, 3])?;
+/// rehang_files::write_labels(place("labels.npy"), &[0, 0, 1, 1])?;
 /// let source = |name: &str| VectorSource::path(place(name));
 /// let wanted = CurveFiles {
 ///     answers: AnswerFiles { labels: vec![source("labels.npy")], ..AnswerFiles::default() },

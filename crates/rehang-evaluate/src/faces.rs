@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::files::{self, Inputs, VectorSource, expect_count};
+use rehang::check::expect_count;
 use rehang::finding::Finding;
 use rehang::protocols::identification::{
     Identification, IdentificationInput, identification as identify_probes,
 };
-use rehang::protocols::lists::{self, FaceList};
 use rehang::protocols::templates::{self, Templates};
 use rehang::protocols::verification::{OperatingPoint, Verification, verification};
 use rehang::report::Input;
 use rehang::{Error, Matrix, Progress, Result};
+use rehang_files::lists::{self, FaceList};
+use rehang_files::{Inputs, VectorSource};
 use serde::Serialize;
 
 use crate::models::{Models, NamedFile, Table};
@@ -33,8 +34,9 @@ pub struct FaceFiles {
 impl FaceFiles {
     /// The models, whose faces the images show, and every model's templates.
     fn read(&self) -> Result<(Models, FaceList, Vec<Templates>)> {
-        let read =
-            |source| files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source));
+        let read = |source| {
+            rehang_files::read_ids(source)?.ok_or_else(|| Error::missing("a column of file names", source))
+        };
         let names = self.names.as_ref().map(read).transpose()?;
         let faces = lists::read_faces(&self.metadata, names.as_deref())?;
         let mut models = Models::read("faces", &self.models, self.best.as_ref(), Inputs::default())?;

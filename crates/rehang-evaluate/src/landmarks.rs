@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rehang::check::expect_count;
 use rehang::curve::{MAP, Metric, QueryCount};
-use rehang::files::join::MissingPolicy;
-use rehang::files::{Inputs, VectorSource, expect_count};
 use rehang::finding::Finding;
 use rehang::protocols::landmarks::{
     GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
 };
-use rehang::protocols::lists::{read_landmark_solution, read_revisited, rows_by_name};
 use rehang::report::Input;
 use rehang::{Distance, Error, Matrix, Progress, Result};
+use rehang_files::join::MissingPolicy;
+use rehang_files::lists::{read_landmark_solution, read_revisited, rows_by_name};
+use rehang_files::{Inputs, VectorSource};
 use serde::Serialize;
 
 use crate::models::{Models, NamedFile, Table};

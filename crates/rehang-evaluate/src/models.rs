@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use rehang::compatibility::{Compatibility, CrossMatrix};
-use rehang::files::{Inputs, VectorSource};
 use rehang::statistics::Interval;
 use rehang::{Error, ErrorKind, Matrix, Result};
+use rehang_files::{Inputs, VectorSource};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
 

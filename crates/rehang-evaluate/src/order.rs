@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use rehang::adapter::AdapterSource;
-use rehang::files::{
-    self, HeadFiles, Inputs, JoinFiles, VectorSource, expect_count, expect_same_items, expect_width, said,
-};
+use rehang::check::{expect_count, expect_width};
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order as order_items};
 use rehang::{Error, Matrix, Result};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::{HeadFiles, Inputs, JoinFiles, VectorSource, expect_same_items, said};
 use serde::Serialize;
 
 /// What is ordered, by which policy, and where the order goes. Every policy needs `sigma` or `adapted`, which say how many
@@ -81,7 +80,7 @@ pub struct Ordered {
 /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is no `.npy` or an input; what is wrong with a file
 /// or between two files names them.
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
-    files.output.as_ref().map_or(Ok(()), files::check_order_output)?;
+    files.output.as_ref().map_or(Ok(()), rehang_files::check_order_output)?;
     let mut inputs = Inputs::default();
     let given = |sources: &[VectorSource]| !sources.is_empty();
     let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
@@ -141,7 +140,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         ..OrderInput::default()
     };
     let order = order_items(files.policy, &evidence)?;
-    files.output.as_ref().map_or(Ok(()), |path| files::write_order(path, &order.permutation))?;
+    files.output.as_ref().map_or(Ok(()), |path| rehang_files::write_order(path, &order.permutation))?;
     Ok(Ordered {
         policy: files.policy.name().into(),
         items,

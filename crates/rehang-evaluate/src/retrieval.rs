@@ -8,12 +8,12 @@ use rehang::compatibility::{
     UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
 use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
-use rehang::files::{Inputs, Join, Names, RowSelection, VectorSource};
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::report::Input;
 use rehang::statistics::Interval;
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
+use rehang_files::{Inputs, Join, Names, RowSelection, VectorSource};
 use serde::Serialize;
 
 use crate::answers::{AnswerFiles, Answers};
@@ -137,7 +137,7 @@ impl Ground {
             return Ok(vec![("random".into(), made.permutation)]);
         }
         expect_distinct("orders", files)?;
-        files.iter().map(|named| Ok((named.name.clone(), rehang::files::read_order(&named.file)?))).collect()
+        files.iter().map(|named| Ok((named.name.clone(), rehang_files::read_order(&named.file)?))).collect()
     }
 }
 
@@ -395,7 +395,7 @@ pub fn sequence(files: &ModelFiles, how: &SequenceFiles, progress: &Progress) ->
             let expected = "a model that comes after another one";
             return Err(Error::option("adapters", name, expected));
         }
-        adapters[place] = Some(Adapter::load(&file.path)?);
+        adapters[place] = Some(rehang_files::adapter_file::load(&file.path)?);
     }
     let models = ground.models();
     let steps = models

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use rehang::curve::MAP;
-use rehang::files::{Inputs, Names, RowSelection, VectorSource};
 use rehang::order::Policy;
-use rehang::transform::{TransformFiles, transform};
 use rehang::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{
     AnswerFiles, CurveFiles, ModelFiles, NamedFile, OrderFiles, ReportFiles, cross, curve, order, report,
 };
+use rehang_files::transform::{TransformFiles, transform};
+use rehang_files::{Inputs, Names, RowSelection, VectorSource};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 fn demo(name: &str) -> VectorSource {
@@ -36,7 +36,7 @@ fn ridge(folder: &Path) -> PathBuf {
     let progress = Progress::default();
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &progress).unwrap();
     let path = folder.join("ridge.safetensors");
-    fitted.adapter.save(&path).unwrap();
+    rehang_files::adapter_file::save(&fitted.adapter, &path).unwrap();
     path
 }
 
@@ -74,10 +74,10 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     let mut gallery = Inputs::new(Some(&role(1))).unwrap();
     for name in ["old.npy", "new.npy"] {
         let rows = gallery.matrix("rows", &[demo(name)]).unwrap();
-        rehang::files::write_matrix(place(name), &rows, None).unwrap();
+        rehang_files::write_matrix(place(name), &rows, None).unwrap();
     }
     let labels = gallery.labels("labels", &[demo("label.npy")], &mut Names::default()).unwrap();
-    rehang::files::write_labels(place("label.npy"), &labels).unwrap();
+    rehang_files::write_labels(place("label.npy"), &labels).unwrap();
     let answers = AnswerFiles { labels: vec![made("label.npy")], ..AnswerFiles::default() };
     let answer = curve(
         &CurveFiles {
@@ -141,7 +141,7 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
     let place = |name: &str| folder.path().join(name);
     let made = |name: &str| VectorSource::path(place(name));
     let ids: Vec<String> = (0..1797).map(|row| format!("item-{row}")).collect();
-    rehang::files::AtomicFile::write(place("ids.txt"), ids.join("\n")).unwrap();
+    rehang_files::AtomicFile::write(place("ids.txt"), ids.join("\n")).unwrap();
     let mut inputs = Inputs::default();
     let labels = inputs.labels("labels", &[demo("label.npy")], &mut Names::default()).unwrap();
     let roles = inputs.labels("roles", &[demo("role.npy")], &mut Names::default()).unwrap();
@@ -155,11 +155,11 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
             *(if roles[item] == 1 { &mut taken } else { &mut others }) += 1;
         }
     }
-    rehang::files::AtomicFile::write(place("qrels.tsv"), &lines).unwrap();
+    rehang_files::AtomicFile::write(place("qrels.tsv"), &lines).unwrap();
     let query_ids: Vec<String> = asking.iter().map(|query| format!("query-{query}")).collect();
-    rehang::files::AtomicFile::write(place("query-ids.txt"), query_ids.join("\n")).unwrap();
+    rehang_files::AtomicFile::write(place("query-ids.txt"), query_ids.join("\n")).unwrap();
     let new = inputs.matrix("new", &[demo("new.npy")]).unwrap();
-    rehang::files::write_matrix(place("queries.npy"), &new.select(&asking), None).unwrap();
+    rehang_files::write_matrix(place("queries.npy"), &new.select(&asking), None).unwrap();
     let reported = report(
         &ReportFiles {
             rows: Some(role(1)),

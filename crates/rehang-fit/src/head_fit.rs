@@ -1,6 +1,6 @@
 //! A classifier head for new models that ship without one: logistic regression on new vectors and labels.
 
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result};
 
 use crate::lbfgs::minimise;

@@ -1,6 +1,6 @@
 //! Pseudo-classes for pairs without labels, and a head made of class means.
 
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::{Error, Head, HeadKind, Labels, Matrix, Result, class_means, k_means, squared_distance};
 
 use crate::head_fit::class_numbers;

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use rehang::check::expect_count;
 use rehang::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
     evaluate_today,
 };
-use rehang::files::expect_count;
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
@@ -37,7 +37,7 @@ impl Queries {
         for (what, queries, vectors) in
             [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
         {
-            rehang::files::expect_width(what, vectors.dimension(), queries.columns())?;
+            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
             queries.check_finite(what)?;
         }
         let Some(qrels) = &self.qrels else { return Ok(()) };

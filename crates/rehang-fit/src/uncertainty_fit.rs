@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
 };
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::statistics::SigmaQuality;
 use rehang::study::true_errors;
 use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};

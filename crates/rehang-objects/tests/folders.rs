@@ -1,6 +1,6 @@
 //! Folders of an object store do what folders must: here of one in memory.
 
-#[path = "../../rehang/tests/folders/mod.rs"]
+#[path = "../../rehang-files/tests/folders/mod.rs"]
 mod folders;
 
 use std::path::Path;
@@ -10,8 +10,8 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt};
 use proptest::prelude::*;
-use rehang::files::{Columns, IdKind, Ids, VectorSource, read_f32_column, stream};
-use rehang::folders::{Folder, is_partition};
+use rehang_files::folders::{Folder, is_partition};
+use rehang_files::{Columns, IdKind, Ids, VectorSource, read_f32_column, stream};
 use rehang_objects::ObjectFolder;
 
 struct Memory(Arc<dyn ObjectStore>);

@@ -1,6 +1,6 @@
 //! Folders of a store that speaks S3 over the network do what folders must.
 
-#[path = "../../rehang/tests/folders/mod.rs"]
+#[path = "../../rehang-files/tests/folders/mod.rs"]
 #[allow(dead_code, reason = "folders of this machine are run elsewhere")]
 mod folders;
 mod server;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt};
-use rehang::folders::Folder;
+use rehang_files::folders::Folder;
 use rehang_objects::ObjectFolder;
 
 struct Bucket(Arc<dyn ObjectStore>);

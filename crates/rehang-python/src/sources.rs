@@ -9,8 +9,8 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rehang::files::{Given, GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang::{Error, Result};
+use rehang_files::{Given, GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 
 use crate::error::raised;
 

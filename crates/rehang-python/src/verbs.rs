@@ -6,14 +6,15 @@ use std::sync::Arc;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::adapter::AdapterSource;
+use rehang::Error;
 use rehang::finding::Finding;
-use rehang::onnx::{Attribute, Numbers, Port};
 use rehang::order::Policy;
 use rehang::report::Report as ReportData;
-use rehang::transform::TransformFiles;
-use rehang::{Error, files};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles};
+use rehang_files::adapter_file::{self, AdapterSource};
+use rehang_files::adapter_network::to_network;
+use rehang_files::onnx::{Attribute, Numbers, Port};
+use rehang_files::transform::TransformFiles;
 use rehang_fit::{FitFiles, FitParameters, NetworkOptions};
 use serde_json::{Value, json};
 
@@ -52,35 +53,35 @@ pub struct Adapter(Arc<rehang::Adapter>);
 impl Adapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let loaded = py.detach(|| rehang::Adapter::load(path));
+        let loaded = py.detach(|| adapter_file::load(path));
         loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let read = rehang::Adapter::from_bytes(bytes, "the adapter's bytes");
+        let read = adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.to_bytes()).map_err(|error| raised(py, &error))?;
+        let bytes = py.detach(|| adapter_file::to_bytes(&self.0)).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.0.save(path)).map_err(|error| raised(py, &error))
+        py.detach(|| adapter_file::save(&self.0, path)).map_err(|error| raised(py, &error))
     }
 
     /// The bytes of its ONNX file.
     fn to_onnx<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, &network.to_bytes()))
     }
 
     /// The network of that file: constants by name, operators as kind, inputs, outputs and attributes, and the names of inputs and
     /// outputs.
     fn network<'py>(&self, py: Python<'py>) -> PyResult<Parts<'py>> {
-        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         let constants = PyDict::new(py);
         for constant in network.constants {
             let numbers = match constant.numbers {
@@ -206,8 +207,9 @@ pub fn transform<'py>(
         batch: given.get("batch")?.unwrap_or(plain.batch),
         ..plain
     };
-    let made =
-        call(py, show, Interrupted::Leaves, move |progress| rehang::transform::transform(&files, progress))?;
+    let made = call(py, show, Interrupted::Leaves, move |progress| {
+        rehang_files::transform::transform(&files, progress)
+    })?;
     let about = serde_json::to_string(&made).unwrap_or_default();
     let findings = said(&made.findings);
     let (vectors, sigma2) = made.made.unwrap_or_default();
@@ -303,7 +305,7 @@ impl Report {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = rehang_report::Format::of(&path)
-            .and_then(|format| files::AtomicFile::write(&path, format.render(&self.0)));
+            .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }
 }

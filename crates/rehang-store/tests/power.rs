@@ -2,7 +2,7 @@
 
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-#[path = "../../rehang/tests/disk/mod.rs"]
+#[path = "../../rehang-files/tests/disk/mod.rs"]
 mod disk;
 
 use std::collections::BTreeMap;

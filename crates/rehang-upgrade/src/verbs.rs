@@ -262,7 +262,12 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
-    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
+    let fresh = UpgradeRecord::new(
+        setup.old.clone(),
+        new.clone(),
+        rehang_files::adapter_file::fingerprint(&setup.adapter)?,
+        setup.order,
+    );
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
@@ -792,7 +797,8 @@ fn is_filled(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
 }
 
 fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    setup.adapter.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter)
+    rehang_files::adapter_file::fingerprint(&setup.adapter)
+        .is_ok_and(|fingerprint| fingerprint == record.adapter)
         && record.order == setup.order
 }
 
@@ -854,7 +860,7 @@ pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter
             Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
         );
     }
-    if adapter.fingerprint()? == record.adapter {
+    if rehang_files::adapter_file::fingerprint(&adapter)? == record.adapter {
         return Ok(());
     }
     Err(Error::conflict(

@@ -1,7 +1,7 @@
 //! Adapters: the map h from old vectors to the new space, with an uncertainty σ² for every output.
 //!
 //! An [`Adapter`] is data. Fitting one is `rehang-fit`'s work; this module holds what it is made of, applies it
-//! ([`apply`], or an [`Applier`] for streams), and keeps it as a file ([`Adapter::save`], [`Adapter::load`]).
+//! ([`apply`], or an [`Applier`] for streams). Its file is `rehang-files`' business.
 //!
 //! What happens to an old vector `o`:
 //!
@@ -14,35 +14,32 @@
 
 mod apply;
 mod expansion;
-mod file;
 mod geometry;
 mod guard;
 mod kernel;
-mod network;
 mod out_of_fold;
 mod sketch;
 mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
 pub use expansion::KernelExpansion;
-pub use file::{AdapterSource, Exported, Inspected, export_onnx, inspect, is_adapter};
 pub use geometry::Geometry;
 pub use guard::{
     DRIFT_COLUMNS_MIN, DRIFT_CORRELATION_MIN, DRIFT_NORM_RATIO_MAX, DRIFT_ROWS_MIN, Drift, InputStatistics,
     input_drift, unlike_pairs,
 };
-pub use out_of_fold::{NearestAnchors, OutOfFold};
+pub use out_of_fold::{NearestAnchors, OutOfFold, SPARE_CANDIDATES, cosine_weight};
 pub(crate) use sketch::row_hashes;
 pub use sketch::{RowOverlap, RowSketch};
 pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::{check_finite, expect_count, expect_width};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{expect_count, expect_width};
 use crate::head::Head;
 use crate::space::Space;
-use crate::vectors::{Matrix, check_finite};
+use crate::vectors::Matrix;
 
 /// One fully connected layer: `y = W x + b`, followed by `max(y, 0)` where `relu` says so.
 ///
@@ -146,9 +143,6 @@ pub struct Training {
 /// let adapted = adapter::apply(&adapter, &old, None, &Progress::default())?;
 /// assert_eq!(adapted.vectors.matrix().as_slice(), &[6.0, 3.0]);
 /// assert_eq!(adapted.variance, [0.25]);
-///
-/// // A file is the same adapter again.
-/// assert_eq!(Adapter::from_bytes(&adapter.to_bytes()?, "a.safetensors")?, adapter);
 /// # Ok::<(), rehang::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::{check_finite, expect_count};
 use crate::error::{Error, Result};
-use crate::files::expect_count;
-use crate::vectors::{Matrix, check_finite};
+use crate::vectors::Matrix;
 
 /// How a head turns a vector `v` into logits.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -75,9 +75,9 @@ impl FromStr for HeadKind {
 /// A frozen classifier head: weight `[classes, d]`, bias `[classes]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    pub(crate) weight: Matrix,
-    pub(crate) bias: Vec<f32>,
-    pub(crate) kind: HeadKind,
+    weight: Matrix,
+    bias: Vec<f32>,
+    kind: HeadKind,
 }
 
 impl Head {
@@ -89,17 +89,13 @@ impl Head {
     /// [`crate::ErrorKind::NotFinite`] for NaN or infinite weights.
     pub fn new(weight: Matrix, bias: Option<Vec<f32>>, kind: HeadKind) -> Result<Self> {
         let bias = bias.unwrap_or_else(|| vec![0.0; weight.rows()]);
-        let head = Self { weight, bias, kind };
-        head.check().map(|()| head)
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.weight.rows() == 0 {
+        if weight.rows() == 0 {
             return Err(Error::empty("head weight"));
         }
-        self.weight.check_finite("head weight")?;
-        expect_count("head weight", self.weight.rows(), "head bias", self.bias.len())?;
-        check_finite("head bias", &self.bias, self.bias.len(), 0)
+        weight.check_finite("head weight")?;
+        expect_count("head weight", weight.rows(), "head bias", bias.len())?;
+        check_finite("head bias", &bias, bias.len(), 0)?;
+        Ok(Self { weight, bias, kind })
     }
 
     /// Weight, `[classes, d]`.

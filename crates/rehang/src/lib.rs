@@ -1,25 +1,21 @@
 //! The core of rehang: spaces and vectors, adapters and how to apply them, orders, exact backfilling curves.
 //!
-//! This crate knows no deep-learning framework, no database, no network and no clock, and it prints nothing.
+//! This crate knows no file format, no deep-learning framework, no database, no network and no clock, and it prints nothing.
 
 pub mod adapter;
+pub mod check;
 mod clusters;
 pub mod comparison;
 pub mod compatibility;
 pub mod curve;
-pub mod cuts;
 mod error;
-pub mod files;
 pub mod finding;
-pub mod folders;
 mod gate;
 mod guarded;
 mod head;
 mod named;
-pub mod onnx;
 pub mod order;
 mod pairs;
-pub mod partitions;
 mod printable;
 mod processor;
 mod progress;
@@ -29,7 +25,6 @@ pub mod report;
 mod space;
 pub mod statistics;
 pub mod study;
-pub mod transform;
 mod vectors;
 pub mod verdict;
 

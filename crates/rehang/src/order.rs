@@ -14,13 +14,13 @@ mod sigma;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::check::{check_finite, expect_count, expect_width};
 use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::{expect_count, expect_width};
 use crate::head::Head;
 use crate::processor::Processor;
 use crate::space::Distance;
-use crate::vectors::{Matrix, check_finite, distinct, squared_distance};
+use crate::vectors::{Matrix, distinct, squared_distance};
 
 /// Items whose logits are computed together.
 const BLOCK: usize = 64;

@@ -1,7 +1,7 @@
 //! Pairs: items embedded by both models, from which an adapter is learned.
 
+use crate::check::expect_count;
 use crate::error::Result;
-use crate::files::expect_count;
 use crate::vectors::{Labels, Matrix, Vectors};
 
 /// Items embedded by both models, row by row: old `[n, d_old]`, new `[n, d_new]`, and what is known besides.

@@ -5,9 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::check::{check_finite, expect_count};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::expect_count;
-use crate::vectors::check_finite;
 
 /// An interval and the estimate inside it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::files::{expect_normalised, expect_width};
+use crate::check::{check_finite, expect_normalised, expect_width};
+use crate::error::{Error, Result};
 use crate::space::Space;
 
 /// A dense matrix of `f32`, row after row: `[rows, columns]`.
@@ -126,18 +126,6 @@ impl Matrix {
         }
         format!("{:016x}", hasher.digest())
     }
-}
-
-/// Fails on the first NaN or infinite number of rows of `columns` numbers, the first of which is row `first_row`.
-pub(crate) fn check_finite<T: Copy + Into<f64>>(
-    what: &str,
-    values: &[T],
-    columns: usize,
-    first_row: usize,
-) -> Result<()> {
-    let Some(at) = values.iter().position(|&value| !value.into().is_finite()) else { return Ok(()) };
-    let (row, column) = (first_row + at / columns, at % columns);
-    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
 }
 
 /// The mean over all rows of `of(value, column)`, column by column; zeros for no rows.
@@ -287,7 +275,7 @@ crate::named! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Distance;
+    use crate::{Distance, ErrorKind};
 
     #[test]
     fn a_nan_is_named_by_row_and_column() {

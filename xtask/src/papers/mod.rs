@@ -13,9 +13,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rehang::files::AtomicFile;
 use rehang::statistics::{MeanSd, mean_sd};
 use rehang::{Error, Result};
+use rehang_files::AtomicFile;
 
 use crate::tidy::root;
 

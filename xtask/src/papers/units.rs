@@ -8,11 +8,11 @@ use std::path::Path;
 
 use rehang::adapter::{self, Adapter};
 use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
-use rehang::files::{self, VectorSource};
 use rehang::order::{Order, OrderInput, Policy, order};
 use rehang::statistics::kendall_tau_b;
 use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_files::VectorSource;
 use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
 use serde::{Deserialize, Serialize};
@@ -128,14 +128,14 @@ impl Set {
     /// The classifier head of the new model.
     pub fn head(folder: &Path, set: &str) -> Result<Head> {
         let source = |name: &str| VectorSource::path(folder.join(set).join(name));
-        let bias = files::read_f32_column(&source("head_new_bias.npy"))?;
-        Head::new(files::read_matrix(&source("head_new_weight.npy"))?, Some(bias), HeadKind::Softmax)
+        let bias = rehang_files::read_f32_column(&source("head_new_bias.npy"))?;
+        Head::new(rehang_files::read_matrix(&source("head_new_weight.npy"))?, Some(bias), HeadKind::Softmax)
     }
 
     pub fn read(folder: &Path, set: &str) -> Result<Self> {
         let folder = folder.join(set);
-        let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
-        let labels = |name: &str| files::read_labels(&VectorSource::path(folder.join(name)));
+        let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
+        let labels = |name: &str| rehang_files::read_labels(&VectorSource::path(folder.join(name)));
         let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
         if set.starts_with("img_") {
             let part = |name: &str| -> Result<(Vectors, Vectors, Labels)> {

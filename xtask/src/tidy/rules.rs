@@ -3,19 +3,21 @@
 /// What each crate may depend on, of this repository; examples and tests may use more. Arrows point towards the core.
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang", &[]),
-    ("rehang-fit", &["rehang"]),
-    ("rehang-evaluate", &["rehang", "rehang-fit"]),
-    ("rehang-train", &["rehang", "rehang-fit"]),
+    ("rehang-files", &["rehang"]),
+    ("rehang-fit", &["rehang", "rehang-files"]),
+    ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
+    ("rehang-train", &["rehang", "rehang-files", "rehang-fit"]),
     ("rehang-report", &["rehang"]),
-    ("rehang-store", &["rehang"]),
+    ("rehang-store", &["rehang", "rehang-files"]),
     ("rehang-postgres", &["rehang", "rehang-store"]),
     ("rehang-qdrant", &["rehang", "rehang-store"]),
-    ("rehang-objects", &["rehang"]),
-    ("rehang-encode", &["rehang"]),
+    ("rehang-objects", &["rehang", "rehang-files"]),
+    ("rehang-encode", &["rehang", "rehang-files"]),
     (
         "rehang-upgrade",
         &[
             "rehang",
+            "rehang-files",
             "rehang-fit",
             "rehang-evaluate",
             "rehang-store",
@@ -24,7 +26,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "rehang-encode",
         ],
     ),
-    ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
+    ("rehang-demo", &["rehang", "rehang-files", "rehang-store", "rehang-encode", "rehang-upgrade"]),
     ("rehang-cli", EVERYTHING),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
@@ -33,6 +35,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 
 const EVERYTHING: &[&str] = &[
     "rehang",
+    "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
     "rehang-train",
@@ -48,6 +51,7 @@ const EVERYTHING: &[&str] = &[
 
 const PYTHON: &[&str] = &[
     "rehang",
+    "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
     "rehang-report",
@@ -63,6 +67,8 @@ pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 /// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
 /// feature any crate may have them.
 pub const HEAVY: &[(&str, &[&str])] = &[
+    ("parquet", &["rehang-files"]),
+    ("flatbuffers", &["rehang-files"]),
     ("burn", &["rehang-train", "xtask"]),
     ("gemm", &["rehang-fit", "rehang-train"]),
     ("faer", &["rehang-fit", "rehang-train"]),

@@ -1,7 +1,7 @@
 //! `rehang export`: adapters, and encoders that were trained here, as ONNX files.
 
 use rehang::Result;
-use rehang::adapter::export_onnx;
+use rehang_files::adapter_file::export_onnx;
 
 use super::Outcome;
 use crate::arguments::ExportOnnx;
@@ -9,7 +9,7 @@ use crate::arguments::ExportOnnx;
 /// Writes the ONNX file.
 pub fn run(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
     #[cfg(feature = "train")]
-    if !rehang::adapter::is_adapter(&arguments.file)? {
+    if !rehang_files::adapter_file::is_adapter(&arguments.file)? {
         return super::train::export(arguments, json);
     }
     let answer = export_onnx(&arguments.file, &arguments.output)?;

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use rehang::files::{self, AtomicFile, is_same_file};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{Report as ReportData, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
+use rehang_files::{AtomicFile, is_same_file};
 use rehang_report::Format;
 use serde_json::json;
 
@@ -76,7 +76,7 @@ pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> 
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
-        files::AtomicFile::write(path, Format::of(path)?.render(report))?;
+        rehang_files::AtomicFile::write(path, Format::of(path)?.render(report))?;
     }
     Ok(())
 }

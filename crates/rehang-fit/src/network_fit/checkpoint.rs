@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::files::AtomicFile;
-use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, parse, text};
 use rehang::{Error, Head, Matrix, Pairs, Result};
+use rehang_files::AtomicFile;
+use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, parse, text};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{EpochLoss, NetworkParameters, Snapshot};

@@ -99,7 +99,10 @@ fn one_seed_gives_the_same_bytes_for_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let parameters = TrainingParameters { seed, ..busy() };
         let trained = pool.install(|| run(&examples, &all(&examples), Some(&old), &parameters)).unwrap();
-        (trained.encoder.to_bytes().unwrap(), trained.adapter.unwrap().to_bytes().unwrap())
+        (
+            trained.encoder.to_bytes().unwrap(),
+            rehang_files::adapter_file::to_bytes(&trained.adapter.unwrap()).unwrap(),
+        )
     };
     let one = with(1, 0);
     assert!(with(2, 0) == one && with(3, 0) == one);
@@ -532,8 +535,8 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("psi.safetensors");
-    psi.save(&path).unwrap();
-    assert!(Adapter::load(&path).unwrap() == psi);
+    rehang_files::adapter_file::save(&psi, &path).unwrap();
+    assert!(rehang_files::adapter_file::load(&path).unwrap() == psi);
 }
 
 /// Share of items whose nearest other item of the gallery, by cosine, is of their class.
@@ -672,7 +675,7 @@ fn what_pytorch_counts_beside_its_weights_is_passed_over() {
         let header = format!("{{\"{name}\":{{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}}}");
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7; 8]].concat()
     };
-    let read = |name: &str| rehang::files::tensors::plain(&file(name));
+    let read = |name: &str| rehang_files::tensors::plain(&file(name));
     assert!(read("layer1.0.bn1.num_batches_tracked").unwrap().is_empty());
     assert!(read("layer1.0.bn1.weight").unwrap_err().contains("I64"));
 }

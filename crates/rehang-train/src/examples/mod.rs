@@ -60,7 +60,7 @@ use std::path::Path;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::{Error, ErrorKind, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;

@@ -11,10 +11,11 @@ use super::uncertainty::{Prepared, linear_variance};
 use super::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, Map, Uncertainty, expect_count, width_after,
 };
+use crate::check::check_finite;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::space::{Distance, Space};
-use crate::vectors::{Matrix, Vectors, check_finite, normalise};
+use crate::vectors::{Matrix, Vectors, normalise};
 
 /// Most rows that one thread takes through all layers at a time. The widest activations of the published network
 /// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.

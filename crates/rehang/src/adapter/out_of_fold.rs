@@ -156,7 +156,7 @@ pub struct NearestAnchors {
 }
 
 /// Candidates beyond the ones asked for: single precision may swap anchors that are almost equally near.
-pub(super) const SPARE_CANDIDATES: usize = 8;
+pub const SPARE_CANDIDATES: usize = 8;
 
 /// The best scores of one row so far, best first.
 #[derive(Default)]
@@ -318,7 +318,7 @@ impl RunningEntropy {
 }
 
 /// The weight of a head of cosines, each row at the length `scale`; a zero row stays zero.
-pub(super) fn cosine_weight(head: &Head, scale: f32) -> Matrix {
+pub fn cosine_weight(head: &Head, scale: f32) -> Matrix {
     let mut weight = head.weight().clone();
     for class in 0..head.classes() {
         let row = weight.row_mut(class);

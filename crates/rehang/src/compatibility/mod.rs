@@ -36,7 +36,8 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::curve::{check_vectors, expect_count};
+use crate::check::expect_count;
+use crate::curve::check_vectors;
 use crate::error::{Error, ErrorKind, Result};
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::Matrix;

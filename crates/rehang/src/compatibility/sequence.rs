@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use crate::adapter::{Adapter, apply};
+use crate::check::{expect_count, expect_width};
 use crate::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
-    evaluate, evaluate_leave_one_out, expect_count,
+    evaluate, evaluate_leave_one_out,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::expect_width;
 use crate::order::check_permutation;
 use crate::progress::Progress;
 use crate::space::Distance;

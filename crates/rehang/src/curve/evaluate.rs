@@ -7,9 +7,10 @@ use crate::vectors::Matrix;
 
 use super::input::{Search, check_vectors};
 use super::metrics::ByMetric;
-use super::relevance::{Answers, Qrels, QueryCount, Relevance, expect_count};
+use super::relevance::{Answers, Qrels, QueryCount, Relevance};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
 use super::{CurveOptions, DoNothing, Measured, Processor};
+use crate::check::expect_count;
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq)]

@@ -5,16 +5,15 @@ use std::sync::PoisonError;
 
 use rayon::prelude::*;
 
+use crate::check::{expect_count, expect_width};
 use crate::compatibility::at_width;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::expect_width;
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::centre::Centre;
 use super::line::{Line, grid_cuts};
-use super::relevance::expect_count;
 use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
 
 /// Fails where the vectors of a gallery and of its queries cannot be compared.

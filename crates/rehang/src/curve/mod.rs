@@ -47,6 +47,7 @@ mod relevance;
 mod sweep;
 mod thresholds;
 
+use crate::check::expect_count;
 use crate::error::{Error, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;
@@ -62,7 +63,6 @@ pub use relevance::{Qrels, QueryCount, Relevance};
 pub(crate) use distances::{Panels, QueryTiles, distances};
 pub(crate) use evaluate::ranks_of_answers;
 pub(crate) use input::{Search, check_handicap, check_vectors};
-pub(crate) use relevance::expect_count;
 
 use input::{kept_cuts, percent_line};
 use relevance::Answers;

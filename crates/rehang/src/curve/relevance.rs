@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use crate::check::expect_count;
 use crate::error::{Error, ErrorKind, Result};
-pub(crate) use crate::files::expect_count;
 
 /// What makes a gallery item a right answer to a query.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
+use crate::check::expect_count;
 use crate::compatibility::at_width;
-use crate::curve::{Search as GallerySearch, check_vectors, expect_count};
+use crate::curve::{Search as GallerySearch, check_vectors};
 use crate::error::{ErrorKind, Result};
 use crate::processor::Processor;
 use crate::progress::Progress;

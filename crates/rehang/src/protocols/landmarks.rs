@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
+use crate::check::expect_count;
 use crate::compatibility::at_width;
 use crate::curve::{
-    CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, expect_count, ranks_of_answers,
+    CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, ranks_of_answers,
 };
 use crate::error::{Error, Result};
 use crate::progress::Progress;

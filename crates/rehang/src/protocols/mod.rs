@@ -7,13 +7,11 @@
 //! | 1:N open-set search | [`identification`] | TPIR@FPIR (printed TNIR in BCT's tables), rank-1, rank-5 | BCT §3.2 |
 //! | landmarks | [`landmarks`] | mAP@100; mAP of revisited Oxford and Paris, Easy, Medium, Hard | RACT §5.1, DMU §5.1 |
 //!
-//! [`lists`] reads the files in which the data sets describe themselves. None of these protocols knows about models: each
-//! takes the vectors of the two sides, so that any of them fills a [`crate::compatibility::CrossMatrix`]. Where the two
+//! None of these protocols knows about models or files: each takes the vectors of the two sides, so that any of them fills a [`crate::compatibility::CrossMatrix`]. Where the two
 //! sides differ in width, the querying side is made to fit ([`crate::compatibility::at_width`]). All values are percent.
 
 pub mod identification;
 pub mod landmarks;
-pub mod lists;
 pub mod templates;
 pub mod verification;
 

@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::check::expect_count;
 use crate::compatibility::at_width;
-use crate::curve::expect_count;
 use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::Matrix;
 

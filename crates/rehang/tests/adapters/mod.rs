@@ -1,4 +1,4 @@
-//! Small adapters of every kind, made from a seed; shared by the tests and by `examples/write_golden.rs`.
+//! Small adapters of every kind, made from a seed; shared by the tests of `rehang` and `rehang-files`, and by `write_golden` there.
 #![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use std::collections::BTreeMap;
@@ -189,4 +189,67 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
             (name, adapter)
         })
         .collect()
+}
+
+/// Adapters with one part that does not agree with the others, and words that name the part.
+pub fn broken() -> Vec<(&'static str, Adapter)> {
+    type Change = fn(&mut Adapter);
+    type ChangeLearned = fn(&mut OutOfFold);
+    let learned = |adapter: &mut Adapter, change: ChangeLearned| match &mut adapter.uncertainty {
+        Uncertainty::OutOfFold(learned) => change(learned),
+        _ => panic!("this adapter has an out-of-fold σ²"),
+    };
+    let changes: [(&str, Change); 10] = [
+        ("the old space", |adapter| adapter.old.dimension = 0),
+        ("input of branch layer 0", |adapter| adapter.old.dimension = 6),
+        ("output of the map", |adapter| adapter.new.dimension = 9),
+        ("bias of mixer layer 1", |adapter| adapter.map.mixer[1].bias.push(0.0)),
+        ("weight of mixer layer 0", |adapter| adapter.map.mixer[0].weight.as_mut_slice()[3] = f32::NAN),
+        ("input of second branch layer 0", |adapter| {
+            adapter.map.second.as_mut().unwrap().layers[0].weight = Matrix::zeros(8, 6);
+        }),
+        ("skip", |adapter| {
+            let weight = Matrix::zeros(4, 5);
+            adapter.map.skip = Some(Dense { weight, bias: vec![0.0; 4], relu: true });
+        }),
+        ("constant σ²", |adapter| adapter.uncertainty = Uncertainty::Constant { variance: 0.0 }),
+        ("weight of the σ² head", |adapter| {
+            adapter.uncertainty = Uncertainty::Linear { weight: vec![0.0; 5], bias: 0.0 };
+        }),
+        ("mean of the fitted", |adapter| adapter.input_statistics.as_mut().unwrap().mean.clear()),
+    ];
+    let (_, sound) = of_every_kind().swap_remove(2);
+    sound.check().unwrap();
+    let mut broken = Vec::new();
+    for (part, change) in changes {
+        let mut adapter = sound.clone();
+        change(&mut adapter);
+        broken.push((part, adapter));
+    }
+    let changes: [(&str, ChangeLearned); 7] = [
+        ("anchors of σ²", |learned| learned.anchors = Matrix::default()),
+        ("anchors of σ²", |learned| learned.anchors = Matrix::zeros(12, 4)),
+        ("neighbours", |learned| learned.neighbours = 0),
+        ("neighbours", |learned| learned.neighbours = 1025),
+        ("coefficients", |learned| learned.coefficients.push(1.0)),
+        ("values of the anchors", |learned| learned.anchor_values.row_mut(0)[0] = f32::NAN),
+        ("limits of log σ²", |learned| learned.log_minimum = 5.0),
+    ];
+    for (part, change) in changes {
+        let mut adapter = sound.clone();
+        learned(&mut adapter, change);
+        broken.push((part, adapter));
+    }
+    broken
+}
+
+/// A map that does nothing, for vectors like these.
+pub fn fitted_on(old: &Matrix) -> Adapter {
+    let (_, mut adapter) = of_every_kind().swap_remove(0);
+    adapter.old.dimension = old.columns();
+    adapter.new.dimension = old.columns();
+    adapter.map.mixer.clear();
+    adapter.input_statistics = Some(InputStatistics::of(old));
+    adapter.check().unwrap();
+    adapter
 }

@@ -1,0 +1,42 @@
+//! Writes the golden files of this version's adapter format: `cargo run --example write_golden -- FOLDER`.
+//!
+//! The files in `tests/golden` were made by this program and are kept: whatever later versions write, they must read
+//! these and give the same outputs. So it is run once for a new format version, into new names, never over old ones.
+
+#[path = "../../rehang/tests/adapters/mod.rs"]
+mod adapters;
+
+use std::path::PathBuf;
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter::Applier;
+use serde_json::json;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = PathBuf::from(std::env::args().nth(1).ok_or("the folder to write to is missing")?);
+    for (name, adapter) in adapters::of_every_kind() {
+        let mut random = ChaCha8Rng::seed_from_u64(99);
+        let applier = Applier::new(&adapter)?;
+        let rows = 6;
+        let old = adapters::matrix(&mut random, rows, applier.d_old());
+        let side = applier.d_side().map(|width| adapters::matrix(&mut random, rows, width));
+        let mut vectors = vec![0.0; rows * applier.d_new()];
+        let (mut variance, mut raw_norms) = (vec![0.0; rows], vec![0.0; rows]);
+        let side = side.as_ref().map(rehang::Matrix::as_slice);
+        applier.apply_rows(0, old.as_slice(), side, &mut vectors, &mut variance, &mut raw_norms)?;
+        let path = folder.join(format!("adapter-v1-{name}.safetensors"));
+        if path.exists() {
+            return Err(
+                format!("{} is there already; golden files are never written again", path.display()).into()
+            );
+        }
+        rehang_files::adapter_file::save(&adapter, &path)?;
+        let outputs = json!({
+            "old": old.as_slice(), "side": side, "vectors": vectors, "variance": variance, "raw_norms": raw_norms,
+            "handicap": adapter.handicap,
+        });
+        fs_err::write(path.with_extension("json"), serde_json::to_string_pretty(&outputs)? + "\n")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,548 @@
+//! Adapters as files: safetensors with metadata (`docs/formats.md`, "Adapter file").
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::adapter_network::to_network;
+use crate::onnx::Port;
+use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
+use crate::{AtomicFile, expect_apart};
+use rehang::adapter::{
+    Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
+    RowSketch, SecondBranch, Training, Uncertainty,
+};
+use rehang::{Error, Head, HeadKind, Matrix, Result, Space};
+
+/// What every adapter file says it is, and the version that is written; every older one is read.
+const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
+
+/// What an adapter file is, for people and scripts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inspected {
+    /// The file.
+    pub adapter: PathBuf,
+    /// The space that it reads.
+    pub old: Space,
+    /// The space that it writes.
+    pub new: Space,
+    /// The name of its [`Geometry`].
+    pub geometry: &'static str,
+    /// The name of its [`Uncertainty`].
+    pub uncertainty: &'static str,
+    /// What searches should add to the distance of every vector that it makes.
+    pub handicap: f64,
+    /// How it was made.
+    pub training: Training,
+}
+
+/// Says what an adapter file is: spaces, method, seed, inputs.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn inspect(path: &Path) -> Result<Inspected> {
+    let Adapter { old, new, geometry, uncertainty, handicap, training, .. } = load(path)?;
+    let (geometry, uncertainty) = (geometry.name(), uncertainty.name());
+    Ok(Inspected { adapter: path.to_owned(), old, new, geometry, uncertainty, handicap, training })
+}
+
+/// Whether a file is one of an adapter, and not of something else that rehang writes.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+pub fn is_adapter(path: &Path) -> Result<bool> {
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    Ok(tensors::is_of(&bytes, &KIND))
+}
+
+/// What [`export_onnx`] wrote.
+#[derive(Debug, Clone, Serialize)]
+pub struct Exported {
+    /// The file.
+    pub onnx: PathBuf,
+    /// Its length.
+    pub bytes: usize,
+    /// What goes in, as `"old" [batch, 128]`.
+    pub inputs: Vec<String>,
+    /// What comes out.
+    pub outputs: Vec<String>,
+}
+
+/// Writes an adapter as an ONNX file: [`to_network`].
+///
+/// # Errors
+///
+/// As [`load`]; [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the adapter;
+/// [`ErrorKind::Io`](rehang::ErrorKind::Io).
+pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<Exported> {
+    expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
+    let network = to_network(&load(adapter)?)?;
+    let bytes = network.to_bytes();
+    AtomicFile::write(output, &bytes)?;
+    let said = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
+    let (inputs, outputs) = (said(&network.inputs), said(&network.outputs));
+    Ok(Exported { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
+}
+
+/// Where a verb finds an adapter: in a file, or in the caller's memory.
+///
+/// ```
+/// use rehang_files::adapter_file::AdapterSource;
+///
+/// let source = AdapterSource::from("map.safetensors");
+/// assert_eq!((source.to_string().as_str(), source.file().is_some()), ("map.safetensors", true));
+/// assert!(source.load().is_err(), "there is no such file");
+/// ```
+#[derive(Debug, Clone)]
+pub enum AdapterSource {
+    /// A file.
+    File(PathBuf),
+    /// An adapter that the caller holds in memory, and what the caller calls it.
+    Given(String, Arc<Adapter>),
+}
+
+impl AdapterSource {
+    /// The file; `None` for what is in memory.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Given(..) => None,
+        }
+    }
+
+    /// The adapter.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`].
+    pub fn load(&self) -> Result<Arc<Adapter>> {
+        match self {
+            Self::File(path) => load(path).map(Arc::new),
+            Self::Given(_, adapter) => Ok(Arc::clone(adapter)),
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for AdapterSource {
+    fn from(path: P) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl fmt::Display for AdapterSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Given(name, _) => f.write_str(name),
+        }
+    }
+}
+
+/// The adapter as the bytes of its file: the same adapter gives the same bytes.
+///
+/// ```
+/// use rehang::{Adapter, Distance, Space};
+/// use rehang_files::adapter_file::{from_bytes, to_bytes};
+///
+/// let space = |name| Space::new(name, 2, Distance::Cosine, false);
+/// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+/// assert_eq!(from_bytes(&to_bytes(&adapter)?, "a.safetensors")?, adapter);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`Adapter::check`]: an adapter that could not be applied is not written.
+pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
+    adapter.check()?;
+    let metadata = describe(adapter)?;
+    let mut adapter = adapter.clone();
+    let mut head = HeadParts::taken_from(&mut adapter);
+    let parts = Parts::of(&mut adapter, head.as_mut()).0;
+    let tensors: Vec<_> = parts.iter().map(|(name, part)| part.tensor(name.clone())).collect();
+    tensors::write(&KIND, metadata, &tensors)
+}
+
+/// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
+///
+/// # Errors
+///
+/// As [`to_bytes`].
+pub fn fingerprint(adapter: &Adapter) -> Result<String> {
+    Ok(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&to_bytes(adapter)?)))
+}
+
+/// The adapter in the bytes of a file; `what` names it in errors.
+///
+/// # Errors
+///
+/// [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for anything that is not a whole, undamaged adapter file of a
+/// version known to this rehang: truncated, of another format, from a newer version, with a tensor missing, left
+/// over or of another shape or type, with a check sum that does not match. As [`Adapter::check`] for numbers that
+/// do not make an adapter.
+pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
+    let adapter = read(bytes).map_err(|detail| Error::corrupt(what, detail))?;
+    adapter.check().map_err(|error| error.context(format!("reading {what}")))?;
+    Ok(adapter)
+}
+
+/// Writes the adapter to a file. The file appears whole or not at all: it is written beside its place, synced
+/// and renamed, so that a reader, a crash or a full disk never meets half of one.
+///
+/// # Errors
+///
+/// As [`to_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+pub fn save(adapter: &Adapter, path: impl AsRef<Path>) -> Result<()> {
+    AtomicFile::write(path, &to_bytes(adapter)?)
+}
+
+/// Reads an adapter from a file.
+///
+/// # Errors
+///
+/// As [`from_bytes`]; [`ErrorKind::Io`](rehang::ErrorKind::Io).
+pub fn load(path: impl AsRef<Path>) -> Result<Adapter> {
+    let path = path.as_ref();
+    let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
+    from_bytes(&bytes, &path.display().to_string())
+}
+
+/// What a map is made of beside its numbers; whether each layer has a ReLU stands for the layer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MapOutline {
+    input: InputScaling,
+    branch: Vec<bool>,
+    second: Option<SecondOutline>,
+    mixer: Vec<bool>,
+    skip: bool,
+    kernel: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SecondOutline {
+    input: BranchInput,
+    layers: Vec<bool>,
+}
+
+/// What an out-of-fold σ² is made of beside its numbers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutOfFoldOutline {
+    neighbours: usize,
+    head: Option<HeadOutline>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum HeadOutline {
+    Softmax,
+    ArcFace,
+    CosFace,
+}
+
+/// The sketch of the pairs: how many different rows there were, and the kept hashes, 16 hexadecimal digits each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SketchOutline {
+    rows: usize,
+    hashes: String,
+}
+
+impl SketchOutline {
+    fn of(sketch: &RowSketch) -> Self {
+        let hashes = sketch.hashes().iter().map(|hash| format!("{hash:016x}")).collect();
+        Self { rows: sketch.rows(), hashes }
+    }
+
+    fn sketch(&self) -> Result<RowSketch, Detail> {
+        let damaged = || "its \"pairs_sketch\" is damaged".to_owned();
+        let number = |digits: &[u8]| {
+            let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 16)?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let hashes: Option<Vec<u64>> = self.hashes.as_bytes().chunks(16).map(number).collect();
+        hashes.and_then(|hashes| RowSketch::from_parts(self.rows, hashes)).ok_or_else(damaged)
+    }
+}
+
+/// All metadata but the check sum.
+fn describe(adapter: &Adapter) -> Result<Metadata> {
+    let relu = |layers: &[Dense]| layers.iter().map(|layer| layer.relu).collect();
+    let map = MapOutline {
+        input: adapter.map.input,
+        branch: relu(&adapter.map.branch),
+        second: adapter
+            .map
+            .second
+            .as_ref()
+            .map(|second| SecondOutline { input: second.input, layers: relu(&second.layers) }),
+        mixer: relu(&adapter.map.mixer),
+        skip: adapter.map.skip.is_some(),
+        kernel: adapter.map.kernel.is_some(),
+    };
+    let training = &adapter.training;
+    let mut metadata = Metadata::from([
+        ("rehang_version".into(), training.version.clone()),
+        ("old_space".into(), json(&adapter.old)?),
+        ("new_space".into(), json(&adapter.new)?),
+        ("map".into(), json(&map)?),
+        ("geometry".into(), adapter.geometry.name().into()),
+        ("uncertainty".into(), adapter.uncertainty.name().into()),
+        ("method".into(), training.method.clone()),
+        ("seed".into(), training.seed.to_string()),
+        ("pairs".into(), training.pairs.to_string()),
+        ("inputs".into(), json(&training.inputs)?),
+        ("hyper_parameters".into(), json(&training.hyper_parameters)?),
+    ]);
+    if adapter.handicap > 0.0 {
+        metadata.insert("handicap".into(), adapter.handicap.to_string());
+    }
+    if let Some(sketch) = &training.pairs_sketch {
+        metadata.insert("pairs_sketch".into(), json(&SketchOutline::of(sketch))?);
+    }
+    if let Uncertainty::OutOfFold(learned) = &adapter.uncertainty {
+        let head = learned.head.as_ref().map(|head| match head.kind() {
+            HeadKind::Softmax => HeadOutline::Softmax,
+            HeadKind::ArcFace { .. } => HeadOutline::ArcFace,
+            HeadKind::CosFace { .. } => HeadOutline::CosFace,
+        });
+        metadata
+            .insert("out_of_fold".into(), json(&OutOfFoldOutline { neighbours: learned.neighbours, head })?);
+    }
+    Ok(metadata)
+}
+
+/// A part of an adapter that stands in its file as one tensor.
+enum Part<'a> {
+    Matrix(&'a mut Matrix),
+    Vector(&'a mut Vec<f32>),
+    Scalar(&'a mut f32),
+}
+
+/// What a head is made of, apart from the adapter: a [`Head`] is whole from the beginning, and this one is filled in while it is read.
+struct HeadParts {
+    weight: Matrix,
+    bias: Vec<f32>,
+    kind: HeadKind,
+}
+
+impl HeadParts {
+    fn taken_from(adapter: &mut Adapter) -> Option<Self> {
+        let Uncertainty::OutOfFold(learned) = &mut adapter.uncertainty else { return None };
+        let head = learned.head.take()?;
+        Some(Self { weight: head.weight().clone(), bias: head.bias().to_vec(), kind: head.kind() })
+    }
+}
+
+/// The parts of an adapter by name, in the order of its file: what is written, and what is read into an adapter of which the
+/// metadata are known.
+#[derive(Default)]
+struct Parts<'a>(Vec<(String, Part<'a>)>);
+
+impl<'a> Parts<'a> {
+    fn of(adapter: &'a mut Adapter, head: Option<&'a mut HeadParts>) -> Self {
+        let mut parts = Self::default();
+        let map = &mut adapter.map;
+        parts.layers("branch", &mut map.branch);
+        if let Some(second) = &mut map.second {
+            parts.layers("second", &mut second.layers);
+        }
+        parts.layers("mixer", &mut map.mixer);
+        if let Some(skip) = &mut map.skip {
+            parts.layer("skip", skip);
+        }
+        if let Some(kernel) = &mut map.kernel {
+            parts.matrix("kernel.centres", &mut kernel.centres);
+            parts.matrix("kernel.coefficients", &mut kernel.coefficients);
+            parts.scalar("kernel.gamma", &mut kernel.gamma);
+        }
+        match &mut adapter.geometry {
+            Geometry::Raw => {}
+            Geometry::Sphere { fallback } => parts.vector("geometry.fallback", fallback),
+            Geometry::MatchedNorms { raw, native } => {
+                parts.vector("geometry.raw", raw);
+                parts.vector("geometry.native", native);
+            }
+        }
+        match &mut adapter.uncertainty {
+            Uncertainty::Constant { variance } => parts.scalar("uncertainty.variance", variance),
+            Uncertainty::Linear { weight, bias } => {
+                parts.vector("uncertainty.weight", weight);
+                parts.scalar("uncertainty.bias", bias);
+            }
+            Uncertainty::OutOfFold(learned) => {
+                parts.matrix("uncertainty.anchors", &mut learned.anchors);
+                parts.matrix("uncertainty.anchor_values", &mut learned.anchor_values);
+                parts.vector("uncertainty.centre", &mut learned.centre);
+                parts.scalar("uncertainty.intercept", &mut learned.intercept);
+                parts.vector("uncertainty.coefficients", &mut learned.coefficients);
+                parts.vector("uncertainty.means", &mut learned.means);
+                parts.scalar("uncertainty.log_minimum", &mut learned.log_minimum);
+                parts.scalar("uncertainty.log_maximum", &mut learned.log_maximum);
+                if let Some(head) = head {
+                    parts.matrix("uncertainty.head.weight", &mut head.weight);
+                    parts.vector("uncertainty.head.bias", &mut head.bias);
+                    if let HeadKind::ArcFace { scale, margin } | HeadKind::CosFace { scale, margin } =
+                        &mut head.kind
+                    {
+                        parts.scalar("uncertainty.head.scale", scale);
+                        parts.scalar("uncertainty.head.margin", margin);
+                    }
+                }
+            }
+        }
+        if let Some(statistics) = &mut adapter.input_statistics {
+            parts.vector("input.mean", &mut statistics.mean);
+            parts.vector("input.standard_deviation", &mut statistics.standard_deviation);
+            parts.scalar("input.mean_norm", &mut statistics.mean_norm);
+        }
+        parts
+    }
+
+    fn layers(&mut self, name: &str, layers: &'a mut [Dense]) {
+        for (index, layer) in layers.iter_mut().enumerate() {
+            self.layer(&format!("{name}.{index}"), layer);
+        }
+    }
+
+    fn layer(&mut self, name: &str, layer: &'a mut Dense) {
+        self.matrix(&format!("{name}.weight"), &mut layer.weight);
+        self.vector(&format!("{name}.bias"), &mut layer.bias);
+    }
+
+    fn matrix(&mut self, name: &str, matrix: &'a mut Matrix) {
+        self.0.push((name.to_owned(), Part::Matrix(matrix)));
+    }
+
+    fn vector(&mut self, name: &str, vector: &'a mut Vec<f32>) {
+        self.0.push((name.to_owned(), Part::Vector(vector)));
+    }
+
+    fn scalar(&mut self, name: &str, scalar: &'a mut f32) {
+        self.0.push((name.to_owned(), Part::Scalar(scalar)));
+    }
+}
+
+impl Part<'_> {
+    fn tensor(&self, name: String) -> Tensor<'_> {
+        let (shape, values) = match self {
+            Self::Matrix(matrix) => (vec![matrix.rows(), matrix.columns()], matrix.as_slice()),
+            Self::Vector(vector) => (vec![vector.len()], vector.as_slice()),
+            Self::Scalar(scalar) => (vec![1], std::slice::from_ref(&**scalar)),
+        };
+        Tensor { name, shape, values: values.into() }
+    }
+
+    fn fill(self, tensor: Tensor<'_>) -> Result<(), Detail> {
+        let Tensor { name, shape, values } = tensor;
+        let axes = if matches!(self, Self::Matrix(_)) { 2 } else { 1 };
+        if shape.len() != axes {
+            return Err(format!("tensor {name:?} has shape {shape:?} where {axes} axes are needed"));
+        }
+        match self {
+            Self::Matrix(matrix) => {
+                *matrix = Matrix::new(shape[1], values.into_owned()).map_err(|error| error.to_string())?;
+            }
+            Self::Vector(vector) => *vector = values.into_owned(),
+            Self::Scalar(scalar) => match *values {
+                [value] => *scalar = value,
+                _ => return Err(format!("tensor {name:?} has {} numbers where 1 is needed", values.len())),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// An adapter from the bytes of its file; not checked yet for numbers that do not make one.
+fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
+    let (metadata, mut tensors) = tensors::read(bytes, &KIND)?;
+    let (mut adapter, mut head) = outlined(&metadata, &tensors)?;
+    for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
+        part.fill(tensors.remove(&name).ok_or_else(|| format!("tensor {name:?} is missing"))?)?;
+    }
+    if let Some(name) = tensors.keys().next() {
+        return Err(format!("tensor {name:?} belongs to no part of the adapter"));
+    }
+    if let (Uncertainty::OutOfFold(learned), Some(head)) = (&mut adapter.uncertainty, head) {
+        let head = Head::new(head.weight, Some(head.bias), head.kind);
+        learned.head = Some(head.map_err(|error| error.to_string())?);
+    }
+    Ok(adapter)
+}
+
+/// An adapter, and the head of its σ², as the metadata say that they are, with no numbers in their parts yet.
+fn outlined(
+    metadata: &Metadata,
+    tensors: &BTreeMap<String, Tensor<'_>>,
+) -> Result<(Adapter, Option<HeadParts>), Detail> {
+    let outline: MapOutline = parse_json(metadata, "map")?;
+    let second = outline.second.as_ref().map_or(0, |second| second.layers.len());
+    let count = outline.branch.len() + second + outline.mixer.len();
+    if count > tensors.len() {
+        return Err(format!("it holds {} tensors for the {count} layers of its map", tensors.len()));
+    }
+    let dense = |relu: bool| Dense { weight: Matrix::default(), bias: Vec::new(), relu };
+    let layers = |relu: Vec<bool>| relu.into_iter().map(dense).collect();
+    let map = Map {
+        input: outline.input,
+        branch: layers(outline.branch),
+        second: outline.second.map(|of| SecondBranch { input: of.input, layers: layers(of.layers) }),
+        mixer: layers(outline.mixer),
+        skip: outline.skip.then(|| dense(false)),
+        kernel: outline.kernel.then(KernelExpansion::default),
+    };
+    let geometry = match text(metadata, "geometry")? {
+        "raw" => Geometry::Raw,
+        "sphere" => Geometry::Sphere { fallback: Vec::new() },
+        "matched-norms" => Geometry::MatchedNorms { raw: Vec::new(), native: Vec::new() },
+        other => return Err(format!("its geometry {other:?} is not known")),
+    };
+    let mut head = None;
+    let uncertainty = match text(metadata, "uncertainty")? {
+        "constant" => Uncertainty::Constant { variance: 0.0 },
+        "linear" => Uncertainty::Linear { weight: Vec::new(), bias: 0.0 },
+        "out-of-fold" => {
+            let OutOfFoldOutline { neighbours, head: outline } = parse_json(metadata, "out_of_fold")?;
+            head = outline.map(|kind| HeadParts {
+                weight: Matrix::default(),
+                bias: Vec::new(),
+                kind: match kind {
+                    HeadOutline::Softmax => HeadKind::Softmax,
+                    HeadOutline::ArcFace => HeadKind::ArcFace { scale: 0.0, margin: 0.0 },
+                    HeadOutline::CosFace => HeadKind::CosFace { scale: 0.0, margin: 0.0 },
+                },
+            });
+            Uncertainty::OutOfFold(OutOfFold { neighbours, ..OutOfFold::default() })
+        }
+        other => return Err(format!("its uncertainty {other:?} is not known")),
+    };
+    let sketch = |_| parse_json::<SketchOutline>(metadata, "pairs_sketch")?.sketch();
+    let training = Training {
+        method: text(metadata, "method")?.into(),
+        seed: parse(metadata, "seed")?,
+        pairs: parse(metadata, "pairs")?,
+        inputs: parse_json(metadata, "inputs")?,
+        hyper_parameters: parse_json(metadata, "hyper_parameters")?,
+        version: text(metadata, "rehang_version")?.into(),
+        pairs_sketch: metadata.get("pairs_sketch").map(sketch).transpose()?,
+    };
+    let adapter = Adapter {
+        old: parse_json(metadata, "old_space")?,
+        new: parse_json(metadata, "new_space")?,
+        map,
+        geometry,
+        uncertainty,
+        // Files of a rehang that did not know it have none.
+        handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
+        input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),
+        training,
+    };
+    Ok((adapter, head))
+}

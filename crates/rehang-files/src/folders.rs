@@ -1,0 +1,290 @@
+//! Folders of files wherever they lie: on this machine, or in a store that only fetches and keeps whole objects.
+//!
+//! [`Folder`] is all that [`partitions`](crate::partitions) and [`cuts`](crate::cuts) know of a place. [`LocalFolder`] is a folder of
+//! this machine, whose files are read and written where they are; `rehang-objects` has the folders of object stores.
+
+use std::fmt;
+use std::fs::Metadata;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::folder_of;
+use rehang::{Error, Result};
+
+/// Files that are partitions, by what their names end in: those that can be written too.
+const EXTENSIONS: [&str; 5] = ["parquet", "pq", "npy", "fvecs", "safetensors"];
+
+/// A folder of files. Files are named by their paths from it.
+///
+/// **Invariant** of every implementation: a name stands for a whole file or for none, whenever a process dies; and a
+/// [`Stamp`] that is unchanged is one of unchanged bytes.
+pub trait Folder: fmt::Debug + Send + Sync {
+    /// What the folder is called by those who named it: a path, or an address.
+    fn address(&self) -> PathBuf;
+
+    /// The [partitions](is_partition) at any depth, in the order of their names.
+    ///
+    /// # Errors
+    ///
+    /// What keeps them from being listed: no such place, no permission, no route.
+    fn list(&self) -> Result<Vec<PathBuf>>;
+
+    /// The state of a file; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the place from being asked.
+    fn stamp(&self, name: &Path) -> Result<Option<Stamp>>;
+
+    /// A file to read on this machine, for as long as the answer lives.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from being fetched: it is not there, no permission, no route, no room.
+    fn fetch(&self, name: &Path) -> Result<Fetched>;
+
+    /// A file of which one column of numbers is read, as [`crate::read_f32_column`] does. Where a place can leave the rest out, it is
+    /// zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`Folder::fetch`].
+    fn fetch_f32_column(&self, name: &Path, _column: Option<&str>) -> Result<Fetched> {
+        self.fetch(name)
+    }
+
+    /// Has `make` write a file, at the path that it is given, and keeps that under a name. What stood there before stays until the
+    /// new file is whole.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`, after which nothing is kept; what keeps the file from being written.
+    fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp>;
+
+    /// A small file; `None` where there is none that can be read.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the place from being asked.
+    fn read(&self, name: &Path) -> Result<Option<Vec<u8>>>;
+
+    /// Writes a small file, whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from being written.
+    fn write(&self, name: &Path, bytes: &[u8]) -> Result<()>;
+}
+
+/// The state of a file: its length, and what its place says of it that changes with its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Its length.
+    pub bytes: u64,
+    /// When it was written, in nanoseconds since 1970; 0 where the system does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<u64>,
+    /// The version that an object store gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let since = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let written = since.map_or(0, |since| since.as_nanos() as u64);
+        Self { bytes: metadata.len(), written: Some(written), etag: None }
+    }
+}
+
+/// A file on this machine. One that was fetched from elsewhere is removed with the last copy of this.
+#[derive(Debug, Clone)]
+pub struct Fetched(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    path: PathBuf,
+    stamp: Stamp,
+    /// The folder that is removed with it.
+    _temporary: Option<TempDir>,
+}
+
+impl Fetched {
+    /// What was fetched into a temporary folder, in the state that it had.
+    pub fn new(path: PathBuf, stamp: Stamp, temporary: TempDir) -> Self {
+        Self(Arc::new(Held { path, stamp, _temporary: Some(temporary) }))
+    }
+
+    /// Where it is on this machine.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The state that it had before it was read.
+    pub fn stamp(&self) -> &Stamp {
+        &self.0.stamp
+    }
+}
+
+impl PartialEq for Fetched {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.path == other.0.path
+    }
+}
+
+impl Eq for Fetched {}
+
+/// Whether a file is a partition, by its name from the folder: one of vectors, which does not begin with `_` or `.`, and whose
+/// folders do not either. A folder `_key=value` is one of a column. Spark has the same rule.
+///
+/// ```
+/// use std::path::Path;
+/// use rehang_files::folders::is_partition;
+///
+/// assert!(["a.parquet", "day=1/b.NPY", "_day=1/c.fvecs"].iter().all(|name| is_partition(Path::new(name))));
+/// assert!(!["_SUCCESS", "_rehang/a.npy", ".a.npy", "a.txt"].iter().any(|name| is_partition(Path::new(name))));
+/// ```
+pub fn is_partition(name: &Path) -> bool {
+    let extension = name.extension().and_then(|extension| extension.to_str());
+    let is_seen = folder_of(name).components().all(|folder| is_seen(folder, true));
+    is_seen
+        && name.components().next_back().is_some_and(|file| self::is_seen(file, false))
+        && extension.is_some_and(|own| EXTENSIONS.contains(&own.to_ascii_lowercase().as_str()))
+}
+
+/// Whether a file, or a folder on the way to it, is looked at.
+fn is_seen(part: Component<'_>, is_folder: bool) -> bool {
+    let said = part.as_os_str().to_string_lossy();
+    part == Component::CurDir
+        || !(said.starts_with('.') || (said.starts_with('_') && !(is_folder && said.contains('='))))
+}
+
+/// The partitions of a folder where there has to be one.
+///
+/// # Errors
+///
+/// As [`Folder::list`]; [`ErrorKind::Empty`](rehang::ErrorKind::Empty).
+pub fn expect_partitions(folder: &dyn Folder) -> Result<Vec<PathBuf>> {
+    let found = folder.list()?;
+    if found.is_empty() {
+        let endings = EXTENSIONS.map(|extension| format!(".{extension}")).join(", ");
+        return Err(Error::empty(format!(
+            "{} (it has no file that ends in {endings})",
+            folder.address().display()
+        )));
+    }
+    Ok(found)
+}
+
+/// A folder of this machine. Nothing is copied.
+///
+/// ```
+/// use std::path::Path;
+/// use rehang_files::folders::{Folder, LocalFolder};
+///
+/// let place = tempfile::tempdir()?;
+/// let folder = LocalFolder::new(place.path());
+/// folder.write(Path::new("day=1/a.npy"), b"no array")?;
+/// assert_eq!(folder.list()?, [Path::new("day=1/a.npy")]);
+/// assert_eq!(folder.fetch(Path::new("day=1/a.npy"))?.path(), place.path().join("day=1/a.npy"));
+/// assert!(folder.stamp(Path::new("day=2/a.npy"))?.is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct LocalFolder(PathBuf);
+
+impl LocalFolder {
+    /// The folder at a path; it need not be there yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Where a file lies, or is to lie: its folder is there.
+    fn made(&self, name: &Path) -> Result<PathBuf> {
+        let path = self.0.join(name);
+        let folder = folder_of(&path);
+        fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+        Ok(path)
+    }
+}
+
+impl Folder for LocalFolder {
+    fn address(&self) -> PathBuf {
+        self.0.clone()
+    }
+
+    /// Fails with [`ErrorKind::Corrupt`](rehang::ErrorKind::Corrupt) for a link to a folder, which could lead round in a circle.
+    fn list(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let mut open = vec![PathBuf::new()];
+        while let Some(inner) = open.pop() {
+            let here = self.0.join(&inner);
+            let refused = |error: std::io::Error| Error::io("read", &here, &error);
+            for entry in fs_err::read_dir(&here).map_err(refused)? {
+                let entry = entry.map_err(refused)?;
+                let kind = entry.file_type().map_err(refused)?;
+                let name = entry.file_name();
+                if !is_seen(Component::Normal(&name), kind.is_dir()) {
+                    continue;
+                }
+                let (path, name) = (entry.path(), inner.join(&name));
+                if kind.is_dir() {
+                    open.push(name);
+                } else if kind.is_symlink() && path.is_dir() {
+                    let detail = "it is a link to a folder, which could lead round in a circle; name that folder by itself";
+                    return Err(Error::corrupt(path.display(), detail));
+                } else if is_partition(&name) {
+                    found.push(name);
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn stamp(&self, name: &Path) -> Result<Option<Stamp>> {
+        Ok(fs_err::metadata(self.0.join(name)).ok().map(|metadata| Stamp::of(&metadata)))
+    }
+
+    fn fetch(&self, name: &Path) -> Result<Fetched> {
+        let path = self.0.join(name);
+        let metadata = fs_err::metadata(&path).map_err(|error| Error::io("read", &path, &error))?;
+        Ok(Fetched(Arc::new(Held { path, stamp: Stamp::of(&metadata), _temporary: None })))
+    }
+
+    fn put(&self, name: &Path, make: &mut dyn FnMut(&Path) -> Result<()>) -> Result<Stamp> {
+        make(&self.made(name)?)?;
+        self.fetch(name).map(|made| made.stamp().clone())
+    }
+
+    fn read(&self, name: &Path) -> Result<Option<Vec<u8>>> {
+        Ok(fs_err::read(self.0.join(name)).ok())
+    }
+
+    fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
+        crate::AtomicFile::write(self.made(name)?, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn links_to_files_are_followed_and_links_to_folders_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = LocalFolder::new(place.path().join("in"));
+        let name = Path::new("a.npy");
+        folder.write(name, b"bytes").unwrap();
+        std::os::unix::fs::symlink(place.path().join("in/a.npy"), place.path().join("in/b.npy")).unwrap();
+        assert_eq!(folder.list().unwrap(), [name, Path::new("b.npy")]);
+        assert_eq!(folder.stamp(name).unwrap(), folder.stamp(Path::new("b.npy")).unwrap());
+        std::os::unix::fs::symlink(place.path(), place.path().join("in/again")).unwrap();
+        assert!(folder.list().unwrap_err().to_string().contains("link to a folder"));
+    }
+}

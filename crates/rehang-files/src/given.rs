@@ -1,0 +1,161 @@
+//! What a caller holds in memory, in the place of a file: numbers of another program, such as arrays of Python.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::VectorSource;
+use super::stream::{IdKind, RowBatch, RowReader};
+use rehang::{Error, Matrix, Result};
+
+/// One value a row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalars {
+    /// Whole numbers.
+    Integers(Vec<i64>),
+    /// Numbers with fractions, and the whole number from which on not every one is of the type that they came in: 2⁵³ for `f64`,
+    /// 2²⁴ for `f32`.
+    Floats(Vec<f64>, f64),
+    /// Texts.
+    Texts(Vec<String>),
+}
+
+impl Scalars {
+    /// How many rows there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Integers(values) => values.len(),
+            Self::Floats(values, _) => values.len(),
+            Self::Texts(values) => values.len(),
+        }
+    }
+}
+
+/// Rows of numbers, `[n, d]`, that the caller keeps. The caller may read them from a disk as they are asked for.
+pub trait GivenRows: Send + Sync {
+    /// How many rows there are.
+    fn rows(&self) -> u64;
+
+    /// Coordinates of a row.
+    fn width(&self) -> usize;
+
+    /// Appends `count` rows from `first` on to `out`, as the nearest `f32`. All of them are there.
+    ///
+    /// # Errors
+    ///
+    /// What keeps the caller from reading them.
+    fn read(&self, first: u64, count: usize, out: &mut Vec<f32>) -> Result<()>;
+}
+
+impl GivenRows for Matrix {
+    fn rows(&self) -> u64 {
+        Matrix::rows(self) as u64
+    }
+
+    fn width(&self) -> usize {
+        self.columns()
+    }
+
+    fn read(&self, first: u64, count: usize, out: &mut Vec<f32>) -> Result<()> {
+        let first = first as usize * self.columns();
+        out.extend_from_slice(&self.as_slice()[first..first + count * self.columns()]);
+        Ok(())
+    }
+}
+
+/// What a caller holds in memory. Copies are handles on one content, and are equal; nothing else is.
+#[derive(Clone)]
+pub enum Given {
+    /// Rows of numbers.
+    Rows(Arc<dyn GivenRows>),
+    /// One value a row.
+    Values(Arc<Scalars>),
+}
+
+impl Given {
+    /// One value a row.
+    pub(super) fn scalars(&self, source: &VectorSource) -> Result<Scalars> {
+        let values = match self {
+            Self::Values(values) => Scalars::clone(values),
+            Self::Rows(_) => {
+                return Err(Error::corrupt(
+                    source,
+                    "it holds rows of numbers where one value a row is needed",
+                ));
+            }
+        };
+        if values.len() == 0 { Err(Error::empty(source)) } else { Ok(values) }
+    }
+
+    /// The rows, from front to back.
+    pub(super) fn open(&self, source: &VectorSource) -> Result<Box<dyn RowReader>> {
+        let Self::Rows(rows) = self else {
+            return Err(Error::corrupt(source, "it holds one value a row where rows of numbers are needed"));
+        };
+        if rows.rows() == 0 || rows.width() == 0 {
+            return Err(Error::empty(source));
+        }
+        Ok(Box::new(Reader { rows: Arc::clone(rows), first_row: 0 }))
+    }
+}
+
+impl From<Matrix> for Given {
+    fn from(rows: Matrix) -> Self {
+        Self::Rows(Arc::new(rows))
+    }
+}
+
+impl From<Scalars> for Given {
+    fn from(values: Scalars) -> Self {
+        Self::Values(Arc::new(values))
+    }
+}
+
+impl PartialEq for Given {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Rows(a), Self::Rows(b)) => Arc::ptr_eq(a, b),
+            (Self::Values(a), Self::Values(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Given {}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rows(rows) => write!(f, "[{}, {}]", rows.rows(), rows.width()),
+            Self::Values(values) => fmt::Debug::fmt(values, f),
+        }
+    }
+}
+
+struct Reader {
+    rows: Arc<dyn GivenRows>,
+    first_row: u64,
+}
+
+impl RowReader for Reader {
+    fn width(&self) -> usize {
+        self.rows.width()
+    }
+
+    fn rows_total(&self) -> u64 {
+        self.rows.rows()
+    }
+
+    fn id_kind(&self) -> Option<IdKind> {
+        None
+    }
+
+    fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
+        batch.begin(self.first_row);
+        let count = (self.rows.rows() - self.first_row).min(rows_max as u64) as usize;
+        if count > 0 {
+            self.rows.read(self.first_row, count, &mut batch.vectors)?;
+        }
+        self.first_row += count as u64;
+        Ok(count)
+    }
+}

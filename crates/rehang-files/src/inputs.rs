@@ -1,0 +1,745 @@
+//! Files that are read together: which rows take part, which rows are one item, and a record of everything that was read.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::join::{self, MissingPolicy};
+use super::qrels::read_qrels;
+use super::{LabelValues, VectorSource, folder_of, stream};
+use crate::adapter_file::{self, AdapterSource};
+use rehang::adapter::Adapter;
+use rehang::check::expect_count;
+use rehang::curve::Qrels;
+use rehang::report::Input;
+use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
+
+/// Which rows of files take part: those where a file of whole numbers, one a row, has one of the values.
+///
+/// Its text form is `FILE=VALUES`.
+///
+/// ```
+/// use rehang_files::RowSelection;
+///
+/// let gallery: RowSelection = "role.npy=1,2".parse()?;
+/// assert_eq!((gallery.file.to_string().as_str(), &gallery.values[..]), ("role.npy", &[1, 2][..]));
+/// assert!("role.npy".parse::<RowSelection>().is_err());
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowSelection {
+    /// The file of whole numbers.
+    pub file: VectorSource,
+    /// The values whose rows take part.
+    pub values: Vec<i64>,
+}
+
+impl FromStr for RowSelection {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = || Error::option("rows", text, "FILE=VALUES, for example role.npy=0 or role.npy=1,2");
+        let (path, values) = text.rsplit_once('=').ok_or_else(refused)?;
+        let values = values
+            .split(',')
+            .map(|value| value.trim().parse().map_err(|_| refused()))
+            .collect::<Result<_>>()?;
+        Ok(Self { file: VectorSource::parse(path)?, values })
+    }
+}
+
+impl RowSelection {
+    /// Reads the file. Fails for a value that no row has: a value that matches nothing is a typo that costs a night.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_labels`](super::read_labels); [`ErrorKind::InvalidOption`] for a value that no row has.
+    pub fn read(&self) -> Result<RowMask> {
+        let tags = super::read_labels(&self.file)?;
+        if let Some(value) = self.values.iter().find(|value| !tags.contains(value)) {
+            return Err(Error::option("rows", value, format!("a value that stands in {}", self.file)));
+        }
+        let takes = tags.iter().map(|tag| self.values.contains(tag)).collect();
+        Ok(RowMask { file: self.file.to_string(), fingerprint: fingerprint(&tags), takes })
+    }
+}
+
+/// Which rows take part, one answer a row.
+#[derive(Debug, Clone)]
+pub struct RowMask {
+    file: String,
+    fingerprint: String,
+    takes: Vec<bool>,
+}
+
+impl RowMask {
+    /// Fails where `what` has another number of rows.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CountMismatch`].
+    pub fn expect_rows(&self, what: &str, rows: usize) -> Result<()> {
+        expect_count(&self.file, self.takes.len(), what, rows)
+    }
+
+    /// The places, within `rows`, of those that take part.
+    pub fn places(&self, rows: std::ops::Range<usize>) -> Vec<usize> {
+        let first = rows.start;
+        rows.filter(|&row| self.takes[row]).map(|row| row - first).collect()
+    }
+}
+
+/// Ids that say which rows of the old and of the new side are one item; without any, rows go by position.
+#[derive(Debug, Clone, Default)]
+pub struct JoinFiles {
+    /// Files with the ids of the old vectors, one below the other. What is made from old vectors has their rows, and so has
+    /// what goes with items.
+    pub old_ids: Vec<VectorSource>,
+    /// Files with the ids of the new vectors.
+    pub new_ids: Vec<VectorSource>,
+    /// Whether items that only one side has are left out; otherwise they are an error.
+    pub keep_common: bool,
+}
+
+impl JoinFiles {
+    /// Whether rows go by position.
+    pub fn is_by_position(&self) -> bool {
+        self.old_ids.is_empty() || self.new_ids.is_empty()
+    }
+}
+
+/// The files of a classifier head; none without a weight.
+#[derive(Debug, Clone, Default)]
+pub struct HeadFiles {
+    /// Weight, `[classes, d_new]`.
+    pub head_weight: Option<VectorSource>,
+    /// Bias, `[classes]`; zeros without it.
+    pub head_bias: Option<VectorSource>,
+    /// How the head makes logits.
+    pub head_kind: HeadKind,
+}
+
+/// Reads files and keeps a record of them, with their fingerprints; knows which rows take part.
+///
+/// ```
+/// use rehang_files::{Inputs, VectorSource};
+/// use rehang::Matrix;
+///
+/// let folder = tempfile::tempdir()?;
+/// let place = |name: &str| folder.path().join(name);
+/// crate::write_matrix(place("old.npy"), &Matrix::from_fn(3, 2, |row, _| row as f32), None)?;
+/// crate::write_labels(place("role.npy"), &[0, 1, 0])?;
+/// let rows = format!("{}=0", place("role.npy").display()).parse()?;
+/// let mut inputs = Inputs::new(Some(&rows))?;
+/// let old = inputs.matrix("old", &[VectorSource::path(place("old.npy"))])?;
+/// assert_eq!(old.as_slice(), [0.0, 0.0, 2.0, 2.0]);
+/// assert_eq!((inputs.read[0].role.as_str(), inputs.read[0].rows), ("old", 2));
+/// // What was read is never written over.
+/// assert!(inputs.expect_apart(&[("output", Some(&place("./old.npy")))]).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Inputs {
+    /// Vectors, labels and numbers that were read, in order.
+    pub read: Vec<Input>,
+    /// What was read beside them: ids, judgements, the bias of a head, in order.
+    pub beside: Vec<Input>,
+    /// What the reader of the result should know about the inputs.
+    pub findings: Vec<Finding>,
+    /// Every file, with the parameter that names it.
+    files: Vec<(String, PathBuf)>,
+    rows: Option<RowMask>,
+}
+
+impl Inputs {
+    /// Nothing read yet but the file that says which rows take part; all of them without one.
+    ///
+    /// # Errors
+    ///
+    /// As [`RowSelection::read`].
+    pub fn new(rows: Option<&RowSelection>) -> Result<Self> {
+        let Some(selection) = rows else { return Ok(Self::default()) };
+        let mut inputs = Self { rows: Some(selection.read()?), ..Self::default() };
+        inputs.mark("rows", std::slice::from_ref(&selection.file));
+        Ok(inputs)
+    }
+
+    /// Rows of one file, or of several below each other, that take part. `role` is the parameter that names the files.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
+    /// rows that take part has another number of rows.
+    pub fn matrix(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
+        let mut matrix = self.finite(role, sources)?;
+        if let Some(mask) = &self.rows {
+            mask.expect_rows(&said(sources), matrix.rows())?;
+            matrix = matrix.select(&mask.places(0..matrix.rows()));
+        }
+        self.note(role, &said(sources), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
+        Ok(matrix)
+    }
+
+    /// All rows of a file to which the selection of rows does not apply (queries, heads).
+    ///
+    /// # Errors
+    ///
+    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`].
+    pub fn whole_matrix(&mut self, role: &str, source: &VectorSource) -> Result<Matrix> {
+        let matrix = self.finite(role, std::slice::from_ref(source))?;
+        self.note(role, &source.to_string(), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
+        Ok(matrix)
+    }
+
+    fn finite(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
+        self.mark(role, sources);
+        let matrix = super::read_matrices(sources)?;
+        matrix.check_finite(&said(sources))?;
+        Ok(matrix)
+    }
+
+    /// Labels or groups of the rows that take part; `names` numbers those that are names.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_label_values`](super::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
+    /// another one names; [`ErrorKind::CountMismatch`] as in [`Inputs::matrix`].
+    pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
+        self.mark(role, sources);
+        let labels = self.part(&said(sources), names.read(sources)?)?;
+        self.note(role, &said(sources), labels.len(), None, fingerprint(&labels));
+        Ok(labels)
+    }
+
+    /// Labels or groups of files to which the selection of rows does not apply.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inputs::labels`].
+    pub fn whole_labels(
+        &mut self,
+        role: &str,
+        sources: &[VectorSource],
+        names: &mut Names,
+    ) -> Result<Labels> {
+        self.mark(role, sources);
+        let labels = names.read(sources)?;
+        self.note(role, &said(sources), labels.len(), None, fingerprint(&labels));
+        Ok(labels)
+    }
+
+    /// One number a row of one file, or of several below each other; the selection of rows does not apply.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_f32_column`](super::read_f32_column).
+    pub fn column(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<f64>> {
+        self.mark(role, sources);
+        let mut values = Vec::new();
+        for source in sources {
+            values.extend(super::read_f32_column(source)?);
+        }
+        let column = Matrix::new(1, values)?;
+        self.note(role, &said(sources), column.rows(), None, column.fingerprint());
+        Ok(column.as_slice().iter().copied().map(f64::from).collect())
+    }
+
+    /// An order of the rows that take part, or of all rows, which loses the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_order`](super::read_order).
+    pub fn order(&mut self, role: &str, source: &VectorSource) -> Result<Vec<usize>> {
+        self.mark(role, std::slice::from_ref(source));
+        let mut order = super::read_order(source)?;
+        if let Some(mask) = self.rows.as_ref().filter(|mask| mask.takes.len() == order.len()) {
+            let mut place = vec![None; order.len()];
+            for (at, row) in mask.places(0..order.len()).into_iter().enumerate() {
+                place[row] = Some(at);
+            }
+            // A number that is no row stays what it is, so that the check of permutations names it.
+            order =
+                order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect();
+        }
+        let numbers: Vec<i64> = order.iter().map(|&row| row as i64).collect();
+        self.note(role, &source.to_string(), order.len(), None, fingerprint(&numbers));
+        Ok(order)
+    }
+
+    /// Ids of all rows of one file, or of several below each other.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_ids`](super::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
+    pub fn ids(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<String>> {
+        self.mark(role, sources);
+        let mut ids = Vec::new();
+        for source in sources {
+            ids.extend(super::read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
+        }
+        self.note_beside(role, &said(sources), &ids);
+        Ok(ids)
+    }
+
+    /// A text file, read by `read`, of which every line is part of the record.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_lines`](super::read_lines) and as `read`.
+    pub fn text<T>(&mut self, role: &str, path: &Path, read: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        self.files.push((role.to_owned(), path.to_owned()));
+        let value = read(path)?;
+        self.note_beside(role, &path.display().to_string(), &super::read_lines(path)?);
+        Ok(value)
+    }
+
+    /// Judgements of the items that take part, joined as these are, by `queries` queries: query id, item id and gain, with a file of
+    /// the ids of either. Those of other items are left out, and that is noted.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_qrels`]; [`ErrorKind::CountMismatch`] where ids are not of the `items` or queries.
+    pub fn judgements(
+        &mut self,
+        path: &Path,
+        (ids, items): (&[VectorSource], usize),
+        (query_ids, queries): (&VectorSource, Option<usize>),
+        join: &Join,
+    ) -> Result<Qrels> {
+        let ids_path = said(ids);
+        let ids = self.ids("ids", ids)?;
+        let taken = self.part(&ids_path, (0..ids.len()).collect())?;
+        let taken = join.old_values(&ids_path, taken)?;
+        expect_count(&ids_path, taken.len(), "the gallery", items)?;
+        let asked = self.ids("query ids", std::slice::from_ref(query_ids))?;
+        if let Some(queries) = queries {
+            expect_count(query_ids, asked.len(), "the queries", queries)?;
+        }
+        let all = self.text("qrels", path, |path| read_qrels(path, &asked, &ids))?;
+        let mut place = vec![None; ids.len()];
+        for (item, &row) in taken.iter().enumerate() {
+            place[row] = Some(item);
+        }
+        let total = all.iter().map(Vec::len).sum::<usize>();
+        let present = |(row, gain): (usize, f64)| Some((place[row]?, gain));
+        let judged = all.into_iter().map(|rows| rows.into_iter().filter_map(present).collect());
+        let judged: Vec<Vec<(usize, f64)>> = judged.collect();
+        let left_out = total - judged.iter().map(Vec::len).sum::<usize>();
+        if left_out > 0 {
+            let seen = format!("{left_out} of {total} judgements are of items that do not take part.");
+            let finding = Finding::new(Severity::Note, "left-out-judgements", seen)
+                .may_mean("They are left out.")
+                .evidence(&[("left_out", left_out as f64), ("judgements", total as f64)]);
+            self.findings.push(finding);
+        }
+        Qrels::new(judged)
+    }
+
+    /// An adapter. It is no part of the record yet: [`Inputs::note_adapter`] adds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`AdapterSource::load`].
+    pub fn adapter(&mut self, source: &AdapterSource) -> Result<Arc<Adapter>> {
+        self.files.extend(source.file().map(|path| ("adapter".into(), path.to_owned())));
+        source.load()
+    }
+
+    /// Adds an adapter to the record.
+    ///
+    /// # Errors
+    ///
+    /// As [`Adapter::fingerprint`].
+    pub fn note_adapter(&mut self, source: &AdapterSource, adapter: &Adapter) -> Result<()> {
+        let pairs = adapter.training.pairs;
+        self.note("adapter", &source.to_string(), pairs, None, adapter_file::fingerprint(adapter)?);
+        Ok(())
+    }
+
+    /// The classifier head; `None` where no weight is given.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inputs::whole_matrix`] and [`Head::new`].
+    pub fn head(&mut self, files: &HeadFiles) -> Result<Option<Head>> {
+        let Some(source) = &files.head_weight else {
+            if files.head_kind != HeadKind::Softmax {
+                self.warn("idle-parameter", "`head_kind` has no effect without `head_weight`.");
+            }
+            return Ok(None);
+        };
+        let weight = self.whole_matrix("head", source)?;
+        let bias = match &files.head_bias {
+            None => None,
+            Some(source) => {
+                self.mark("head bias", std::slice::from_ref(source));
+                let column = Matrix::new(1, super::read_f32_column(source)?)?;
+                let path = source.to_string();
+                self.beside.push(record("head bias", &path, column.rows(), None, column.fingerprint()));
+                Some(column.into_data())
+            }
+        };
+        Head::new(weight, bias, files.head_kind).map(Some).map_err(|error| error.context(source.to_string()))
+    }
+
+    /// Which rows of `old_count` old and `new_count` new ones are one item: by position, or by ids where they are given.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inputs::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
+    /// [`ErrorKind::InvalidOption`] for ids beside a selection of rows.
+    pub fn join(&mut self, files: &JoinFiles, old_count: usize, new_count: usize) -> Result<Join> {
+        if files.is_by_position() {
+            return Ok(Join(None));
+        }
+        if self.rows.is_some() {
+            return Err(Error::option("rows", "given", "nothing beside `old_ids`: select rows in the files"));
+        }
+        let (old_said, new_said) = (said(&files.old_ids), said(&files.new_ids));
+        let old_ids = self.ids("old ids", &files.old_ids)?;
+        let new_ids = self.ids("new ids", &files.new_ids)?;
+        expect_count(&old_said, old_ids.len(), "its vectors", old_count)?;
+        expect_count(&new_said, new_ids.len(), "its vectors", new_count)?;
+        let policy = if files.keep_common { MissingPolicy::KeepCommon } else { MissingPolicy::Error };
+        let joined = join::by_id((&old_said, &old_ids), (&new_said, &new_ids), policy)?;
+        let dropped = joined.left_only.len() + joined.right_only.len();
+        if dropped > 0 {
+            let seen = format!("{dropped} items that only one side has are left out.");
+            self.findings.push(Finding::new(Severity::Note, "left-out", seen));
+        }
+        let (old, new) = joined.rows.iter().copied().unzip();
+        Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_said })))
+    }
+
+    /// What a file has for every row, of the rows that take part.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CountMismatch`].
+    pub fn part<T: Clone>(&self, what: &str, whole: Vec<T>) -> Result<Vec<T>> {
+        let Some(mask) = &self.rows else { return Ok(whole) };
+        mask.expect_rows(what, whole.len())?;
+        Ok(mask.places(0..whole.len()).into_iter().map(|row| whole[row].clone()).collect())
+    }
+
+    /// Fails where an output, given with the parameter that names it, is one of the files that were read, or another output.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidOption`].
+    pub fn expect_apart(&self, outputs: &[(&str, Option<&PathBuf>)]) -> Result<()> {
+        expect_apart(outputs, &self.files)
+    }
+
+    /// Adds something that was read to the record.
+    pub fn note(
+        &mut self,
+        role: &str,
+        path: &str,
+        rows: usize,
+        dimension: Option<usize>,
+        fingerprint: String,
+    ) {
+        self.read.push(record(role, path, rows, dimension, fingerprint));
+    }
+
+    /// Puts what was read beside vectors and labels into the record, and which rows took part.
+    pub fn note_all(&mut self) {
+        self.read.append(&mut self.beside);
+        if let Some(mask) = &self.rows {
+            self.read.push(record("rows", &mask.file, mask.takes.len(), None, mask.fingerprint.clone()));
+        }
+    }
+
+    /// Adds a warning about the inputs.
+    pub fn warn(&mut self, code: &str, seen: impl Into<String>) {
+        self.findings.push(Finding::new(Severity::Warning, code, seen));
+    }
+
+    fn note_beside(&mut self, role: &str, path: &str, texts: &[String]) {
+        self.beside.push(record(role, path, texts.len(), None, fingerprint_of_texts(texts)));
+    }
+
+    fn mark(&mut self, role: &str, sources: &[VectorSource]) {
+        // Three roles have another name than the parameter.
+        let parameter = match role {
+            "head" => "head_weight".into(),
+            "old queries" => "queries_old".into(),
+            "pairs" | "evaluation" => format!("{role}_old"),
+            other => other.replace(' ', "_"),
+        };
+        let files = sources.iter().filter(|source| source.is_file());
+        self.files.extend(files.map(|source| (parameter.clone(), source.path.clone())));
+    }
+}
+
+fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> Input {
+    Input { role: role.into(), path: path.into(), rows, dimension, fingerprint }
+}
+
+/// Files that are read one below the other, as messages and records name them.
+pub fn said(sources: &[impl fmt::Display]) -> String {
+    sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Numbers for labels that are names, in the order in which they first appear: what is read with the same `Names` has the same
+/// number for the same name.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// The names, in the order of their numbers; empty where the files hold whole numbers.
+    pub in_order: Vec<String>,
+    numbers: HashMap<String, i64>,
+    /// The first file, and whether its labels are names.
+    first: Option<(String, bool)>,
+}
+
+impl Names {
+    /// Whether the labels that were read are names.
+    pub fn are_names(&self) -> bool {
+        self.first.as_ref().is_some_and(|(_, is_named)| *is_named)
+    }
+
+    /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
+    pub(super) fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
+        let mut labels = Labels::new();
+        for source in sources {
+            let values = super::read_label_values(source)?;
+            let is_named = matches!(values, LabelValues::Texts(_));
+            let (first, is_first_named) = self.first.get_or_insert_with(|| (source.to_string(), is_named));
+            if *is_first_named != is_named {
+                let [own, other] =
+                    if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
+                let detail =
+                    format!("its labels are {own} and those of {first} are {other}; write both in one way");
+                return Err(Error::corrupt(source, detail));
+            }
+            match values {
+                LabelValues::Numbers(numbers) => labels.extend(numbers),
+                LabelValues::Texts(names) => labels.extend(names.into_iter().map(|name| self.number(name))),
+            }
+        }
+        Ok(labels)
+    }
+
+    fn number(&mut self, name: String) -> i64 {
+        let next = self.in_order.len() as i64;
+        let number = *self.numbers.entry(name.clone()).or_insert(next);
+        if number == next {
+            self.in_order.push(name);
+        }
+        number
+    }
+}
+
+/// Which rows of the old and of the new side are the same items: by position, or by their ids.
+#[derive(Debug, Default)]
+pub struct Join(Option<JoinedRows>);
+
+/// Rows of one item side by side, and how many rows the old side has in all.
+#[derive(Debug)]
+struct JoinedRows {
+    old: Vec<usize>,
+    new: Vec<usize>,
+    old_count: usize,
+    /// The files of the old ids.
+    old_ids: String,
+}
+
+impl Join {
+    /// Fails where an item of the old side has no partner; `what` says what needs all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingInput`].
+    pub fn expect_all_old(&self, what: &str) -> Result<()> {
+        match &self.0 {
+            Some(rows) if rows.old.len() < rows.old_count => {
+                Err(Error::missing("a new vector of every item, found by its id", what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Rows of the new side.
+    pub fn new_side(&self, matrix: Matrix) -> Matrix {
+        match &self.0 {
+            None => matrix,
+            Some(rows) => matrix.select(&rows.new),
+        }
+    }
+
+    /// Rows of the old side, or of what goes with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CountMismatch`] where there is not one row for each of the old ids.
+    pub fn old_side(&self, what: &str, matrix: Matrix) -> Result<Matrix> {
+        let Some(rows) = &self.0 else { return Ok(matrix) };
+        expect_count(what, matrix.rows(), &rows.old_ids, rows.old_count)?;
+        Ok(matrix.select(&rows.old))
+    }
+
+    /// Values that go with the rows of the old side.
+    ///
+    /// # Errors
+    ///
+    /// As [`Join::old_side`].
+    pub fn old_values<T: Clone>(&self, what: &str, values: Vec<T>) -> Result<Vec<T>> {
+        let Some(rows) = &self.0 else { return Ok(values) };
+        expect_count(what, values.len(), &rows.old_ids, rows.old_count)?;
+        Ok(rows.old.iter().map(|&row| values[row].clone()).collect())
+    }
+
+    /// An order of the old side's rows as one of the joined items; items that are left out drop out of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Join::old_side`].
+    pub fn order(&self, what: &str, order: Vec<usize>) -> Result<Vec<usize>> {
+        let Some(rows) = &self.0 else { return Ok(order) };
+        expect_count(what, order.len(), &rows.old_ids, rows.old_count)?;
+        let mut place = vec![None; rows.old_count];
+        for (item, &row) in rows.old.iter().enumerate() {
+            place[row] = Some(item);
+        }
+        // A number that is no row stays what it is, so that the check of permutations names it.
+        Ok(order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect())
+    }
+}
+
+/// Fails where files whose rows are paired by position have ids of their own, and these say that rows do not belong together.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unmatched`] with the first row whose ids differ; [`ErrorKind::Corrupt`] for a column `id` that cannot be ids, where other files have ids too; as
+/// [`stream::open`].
+pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
+    let mut with_ids = Vec::new();
+    for &sources in files {
+        if let Some(ids) = own_ids(sources)? {
+            with_ids.push((said(sources), ids));
+        }
+    }
+    // Where one has ids alone, nothing can be compared, whatever they are.
+    if with_ids.len() < 2 {
+        return Ok(());
+    }
+    let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
+    let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
+    // Another number of rows is an error of its own.
+    for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
+        let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
+        let Some(&row) = differing.first() else { continue };
+        return Err(ErrorKind::Unmatched {
+            what: format!("the ids of {first} and {other}, whose rows are paired by position,"),
+            count: differing.len(),
+            examples: vec![format!(
+                "row {row} ({:?} and {:?}; rows count from 0); put the rows in one order, or join them by their ids with \
+                 `old_ids` and `new_ids`, which take these files too",
+                expected[row], ids[row]
+            )],
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// The ids that files of vectors have beside them, one file below the other, or why they cannot be ids; `None` where one of them has none.
+fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    for source in sources {
+        // What is in memory has no ids beside it.
+        let reader = stream::open(source)?;
+        if reader.id_kind().is_none() {
+            return Ok(reader.check_ids().err().map(Err));
+        }
+    }
+    let mut ids = Vec::new();
+    for source in sources {
+        // A column that is named is the one of the vectors.
+        let own = super::read_ids(&VectorSource { column: None, ..source.clone() })?;
+        ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
+    }
+    Ok(Some(Ok(ids)))
+}
+
+/// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with
+/// the parameters that name them.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`], naming both.
+pub fn expect_apart<Name: AsRef<str>>(
+    outputs: &[(&str, Option<&PathBuf>)],
+    inputs: &[(Name, PathBuf)],
+) -> Result<()> {
+    let mut taken: Vec<(&str, &PathBuf)> = inputs.iter().map(|(name, path)| (name.as_ref(), path)).collect();
+    for &(name, path) in outputs {
+        let Some(path) = path else { continue };
+        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
+            return Err(Error::option(name, path.display(), format!("another file than `{other}`")));
+        }
+        taken.push((name, path));
+    }
+    Ok(())
+}
+
+/// Whether two paths name one file, however they are spelled and whichever links lead there; the files need not exist.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| -> Option<PathBuf> {
+        if let Ok(whole) = fs_err::canonicalize(path) {
+            return Some(whole);
+        }
+        Some(fs_err::canonicalize(folder_of(path)).ok()?.join(path.file_name()?))
+    };
+    a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
+}
+
+/// Whether two names stand for one file on the disk.
+#[cfg(unix)]
+fn is_hard_linked(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let number = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    number(a).is_some_and(|a| number(b) == Some(a))
+}
+
+/// Other systems give files no number that could be asked for here.
+#[cfg(not(unix))]
+fn is_hard_linked(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].
+fn fingerprint(labels: &[i64]) -> String {
+    // Two halves of 24 bits each are exact as f32 for every label below 2^48.
+    let halves: Vec<f32> =
+        labels.iter().flat_map(|&label| [(label >> 24) as f32, (label & 0xff_ffff) as f32]).collect();
+    Matrix::new(2, halves).unwrap_or_default().fingerprint()
+}
+
+/// A fingerprint of texts, in the form of [`Matrix::fingerprint`].
+fn fingerprint_of_texts(texts: &[String]) -> String {
+    // A byte is exact as f32; 256, which is none, ends a text.
+    let values = texts.iter().flat_map(|text| text.bytes().map(f32::from).chain([256.0])).collect();
+    Matrix::new(1, values).unwrap_or_default().fingerprint()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fingerprint_of_texts;
+
+    #[test]
+    fn fingerprints_see_where_a_text_ends() {
+        let of = |texts: &[&str]| {
+            fingerprint_of_texts(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["a", "bc"]), of(&["a", "bc"]));
+        assert_ne!(of(&["a", "bc"]), of(&["ab", "c"]));
+        assert_ne!(of(&[]), of(&[""]));
+    }
+}

@@ -1,0 +1,260 @@
+//! Folders of partitions in, folders of the same shape out: a gallery of any size, a file at a time, from as many processes as one
+//! likes.
+//!
+//! **Invariant**: a partition is passed over only where a note beside the outputs says that this adapter made the output that is there
+//! from the input that is there. The note is written after the output is whole. So a process may die at any instruction, and what it
+//! was at is made again; an input, an output or an adapter that has changed since is noticed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::VectorSource;
+use crate::adapter_file::{self, AdapterSource};
+use crate::folders::{Folder, Stamp, expect_partitions};
+use crate::transform::{TransformFiles, transform};
+use rehang::{Error, ErrorKind, Finding, Progress, Result, Space};
+
+/// The folder of notes among the outputs. Readers of partitioned data pass over names that begin with `_`.
+const NOTES: &str = "_rehang";
+
+/// Which partitions a process takes: every `of`-th, from `part` on, counted from 1.
+///
+/// ```
+/// use rehang_files::partitions::Share;
+///
+/// let share: Share = "2/3".parse()?;
+/// assert_eq!((0..7).filter(|&place| share.takes(place)).collect::<Vec<_>>(), [1, 4]);
+/// assert!("4/3".parse::<Share>().is_err() && "0/3".parse::<Share>().is_err());
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Which share, from 1 to `of`.
+    pub part: usize,
+    /// How many shares there are.
+    pub of: usize,
+}
+
+impl Share {
+    /// All partitions.
+    pub const ALL: Self = Self { part: 1, of: 1 };
+
+    /// Whether the partition at this place, counted from 0, is one of the share.
+    pub fn takes(self, place: usize) -> bool {
+        place % self.of == self.part - 1
+    }
+}
+
+impl std::str::FromStr for Share {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refused =
+            || Error::option("share", text, "PART/OF, for example 1/4, 2/4, 3/4 and 4/4 in four processes");
+        let (part, of) = text.split_once('/').ok_or_else(refused)?;
+        let (part, of) =
+            (part.trim().parse().map_err(|_| refused())?, of.trim().parse().map_err(|_| refused())?);
+        if part == 0 || part > of { Err(refused()) } else { Ok(Self { part, of }) }
+    }
+}
+
+/// A folder whose partitions are transformed.
+#[derive(Debug, Clone)]
+pub struct TransformFolder {
+    /// The adapter.
+    pub adapter: AdapterSource,
+    /// The folder. Partitions are its files of vectors at any depth, as [`is_partition`](crate::folders::is_partition) has them.
+    pub input: Arc<dyn Folder>,
+    /// The column of the vectors, where partitions have several.
+    pub column: Option<String>,
+    /// The folder that is written: every partition under the name that it has in `input`. A Parquet partition has ids and σ² beside
+    /// the vectors.
+    pub output: Arc<dyn Folder>,
+    /// Which partitions this process takes.
+    pub share: Share,
+    /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
+    pub force: bool,
+    /// Rows that are transformed at once.
+    pub batch: usize,
+}
+
+/// What [`transform_folder`] did.
+#[derive(Debug, Clone, Serialize)]
+pub struct TransformedFolder {
+    /// Partitions of the share.
+    pub partitions: usize,
+    /// Those that were made now; the others were there.
+    pub made: usize,
+    /// Those without a row, of which nothing is made.
+    pub empty: usize,
+    /// Vectors that were written now.
+    pub vectors: u64,
+    /// Where the partitions are.
+    pub adapted: PathBuf,
+    /// The space of the vectors.
+    pub space: Space,
+    /// Partitions whose vectors do not look like those that the adapter was fitted on.
+    pub drift_suspicious: Vec<PathBuf>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// What an output was made of.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// Fingerprint of the adapter.
+    adapter: String,
+    column: Option<String>,
+    input: Stamp,
+    output: Stamp,
+}
+
+/// Applies an adapter to every partition of a folder, each as [`transform`] does a file, and passes over those that are made already.
+///
+/// ```
+/// use rehang_files::adapter_file::AdapterSource;
+/// use rehang_files::partitions::{Share, TransformFolder, transform_folder};
+/// use std::sync::Arc;
+/// use rehang_files::folders::LocalFolder;
+/// use rehang::{Adapter, Distance, Matrix, Progress, Space};
+///
+/// let folder = tempfile::tempdir()?;
+/// let space = |name| Space::new(name, 2, Distance::L2, false);
+/// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+/// let old = folder.path().join("old");
+/// for day in ["day=1", "day=2"] {
+///     std::fs::create_dir_all(old.join(day))?;
+///     crate::write_matrix(old.join(day).join("part.parquet"), &Matrix::from_fn(10, 2, |row, _| row as f32), None)?;
+/// }
+/// let wanted = TransformFolder {
+///     adapter: AdapterSource::Given("v1 to v2".into(), adapter.into()),
+///     input: Arc::new(LocalFolder::new(old)),
+///     column: None,
+///     output: Arc::new(LocalFolder::new(folder.path().join("new"))),
+///     share: Share::ALL,
+///     force: false,
+///     batch: 1000,
+/// };
+/// let done = transform_folder(&wanted, &Progress::default())?;
+/// assert_eq!((done.partitions, done.made, done.vectors), (2, 2, 20));
+/// assert!(folder.path().join("new/day=2/part.parquet").exists());
+/// assert_eq!(transform_folder(&wanted, &Progress::default())?.made, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Empty`] for a folder without partitions; [`ErrorKind::InvalidOption`]
+/// for an output that is, holds or lies in the input; as [`transform`] and as the [`Folder`]s, naming the partition. Partitions that
+/// were made before stay.
+pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<TransformedFolder> {
+    let adapter = files.adapter.load()?;
+    let fingerprint = adapter_file::fingerprint(&adapter)?;
+    let all = expect_partitions(&*files.input)?;
+    let (from, to) = (files.input.address(), files.output.address());
+    let (input, output) = (whole(&from), whole(&to));
+    if input.starts_with(&output) || output.starts_with(&input) {
+        let expected = "a folder apart from `input`: neither may lie in the other";
+        return Err(Error::option("output", to.display(), expected));
+    }
+    let mut done = TransformedFolder {
+        partitions: 0,
+        made: 0,
+        empty: 0,
+        vectors: 0,
+        adapted: to,
+        space: adapter.output_space(),
+        drift_suspicious: Vec::new(),
+        findings: Vec::new(),
+    };
+    let own: Vec<&PathBuf> =
+        all.iter().enumerate().filter(|&(place, _)| files.share.takes(place)).map(|(_, name)| name).collect();
+    done.partitions = own.len();
+    let mut seen: BTreeMap<String, (Finding, usize)> = BTreeMap::new();
+    for (place, name) in own.iter().enumerate() {
+        progress.check()?;
+        let note_name = note_of(name);
+        let note = |input: Stamp, output: Stamp| -> Note {
+            Note { adapter: fingerprint.clone(), column: files.column.clone(), input, output }
+        };
+        // A note that cannot be read is none.
+        let there: Option<Note> =
+            files.output.read(&note_name)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if let Some(there) = there
+            && let Some(output) = files.output.stamp(name)?
+            && let Some(input) = files.input.stamp(name)?
+            && there == note(input, output)
+        {
+            continue;
+        }
+        // An input that is written anew from here on is for the next run.
+        let fetched = files.input.fetch(name)?;
+        let input = fetched.stamp().clone();
+        let mut source = VectorSource::fetched(from.join(name), fetched);
+        source.column.clone_from(&files.column);
+        let given = AdapterSource::Given(files.adapter.to_string(), adapter.clone());
+        let mut wanted =
+            TransformFiles { force: files.force, batch: files.batch, ..TransformFiles::new(given, source) };
+        let mut made = None;
+        let kept = files.output.put(name, &mut |path| {
+            wanted.output = Some(path.to_owned());
+            made = Some(transform(&wanted, progress)?);
+            Ok(())
+        });
+        let kept = match kept {
+            // Spark writes partitions without a row; there is nothing to make of them.
+            Err(error) if matches!(error.kind(), ErrorKind::Empty { .. }) => {
+                done.empty += 1;
+                continue;
+            }
+            outcome => outcome?,
+        };
+        progress.note(format!("partition {} of {}", place + 1, own.len()));
+        let text =
+            serde_json::to_string(&note(input, kept)).map_err(|error| Error::corrupt("a note", error))?;
+        files.output.write(&note_name, text.as_bytes())?;
+        done.made += 1;
+        let Some(made) = made else { continue };
+        done.vectors += made.vectors;
+        if made.drift_suspicious {
+            done.drift_suspicious.push((*name).clone());
+        }
+        for finding in made.findings {
+            let first = finding.code.clone();
+            seen.entry(first).and_modify(|(_, times)| *times += 1).or_insert((finding, 1));
+        }
+    }
+    done.findings = seen.into_values().map(|(finding, times)| of_partitions(finding, times)).collect();
+    Ok(done)
+}
+
+/// What was found in one partition, and in how many.
+fn of_partitions(mut finding: Finding, times: usize) -> Finding {
+    if times > 1 {
+        finding.seen = format!("In {times} partitions, for example: {}", finding.seen);
+    }
+    finding
+}
+
+/// The name of a partition's note.
+fn note_of(name: &Path) -> PathBuf {
+    let mut file = Path::new(NOTES).join(name).into_os_string();
+    file.push(".json");
+    file.into()
+}
+
+/// A path from the root of the file system, whichever links lead there; its end need not be there yet. Addresses stay apart from each
+/// other, and from paths.
+fn whole(path: &Path) -> PathBuf {
+    for folder in path.ancestors() {
+        let there = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        if let (Ok(whole), Ok(end)) = (fs_err::canonicalize(there), path.strip_prefix(folder)) {
+            return whole.join(end);
+        }
+    }
+    path.to_owned()
+}

@@ -1,0 +1,381 @@
+//! Vectors a few rows at a time: memory is bounded by the batch, never by the file.
+
+use std::path::Path;
+
+use super::parquet::{ParquetRows, ParquetWriter};
+use super::raw::{Header, Layout, RawWriter};
+use super::{Format, VectorSource, npy, safetensors, vecs};
+use rehang::check::{check_finite, expect_count, expect_width};
+use rehang::{Error, ErrorKind, Result};
+
+/// Whether ids are whole numbers or text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdKind {
+    /// Whole numbers of 64 bits.
+    Integer,
+    /// Text.
+    Text,
+}
+
+/// Ids of items, one a row, in the type the file has them in, so that a copy of a file keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ids {
+    /// Whole numbers.
+    Integers(Vec<i64>),
+    /// Text.
+    Texts(Vec<String>),
+}
+
+impl Ids {
+    /// No ids yet, of a kind.
+    pub fn none(kind: IdKind) -> Self {
+        match kind {
+            IdKind::Integer => Self::Integers(Vec::new()),
+            IdKind::Text => Self::Texts(Vec::new()),
+        }
+    }
+
+    /// Their kind.
+    pub fn kind(&self) -> IdKind {
+        match self {
+            Self::Integers(_) => IdKind::Integer,
+            Self::Texts(_) => IdKind::Text,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Integers(ids) => ids.len(),
+            Self::Texts(ids) => ids.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds those of `other` behind; numbers become text where the kinds differ.
+    pub fn append(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Integers(ids), Self::Integers(more)) => ids.extend(more),
+            (Self::Texts(ids), more) => ids.extend(more.into_strings()),
+            (Self::Integers(ids), Self::Texts(more)) => {
+                let mut texts: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                texts.extend(more);
+                *self = Self::Texts(texts);
+            }
+        }
+    }
+
+    /// All of them as text.
+    pub fn into_strings(self) -> Vec<String> {
+        match self {
+            Self::Integers(ids) => ids.into_iter().map(|id| id.to_string()).collect(),
+            Self::Texts(ids) => ids,
+        }
+    }
+}
+
+/// A few rows of a file. It is handed to every call of [`RowReader::next_batch`], so its memory is used again.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RowBatch {
+    /// Number of the first row, counted from 0 over everything the reader reads.
+    pub first_row: u64,
+    /// The numbers, row after row: `[rows, width]`.
+    pub vectors: Vec<f32>,
+    /// The ids, where the file has a column of them.
+    pub ids: Option<Ids>,
+}
+
+impl RowBatch {
+    /// Empties the batch for the rows that begin at `first_row`.
+    pub(super) fn begin(&mut self, first_row: u64) {
+        self.first_row = first_row;
+        self.vectors.clear();
+        self.ids = None;
+    }
+
+    /// Fails on the first NaN or infinite number, naming `what`, its row in the whole file, and its column.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFinite`].
+    pub fn check_finite(&self, what: &str, width: usize) -> Result<()> {
+        check_finite(what, &self.vectors, width.max(1), self.first_row as usize)
+    }
+}
+
+/// Vectors that are read from front to back.
+pub trait RowReader: Send {
+    /// Coordinates a row has; at least 1.
+    fn width(&self) -> usize;
+
+    /// Rows there are in all; at least 1.
+    fn rows_total(&self) -> u64;
+
+    /// The kind of the ids, where the file has a column `id` beside the vectors.
+    fn id_kind(&self) -> Option<IdKind>;
+
+    /// Fails where the file has a column `id` beside the vectors that cannot be ids; [`RowReader::id_kind`] then knows of none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`], with the columns that there are.
+    fn check_ids(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Replaces the content of `batch` by the next rows, at most `rows_max` (and at least 1). Returns how many; 0 at
+    /// the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], and [`ErrorKind::Corrupt`] where the file turns out to be damaged, with the row. After an
+    /// error the reader must not be used any more.
+    fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize>;
+}
+
+/// Vectors that are written from front to back and appear, whole, at [`RowWriter::commit`].
+pub trait RowWriter: Send {
+    /// Writes rows behind those that are there: `vectors` is `[rows, width]`; `ids` and `sigma2` are `[rows]` and are
+    /// given if, and only if, the [`Columns`] the file was created with have them.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], for example when the disk is full.
+    fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()>;
+
+    /// Makes the file durable and visible. Returns how many rows it has. A writer that is dropped instead leaves
+    /// nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`].
+    fn commit(self: Box<Self>) -> Result<u64>;
+}
+
+/// What a file that is written holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Coordinates of a vector.
+    pub width: usize,
+    /// Ids beside the vectors, as column `id`; Parquet only.
+    pub ids: Option<IdKind>,
+    /// σ² beside the vectors, as `f32` column `sigma2`; Parquet only.
+    pub sigma2: bool,
+}
+
+impl Columns {
+    /// Vectors alone.
+    pub fn vectors(width: usize) -> Self {
+        Self { width, ids: None, sigma2: false }
+    }
+}
+
+/// Opens vectors for reading from front to back.
+///
+/// | Extension | What is read |
+/// |---|---|
+/// | `.npy` | a two-dimensional array of any real number type, either byte order, C or Fortran order |
+/// | `.parquet`, `.pq` | a column of lists of equal length (`FixedSizeList`, `List`, `LargeList`) of numbers |
+/// | `.fvecs`, `.bvecs`, `.ivecs` | all rows |
+/// | `.safetensors` | a two-dimensional tensor |
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] where the file cannot be opened, [`ErrorKind::Empty`] where it has no rows,
+/// [`ErrorKind::Corrupt`] where it is not what its name says, [`ErrorKind::InvalidOption`] for an unknown extension.
+pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
+    if let Some(given) = &source.given {
+        return given.open(source);
+    }
+    let format = source.format("vectors", Format::VECTORS)?;
+    source.check_column(format)?;
+    Ok(match format {
+        Format::Npy => Box::new(npy::open_rows(source.file())?),
+        Format::Parquet => Box::new(ParquetRows::open(source)?),
+        Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(source.file(), format)?),
+        Format::Safetensors => Box::new(safetensors::open_rows(source)?),
+        Format::Text | Format::JsonLines => {
+            return Err(Error::option("a file of vectors", source, Format::VECTORS));
+        }
+    })
+}
+
+/// Opens several files as one, row after row in the order given.
+///
+/// Ids are offered only where every file has them.
+///
+/// # Errors
+///
+/// As [`open`]; [`ErrorKind::WidthMismatch`], naming the file that is not as wide as the first;
+/// [`ErrorKind::Empty`] where no file is given.
+pub fn open_all(sources: &[VectorSource]) -> Result<Box<dyn RowReader>> {
+    let mut readers = Vec::with_capacity(sources.len());
+    for source in sources {
+        readers.push(open(source)?);
+    }
+    let Some(width) = readers.first().map(|reader| reader.width()) else {
+        return Err(ErrorKind::Empty { what: "the list of files".into() }.into());
+    };
+    for (source, reader) in sources.iter().zip(&readers) {
+        expect_width(source, width, reader.width())?;
+    }
+    if readers.len() == 1 {
+        return Ok(readers.remove(0));
+    }
+    let of_both = |a: Option<IdKind>, b: Option<IdKind>| if a? == b? { a } else { Some(IdKind::Text) };
+    let ids = readers.iter().map(|reader| reader.id_kind()).reduce(of_both).flatten();
+    let rows_total = readers.iter().map(|reader| reader.rows_total()).sum();
+    Ok(Box::new(Chain { readers, current: 0, first_row: 0, width, rows_total, ids }))
+}
+
+/// Several files as one.
+struct Chain {
+    readers: Vec<Box<dyn RowReader>>,
+    current: usize,
+    first_row: u64,
+    width: usize,
+    rows_total: u64,
+    ids: Option<IdKind>,
+}
+
+impl RowReader for Chain {
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn rows_total(&self) -> u64 {
+        self.rows_total
+    }
+
+    fn id_kind(&self) -> Option<IdKind> {
+        self.ids
+    }
+
+    fn check_ids(&self) -> Result<()> {
+        self.readers.iter().try_for_each(|reader| reader.check_ids())
+    }
+
+    fn next_batch(&mut self, rows_max: usize, batch: &mut RowBatch) -> Result<usize> {
+        while self.current < self.readers.len() {
+            let rows = self.readers[self.current].next_batch(rows_max, batch)?;
+            if rows > 0 {
+                batch.first_row = self.first_row;
+                self.first_row += rows as u64;
+                batch.ids = self.ids.and_then(|kind| {
+                    let mut ids = Ids::none(kind);
+                    ids.append(batch.ids.take()?);
+                    Some(ids)
+                });
+                return Ok(rows);
+            }
+            self.current += 1;
+        }
+        batch.begin(self.first_row);
+        Ok(0)
+    }
+}
+
+/// Opens an output for vectors; its format follows the extension (`.npy`, `.parquet`, `.pq`, `.fvecs`,
+/// `.safetensors`). Fails at once where the file could not be written at the end.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`], naming the path; [`ErrorKind::InvalidOption`] for an extension that cannot be written, or for
+/// ids or σ² beside the vectors in a format without columns.
+pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWriter>> {
+    let path = path.as_ref();
+    if columns.width == 0 {
+        return Err(Error::option("width", 0, "at least 1"));
+    }
+    let format = Format::of(path);
+    if format != Some(Format::Parquet) && (columns.ids.is_some() || columns.sigma2) {
+        let what = "an output with ids or sigma2 beside the vectors";
+        return Err(Error::option(what, path.display(), "a .parquet file"));
+    }
+    let raw = |layout: Layout, header: Header| RawWriter::create(path, columns.width, layout, header);
+    let inner: Box<dyn RowWriter> = match format {
+        Some(Format::Npy) => Box::new(raw(Layout::Rows, npy::matrix_header)?),
+        Some(Format::Parquet) => Box::new(ParquetWriter::create(path, columns)?),
+        Some(Format::Fvecs) => Box::new(raw(Layout::Prefixed, |_, _| Vec::new())?),
+        Some(Format::Safetensors) => Box::new(raw(Layout::Rows, safetensors::header)?),
+        _ => {
+            let expected = "a name that ends in .npy, .parquet, .pq, .fvecs or .safetensors";
+            return Err(Error::option("an output of vectors", path.display(), expected));
+        }
+    };
+    Ok(Box::new(Checked { inner, columns }))
+}
+
+/// Whether an output of this name holds ids and σ² beside its vectors.
+pub(crate) fn has_columns(path: &Path) -> bool {
+    Format::of(path) == Some(Format::Parquet)
+}
+
+/// Checks shapes in one place, before any format sees them.
+struct Checked {
+    inner: Box<dyn RowWriter>,
+    columns: Columns,
+}
+
+impl RowWriter for Checked {
+    fn write(&mut self, vectors: &[f32], ids: Option<&Ids>, sigma2: Option<&[f32]>) -> Result<()> {
+        let Columns { width, ids: kind, sigma2: has_sigma2 } = self.columns;
+        if !vectors.len().is_multiple_of(width) {
+            return expect_width("rows to write", width, vectors.len() % width);
+        }
+        if ids.map(Ids::kind) != kind {
+            return Err(Error::missing("ids of the kind the file was created with", "writing rows"));
+        }
+        if sigma2.is_some() != has_sigma2 {
+            return Err(Error::missing("sigma2 as the file was created with", "writing rows"));
+        }
+        let rows = vectors.len() / width;
+        for (what, count) in [("ids", ids.map(Ids::len)), ("sigma2", sigma2.map(<[f32]>::len))] {
+            expect_count("rows to write", rows, what, count.unwrap_or(rows))?;
+        }
+        self.inner.write(vectors, ids, sigma2)
+    }
+
+    fn commit(self: Box<Self>) -> Result<u64> {
+        self.inner.commit()
+    }
+}
+
+/// A one-dimensional `.npy` of `f32` that is written piece by piece: σ² beside streamed vectors.
+#[derive(Debug)]
+pub struct F32Writer(RawWriter);
+
+impl F32Writer {
+    /// Opens the output; fails at once where it could not be written at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], [`ErrorKind::InvalidOption`] for another extension than `.npy`.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        super::expect_npy(path, "an output of numbers")?;
+        RawWriter::create(path, 1, Layout::Rows, npy::list_header).map(Self)
+    }
+
+    /// Writes numbers behind those that are there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`].
+    pub fn write(&mut self, values: &[f32]) -> Result<()> {
+        self.0.put(values.len(), values.iter().map(|value| value.to_le_bytes()))
+    }
+
+    /// Makes the file durable and visible. Returns how many numbers it has.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`].
+    pub fn commit(self) -> Result<u64> {
+        self.0.finish()
+    }
+}

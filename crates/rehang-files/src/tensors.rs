@@ -1,0 +1,247 @@
+//! rehang's own files of named tensors: safetensors with metadata and a check sum. Adapters and encoders are such files.
+//!
+//! Metadata hold `format`, `format_version` and `checksum`, and what else a kind of file needs; all tensors are F32. The
+//! same contents give the same bytes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use rehang::{Error, Result};
+use safetensors::{Dtype, SafeTensors};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::Xxh3;
+
+/// A kind of file of tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileKind {
+    /// What its metadata say it is, such as `rehang-adapter`.
+    pub format: &'static str,
+    /// The same for people: "an adapter".
+    pub thing: &'static str,
+    /// The version that is written; every older one is read.
+    pub version: u32,
+}
+
+/// Metadata by key.
+pub type Metadata = BTreeMap<String, String>;
+
+/// A sentence about what is wrong with a file; its reader adds which file.
+pub type Detail = String;
+
+/// A named tensor: its shape and its numbers, row-major.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor<'a> {
+    /// Its name, once in a file.
+    pub name: String,
+    /// Length of every axis.
+    pub shape: Vec<usize>,
+    /// As many numbers as the shape says.
+    pub values: Cow<'a, [f32]>,
+}
+
+/// The bytes of a file: format, version and check sum are added to `metadata`.
+///
+/// ```
+/// use rehang_files::tensors::{FileKind, Metadata, Tensor, read, write};
+///
+/// let kind = FileKind { format: "example", thing: "an example", version: 1 };
+/// let tensor = Tensor { name: "t".into(), shape: vec![2], values: vec![1.0, 2.0].into() };
+/// let bytes = write(&kind, Metadata::new(), &[tensor.clone()])?;
+/// let (metadata, tensors) = read(&bytes, &kind).unwrap();
+/// assert_eq!((metadata["format"].as_str(), &tensors["t"]), ("example", &tensor));
+/// // A changed byte is noticed, whichever it is.
+/// let mut damaged = bytes.clone();
+/// *damaged.last_mut().unwrap() ^= 1;
+/// assert!(read(&damaged, &kind).unwrap_err().contains("check sum"));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// None that contents could cause.
+pub fn write(kind: &FileKind, mut metadata: Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
+    metadata.insert("format".into(), kind.format.into());
+    metadata.insert("format_version".into(), kind.version.to_string());
+    metadata.insert("checksum".into(), checksum(&metadata, tensors.iter()));
+    container(&metadata, tensors)
+}
+
+/// Metadata and tensors of a file, its format, version and check sum compared.
+///
+/// # Errors
+///
+/// A sentence for anything that is not a whole, undamaged file of this kind in a version known here.
+pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String, Tensor<'static>>), Detail> {
+    let (_, header) = SafeTensors::read_metadata(bytes)
+        .map_err(|error| format!("it is no safetensors file, or is truncated ({error})"))?;
+    let metadata: Metadata = header.metadata().clone().unwrap_or_default().into_iter().collect();
+    if metadata.get("format").map(String::as_str) != Some(kind.format) {
+        return Err(format!("it is a safetensors file but not {} of rehang", kind.thing));
+    }
+    // Before anything else: what a later version changed is unknown here.
+    let version: u32 = parse(&metadata, "format_version")?;
+    if version == 0 || version > kind.version {
+        return Err(format!(
+            "it has format version {version} and this rehang reads up to {}; update rehang",
+            kind.version
+        ));
+    }
+    let tensors = plain(bytes)?;
+    let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, tensors.values()));
+    if written != computed {
+        return Err(format!(
+            "its check sum is {computed} where {written} was written: some bytes have changed"
+        ));
+    }
+    Ok((metadata, tensors))
+}
+
+/// Whether bytes say of themselves that they are of this kind.
+pub fn is_of(bytes: &[u8], kind: &FileKind) -> bool {
+    let Ok((_, header)) = SafeTensors::read_metadata(bytes) else { return false };
+    let format = header.metadata().as_ref().and_then(|metadata| metadata.get("format"));
+    format.is_some_and(|format| format == kind.format)
+}
+
+/// The tensors of any safetensors file, whatever its metadata; all have to be F32.
+///
+/// PyTorch's BatchNorm counts its batches in an I64 tensor `….num_batches_tracked`, which nothing here reads: such are
+/// passed over.
+///
+/// # Errors
+///
+/// A sentence for damaged files and tensors of another type.
+pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
+    let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in container.iter() {
+        if view.dtype() == Dtype::I64 && name.ends_with("num_batches_tracked") {
+            continue;
+        }
+        if view.dtype() != Dtype::F32 {
+            return Err(format!("tensor {name:?} is of type {:?} where F32 is needed", view.dtype()));
+        }
+        let values: Vec<f32> =
+            view.data().as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
+        let tensor = Tensor { name: name.into(), shape: view.shape().to_vec(), values: values.into() };
+        tensors.insert(name.into(), tensor);
+    }
+    Ok(tensors)
+}
+
+/// Takes one tensor of a known count of numbers out of those of a file.
+///
+/// # Errors
+///
+/// A sentence where it is missing or has another count.
+pub fn take(
+    tensors: &mut BTreeMap<String, Tensor<'static>>,
+    name: &str,
+    count: usize,
+) -> Result<Vec<f32>, Detail> {
+    let tensor = tensors.remove(name).ok_or_else(|| format!("tensor {name:?} is missing"))?;
+    if tensor.values.len() != count {
+        return Err(format!("tensor {name:?} has {} numbers where {count} are needed", tensor.values.len()));
+    }
+    Ok(tensor.values.into_owned())
+}
+
+/// A value of the metadata as JSON.
+///
+/// # Errors
+///
+/// Values that JSON cannot hold.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| Error::corrupt("metadata", error))
+}
+
+/// A value of the metadata.
+///
+/// # Errors
+///
+/// A sentence where it is missing.
+pub fn text<'a>(metadata: &'a Metadata, key: &str) -> Result<&'a str, Detail> {
+    metadata.get(key).map(String::as_str).ok_or_else(|| format!("metadata {key:?} is missing"))
+}
+
+/// A value of the metadata that is written in plain text.
+///
+/// # Errors
+///
+/// A sentence where it is missing or something else.
+pub fn parse<T: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
+    let text = text(metadata, key)?;
+    text.parse().map_err(|_| format!("metadata {key:?} cannot be {text:?}"))
+}
+
+/// A value of the metadata that is written as JSON.
+///
+/// # Errors
+///
+/// A sentence where it is missing or something else.
+pub fn parse_json<T: DeserializeOwned>(metadata: &Metadata, key: &str) -> Result<T, Detail> {
+    serde_json::from_str(text(metadata, key)?)
+        .map_err(|error| format!("metadata {key:?} is damaged: {error}"))
+}
+
+/// The check sum over everything else in the file: metadata in the order of keys, then tensors in the order of names.
+/// Every part is preceded by its length, so that no two different files are hashed alike.
+fn checksum<'a, 'b: 'a>(metadata: &Metadata, tensors: impl Iterator<Item = &'a Tensor<'b>>) -> String {
+    let mut hasher = Xxh3::new();
+    let text = |hasher: &mut Xxh3, text: &str| {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    };
+    for (key, value) in metadata.iter().filter(|(key, _)| *key != "checksum") {
+        text(&mut hasher, key);
+        text(&mut hasher, value);
+    }
+    let mut by_name: Vec<&Tensor<'_>> = tensors.collect();
+    by_name.sort_by(|left, right| left.name.cmp(&right.name));
+    for tensor in by_name {
+        text(&mut hasher, &tensor.name);
+        hasher.update(&(tensor.shape.len() as u64).to_le_bytes());
+        for &size in &tensor.shape {
+            hasher.update(&(size as u64).to_le_bytes());
+        }
+        for value in tensor.values.iter() {
+            hasher.update(&value.to_le_bytes());
+        }
+    }
+    format!("xxh3:{:016x}", hasher.digest())
+}
+
+/// One entry of the header of a safetensors file.
+#[derive(Serialize)]
+struct TensorEntry<'a> {
+    dtype: &'static str,
+    shape: &'a [usize],
+    data_offsets: [usize; 2],
+}
+
+/// The bytes of a safetensors file. The library's own writer keeps metadata in a hash map, whose order changes from
+/// run to run; the container is eight bytes, a JSON object and the numbers, so it is written here in a fixed order.
+fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
+    let mut header = format!("{{\"__metadata__\":{}", json(metadata)?);
+    let mut offset = 0;
+    for tensor in tensors {
+        let end = offset + tensor.values.len() * size_of::<f32>();
+        let entry = TensorEntry { dtype: "F32", shape: &tensor.shape, data_offsets: [offset, end] };
+        header += &[",", &json(&tensor.name)?, ":", &json(&entry)?].concat();
+        offset = end;
+    }
+    header.push('}');
+    // Padded with spaces so that the numbers begin at a multiple of eight, as the format recommends.
+    let padding = header.len().next_multiple_of(8) - header.len();
+    header.push_str(&" ".repeat(padding));
+    let mut bytes = Vec::with_capacity(8 + header.len() + offset);
+    bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(header.as_bytes());
+    for tensor in tensors {
+        for value in tensor.values.iter() {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,338 @@
+//! Files of old vectors in, files of the new space out, a batch at a time: memory is bounded by the batch, never by the file.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::adapter_file::AdapterSource;
+use crate::stream::{self, F32Writer, Ids, RowBatch, RowReader};
+use crate::{Columns, RowSelection, VectorSource, expect_apart, said};
+use rehang::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
+use rehang::check::{expect_count, expect_normalised, expect_width};
+use rehang::{Error, Finding, Matrix, Progress, Result, Severity, Space};
+
+/// Rows that are compared with the vectors that the adapter was fitted on.
+const DRIFT_ROWS: usize = 4096;
+
+/// What is transformed, and where it goes.
+///
+/// | Field | Default | Range |
+/// |---|---|---|
+/// | `side` | none | one row an old vector; needed by adapters that were fitted with side information |
+/// | `rows` | all | values that stand in the file |
+/// | `sigma` | not written | `.npy`, another file than `output` |
+/// | `force` | no | |
+/// | `batch` | 16,384 | 1 or more |
+#[derive(Debug, Clone)]
+pub struct TransformFiles {
+    /// The adapter.
+    pub adapter: AdapterSource,
+    /// Files of old vectors, one below the other.
+    pub input: Vec<VectorSource>,
+    /// Files of side information, one below the other.
+    pub side: Vec<VectorSource>,
+    /// Which rows are transformed.
+    pub rows: Option<RowSelection>,
+    /// The vectors of the new space: `.npy`, `.parquet` (with ids and σ²), `.fvecs` or `.safetensors`. Without it nothing is
+    /// written, and the answer holds them.
+    pub output: Option<PathBuf>,
+    /// σ² of every vector (the expected squared error).
+    pub sigma: Option<PathBuf>,
+    /// Goes on although vectors of the new space's width do not look like those that the adapter was fitted on.
+    pub force: bool,
+    /// Rows that are transformed at once.
+    pub batch: usize,
+}
+
+impl TransformFiles {
+    /// All vectors of `input`, without side information; nothing is written.
+    pub fn new(adapter: impl Into<AdapterSource>, input: VectorSource) -> Self {
+        Self {
+            adapter: adapter.into(),
+            input: vec![input],
+            side: Vec::new(),
+            rows: None,
+            output: None,
+            sigma: None,
+            force: false,
+            batch: 16_384,
+        }
+    }
+}
+
+/// What [`transform`] wrote.
+#[derive(Debug, Clone, Serialize)]
+pub struct Transformed {
+    /// Vectors that were written.
+    pub vectors: u64,
+    /// Where they are.
+    pub adapted: Option<PathBuf>,
+    /// The vectors and σ² of each, where they were not written.
+    #[serde(skip)]
+    pub made: Option<(Matrix, Vec<f32>)>,
+    /// Where their σ² is.
+    pub sigma: Option<PathBuf>,
+    /// Their space.
+    pub space: Space,
+    /// What searches should add to the distance of every adapted vector.
+    pub handicap: f64,
+    /// Mean of σ²; 0 without vectors.
+    pub mean_variance: f64,
+    /// Whether the old vectors do not look like those that the adapter was fitted on.
+    pub drift_suspicious: bool,
+    /// How many of the old vectors are among the pairs; `None` where the adapter does not remember its pairs.
+    pub among_pairs: Option<RowOverlap>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+/// Applies an adapter to files of old vectors, and writes vectors of the new space where an output is named.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a batch of 0 and for an output that is an input; as
+/// [`unlike_pairs`], [`Applier::apply_rows`], [`stream::open_all`] and [`stream::create`], and as [`RowReader::check_ids`] where
+/// the output takes ids; what is wrong with a row names its file and number. Nothing half-written is left.
+pub fn transform(files: &TransformFiles, progress: &Progress) -> Result<Transformed> {
+    if files.batch == 0 {
+        return Err(Error::option("batch", 0, "1 or more"));
+    }
+    let mut inputs = Vec::new();
+    for (name, sources) in [("input", &files.input), ("side", &files.side)] {
+        inputs.extend(files_of(sources).map(|path| (name, path)));
+    }
+    inputs.extend(
+        files
+            .rows
+            .iter()
+            .flat_map(|rows| files_of(std::slice::from_ref(&rows.file)))
+            .map(|path| ("rows", path)),
+    );
+    inputs.extend(files.adapter.file().map(|path| ("adapter", path.to_owned())));
+    expect_apart(&[("output", files.output.as_ref()), ("sigma", files.sigma.as_ref())], &inputs)?;
+
+    let adapter = &*files.adapter.load()?;
+    let what = said(&files.input);
+    let mut reader = stream::open_all(&files.input)?;
+    adapter.expect_input_width(reader.width()).map_err(|error| error.context(what.clone()))?;
+    let mut findings = Vec::new();
+    let side_width = adapter.side_dimension();
+    let has_side = !files.side.is_empty();
+    if has_side && side_width.is_none() {
+        let seen = "This adapter was fitted without side information, so `side` is not looked at.";
+        findings.push(Finding::new(Severity::Warning, "idle-parameter", seen));
+    }
+    let mut side = None;
+    if let Some(width) = side_width.filter(|_| has_side) {
+        let path = said(&files.side);
+        let opened = stream::open_all(&files.side)?;
+        expect_width(&path, width, opened.width())?;
+        expect_count(&what, reader.rows_total() as usize, &path, opened.rows_total() as usize)?;
+        side = Some(opened);
+    }
+    let mask = files.rows.as_ref().map(RowSelection::read).transpose()?;
+    if let Some(mask) = &mask {
+        mask.expect_rows(&what, reader.rows_total() as usize)?;
+    }
+    let applier = Applier::new(adapter)?;
+
+    // Every output is opened before the first expensive second.
+    let has_columns = files.output.as_deref().is_some_and(stream::has_columns);
+    if has_columns {
+        reader.check_ids()?;
+    }
+    let ids = reader.id_kind().filter(|_| has_columns);
+    let columns = Columns { width: applier.d_new(), ids, sigma2: has_columns };
+    let mut writer = files.output.as_ref().map(|path| stream::create(path, columns)).transpose()?;
+    let mut sigma_writer = files.sigma.as_ref().map(F32Writer::create).transpose()?;
+
+    progress.begin("transforming", "vectors", reader.rows_total());
+    let (d_old, d_new) = (applier.d_old(), applier.d_new());
+    let (mut batch, mut side_batch) = (RowBatch::default(), RowBatch::default());
+    let (mut out, mut variance, mut raw_norms) = (Vec::new(), Vec::new(), Vec::new());
+    if writer.is_none() {
+        reserve(reader.rows_total(), d_new, &what, &mut out, &mut variance)?;
+    }
+    let sketch = adapter.training.pairs_sketch.as_ref();
+    let mut overlap = sketch.map(RowOverlap::new);
+    let (mut rows, mut variance_sum) = (0, 0.0);
+    let mut likeness = Likeness {
+        adapter,
+        what: &what,
+        force: files.force,
+        rows: Vec::new(),
+        is_decided: false,
+        seen: None,
+    };
+    loop {
+        progress.check()?;
+        let mut count = reader.next_batch(files.batch, &mut batch)?;
+        if count == 0 {
+            break;
+        }
+        let read = count;
+        if let Some(side) = &mut side {
+            fill(side.as_mut(), count, &mut side_batch)?;
+        }
+        batch.check_finite(&what, d_old)?;
+        let first_row = batch.first_row;
+        // Before rows are left out, so that the row that is named is the file's. A map that scales its input takes any length.
+        if adapter.old.normalised && adapter.map.input == InputScaling::AsIs {
+            expect_normalised(&what, d_old, first_row, &batch.vectors)?;
+        }
+        if let Some(mask) = &mask {
+            let kept = mask.places(first_row as usize..first_row as usize + count);
+            count = kept.len();
+            select_rows(&mut batch, d_old, &kept);
+            if let Some(side) = &side {
+                select_rows(&mut side_batch, side.width(), &kept);
+            }
+        }
+        likeness.add(&batch.vectors[..count * d_old])?;
+        if let (Some(sketch), Some(overlap)) = (sketch, &mut overlap) {
+            overlap.add(sketch, &batch.vectors[..count * d_old], d_old);
+        }
+        // In memory, every batch is computed where it stays.
+        let first = if writer.is_some() { 0 } else { variance.len() };
+        out.resize((first + count) * d_new, 0.0);
+        variance.resize(first + count, 0.0);
+        raw_norms.resize(count, 0.0);
+        let (made, of_made) = (&mut out[first * d_new..], &mut variance[first..]);
+        let side_rows = side.as_ref().map(|_| side_batch.vectors.as_slice());
+        applier
+            .apply_rows(first_row as usize, &batch.vectors, side_rows, made, of_made, &mut raw_norms)
+            .map_err(|error| error.context(what.clone()))?;
+        let of_made = &variance[first..];
+        if let Some(writer) = &mut writer {
+            let ids = if columns.ids.is_some() { batch.ids.as_ref() } else { None };
+            writer.write(&out, ids, columns.sigma2.then_some(of_made))?;
+        }
+        if let Some(writer) = &mut sigma_writer {
+            writer.write(of_made)?;
+        }
+        rows += count as u64;
+        variance_sum += of_made.iter().map(|&value| f64::from(value)).sum::<f64>();
+        progress.advance(read as u64);
+    }
+    let unlike = likeness.decided()?;
+    // Each file appears whole; should the second fail, the error says so and running again replaces both.
+    let made = match writer {
+        Some(writer) => {
+            let written = writer.commit()?;
+            debug_assert_eq!(written, rows);
+            None
+        }
+        None => Some((Matrix::new(d_new, out)?, variance)),
+    };
+    if let Some(writer) = sigma_writer {
+        writer.commit()?;
+    }
+    if let Some(seen) = &unlike {
+        let finding = Finding::new(Severity::Warning, "drift", format!("{seen}."));
+        findings.push(finding.may_mean("Expect larger errors; σ² may not show them."));
+    }
+    if let Some(overlap) = overlap.filter(|overlap| overlap.among_pairs() > 0) {
+        findings.push(Finding::new(
+            Severity::Note,
+            "among-pairs",
+            format!(
+                "{overlap}; leave these items out when you measure, since the adapter has seen their new vectors (unless the \
+                 old model cannot tell other items from those of the pairs)."
+            ),
+        ));
+    }
+    Ok(Transformed {
+        vectors: rows,
+        adapted: files.output.clone(),
+        made,
+        sigma: files.sigma.clone(),
+        space: adapter.output_space(),
+        handicap: adapter.handicap,
+        mean_variance: variance_sum / rows.max(1) as f64,
+        drift_suspicious: unlike.is_some(),
+        among_pairs: overlap,
+        findings,
+    })
+}
+
+/// The files among sources.
+fn files_of(sources: &[VectorSource]) -> impl Iterator<Item = PathBuf> {
+    sources.iter().filter(|source| source.is_file()).map(|source| source.path.clone())
+}
+
+/// Makes room in memory for what becomes of `rows` rows of `what`.
+fn reserve(rows: u64, d_new: usize, what: &str, out: &mut Vec<f32>, variance: &mut Vec<f32>) -> Result<()> {
+    let numbers = usize::try_from(rows).ok().and_then(|rows| rows.checked_mul(d_new));
+    let is_there = numbers.is_some_and(|numbers| {
+        out.try_reserve_exact(numbers).and(variance.try_reserve_exact(rows as usize)).is_ok()
+    });
+    if is_there {
+        return Ok(());
+    }
+    let detail =
+        format!("{rows} rows of {d_new} numbers do not fit into memory; write them to a file (`output`)");
+    Err(Error::corrupt(what, detail))
+}
+
+/// Whether the rows look like those that the adapter was fitted on, decided as soon as there are enough of them.
+struct Likeness<'a> {
+    adapter: &'a Adapter,
+    what: &'a str,
+    force: bool,
+    /// Rows that are not yet compared.
+    rows: Vec<f32>,
+    is_decided: bool,
+    /// In which way they look unlike them.
+    seen: Option<String>,
+}
+
+impl Likeness<'_> {
+    fn add(&mut self, rows: &[f32]) -> Result<()> {
+        if self.is_decided {
+            return Ok(());
+        }
+        let most = DRIFT_ROWS * self.adapter.old.dimension;
+        self.rows.extend_from_slice(&rows[..rows.len().min(most - self.rows.len())]);
+        if self.rows.len() == most {
+            self.decided()?;
+        }
+        Ok(())
+    }
+
+    /// Compares what there is, unless that is done already.
+    fn decided(&mut self) -> Result<Option<String>> {
+        if !self.is_decided {
+            let rows = Matrix::new(self.adapter.old.dimension, std::mem::take(&mut self.rows))?;
+            self.seen = unlike_pairs(self.adapter, &rows, self.what, self.force)?;
+            self.is_decided = true;
+        }
+        Ok(self.seen.clone())
+    }
+}
+
+/// Reads exactly `count` rows.
+fn fill(reader: &mut dyn RowReader, count: usize, batch: &mut RowBatch) -> Result<()> {
+    let mut all = Vec::with_capacity(count * reader.width());
+    while all.len() < count * reader.width() {
+        if reader.next_batch(count - all.len() / reader.width(), batch)? == 0 {
+            return Err(Error::corrupt("side information", "it ends before the vectors do"));
+        }
+        all.extend_from_slice(&batch.vectors);
+    }
+    batch.vectors = all;
+    Ok(())
+}
+
+fn select_rows(batch: &mut RowBatch, width: usize, kept: &[usize]) {
+    let mut vectors = Vec::with_capacity(kept.len() * width);
+    for &row in kept {
+        vectors.extend_from_slice(&batch.vectors[row * width..(row + 1) * width]);
+    }
+    batch.vectors = vectors;
+    match &mut batch.ids {
+        Some(Ids::Integers(ids)) => *ids = kept.iter().map(|&row| ids[row]).collect(),
+        Some(Ids::Texts(ids)) => *ids = kept.iter().map(|&row| ids[row].clone()).collect(),
+        None => {}
+    }
+}

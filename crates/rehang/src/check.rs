@@ -1,0 +1,70 @@
+//! Checks of shapes and numbers, made where data enter and before the first expensive second.
+
+use std::fmt;
+
+use crate::error::{ErrorKind, Result};
+use crate::vectors::{NORMALISED_TOLERANCE, norm};
+
+/// Fails where vectors have another width than is needed.
+///
+/// # Errors
+///
+/// [`ErrorKind::WidthMismatch`].
+pub fn expect_width(what: impl fmt::Display, expected: usize, received: usize) -> Result<()> {
+    if received == expected {
+        return Ok(());
+    }
+    Err(ErrorKind::WidthMismatch { what: what.to_string(), expected, received }.into())
+}
+
+/// Fails where two things that go row by row have different numbers of rows.
+///
+/// # Errors
+///
+/// [`ErrorKind::CountMismatch`].
+pub fn expect_count(
+    left: impl fmt::Display,
+    left_count: usize,
+    right: impl fmt::Display,
+    right_count: usize,
+) -> Result<()> {
+    if left_count == right_count {
+        return Ok(());
+    }
+    let (left, right) = (left.to_string(), right.to_string());
+    Err(ErrorKind::CountMismatch { left, left_count, right, right_count }.into())
+}
+
+/// Fails where one of the vectors `[n, width]` of a normalised space has another length than 1; `first_row` is the number of
+/// the first one in its file.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotNormalised`].
+pub fn expect_normalised(what: &str, width: usize, first_row: u64, vectors: &[f32]) -> Result<()> {
+    for (row, vector) in vectors.chunks_exact(width).enumerate() {
+        let norm = norm(vector);
+        if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
+            return Err(
+                ErrorKind::NotNormalised { what: what.into(), row: first_row as usize + row, norm }.into()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Fails on the first NaN or infinite number of rows of `columns` numbers, the first of which is row `first_row`.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFinite`].
+pub fn check_finite<T: Copy + Into<f64>>(
+    what: &str,
+    values: &[T],
+    columns: usize,
+    first_row: usize,
+) -> Result<()> {
+    let Some(at) = values.iter().position(|&value| !value.into().is_finite()) else { return Ok(()) };
+    let (row, column) = (first_row + at / columns, at % columns);
+    Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+}
