@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::ManualLeaseClock;
-use rehang_store::conformance::{Bench, Level, suite_of};
+use rehang_store_tests::conformance::{Bench, Level, suite_of};
 
 struct Qdrant {
     server: &'static server::Server,

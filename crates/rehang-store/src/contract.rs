@@ -8,8 +8,6 @@ use rehang::{Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::check;
-
 /// What a store calls an item: given once, never used again, also not after a deletion.
 ///
 /// It is opaque: callers compare keys, sort by them and hand them back. Keys need not be dense, nor ascend in time. A store
@@ -834,17 +832,4 @@ impl<T: Ledger + Index> Store for T {}
 /// Those of [`Ledger::spaces`].
 pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>> {
     Ok(ledger.spaces()?.into_iter().find(|record| record.space.name == name))
-}
-
-/// A space of a gallery by name.
-///
-/// # Errors
-///
-/// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
-pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
-    let spaces = ledger.spaces()?;
-    if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
-        return Ok(found.clone());
-    }
-    Err(check::no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }

@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rehang::adapter::Adapter;
 use rehang::files::expect_count;
 use rehang::{Error, Matrix, Provenance, Result, Space};
-use rehang_store::{
-    Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
-};
+use rehang_store::{Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
@@ -445,7 +443,7 @@ mod tests {
 
     #[test]
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
-        let store = Arc::new(rehang_store::MemoryStore::new());
+        let store = Arc::new(rehang_store_tests::MemoryStore::new());
         let adapter = Arc::new(adapter());
         let gallery = Gallery::new(store, Some(Arc::clone(&adapter)));
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };

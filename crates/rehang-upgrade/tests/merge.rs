@@ -11,9 +11,8 @@ use common::hooked::Hooked;
 use common::{TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Provenance, Result, Space};
-use rehang_store::{
-    Band, Filter, Found, Index, Item, ItemKey, Ledger, MemoryStore, Outcome, Scan, Select, VectorWrite,
-};
+use rehang_store::{Band, Filter, Found, Index, Item, ItemKey, Ledger, Outcome, Scan, Select, VectorWrite};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, finish, rollback, start, switch,
 };

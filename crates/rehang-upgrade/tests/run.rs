@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, started};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
+use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, Queue, Record, Scan, Select};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Unobserved, Until,
     begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,

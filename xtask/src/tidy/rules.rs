@@ -8,6 +8,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-train", &["rehang", "rehang-fit"]),
     ("rehang-report", &["rehang"]),
     ("rehang-store", &["rehang"]),
+    ("rehang-store-tests", &["rehang", "rehang-store"]),
+    ("rehang-sqlite", &["rehang", "rehang-store"]),
     ("rehang-postgres", &["rehang", "rehang-store"]),
     ("rehang-qdrant", &["rehang", "rehang-store"]),
     ("rehang-objects", &["rehang"]),
@@ -19,25 +21,27 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "rehang-fit",
             "rehang-evaluate",
             "rehang-store",
+            "rehang-sqlite",
             "rehang-postgres",
             "rehang-qdrant",
             "rehang-encode",
         ],
     ),
     ("rehang-demo", &["rehang", "rehang-store", "rehang-encode", "rehang-upgrade"]),
-    ("rehang-cli", EVERYTHING),
+    ("rehang-cli", CLI),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
-    ("xtask", EVERYTHING),
+    ("xtask", XTASK),
 ];
 
-const EVERYTHING: &[&str] = &[
+const CLI: &[&str] = &[
     "rehang",
     "rehang-fit",
     "rehang-evaluate",
     "rehang-train",
     "rehang-report",
     "rehang-store",
+    "rehang-sqlite",
     "rehang-postgres",
     "rehang-qdrant",
     "rehang-objects",
@@ -57,6 +61,19 @@ const PYTHON: &[&str] = &[
     "rehang-cli",
 ];
 
+/// Studies use the store in memory, too.
+const XTASK: &[&str] = &[
+    "rehang",
+    "rehang-fit",
+    "rehang-train",
+    "rehang-report",
+    "rehang-store",
+    "rehang-store-tests",
+    "rehang-sqlite",
+    "rehang-encode",
+    "rehang-upgrade",
+];
+
 /// What examples and tests may use besides: no face.
 pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 
@@ -66,8 +83,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("burn", &["rehang-train", "xtask"]),
     ("gemm", &["rehang-fit", "rehang-train"]),
     ("faer", &["rehang-fit", "rehang-train"]),
-    ("rusqlite", &["rehang-store"]),
-    ("usearch", &["rehang-store"]),
+    ("rusqlite", &["rehang-sqlite"]),
+    ("usearch", &["rehang-sqlite"]),
     ("rten", &["rehang-encode"]),
     ("tokenizers", &["rehang-encode"]),
     ("image", &["rehang-encode", "rehang-train", "rehang-demo"]),
