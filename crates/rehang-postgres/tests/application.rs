@@ -12,7 +12,10 @@ use postgres::Client;
 use postgres::error::SqlState;
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Band, Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue, Revision, Scan, Select, VectorWrite};
+use rehang_store::{
+    Band, Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue,
+    Revision, Scan, Select, VectorWrite,
+};
 use serde_json::json;
 
 const LEASE: Duration = Duration::from_secs(1000);

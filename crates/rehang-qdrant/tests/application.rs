@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan, Select, VectorWrite};
+use rehang_store::{
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan,
+    Select, VectorWrite,
+};
 use serde_json::{Value, json};
 use server::{Server, send};
 

@@ -5,13 +5,15 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang_store_tests::histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use rehang::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::{Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
 use rehang_store_tests::MemoryStore;
+use rehang_store_tests::histories::{
+    Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector,
+};
 use serde_json::{Value, json};
 
 /// Steps after which everything that can be seen is compared: that takes some hundred requests.

@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select, VectorWrite};
+use rehang_store::{
+    Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
+    VectorWrite,
+};
 
 /// Items of one transaction of the import.
 const BATCH: usize = 4096;

@@ -14,7 +14,10 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select, VectorWrite};
+use rehang_store::{
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
+    VectorWrite,
+};
 use usearch::{Index as Graph, IndexOptions, MetricKind, ScalarKind};
 
 const DIMENSION: usize = 128;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rehang::{Matrix, Provenance, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth, Item, ItemKey,
-    ItemWrite, LeaseClock, Ledger, Outcome, Priority, Problem, Queue, Record, Revision, Sample, Scan, SpaceRecord,
-    SystemLeaseClock, VectorRecord, VectorWrite,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
+    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Problem, Queue, Record, Revision,
+    Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite,
 };
 
 use crate::connection::Database;

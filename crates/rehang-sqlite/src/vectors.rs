@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use rehang::{Error, Provenance, Result};
-use rehang_store::{Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check};
+use rehang_store::{
+    Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::{Database, Step};

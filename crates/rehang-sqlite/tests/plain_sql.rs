@@ -2,7 +2,10 @@
 
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
-use rehang_store::{Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Outcome, Priority, Scan, Select, VectorRecord, VectorWrite};
+use rehang_store::{
+    Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Outcome, Priority, Scan, Select, VectorRecord,
+    VectorWrite,
+};
 use rusqlite::{Connection, params};
 use serde_json::json;
 

@@ -14,7 +14,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
-use rehang_store::{Band, Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue, Record, Revision, Scan, Select, VectorWrite, find_space};
+use rehang_store::{
+    Band, Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority,
+    Queue, Record, Revision, Scan, Select, VectorWrite, find_space,
+};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
 

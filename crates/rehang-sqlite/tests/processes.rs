@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rehang::{Distance, Provenance, Space};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Epoch, Examined, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SystemLeaseClock, VectorWrite};
+use rehang_store::{
+    Epoch, Examined, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, SystemLeaseClock, VectorWrite,
+};
 
 const ITEMS: usize = 300;
 /// Longer than any test: a lease of a living process does not run out.

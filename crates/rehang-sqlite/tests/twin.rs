@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang_store_tests::histories::{Call, LEASE_S, apply, call, config, make_spaces, seen};
 use proptest::prelude::*;
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Among, Examined as _, Index as _, ManualLeaseClock, Sample, Scan, Select, Store};
 use rehang_store_tests::MemoryStore;
+use rehang_store_tests::histories::{Call, LEASE_S, apply, call, config, make_spaces, seen};
 
 /// What can happen to a gallery.
 #[derive(Debug, Clone)]

@@ -39,7 +39,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
-use rehang_store::{ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, Store, VectorWrite};
+use rehang_store::{
+    ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
+    Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
+};
 use serde_json::json;
 
 /// Where a store is put to the test.

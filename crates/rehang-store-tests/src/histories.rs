@@ -8,7 +8,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_store::{Among, Band, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, Record, Revision, Sample, Scan, Select, Store, VectorWrite};
+use rehang_store::{
+    Among, Band, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, Record, Revision, Sample,
+    Scan, Select, Store, VectorWrite,
+};
 use serde_json::json;
 
 /// The items' ids: numbers, since that is what Qdrant's points are called.

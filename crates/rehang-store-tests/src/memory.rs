@@ -7,7 +7,11 @@ use std::time::Duration;
 use rayon::prelude::*;
 use rehang::{Matrix, Provenance, Result, Space};
 use rehang_store::check::{self, another_serves, no_such_space, same_space, serving_space_stays};
-use rehang_store::{Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, First, Found, Index, Item, ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, exact, lease_end};
+use rehang_store::{
+    Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, First, Found, Index, Item,
+    ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select,
+    SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, exact, lease_end,
+};
 
 /// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
 ///

@@ -18,7 +18,7 @@ pub use contract::{
     Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, find_space,
 };
-pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use exact::share_found;
+pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
 pub use shuffle::{First, shuffled};

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rehang::adapter::Adapter;
 use rehang::files::expect_count;
 use rehang::{Error, Matrix, Provenance, Result, Space};
-use rehang_store::{Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space};
+use rehang_store::{
+    Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
+};
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};

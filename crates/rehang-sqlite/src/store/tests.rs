@@ -1,11 +1,11 @@
 //! Tests of the embedded gallery that need its insides; what can be seen from outside is in `tests/`.
 
-use crate::keeper::SavePlace;
 use super::*;
-use rehang_store::ManualLeaseClock;
-use rehang_store_tests::conformance;
-use rehang_store::Select;
+use crate::keeper::SavePlace;
 use rehang_store::IndexKind;
+use rehang_store::ManualLeaseClock;
+use rehang_store::Select;
+use rehang_store_tests::conformance;
 
 /// Galleries in a folder, put to the test.
 struct Folder {
@@ -498,7 +498,9 @@ fn a_filter_finds_the_few_that_pass() {
         let found = nearest(&store, &vector(seed), 4, &rare);
         let mut slow: Vec<(u64, f32)> = (0..1500_u64)
             .step_by(100)
-            .map(|id| (id + 1, rehang_store::exact::distance(rehang::Distance::L2, &vector(seed), &vector(id))))
+            .map(|id| {
+                (id + 1, rehang_store::exact::distance(rehang::Distance::L2, &vector(seed), &vector(id)))
+            })
             .collect();
         slow.sort_by(|a, b| a.1.total_cmp(&b.1));
         assert_eq!(found, slow[..4]);

@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
-use rehang_store::{AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite};
+use rehang_store::{
+    AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
+    Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite,
+};
 use rehang_store_tests::MemoryStore;
 
 /// What happens before a call, by its name. An error of it is the error of the call.
