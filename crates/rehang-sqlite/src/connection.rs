@@ -10,7 +10,7 @@ use rehang_store::clock;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
-use crate::courtesy::Courtesy;
+use crate::fairness::Fairness;
 use crate::migration;
 use crate::schema;
 
@@ -56,8 +56,8 @@ pub(crate) struct Database {
     bulk: Mutex<Option<Connection>>,
     /// Commits without waiting for the disk; as `bulk`, used under the lock of `writer`.
     light: Mutex<Option<Connection>>,
-    /// Room that `bulk` leaves for other processes.
-    courtesy: Mutex<Courtesy>,
+    /// How long `bulk` leaves the lock to other processes.
+    fairness: Mutex<Fairness>,
     readers: Mutex<Vec<Connection>>,
 }
 
@@ -67,7 +67,7 @@ impl Database {
         match fs_err::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(refuse("create", path, "it is a folder")),
             Ok(metadata) if metadata.len() > 0 && !matches!(Self::find(path), Ok(None)) => {
-                return Err(taken(path));
+                return Err(file_exists(path));
             }
             _ => {}
         }
@@ -113,7 +113,7 @@ impl Database {
                 }
                 // Another process made it a moment ago.
                 Content::Gallery { format } => expect_known(path, format)?,
-                Content::Foreign => return Err(taken(path).into()),
+                Content::Foreign => return Err(file_exists(path).into()),
             }
             transaction.commit()?;
             Ok(())
@@ -164,7 +164,7 @@ impl Database {
             writer: Mutex::new(writer),
             bulk: Mutex::default(),
             light: Mutex::default(),
-            courtesy: Mutex::default(),
+            fairness: Mutex::default(),
             readers: Mutex::default(),
         }
     }
@@ -190,7 +190,7 @@ impl Database {
         let run = || -> Step<T> {
             let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
-            lock(&self.courtesy).own_writes();
+            lock(&self.fairness).own_writes();
             transaction.commit()?;
             Ok(value)
         };
@@ -207,7 +207,7 @@ impl Database {
         if !self.writable {
             return self.write(work);
         }
-        let rest = lock(&self.courtesy).rest(clock::now());
+        let rest = lock(&self.fairness).rest(clock::now());
         if let Some(rest) = rest {
             clock::wait(rest);
         }
@@ -219,11 +219,11 @@ impl Database {
                 none => {
                     let connection = connect(&self.path, false, true)?;
                     // Another connection counts the commits of others in its own way.
-                    *lock(&self.courtesy) = Courtesy::default();
+                    *lock(&self.fairness) = Fairness::default();
                     none.insert(connection)
                 }
             };
-            lock(&self.courtesy).look(connection, clock::now())?;
+            lock(&self.fairness).look(connection, clock::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let locked = clock::now();
             let others = transaction
@@ -235,7 +235,7 @@ impl Database {
             }
             let value = work(&transaction)?;
             transaction.commit()?;
-            lock(&self.courtesy).ended(clock::now(), locked.elapsed());
+            lock(&self.fairness).ended(clock::now(), locked.elapsed());
             Ok(value)
         };
         run().map_err(|trouble| sentence(&self.path, trouble))
@@ -260,7 +260,7 @@ impl Database {
             };
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&transaction)?;
-            lock(&self.courtesy).own_writes();
+            lock(&self.fairness).own_writes();
             transaction.commit()?;
             Ok(value)
         };
@@ -404,7 +404,7 @@ fn older_and_read_only(path: &Path, format: i64) -> Error {
     Error::conflict(path.display(), detail)
 }
 
-fn taken(path: &Path) -> Error {
+fn file_exists(path: &Path) -> Error {
     Error::conflict(path.display(), "a file is there already; open it, or give the new gallery another name")
 }
 

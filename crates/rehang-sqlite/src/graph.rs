@@ -86,7 +86,8 @@ impl Graph {
         self.index.contains(key)
     }
 
-    /// Makes room for `more` vectors. No other thread may use the graph meanwhile.
+    /// Makes room for `more` vectors. The library moves its memory for that, so no thread may search or add meanwhile: `&mut`
+    /// keeps them out.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<()> {
         let wanted = self.index.size() + more;
         if wanted > self.index.capacity() {

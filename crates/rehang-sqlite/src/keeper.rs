@@ -20,12 +20,12 @@ use crate::spaces::{self, SpaceRow};
 pub(crate) struct Keeper {
     database: Arc<Database>,
     options: SearchOptions,
-    spaces: Mutex<BTreeMap<i64, Arc<Kept>>>,
+    spaces: Mutex<BTreeMap<i64, Arc<SharedIndex>>>,
 }
 
 /// One space's index and who works on it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SharedIndex {
     database: Arc<Database>,
     options: SearchOptions,
     number: i64,
@@ -48,7 +48,7 @@ pub(crate) enum SavePlace {
     /// The file is whole on the disk, without its name.
     Written,
     /// The gallery knows its moment.
-    Kept,
+    Recorded,
     /// It has its name.
     Named,
 }
@@ -77,23 +77,23 @@ impl Keeper {
     }
 
     /// The index of a space, up to date with everything that was committed before the call.
-    pub(crate) fn current(&self, row: &SpaceRow, change: u64) -> Result<Arc<Kept>> {
-        let kept = self.kept(row);
-        if kept.read().applied < change {
+    pub(crate) fn current(&self, row: &SpaceRow, change: u64) -> Result<Arc<SharedIndex>> {
+        let shared = self.shared(row);
+        if shared.read().applied < change {
             // At a search that has something to catch up with, as the first one of a space has, and not at every one.
             if lock(&self.spaces).len() > 1 {
                 self.forget_dropped()?;
             }
-            kept.catch_up()?;
-            kept.tend();
+            shared.catch_up()?;
+            shared.tend();
         }
-        Ok(kept)
+        Ok(shared)
     }
 
     pub(crate) fn health(&self, space: &str) -> Result<IndexHealth> {
-        let (_, kept) = self.named(space)?;
-        let index = kept.read();
-        let notes = lock(&kept.notes);
+        let (_, shared) = self.named(space)?;
+        let index = shared.read();
+        let notes = lock(&shared.notes);
         let graph = index.graph.as_deref();
         let care = graph.map(|graph| graph.care.clone()).unwrap_or_default();
         Ok(IndexHealth {
@@ -123,9 +123,9 @@ impl Keeper {
         if count <= self.options.exact_max {
             return Ok(true);
         }
-        let kept = lock(&self.spaces).get(&row.number).cloned();
-        let in_memory = kept.and_then(|kept| {
-            let index = kept.read();
+        let shared = lock(&self.spaces).get(&row.number).cloned();
+        let in_memory = shared.and_then(|shared| {
+            let index = shared.read();
             index.graph.as_deref().map(|graph| (index.applied, graph.len(), index.waiting()))
         });
         let path = side_file(self.database.path(), row.number);
@@ -150,58 +150,58 @@ impl Keeper {
 
     /// Makes the index of a space whole and durable, in this thread.
     pub(crate) fn prepare(&self, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
-        let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
-        let _work = lock(&kept.work);
-        kept.catch_up()?;
-        kept.settle(all_threads(), advance)?;
-        kept.save()
+        let shared = self.shared(&self.database.read(|transaction| spaces::find(transaction, space))?);
+        let _work = lock(&shared.work);
+        shared.catch_up()?;
+        shared.settle(all_threads(), advance)?;
+        shared.save()
     }
 
     /// Makes the index of a space from nothing but the truth, and durable. Searches go on with the old one meanwhile.
     pub(crate) fn rebuild(&self, space: &str) -> Result<()> {
-        let kept = self.kept(&self.database.read(|transaction| spaces::find(transaction, space))?);
-        let _work = lock(&kept.work);
-        kept.replace(all_threads(), "a caller asked for it", &|_, _| true)?;
-        kept.save()
+        let shared = self.shared(&self.database.read(|transaction| spaces::find(transaction, space))?);
+        let _work = lock(&shared.work);
+        shared.replace(all_threads(), "a caller asked for it", &|_, _| true)?;
+        shared.save()
     }
 
     /// Merges, looks after and saves every index that was used in this process.
     pub(crate) fn flush(&self) -> Result<()> {
-        let all: Vec<Arc<Kept>> = lock(&self.spaces).values().cloned().collect();
-        for kept in all {
+        let all: Vec<Arc<SharedIndex>> = lock(&self.spaces).values().cloned().collect();
+        for shared in all {
             let exists = self.database.read(|transaction| {
-                Ok(spaces::list(transaction)?.iter().any(|row| row.number == kept.number))
+                Ok(spaces::list(transaction)?.iter().any(|row| row.number == shared.number))
             })?;
             if !exists {
-                self.forget(kept.number);
+                self.forget(shared.number);
                 continue;
             }
-            let _work = lock(&kept.work);
-            kept.catch_up()?;
-            kept.settle(all_threads(), &|_, _| true)?;
-            kept.check_recall(all_threads())?;
-            kept.save()?;
+            let _work = lock(&shared.work);
+            shared.catch_up()?;
+            shared.settle(all_threads(), &|_, _| true)?;
+            shared.check_recall(all_threads())?;
+            shared.save()?;
         }
         Ok(())
     }
 
     /// Waits for the background.
     pub(crate) fn wait(&self) {
-        let all: Vec<Arc<Kept>> = lock(&self.spaces).values().cloned().collect();
-        for kept in all {
-            kept.join();
+        let all: Vec<Arc<SharedIndex>> = lock(&self.spaces).values().cloned().collect();
+        for shared in all {
+            shared.join();
         }
     }
 
     /// Takes away what belongs to spaces that another process has dropped: a graph is most of a process's memory.
     fn forget_dropped(&self) -> Result<()> {
-        // Read first: an item that is kept was in the gallery then, and one that is not in it afterwards never comes back, since numbers are
-        // not used again.
-        let kept: Vec<i64> = lock(&self.spaces).keys().copied().collect();
+        // Read first: each of these spaces was in the gallery then, and one that is not in it afterwards never comes back, since numbers
+        // are not used again.
+        let known: Vec<i64> = lock(&self.spaces).keys().copied().collect();
         let there: BTreeSet<i64> = self
             .database
             .read(|transaction| Ok(spaces::list(transaction)?.into_iter().map(|row| row.number).collect()))?;
-        for number in kept.into_iter().filter(|number| !there.contains(number)) {
+        for number in known.into_iter().filter(|number| !there.contains(number)) {
             self.forget(number);
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Keeper {
         *lock(&self.named(space).unwrap().1.dies) = place;
     }
 
-    /// The numbers of the spaces that something is kept of.
+    /// The numbers of the spaces that have an index in memory.
     #[cfg(test)]
     pub(crate) fn numbers(&self) -> Vec<i64> {
         lock(&self.spaces).keys().copied().collect()
@@ -221,29 +221,29 @@ impl Keeper {
 
     /// Takes away what belongs to a space that was dropped.
     pub(crate) fn forget(&self, number: i64) {
-        let kept = lock(&self.spaces).remove(&number);
-        if let Some(kept) = kept {
-            kept.stop.store(true, Ordering::Relaxed);
-            kept.join();
+        let shared = lock(&self.spaces).remove(&number);
+        if let Some(shared) = shared {
+            shared.stop.store(true, Ordering::Relaxed);
+            shared.join();
         }
         // A file that stays behind is another space's never, since numbers are not used again; it only takes room.
         let _ = fs_err::remove_file(side_file(self.database.path(), number));
     }
 
     /// The space with a name, and its index as [`Keeper::current`] gives it.
-    pub(crate) fn named(&self, space: &str) -> Result<(SpaceRow, Arc<Kept>)> {
+    pub(crate) fn named(&self, space: &str) -> Result<(SpaceRow, Arc<SharedIndex>)> {
         let (row, change) = self.database.read(|transaction| {
             let row = spaces::find(transaction, space)?;
             let change = row.change(transaction)?;
             Ok((row, change))
         })?;
-        let kept = self.current(&row, change)?;
-        Ok((row, kept))
+        let shared = self.current(&row, change)?;
+        Ok((row, shared))
     }
 
-    fn kept(&self, row: &SpaceRow) -> Arc<Kept> {
+    fn shared(&self, row: &SpaceRow) -> Arc<SharedIndex> {
         let mut spaces = lock(&self.spaces);
-        let new = || Arc::new(Kept::new(Arc::clone(&self.database), self.options, row));
+        let new = || Arc::new(SharedIndex::new(Arc::clone(&self.database), self.options, row));
         Arc::clone(spaces.entry(row.number).or_insert_with(new))
     }
 }
@@ -251,16 +251,16 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         let all = std::mem::take(&mut *lock(&self.spaces));
-        for kept in all.values() {
-            kept.stop.store(true, Ordering::Relaxed);
+        for shared in all.values() {
+            shared.stop.store(true, Ordering::Relaxed);
         }
-        for kept in all.values() {
-            kept.join();
+        for shared in all.values() {
+            shared.join();
         }
     }
 }
 
-impl Kept {
+impl SharedIndex {
     fn new(database: Arc<Database>, options: SearchOptions, row: &SpaceRow) -> Self {
         Self {
             database,
@@ -338,15 +338,15 @@ impl Kept {
         if !self.read().needs_work() || self.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        let kept = Arc::clone(self);
+        let shared = Arc::clone(self);
         let work = move || {
             {
-                let _work = lock(&kept.work);
+                let _work = lock(&shared.work);
                 // Searches are right without it, so a failure is noted, not raised.
-                let trouble = kept.look_after().err().map(|error| error.to_string());
-                lock(&kept.notes).trouble = trouble;
+                let trouble = shared.look_after().err().map(|error| error.to_string());
+                lock(&shared.notes).trouble = trouble;
             }
-            kept.busy.store(false, Ordering::Release);
+            shared.busy.store(false, Ordering::Release);
         };
         let mut thread = lock(&self.thread);
         match std::thread::Builder::new().name("rehang-index".into()).spawn(work) {
@@ -441,7 +441,7 @@ impl Kept {
         }
         *index = new;
         drop(index);
-        // Another graph, also where it is whole up to the same change as the one before.
+        // The side file holds the graph before this one. The next save writes this one, also where both hold the same changes.
         lock(&self.notes).saved = None;
         drop(feed);
         Ok(())
@@ -484,7 +484,7 @@ impl Kept {
                 // Another process saved meanwhile; its file is as good.
                 return Ok(());
             }
-            self.reach(SavePlace::Kept)?;
+            self.reach(SavePlace::Recorded)?;
             // One process at a time: where another has kept a later moment, this file would be the one before the one before.
             let is_last = |transaction: &Transaction<'_>| -> Step<bool> {
                 let last = spaces::index_identity(transaction, self.number)? == *identity;

@@ -5,9 +5,9 @@
 
 mod claims;
 mod connection;
-mod courtesy;
 mod doctor;
 mod exact;
+mod fairness;
 mod graph;
 mod index;
 mod items;

@@ -33,16 +33,16 @@ pub(crate) fn search(
     if k == 0 || queries.rows() == 0 {
         return Ok(vec![Vec::new(); queries.rows()]);
     }
-    let kept = keeper.current(&row, change)?;
+    let shared = keeper.current(&row, change)?;
     if !filter.provenances.is_empty() {
-        let few = few(k, kept.read().len());
+        let few = few(k, shared.read().len());
         let found = database.read(|transaction| search_few(transaction, &row, queries, k, filter, few))?;
         if let Some(found) = found {
             return Ok(found);
         }
     }
     let nearest = |query: &[f32], k: usize| {
-        let index = kept.read();
+        let index = shared.read();
         Ok((index.nearest(query, k)?, index.len()))
     };
     let one = |at: usize| search_one(database, &row, queries.row(at), k, filter, &nearest);
@@ -59,12 +59,12 @@ pub(crate) fn recall(
     samples: usize,
     k: usize,
 ) -> Result<f64> {
-    let (row, kept) = keeper.named(space)?;
-    if kept.read().graph.is_none() {
+    let (row, shared) = keeper.named(space)?;
+    if shared.read().graph.is_none() {
         return Ok(1.0);
     }
     let queries = index::sample(database, &row, samples)?;
-    index::recall(database, &row, &queries, k, &|query, k| kept.read().nearest(query, k))
+    index::recall(database, &row, &queries, k, &|query, k| shared.read().nearest(query, k))
 }
 
 /// Vectors that are compared one by one rather than looked for with the index, in a search for `k` of `vectors`.

@@ -50,7 +50,7 @@ struct State {
 #[derive(Debug)]
 struct SpaceState {
     record: SpaceRecord,
-    vectors: BTreeMap<ItemKey, Held>,
+    vectors: BTreeMap<ItemKey, StoredVector>,
     failures: BTreeMap<ItemKey, (Revision, String)>,
     /// Who holds an item, and until when.
     leases: BTreeMap<ItemKey, Lease>,
@@ -66,7 +66,7 @@ struct Lease {
 
 /// A vector and the count of its last write.
 #[derive(Debug)]
-struct Held {
+struct StoredVector {
     vector: VectorRecord,
     change: u64,
 }
@@ -621,7 +621,7 @@ impl State {
                     squared_error: None,
                     vector: new.vector.clone(),
                 };
-                space.vectors.insert(key, Held { vector, change: revision });
+                space.vectors.insert(key, StoredVector { vector, change: revision });
             }
         }
         revision
@@ -650,7 +650,7 @@ impl SpaceState {
     }
 
     fn record_of(&self, item: &Item, vectors_of: Option<&Self>) -> Record {
-        let without = |held: &Held| VectorRecord { vector: Vec::new(), ..held.vector.clone() };
+        let without = |held: &StoredVector| VectorRecord { vector: Vec::new(), ..held.vector.clone() };
         Record {
             item: item.clone(),
             state: self.vectors.get(&item.key).map(without),
@@ -676,7 +676,7 @@ impl SpaceState {
             squared_error: write.squared_error,
             vector: write.vector.clone(),
         };
-        self.vectors.insert(write.key, Held { vector, change });
+        self.vectors.insert(write.key, StoredVector { vector, change });
         if write.provenance == Provenance::Native {
             self.failures.remove(&write.key);
             self.leases.remove(&write.key);

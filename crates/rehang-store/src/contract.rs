@@ -729,8 +729,9 @@ pub trait Ledger: Send + Sync {
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
     /// depends on it. Leases are by the ledger's own clock.
     ///
-    /// *Database*: `SELECT … FOR UPDATE SKIP LOCKED LIMIT n` of the queue's index, and the leases written in the same
-    /// transaction; the clock is the server's `now()`.
+    /// *Database*: claims of one space take turns at a lock (an advisory one, in PostgreSQL), each reads the queue's index, and the
+    /// leases are written in the same transaction; the clock is the server's `now()`. `FOR UPDATE SKIP LOCKED` is not enough: a worker
+    /// that read before another one's lease was committed may lock the row after it, and take the item too.
     fn claim(
         &self,
         space: &str,

@@ -168,7 +168,7 @@ fn a_save_that_dies_leaves_an_index_that_is_loaded() {
     let store = filled(&path, 1000);
     store.prepare("m", &|_, _| true).unwrap();
     let mut newest = 5000;
-    for place in [SavePlace::Written, SavePlace::Kept, SavePlace::Named] {
+    for place in [SavePlace::Written, SavePlace::Recorded, SavePlace::Named] {
         // Twice in a row, and once more after a save that came to its end.
         for ends in [false, false, true] {
             let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);

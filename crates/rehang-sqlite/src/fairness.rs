@@ -1,4 +1,4 @@
-//! Leaving room for writers in other processes while thousands of vectors are written.
+//! A fair share of the lock for writers in other processes, while this one writes thousands of vectors.
 //!
 //! SQLite lets one connection write at a time. Those of one process take turns at a lock of ours; another process waits by looking
 //! again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50 and then every 100 ms). Where large
@@ -28,7 +28,7 @@ const EXPECTED: Duration = Duration::from_mins(1);
 
 /// Whether other processes write, as seen from the connection that writes thousands of vectors.
 #[derive(Debug, Default)]
-pub(crate) struct Courtesy {
+pub(crate) struct Fairness {
     /// SQLite's number of the last commit of any other connection, `None` where it says nothing.
     seen: Option<i64>,
     /// Whether another connection of this process has written since the last look: its commits look like those of others.
@@ -40,7 +40,7 @@ pub(crate) struct Courtesy {
     shared: Option<Instant>,
 }
 
-impl Courtesy {
+impl Fairness {
     /// How long the lock has yet to stay free before the next transaction.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         let (ended, took) = self.last?;
@@ -99,50 +99,50 @@ mod tests {
         let insert = |connection: &Connection| {
             connection.execute("INSERT INTO number VALUES (1)", []).unwrap();
         };
-        let mut courtesy = Courtesy::default();
+        let mut fairness = Fairness::default();
         let start = rehang_store::clock::now();
         let ms = Duration::from_millis;
         // One transaction at a time that takes as long, and what is left of the rest a while later.
-        let rest = |courtesy: &mut Courtesy, at: u64, took: u64, later: u64| {
+        let rest = |fairness: &mut Fairness, at: u64, took: u64, later: u64| {
             let now = start + Duration::from_secs(at);
-            courtesy.look(&bulk, now).unwrap();
+            fairness.look(&bulk, now).unwrap();
             insert(&bulk);
-            courtesy.ended(now + ms(took), ms(took));
-            courtesy.rest(now + ms(took + later))
+            fairness.ended(now + ms(took), ms(took));
+            fairness.rest(now + ms(took + later))
         };
         // At first no other process was seen, so one that waits has one turn.
-        assert_eq!(rest(&mut courtesy, 0, 80, 0), Some(REST_MIN));
+        assert_eq!(rest(&mut fairness, 0, 80, 0), Some(REST_MIN));
         // Alone: neither its own commits nor those of the same process count.
-        assert_eq!(rest(&mut courtesy, 1, 80, 0), None);
-        assert_eq!(rest(&mut courtesy, 2, 80, 0), None);
+        assert_eq!(rest(&mut fairness, 1, 80, 0), None);
+        assert_eq!(rest(&mut fairness, 2, 80, 0), None);
         insert(&own);
-        courtesy.own_writes();
-        assert_eq!(rest(&mut courtesy, 3, 80, 0), None);
-        assert_eq!(rest(&mut courtesy, 4, 80, 0), None);
+        fairness.own_writes();
+        assert_eq!(rest(&mut fairness, 3, 80, 0), None);
+        assert_eq!(rest(&mut fairness, 4, 80, 0), None);
         // Another process writes: room after long transactions, for a minute.
         insert(&other);
-        assert_eq!(rest(&mut courtesy, 5, 80, 0), Some(ms(40)));
-        assert_eq!(rest(&mut courtesy, 6, 80, 30), Some(ms(10)));
-        assert_eq!(rest(&mut courtesy, 7, 80, 50), None, "it was free for long enough meanwhile");
-        assert_eq!(rest(&mut courtesy, 8, 1, 0), None);
-        assert_eq!(rest(&mut courtesy, 9, 5, 0), Some(REST_MIN));
-        assert_eq!(rest(&mut courtesy, 10, 9000, 0), Some(REST_MAX));
-        assert_eq!(rest(&mut courtesy, 66, 80, 0), None);
+        assert_eq!(rest(&mut fairness, 5, 80, 0), Some(ms(40)));
+        assert_eq!(rest(&mut fairness, 6, 80, 30), Some(ms(10)));
+        assert_eq!(rest(&mut fairness, 7, 80, 50), None, "it was free for long enough meanwhile");
+        assert_eq!(rest(&mut fairness, 8, 1, 0), None);
+        assert_eq!(rest(&mut fairness, 9, 5, 0), Some(REST_MIN));
+        assert_eq!(rest(&mut fairness, 10, 9000, 0), Some(REST_MAX));
+        assert_eq!(rest(&mut fairness, 66, 80, 0), None);
     }
 
     #[test]
     fn a_process_that_was_never_seen_gets_a_turn_too() {
         let connection = Connection::open_in_memory().unwrap();
-        let mut courtesy = Courtesy::default();
+        let mut fairness = Fairness::default();
         let mut now = rehang_store::clock::now();
         let (mut worked, mut rests) = (Duration::ZERO, Vec::new());
         for _ in 0..200 {
-            courtesy.look(&connection, now).unwrap();
+            fairness.look(&connection, now).unwrap();
             let took = Duration::from_millis(25);
             now += took;
             worked += took;
-            courtesy.ended(now, took);
-            if let Some(rest) = courtesy.rest(now) {
+            fairness.ended(now, took);
+            if let Some(rest) = fairness.rest(now) {
                 now += rest;
                 rests.push((worked, rest));
             }
