@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
-    Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite,
+    WriteOutcome,
 };
 
 /// Items of one transaction of the import.
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 })
                 .collect();
             let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
-            assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
+            assert!(outcomes.iter().all(|&outcome| outcome == WriteOutcome::Written));
         }
     })?;
     print_size("gallery file, two spaces", &path);

@@ -15,8 +15,8 @@ use rayon::prelude::*;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
-    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Scan, Select,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Scan, Select,
+    VectorWrite, WriteOutcome,
 };
 use usearch::{Index as Graph, IndexOptions, MetricKind, ScalarKind};
 
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let writes: Vec<VectorWrite> =
                     (start..end).map(|at| write(at, Provenance::Adapted)).collect();
                 let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
-                assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
+                assert!(outcomes.iter().all(|&outcome| outcome == WriteOutcome::Written));
             }
             Ok(())
         })?;
@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .map(|record| write(record.item.key.bits() as usize - 1, Provenance::Native))
                 .collect();
             let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes)?;
-            assert!(outcomes.iter().all(|&outcome| outcome == Outcome::Written));
+            assert!(outcomes.iter().all(|&outcome| outcome == WriteOutcome::Written));
         }
         Ok(())
     })?;

@@ -1,6 +1,6 @@
 //! The order of the queue of a backfill, and what samples are drawn from.
 
-use rehang_store::{Among, First, ItemKey};
+use rehang_store::{Among, FirstKeys, ItemKey};
 use rusqlite::Connection;
 
 use crate::connection::Step;
@@ -55,7 +55,7 @@ pub(crate) fn first(
             ),
         ],
     };
-    let mut first = First::new(seed, size);
+    let mut first = FirstKeys::new(seed, size);
     for list in lists {
         let mut select = connection.prepare_cached(&list)?;
         let mut rows = select.query([])?;

@@ -1,7 +1,7 @@
 //! Numbers, keys, vectors and places in the queue as columns hold them.
 
 use rehang::{Error, Provenance};
-use rehang_store::{Band, ItemKey, Priority};
+use rehang_store::{ItemKey, Priority, QueueBand};
 use rusqlite::Row;
 
 use crate::connection::Step;
@@ -58,7 +58,7 @@ pub(crate) fn place(priority: Option<Priority>) -> (i64, Option<f64>) {
 /// A place in the queue from the columns `band` and `score`.
 pub(crate) fn priority(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Priority>> {
     let (band, score): (i64, Option<f64>) = (row.get(column)?, row.get(column + 1)?);
-    let band = usize::try_from(band).ok().and_then(|band| Band::ALL.get(band)).copied();
+    let band = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied();
     let Some(band) = band else { return Err(rusqlite::Error::IntegralValueOutOfRange(column, 0)) };
     Ok(score.map(|score| Priority { band, score }))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
+    Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -38,7 +38,7 @@ pub(crate) fn write(
     space: &str,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<WriteOutcome>> {
     // What the vectors are checked against cannot change while the name stays; the transaction looks the name up again.
     let row = database.read(|transaction| spaces::find(transaction, space))?;
     for write in writes {
@@ -120,12 +120,12 @@ pub(crate) fn write(
                     }
                     unclaim.execute([row_of(write.key)])?;
                 }
-                Outcome::Written
+                WriteOutcome::Written
             } else {
                 match revision.query_row([row_of(write.key)], |row| row.get::<_, u64>(0)).optional()? {
-                    None => Outcome::Deleted,
-                    Some(there) if there != write.revision => Outcome::Changed,
-                    Some(_) => Outcome::AlreadyThere,
+                    None => WriteOutcome::Deleted,
+                    Some(there) if there != write.revision => WriteOutcome::Changed,
+                    Some(_) => WriteOutcome::AlreadyThere,
                 }
             });
         }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rehang::{Distance, ErrorKind, Provenance, Result, Space};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Examined, Index, ItemWrite, Ledger, NewVector, Outcome, Scan, Select, VectorWrite};
+use rehang_store::{Examined, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome};
 use rusqlite::Connection;
 
 #[test]
@@ -177,7 +177,7 @@ fn a_child_that_writes_until_it_is_killed() {
             .iter()
             .map(|item| VectorWrite::native(item.as_ref().unwrap(), vec![at as f32, 1.0]))
             .collect();
-        assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![Outcome::Written; 5]);
+        assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![WriteOutcome::Written; 5]);
         println!("native {at}");
         if at % 3 == 0 {
             assert_eq!(store.delete(&[&format!("{at}-0")]).unwrap(), 1);

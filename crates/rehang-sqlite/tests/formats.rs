@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rehang::Provenance;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Band, Epoch, Examined, Ledger, ManualLeaseClock, Priority, Queue, Scan, Select};
+use rehang_store::{Epoch, Examined, Ledger, ManualLeaseClock, Priority, Queue, QueueBand, Scan, Select};
 use rusqlite::Connection;
 
 /// A merged upgrade half-way: 60 items in all, a few native, one changed and one added plainly and not caught up with, one without
@@ -45,9 +45,9 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     let place =
         |at: usize| (queue[at].item.id.as_str(), queue[at].state.as_ref().and_then(|state| state.priority));
     assert_eq!(place(0), ("item-0007", None), "it lacks a vector");
-    assert_eq!(place(1), ("item-0008", Some(Priority::new(Band::NewOrChanged, 0.0))));
-    assert_eq!(place(2), ("item-0006", Some(Priority::new(Band::Sample, 194.0))));
-    assert_eq!(place(24), ("item-0036", Some(Priority::new(Band::Covering, 2.0))));
+    assert_eq!(place(1), ("item-0008", Some(Priority::new(QueueBand::NewOrChanged, 0.0))));
+    assert_eq!(place(2), ("item-0006", Some(Priority::new(QueueBand::Sample, 194.0))));
+    assert_eq!(place(24), ("item-0036", Some(Priority::new(QueueBand::Covering, 2.0))));
     assert_eq!(place(26), ("item-0048", Some(Priority::ordinary(1.197_808_504_104_614_3))));
     let adapted = queue.iter().filter_map(|record| record.state.as_ref()?.priority);
     assert!(adapted.is_sorted_by(|a, b| a >= b), "the order stays");

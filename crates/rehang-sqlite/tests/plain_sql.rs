@@ -3,8 +3,8 @@
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
-    Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Outcome, Priority, Scan, Select, VectorRecord,
-    VectorWrite,
+    Epoch, Examined, Filter, Index, Item, ItemWrite, Ledger, Priority, Scan, Select, VectorRecord,
+    VectorWrite, WriteOutcome,
 };
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -60,7 +60,7 @@ impl Gallery {
         let write = VectorWrite::adapted(&item, vec![0.0, 1.0], 1.0, Priority::ordinary(1.0));
         assert_eq!(
             self.store.write_vectors("new", Some(Epoch::FIRST), &[write]).unwrap(),
-            [Outcome::Written]
+            [WriteOutcome::Written]
         );
     }
 
@@ -314,7 +314,7 @@ fn an_applications_own_triggers_fire_for_every_write() {
     gallery.adapted("b");
     let item = gallery.store.get(&["b"]).unwrap().remove(0).unwrap();
     let write = VectorWrite::native(&item, vec![0.0, 2.0]);
-    assert_eq!(gallery.store.write_vectors("new", None, &[write]).unwrap(), [Outcome::Written]);
+    assert_eq!(gallery.store.write_vectors("new", None, &[write]).unwrap(), [WriteOutcome::Written]);
     assert_eq!(seen(), ["came b", "native"]);
     assert_eq!(gallery.store.check().unwrap(), vec![]);
     // Gone again, the fast way is taken, which needs none.
@@ -343,7 +343,7 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     // The item's first vector, and another one in its place.
     for _ in 0..2 {
         let adapted = VectorWrite::adapted(&items[0], vec![0.0, 1.0], 1.0, Priority::ordinary(1.0));
-        assert_eq!(write(adapted), [Outcome::Written]);
+        assert_eq!(write(adapted), [WriteOutcome::Written]);
         assert_eq!((listed(), gallery.store.check().unwrap()), (2, vec![]));
     }
     let plainly = "INSERT INTO vector_2 (item, provenance, value)
@@ -351,6 +351,6 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     gallery.run(plainly).unwrap();
     assert_eq!(listed(), 2);
     assert!(gallery.store.scan(&Scan::new("new", Select::WorstFirst, 9)).unwrap().is_empty());
-    assert_eq!(write(VectorWrite::native(&items[0], vec![0.0, 1.0])), [Outcome::Written]);
+    assert_eq!(write(VectorWrite::native(&items[0], vec![0.0, 1.0])), [WriteOutcome::Written]);
     assert_eq!((listed(), gallery.store.check().unwrap()), (1, vec![]));
 }

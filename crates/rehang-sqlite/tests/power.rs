@@ -15,8 +15,8 @@ use rand_chacha::ChaCha8Rng;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{
-    Band, Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority,
-    Queue, Record, Revision, Scan, Select, VectorWrite, find_space,
+    Examined, Filter, Index, Item, ItemKey, ItemWrite, Ledger, ManualLeaseClock, NewVector, Priority, Queue,
+    QueueBand, Record, Revision, Scan, Select, VectorWrite, find_space,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, params};
@@ -235,7 +235,7 @@ impl History {
                 return VectorWrite { squared_error, ..VectorWrite::native(item, vector) };
             }
             let (sigma2, score) = (random.random(), random.random());
-            VectorWrite::adapted(item, vector, sigma2, Priority::new(Band::Ordinary, score))
+            VectorWrite::adapted(item, vector, sigma2, Priority::new(QueueBand::Ordinary, score))
         };
         records.iter().map(|record| &record.item).map(write).collect()
     }

@@ -40,8 +40,8 @@ use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    ALONE_AFTER, Among, AtWork, Band, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
-    Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select, Store, VectorWrite,
+    ALONE_AFTER, Among, AtWork, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Priority,
+    Queue, QueueBand, Record, Revision, Sample, Scan, Select, Store, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
@@ -60,7 +60,7 @@ pub trait Bench {
 
 /// How much of the contracts a store keeps. Every promise belongs to one level; a store keeps those of its level and of all below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum ContractLevel {
     /// What one item, one space and one document promise, however many write. Of a call with many items, some may be written when it
     /// fails or another reader looks; an item is known by the application's own id, also when it was deleted and comes back.
     PerItem,
@@ -74,7 +74,7 @@ pub enum Level {
 ///
 /// Where a promise is not kept: the message says which one.
 pub fn suite<B: Bench>(bench: &B) {
-    suite_of(bench, Level::Transactional);
+    suite_of(bench, ContractLevel::Transactional);
 }
 
 /// Runs what the contracts promise up to a level.
@@ -82,7 +82,7 @@ pub fn suite<B: Bench>(bench: &B) {
 /// # Panics
 ///
 /// Where a promise is not kept: the message says which one.
-pub fn suite_of<B: Bench>(bench: &B, level: Level) {
+pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
     let kept = |of: Level| of <= level;
     for (at, (of, promise)) in PROMISES.into_iter().enumerate() {
         if kept(of) {
@@ -98,28 +98,28 @@ pub fn suite_of<B: Bench>(bench: &B, level: Level) {
 /// A promise about one handle.
 type One = fn(&dyn Store);
 
-const PROMISES: [(Level, One); 21] = [
-    (Level::PerItem, an_empty_gallery_answers),
-    (Level::PerItem, spaces_are_made_once_and_dropped),
-    (Level::PerItem, the_serving_space_is_switched_in_one_step),
-    (Level::PerItem, a_put_is_a_change_of_content),
-    (Level::PerItem, a_put_is_all_or_nothing),
-    (Level::PerItem, revisions_are_never_given_twice),
-    (Level::Transactional, keys_are_never_given_twice),
-    (Level::PerItem, conditional_writes_do_no_harm),
-    (Level::PerItem, vectors_are_checked_at_the_door),
-    (Level::PerItem, scans_select_and_page),
-    (Level::PerItem, the_worst_come_first),
-    (Level::PerItem, failures_are_set_aside),
-    (Level::PerItem, searches_are_exact_enough_fresh_and_filtered),
-    (Level::PerItem, errors_are_newest_first),
-    (Level::PerItem, documents_are_compared_and_set),
-    (Level::PerItem, two_workers_never_harm),
-    (Level::PerItem, questions_are_answered_without_a_walk),
-    (Level::PerItem, samples_are_uniform_and_stable),
-    (Level::PerItem, what_an_earlier_plan_writes_is_refused),
-    (Level::PerItem, natives_are_forgotten_where_they_can_be_made_again),
-    (Level::PerItem, an_id_is_one_line),
+const PROMISES: [(ContractLevel, One); 21] = [
+    (ContractLevel::PerItem, an_empty_gallery_answers),
+    (ContractLevel::PerItem, spaces_are_made_once_and_dropped),
+    (ContractLevel::PerItem, the_serving_space_is_switched_in_one_step),
+    (ContractLevel::PerItem, a_put_is_a_change_of_content),
+    (ContractLevel::PerItem, a_put_is_all_or_nothing),
+    (ContractLevel::PerItem, revisions_are_never_given_twice),
+    (ContractLevel::Transactional, keys_are_never_given_twice),
+    (ContractLevel::PerItem, conditional_writes_do_no_harm),
+    (ContractLevel::PerItem, vectors_are_checked_at_the_door),
+    (ContractLevel::PerItem, scans_select_and_page),
+    (ContractLevel::PerItem, the_worst_come_first),
+    (ContractLevel::PerItem, failures_are_set_aside),
+    (ContractLevel::PerItem, searches_are_exact_enough_fresh_and_filtered),
+    (ContractLevel::PerItem, errors_are_newest_first),
+    (ContractLevel::PerItem, documents_are_compared_and_set),
+    (ContractLevel::PerItem, two_workers_never_harm),
+    (ContractLevel::PerItem, questions_are_answered_without_a_walk),
+    (ContractLevel::PerItem, samples_are_uniform_and_stable),
+    (ContractLevel::PerItem, what_an_earlier_plan_writes_is_refused),
+    (ContractLevel::PerItem, natives_are_forgotten_where_they_can_be_made_again),
+    (ContractLevel::PerItem, an_id_is_one_line),
 ];
 
 /// Promises between two handles on one gallery, and how time passes.
@@ -242,7 +242,7 @@ fn a_put_is_a_change_of_content(store: &dyn Store) {
     assert_eq!(item.label.as_deref(), Some("cat"));
     assert_eq!(item.payload, json!({"rooms": 3, "tags": ["x", null]}), "a payload comes back as it was");
     let outcome = write_to(store, NEW, &[adapted(item.key, revision, [0.0, 1.0], 0.5, 1.0)]);
-    assert_eq!(outcome, Ok(vec![Outcome::Written]));
+    assert_eq!(outcome, Ok(vec![WriteOutcome::Written]));
     store.record_failures(NEW, &[(item.key, revision, "no".into())]).unwrap();
 
     let again = store.put(&[write("a", Some("b.jpg"), &[(OLD, [0.0, 1.0])])]).unwrap()[0];
@@ -313,17 +313,17 @@ fn keys_are_never_given_twice(store: &dyn Store) {
     store.delete(&["a"]).unwrap();
     put_one(store, "a", None);
     let outcome = write_to(store, NEW, &[native(a, revision, [1.0, 0.0])]);
-    assert_eq!(outcome, Ok(vec![Outcome::Deleted]), "another item of the same id is not the one before");
+    assert_eq!(outcome, Ok(vec![WriteOutcome::Deleted]), "another item of the same id is not the one before");
 }
 
 fn conditional_writes_do_no_harm(store: &dyn Store) {
     two_spaces(store);
     let (a, revision) = put_one(store, "a", Some("a"));
     let write_one = |write: VectorWrite| write_to(store, NEW, &[write]).unwrap()[0];
-    assert_eq!(write_one(native(NOBODY, 1, [1.0, 0.0])), Outcome::Deleted, "no such item");
-    assert_eq!(write_one(native(a, revision + 1000, [1.0, 0.0])), Outcome::Changed, "another revision");
+    assert_eq!(write_one(native(NOBODY, 1, [1.0, 0.0])), WriteOutcome::Deleted, "no such item");
+    assert_eq!(write_one(native(a, revision + 1000, [1.0, 0.0])), WriteOutcome::Changed, "another revision");
     assert_eq!(store.counts(NEW).unwrap().lacking, 1, "a write that is not applied writes nothing");
-    assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 0.25, 7.0)), Outcome::Written);
+    assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 0.25, 7.0)), WriteOutcome::Written);
     let there = |key: ItemKey| store.vectors(NEW, &[key]).unwrap().remove(0);
     let vector = there(a).expect("it was written");
     assert_eq!((vector.provenance, vector.revision), (Provenance::Adapted, revision));
@@ -333,12 +333,12 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
     );
     assert_eq!(
         write_one(adapted(a, revision, [0.0, 1.0], 0.5, 3.0)),
-        Outcome::Written,
+        WriteOutcome::Written,
         "adapted over adapted"
     );
     let mut better = native(a, revision, [0.6, 0.8]);
     better.squared_error = Some(0.75);
-    assert_eq!(write_one(better.clone()), Outcome::Written, "native over adapted");
+    assert_eq!(write_one(better.clone()), WriteOutcome::Written, "native over adapted");
     let vector = there(a).expect("it was written");
     assert_eq!(vector.vector, [0.6, 0.8]);
     assert_eq!(
@@ -346,14 +346,14 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
         (Provenance::Native, Some(0.5), Some(0.75)),
         "σ² is kept when a native vector takes the place"
     );
-    assert_eq!(write_one(better), Outcome::AlreadyThere, "a native vector is never replaced");
-    assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 1.0, 1.0)), Outcome::AlreadyThere);
+    assert_eq!(write_one(better), WriteOutcome::AlreadyThere, "a native vector is never replaced");
+    assert_eq!(write_one(adapted(a, revision, [1.0, 0.0], 1.0, 1.0)), WriteOutcome::AlreadyThere);
     assert_eq!(there(a).expect("still there").vector, [0.6, 0.8]);
     let old = write_to(store, OLD, &[native(a, revision, [1.0, 0.0])]);
-    assert_eq!(old, Ok(vec![Outcome::AlreadyThere]), "an old vector is never replaced");
+    assert_eq!(old, Ok(vec![WriteOutcome::AlreadyThere]), "an old vector is never replaced");
 
     let now = store.put(&[write("a", Some("new"), &[])]).unwrap()[0];
-    assert_eq!(write_one(native(a, revision, [1.0, 0.0])), Outcome::Changed, "the content has changed");
+    assert_eq!(write_one(native(a, revision, [1.0, 0.0])), WriteOutcome::Changed, "the content has changed");
     assert_eq!(there(a), None);
     let batch = [
         adapted(a, now, [1.0, 0.0], 0.5, 1.0),
@@ -361,15 +361,20 @@ fn conditional_writes_do_no_harm(store: &dyn Store) {
         native(a, now, [0.0, 1.0]),
         native(a, now, [1.0, 0.0]),
     ];
-    let outcomes = [Outcome::Written, Outcome::Deleted, Outcome::Written, Outcome::AlreadyThere];
+    let outcomes =
+        [WriteOutcome::Written, WriteOutcome::Deleted, WriteOutcome::Written, WriteOutcome::AlreadyThere];
     assert_eq!(write_to(store, NEW, &batch).unwrap(), outcomes, "each of a batch has an outcome of its own");
     store.delete(&["a"]).unwrap();
-    assert_eq!(write_one(native(a, now, [1.0, 0.0])), Outcome::Deleted, "a deleted item never comes back");
+    assert_eq!(
+        write_one(native(a, now, [1.0, 0.0])),
+        WriteOutcome::Deleted,
+        "a deleted item never comes back"
+    );
     assert_eq!(store.get(&["a"]), Ok(vec![None]));
     put_one(store, "a", None);
     let outcome = write_one(native(a, now, [1.0, 0.0]));
     assert!(
-        matches!(outcome, Outcome::Deleted | Outcome::Changed),
+        matches!(outcome, WriteOutcome::Deleted | WriteOutcome::Changed),
         "nor as another item of the same id: {outcome:?}"
     );
 }
@@ -440,7 +445,7 @@ fn scans_select_and_page(store: &dyn Store) {
     for (&(key, revision), sigma2) in given.iter().zip(sigma) {
         let mut write = adapted(key, revision, [1.0, 0.0], 0.0, 0.0);
         write.sigma2 = sigma2;
-        assert_eq!(write_to(store, NEW, &[write]), Ok(vec![Outcome::Written]));
+        assert_eq!(write_to(store, NEW, &[write]), Ok(vec![WriteOutcome::Written]));
     }
     write_to(store, NEW, &[native(given[4].0, given[4].1, [0.0, 1.0])]).unwrap();
     let ids = |scan: Scan| -> Vec<String> { store.scan(&scan).unwrap().iter().map(name).collect() };
@@ -522,7 +527,7 @@ fn the_worst_come_first(store: &dyn Store) {
         adapted(e, e1, [1.0, 0.0], 1.0, -7.0),
         adapted(lost, lost1, [1.0, 0.0], 1.0, 9.0),
     ];
-    assert_eq!(write_to(store, NEW, &writes), Ok(vec![Outcome::Written; 6]));
+    assert_eq!(write_to(store, NEW, &writes), Ok(vec![WriteOutcome::Written; 6]));
     let ids = |scan: Scan| -> Vec<String> {
         store.scan(&scan).unwrap().into_iter().map(|record| record.item.id).collect()
     };
@@ -547,7 +552,7 @@ fn the_worst_come_first(store: &dyn Store) {
     let changed = prioritise(store, &[(a, a1, place(-1.0)), (d, d1, place(8.5)), others[0], others[1]]);
     assert_eq!(changed, Ok(2), "only adapted vectors of the revision that was read");
     assert_eq!(worst(9)[2..], ["d", "b", "c", "a", "e"]);
-    let banded = [(e, Band::Covering), (a, Band::NewOrChanged), (b, Band::Sample)];
+    let banded = [(e, QueueBand::Covering), (a, QueueBand::NewOrChanged), (b, QueueBand::Sample)];
     let revisions = [e1, a1, b1];
     for ((key, band), revision) in banded.into_iter().zip(revisions) {
         let place = Priority::new(band, -1e6);
@@ -637,7 +642,7 @@ fn failures_are_set_aside(store: &dyn Store) {
     assert_eq!(lacking.len(), 2, "but is still lacking");
     // As where the upgrade is planned anew: one vector is the item's first, the other one takes another's place.
     let again = [adapted(a, a1, [0.0, 1.0], 1.0, 2.0), adapted(b, b1, [0.0, 1.0], 1.0, 2.0)];
-    assert_eq!(write_to(store, NEW, &again), Ok(vec![Outcome::Written; 2]));
+    assert_eq!(write_to(store, NEW, &again), Ok(vec![WriteOutcome::Written; 2]));
     assert_eq!(listed(None, 9), [of_a, of_b], "an adapted vector clears no failure");
     assert_eq!(worst(), ["c"], "and brings nothing back into the queue");
     write_to(store, NEW, &[native(b, b1, [1.0, 0.0])]).unwrap();
@@ -787,7 +792,7 @@ fn two_workers_never_harm(store: &dyn Store) {
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
     let keys: Vec<ItemKey> =
         store.get(&names).unwrap().into_iter().map(|item| item.expect("it was put").key).collect();
-    let worker = |value: f32| -> Vec<Outcome> {
+    let worker = |value: f32| -> Vec<WriteOutcome> {
         let items = keys.iter().zip(&revisions);
         let writes: Vec<VectorWrite> =
             items.map(|(&key, &revision)| native(key, revision, [value, 0.0])).collect();
@@ -819,11 +824,12 @@ fn two_workers_never_harm(store: &dyn Store) {
     });
     let vectors = store.vectors(NEW, &keys).unwrap();
     for at in 0..60 {
-        let written = [left[at], right[at]].iter().filter(|&&outcome| outcome == Outcome::Written).count();
+        let written =
+            [left[at], right[at]].iter().filter(|&&outcome| outcome == WriteOutcome::Written).count();
         assert!(written <= 1, "item {at} was written by both workers");
         if at < 40 {
             assert_eq!(written, 1, "item {at} was written by one of them");
-            let value = if left[at] == Outcome::Written { 1.0 } else { 2.0 };
+            let value = if left[at] == WriteOutcome::Written { 1.0 } else { 2.0 };
             assert_eq!(
                 vectors[at].as_ref().expect("it is there").vector,
                 [value, 0.0],
@@ -957,7 +963,7 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
         put.vectors.push(NewVector {
             provenance: Provenance::Adapted,
             sigma2: Some(0.5),
-            priority: Some(Priority::new(Band::NewOrChanged, 0.0)),
+            priority: Some(Priority::new(QueueBand::NewOrChanged, 0.0)),
             epoch: Some(epoch),
             ..new_vector(NEW, [0.0, 1.0])
         });
@@ -965,7 +971,7 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
     };
     refused(put(first).err());
     assert_eq!(store.get(&["b"]), Ok(vec![None]), "nor anything beside it");
-    assert_eq!(store.write_vectors(NEW, Some(now), &[late]), Ok(vec![Outcome::Written]));
+    assert_eq!(store.write_vectors(NEW, Some(now), &[late]), Ok(vec![WriteOutcome::Written]));
     let place = [(a, a1, Priority::ordinary(9.0))];
     let error = store.set_priorities(NEW, first, &place).expect_err("nor another place");
     assert!(error.is_superseded(), "{error}");
@@ -975,7 +981,7 @@ fn what_an_earlier_plan_writes_is_refused(store: &dyn Store) {
     assert_eq!((vector.provenance, vector.sigma2), (Provenance::Adapted, Some(0.5)));
     let item = store.get(&["a"]).unwrap().remove(0).expect("it is there");
     let outcome = store.write_vectors(NEW, None, &[native(a, item.revision, [1.0, 0.0])]);
-    assert_eq!(outcome, Ok(vec![Outcome::Written]), "what the model itself says needs no plan");
+    assert_eq!(outcome, Ok(vec![WriteOutcome::Written]), "what the model itself says needs no plan");
 }
 
 fn what_one_handle_writes_the_other_sees(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
@@ -1074,7 +1080,7 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     assert_eq!(held(), 3, "a write of the application ends it");
     assert_eq!(claim(other, "right"), BTreeSet::from(["c".to_owned()]), "the new content is anybody's");
     let stale = write_to(one, NEW, &[native(c, c1, [1.0, 0.0])]);
-    assert_eq!(stale, Ok(vec![Outcome::Changed]), "the old content is nobody's");
+    assert_eq!(stale, Ok(vec![WriteOutcome::Changed]), "the old content is nobody's");
     assert_eq!(held(), 4);
     one.delete(&["f"]).unwrap();
     assert_eq!(held(), 3, "a deletion ends it");
@@ -1084,7 +1090,7 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     pass(LEASE);
     let (e, e1) = items[4];
     let writes = [native(d, d1, [1.0, 0.0]), native(e, e1, [1.0, 0.0])];
-    assert_eq!(write_to(other, NEW, &writes), Ok(vec![Outcome::Written; 2]));
+    assert_eq!(write_to(other, NEW, &writes), Ok(vec![WriteOutcome::Written; 2]));
     one.clear_failures(NEW).unwrap();
     assert_eq!(claim(one, "left"), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
 }
@@ -1200,7 +1206,7 @@ fn epoch_of(store: &dyn Store, space: &str) -> Epoch {
 }
 
 /// Writes in the epoch of now.
-fn write_to(store: &dyn Store, space: &str, writes: &[VectorWrite]) -> Result<Vec<Outcome>> {
+fn write_to(store: &dyn Store, space: &str, writes: &[VectorWrite]) -> Result<Vec<WriteOutcome>> {
     store.write_vectors(space, Some(epoch_of(store, space)), writes)
 }
 

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_store::{
-    Among, Band, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, Record, Revision, Sample,
-    Scan, Select, Store, VectorWrite,
+    Among, Epoch, Filter, ItemKey, ItemWrite, NewVector, Priority, Queue, QueueBand, Record, Revision,
+    Sample, Scan, Select, Store, VectorWrite,
 };
 use serde_json::json;
 
@@ -60,7 +60,7 @@ pub enum Call {
         space: usize,
         /// The item.
         id: usize,
-        /// A number of [`Band::ALL`].
+        /// A number of [`QueueBand::ALL`].
         band: usize,
         /// The place in the band.
         score: i8,
@@ -145,7 +145,7 @@ pub fn call(has_samples: bool) -> impl Strategy<Value = Call> {
         8 => (space.clone(), ids.clone(), any::<bool>(), late(), late(), value, prop::option::of(0_u8..4)).prop_map(
             |(space, ids, native, stale, late, value, sigma2)| Call::Write { space, ids, native, stale, late, value, sigma2 }
         ),
-        2 => (space.clone(), id.clone(), 0..Band::ALL.len(), -3_i8..4, late())
+        2 => (space.clone(), id.clone(), 0..QueueBand::ALL.len(), -3_i8..4, late())
             .prop_map(|(space, id, band, score, late)| Call::Priority { space, id, band, score, late }),
         1 => (space.clone(), 0_usize..4, late()).prop_map(|(space, limit, late)| Call::ForgetNatives { space, limit, late }),
         1 => (space.clone(), late()).prop_map(|(space, late)| Call::Advance { space, late }),
@@ -249,7 +249,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
                     provenance: if *native { Provenance::Native } else { Provenance::Adapted },
                     sigma2: sigma2.map(f32::from),
                     priority: sigma2
-                        .map(|sigma2| Priority::new(Band::ALL[usize::from(sigma2)], score(sigma2))),
+                        .map(|sigma2| Priority::new(QueueBand::ALL[usize::from(sigma2)], score(sigma2))),
                     squared_error: native.then(|| f32::from(*value).abs()),
                     vector: vector(*value, id),
                 }
@@ -259,7 +259,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
         }
         Call::Priority { space, id, band, score, late } => {
             let (key, revision) = known(*id, false);
-            let places = [(key, revision, Priority::new(Band::ALL[*band], f64::from(*score)))];
+            let places = [(key, revision, Priority::new(QueueBand::ALL[*band], f64::from(*score)))];
             format!("{:?}", store.set_priorities(SPACES[*space], epoch(*space, *late), &places))
         }
         Call::ForgetNatives { space, limit, late } => {

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 use rehang::{Matrix, Provenance, Result, Space};
 use rehang_store::check::{self, another_serves, no_such_space, same_space, serving_space_stays};
 use rehang_store::{
-    Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, First, Found, Index, Item,
-    ItemKey, ItemWrite, LeaseClock, Ledger, Outcome, Priority, Queue, Record, Revision, Sample, Scan, Select,
-    SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, exact, lease_end,
+    Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, FirstKeys, Found, Index, Item,
+    ItemKey, ItemWrite, LeaseClock, Ledger, Priority, Queue, Record, Revision, Sample, Scan, Select,
+    SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, WriteOutcome, exact, lease_end,
 };
 
 /// A gallery in memory. It is lost with the process; everything else of the contract it keeps to the letter.
@@ -202,7 +202,7 @@ impl Ledger for MemoryStore {
         space: &str,
         epoch: Option<Epoch>,
         writes: &[VectorWrite],
-    ) -> Result<Vec<Outcome>> {
+    ) -> Result<Vec<WriteOutcome>> {
         let mut state = self.state();
         let there = &state.space(space)?.record;
         for write in writes {
@@ -217,7 +217,7 @@ impl Ledger for MemoryStore {
             .iter()
             .map(|write| {
                 let outcome = space.write(items, write, *counter + 1);
-                *counter += u64::from(outcome == Outcome::Written);
+                *counter += u64::from(outcome == WriteOutcome::Written);
                 outcome
             })
             .collect())
@@ -551,7 +551,7 @@ impl State {
 
     /// The first keys of a shuffle, and how many items are in it.
     fn first(&self, space: &SpaceState, among: Among, seed: u64, size: usize) -> (Vec<ItemKey>, u64) {
-        let mut first = First::new(seed, size);
+        let mut first = FirstKeys::new(seed, size);
         for item in self.items.values() {
             let provenance = space.provenance(item.key);
             let is_among = match among {
@@ -659,14 +659,14 @@ impl SpaceState {
     }
 
     /// One conditional write that has been checked.
-    fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> Outcome {
-        let Some(item) = items.get(&write.key) else { return Outcome::Deleted };
+    fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> WriteOutcome {
+        let Some(item) = items.get(&write.key) else { return WriteOutcome::Deleted };
         if item.revision != write.revision {
-            return Outcome::Changed;
+            return WriteOutcome::Changed;
         }
         let there = self.vectors.get(&write.key).map(|held| &held.vector);
         if there.is_some_and(|there| there.provenance != Provenance::Adapted) {
-            return Outcome::AlreadyThere;
+            return WriteOutcome::AlreadyThere;
         }
         let vector = VectorRecord {
             provenance: write.provenance,
@@ -681,7 +681,7 @@ impl SpaceState {
             self.failures.remove(&write.key);
             self.leases.remove(&write.key);
         }
-        Outcome::Written
+        WriteOutcome::Written
     }
 }
 

@@ -93,7 +93,7 @@ impl fmt::Display for Epoch {
 /// The part of the queue that an adapted vector waits in: later ones of this list come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Band {
+pub enum QueueBand {
     /// Ranked by the order's own score.
     Ordinary,
     /// Chosen because together they cover the gallery.
@@ -104,7 +104,7 @@ pub enum Band {
     NewOrChanged,
 }
 
-impl Band {
+impl QueueBand {
     /// Every band, the last one of the queue first.
     pub const ALL: [Self; 4] = [Self::Ordinary, Self::Covering, Self::Sample, Self::NewOrChanged];
 }
@@ -113,20 +113,20 @@ impl Band {
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Priority {
     /// The part of the queue.
-    pub band: Band,
+    pub band: QueueBand,
     /// The place in it: larger is earlier. Not NaN.
     pub score: f64,
 }
 
 impl Priority {
     /// A place in a band.
-    pub const fn new(band: Band, score: f64) -> Self {
+    pub const fn new(band: QueueBand, score: f64) -> Self {
         Self { band, score }
     }
 
     /// A place in the ordinary part of the queue.
     pub const fn ordinary(score: f64) -> Self {
-        Self::new(Band::Ordinary, score)
+        Self::new(QueueBand::Ordinary, score)
     }
 }
 
@@ -264,7 +264,7 @@ impl VectorWrite {
 /// What became of a [`VectorWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It is in the store.
     Written,
     /// The item has been deleted; nothing was written.
@@ -654,7 +654,7 @@ pub trait Ledger: Send + Sync {
         space: &str,
         epoch: Option<Epoch>,
         writes: &[VectorWrite],
-    ) -> Result<Vec<Outcome>>;
+    ) -> Result<Vec<WriteOutcome>>;
 
     /// Gives adapted vectors another place in the queue: `(key, revision, priority)`. Entries whose item is gone, has
     /// another revision or is no longer adapted are passed over. Gives how many were changed.

@@ -121,7 +121,7 @@ fn a_space_whose_making_was_interrupted_is_listed_to_its_end() {
     let records = store.scan(&Scan::new("m", Select::All, 100)).unwrap();
     let five = records.iter().find(|record| record.item.id == "5").unwrap().item.clone();
     let native = VectorWrite::native(&five, vector(5));
-    assert_eq!(store.write_vectors("new", None, &[native]).unwrap(), [Outcome::Written]);
+    assert_eq!(store.write_vectors("new", None, &[native]).unwrap(), [WriteOutcome::Written]);
     plainly("UPDATE item SET source = NULL WHERE id = '30'");
     let counts = store.counts("new").unwrap();
     assert_eq!((counts.items, counts.native, counts.lacking, counts.without_source), (40, 1, 39, 1));
