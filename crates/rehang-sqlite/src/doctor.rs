@@ -4,8 +4,9 @@ use rehang::{NORMALISED_TOLERANCE, Result, norm};
 use rehang_store::Problem;
 use rusqlite::{Connection, Transaction};
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::spaces::{self, SpaceRow};
+use crate::trouble::Step;
 
 /// Vectors of each space whose numbers are read.
 const SAMPLE: usize = 10_000;

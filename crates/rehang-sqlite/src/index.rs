@@ -8,11 +8,12 @@ use rayon::prelude::*;
 use rehang::{Distance, Result, Space};
 use rusqlite::Connection;
 
-use crate::connection::{Database, Step, Trouble};
+use crate::connection::Database;
 use crate::exact::{Flat, Near, RowKey, keep_nearest};
 use crate::graph::Graph;
 use crate::options::SearchOptions;
 use crate::spaces::{self, SpaceRow};
+use crate::trouble::{Step, Trouble};
 use crate::values::{int, read_value};
 
 /// What is known of a space's vectors in memory, up to the change `applied`.

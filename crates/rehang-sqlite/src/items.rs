@@ -8,8 +8,9 @@ use rehang_store::{Item, ItemWrite, Revision, check};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::spaces;
+use crate::trouble::Step;
 use crate::values::{as_bytes, key, place};
 
 /// The columns that [`read_item`] reads, of a table called `item`.

@@ -9,11 +9,12 @@ use rehang::Result;
 use rehang_store::{IndexHealth, IndexKind};
 use rusqlite::Transaction;
 
-use crate::connection::{Database, Step, lock};
+use crate::connection::{Database, lock};
 use crate::graph::{Care, Graph, side_file};
 use crate::index::{self, Changes, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use crate::options::SearchOptions;
 use crate::spaces::{self, SpaceRow};
+use crate::trouble::Step;
 
 /// The indexes of a gallery in this process.
 #[derive(Debug)]

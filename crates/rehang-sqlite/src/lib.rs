@@ -21,6 +21,7 @@ mod schema;
 mod search;
 mod spaces;
 mod store;
+mod trouble;
 mod values;
 mod vectors;
 

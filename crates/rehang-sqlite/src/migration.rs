@@ -3,8 +3,8 @@
 use rehang::Provenance;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use crate::connection::Step;
 use crate::schema;
+use crate::trouble::Step;
 
 /// Brings a gallery up, one format after the other, in one transaction: a process that is killed meanwhile leaves it as it was.
 /// Of several processes at once, the first one does it.

@@ -6,10 +6,11 @@ use rehang::Result;
 use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select, VectorRecord};
 use rusqlite::{Connection, params_from_iter};
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::items::{ITEM_COLUMNS, read_item};
 use crate::queue;
 use crate::spaces::{self, SpaceRow};
+use crate::trouble::Step;
 use crate::values::{key, row_of};
 use crate::vectors::states;
 

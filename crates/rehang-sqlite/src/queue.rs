@@ -3,9 +3,9 @@
 use rehang_store::{Among, FirstKeys, ItemKey};
 use rusqlite::Connection;
 
-use crate::connection::Step;
 use crate::items::ITEM_COLUMNS;
 use crate::spaces::SpaceRow;
+use crate::trouble::Step;
 use crate::values::key;
 
 /// The queue of the space with a number, as statements that give the columns of items, one after the other: what lacks a vector, then

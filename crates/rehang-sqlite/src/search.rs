@@ -8,12 +8,13 @@ use rehang_store::exact::{by_distance, distance};
 use rehang_store::{Filter, Found, ItemKey, check};
 use rusqlite::{Connection, params_from_iter};
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::exact::{Flat, Near, RowKey, keep_nearest};
 use crate::index;
 use crate::items::{ITEM_COLUMNS, read_item};
 use crate::keeper::Keeper;
 use crate::spaces::{self, SpaceRow};
+use crate::trouble::Step;
 use crate::values::{int, provenance, read_value};
 
 pub(crate) fn search(

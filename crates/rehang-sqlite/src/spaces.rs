@@ -8,8 +8,9 @@ use rehang_store::{Document, Epoch, SpaceRecord, check, clock};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::schema;
+use crate::trouble::Step;
 
 /// A space as the file has it.
 #[derive(Debug, Clone)]

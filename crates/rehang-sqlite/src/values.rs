@@ -4,7 +4,7 @@ use rehang::{Error, Provenance};
 use rehang_store::{ItemKey, Priority, QueueBand};
 use rusqlite::Row;
 
-use crate::connection::Step;
+use crate::trouble::Step;
 
 /// A vector as the file holds it: little-endian `f32`, one after the other.
 pub(crate) fn as_bytes(vector: &[f32]) -> Vec<u8> {

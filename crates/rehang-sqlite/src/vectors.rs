@@ -8,8 +8,9 @@ use rehang_store::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::connection::{Database, Step};
+use crate::connection::Database;
 use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
+use crate::trouble::Step;
 use crate::values::{as_bytes, int, key, place, priority, provenance, read_value, row_of};
 
 pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {

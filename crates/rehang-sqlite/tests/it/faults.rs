@@ -199,7 +199,12 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     let mut acknowledged: Vec<String> = Vec::new();
     for round in 0..20_usize {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_child_that_writes_until_it_is_killed", "--nocapture", "--test-threads=1"])
+            .args([
+                "--exact",
+                "faults::a_child_that_writes_until_it_is_killed",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(CHILD, &path)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -56,7 +56,12 @@ fn a_child_that_works_until_nothing_is_free() {
 
 fn start(path: &Path, worker: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_child_that_works_until_nothing_is_free", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "processes::a_child_that_works_until_nothing_is_free",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(GALLERY, path)
         .env(WORKER, worker)
         .stdout(Stdio::piped())
