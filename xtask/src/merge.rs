@@ -10,9 +10,8 @@ use std::path::PathBuf;
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{
-    Filter, ItemWrite, Ledger, MemoryStore, NewVector, Outcome, Record, Scan, Select, VectorWrite,
-};
+use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
 use serde_json::Value;
 
@@ -109,7 +108,7 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
         })
         .collect();
     let outcomes = store.write_vectors(space, None, &writes)?;
-    Ok(outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count())
+    Ok(outcomes.iter().filter(|outcome| **outcome == WriteOutcome::Written).count())
 }
 
 /// Top-1 and precision@10 by label, each item leaving itself out.

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{Place, demo, waves, words};
 use rehang::{Matrix, Provenance};
 use rehang_files::VectorSource;
-use rehang_store::{Index, ItemWrite, Ledger, Scan, SearchOptions, Select, SqliteStore};
+use rehang_sqlite::{SearchOptions, SqliteStore};
+use rehang_store::{Index, ItemWrite, Ledger, Scan, Select};
 use serde_json::Value;
 use stub::{Reply, Seen, Stub, good_of};
 

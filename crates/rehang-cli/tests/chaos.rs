@@ -16,7 +16,8 @@ use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
-use rehang_store::{Examined, Index as _, Ledger as _, Scan, SearchOptions, Select, SqliteStore};
+use rehang_sqlite::{SearchOptions, SqliteStore};
+use rehang_store::{Examined, Index as _, Ledger as _, Scan, Select};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 /// The items that are imported. More than are compared one by one, at any time.

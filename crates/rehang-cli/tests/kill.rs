@@ -15,7 +15,8 @@ use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
-use rehang_store::{Examined, Failure, Ledger, Scan, Select, SqliteStore};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Examined, Failure, Ledger, Scan, Select};
 
 const ITEMS: usize = 1200;
 const BATCH: usize = 8;

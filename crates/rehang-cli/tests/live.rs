@@ -9,7 +9,8 @@ use common::upgrade::padding;
 use common::{Place, words};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_files::{VectorSource, read_matrix};
-use rehang_store::{Ledger, Scan, Select, SqliteStore};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Ledger, Scan, Select};
 
 const ITEMS: usize = 120;
 const D_OLD: usize = 4;

@@ -10,7 +10,8 @@ use std::process::{Command, Output};
 use common::upgrade::{IMPORT, upgrade};
 use common::{Place, words};
 use rehang::Matrix;
-use rehang_store::{Counts, Examined, Ledger, SqliteStore};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Counts, Examined, Ledger};
 
 const ITEMS: usize = 3000;
 const D_OLD: usize = 16;

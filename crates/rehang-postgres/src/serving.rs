@@ -3,6 +3,8 @@
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
 //! upgrade writes; without one there is none.
 
+use rehang::NORMALISED_TOLERANCE;
+
 use crate::schema::SpaceRow;
 use crate::search::Vectors;
 use crate::store::Inner;
@@ -90,7 +92,7 @@ BEGIN
     IF vector_dims(value) <> s.dimension THEN
         RAISE EXCEPTION 'rehang: the vector has % coordinates, and those of "%" have %', vector_dims(value), s.name, s.dimension;
     END IF;
-    IF s.normalised AND abs(vector_norm(value) - 1) > 1e-3 THEN
+    IF s.normalised AND abs(vector_norm(value) - 1) > TOLERANCE THEN
         RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', vector_norm(value), s.name;
     END IF;
     half := CASE WHEN s.dimension > 2000 AND s.dimension <= 4000 THEN '::halfvec' ELSE '' END;
@@ -123,6 +125,7 @@ pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
         .replace("query VECTOR", &format!("query {schema}.vector"))
         .replace("value VECTOR", &format!("value {schema}.vector"))
         .replace("HANDICAP", &handicap("s.name", "g.number"))
+        .replace("TOLERANCE", &NORMALISED_TOLERANCE.to_string())
         .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path} {by_index} AS $rehang$\nDECLARE"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, Ledger, Looked, Outcome, Priority, Problem, Queue, Record, Revision, Sample,
-    Scan, SpaceRecord, VectorRecord, VectorWrite,
+    Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Revision, Sample, Scan,
+    SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::connection::{Connection, Database, Mode, Step};
@@ -660,7 +660,7 @@ impl Ledger for PostgresStore {
         get(ids: &[&str]) -> Vec<Option<Item>> => items::get;
         vectors(space: &str, keys: &[ItemKey]) -> Vec<Option<VectorRecord>> => vectors::get;
         provenances(space: &str, keys: &[ItemKey]) -> Vec<Option<Provenance>> => vectors::provenances;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<Outcome> => vectors::write;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<WriteOutcome> => vectors::write;
         set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
             => vectors::set_priorities;
         forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;

@@ -6,8 +6,8 @@ use pgvector::Vector;
 use postgres::Row;
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Band, Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite,
-    check,
+    Counts, Epoch, Failure, ItemKey, NewVector, Priority, QueueBand, Revision, VectorRecord, VectorWrite,
+    WriteOutcome, check,
 };
 
 use crate::connection::{Connection, Failure as Stopped, Mode, Step};
@@ -28,7 +28,7 @@ fn place(priority: Option<Priority>) -> (i16, Option<f64>) {
 }
 
 fn priority(band: i16, score: Option<f64>) -> Result<Option<Priority>> {
-    let known = usize::try_from(band).ok().and_then(|band| Band::ALL.get(band)).copied();
+    let known = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied();
     let band =
         known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
     Ok(score.map(|score| Priority { band, score }))
@@ -170,7 +170,7 @@ pub(crate) fn write(
     space: &str,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<WriteOutcome>> {
     let mut tries = 0_u32;
     inner.database.run(Mode::Write, |connection| {
         tries += 1;
@@ -195,7 +195,7 @@ pub(crate) fn write(
                 .collect();
             write_round(connection, &row, writes, &round, &mut outcomes, attempt)?;
         }
-        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Changed)).collect())
+        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(WriteOutcome::Changed)).collect())
     })
 }
 
@@ -208,7 +208,7 @@ fn write_round(
     space: &SpaceRow,
     writes: &[VectorWrite],
     round: &[usize],
-    outcomes: &mut [Option<Outcome>],
+    outcomes: &mut [Option<WriteOutcome>],
     attempt: Attempt,
 ) -> Step<()> {
     let n = space.number;
@@ -235,16 +235,16 @@ fn write_round(
         }
     }
     for at in ready {
-        outcomes[at] = Some(Outcome::Written);
+        outcomes[at] = Some(WriteOutcome::Written);
     }
     for at in rest {
         outcomes[at] = Some(match there.get(&writes[at].key) {
-            None => Outcome::Deleted,
-            Some((revision, _)) if *revision != int(writes[at].revision) => Outcome::Changed,
-            Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => Outcome::AlreadyThere,
+            None => WriteOutcome::Deleted,
+            Some((revision, _)) if *revision != int(writes[at].revision) => WriteOutcome::Changed,
+            Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => WriteOutcome::AlreadyThere,
             Some(_) if attempt != Attempt::Last => return Err(Stopped::Busy),
             // Most likely an application is about to change it; if not, it stays in the queue.
-            Some(_) => Outcome::Changed,
+            Some(_) => WriteOutcome::Changed,
         });
     }
     Ok(())

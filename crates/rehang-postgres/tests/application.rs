@@ -13,8 +13,8 @@ use postgres::error::SqlState;
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
-    Band, Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Outcome, Priority, Queue,
-    Revision, Scan, Select, VectorWrite,
+    Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand, Revision,
+    Scan, Select, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
@@ -94,9 +94,12 @@ impl Application {
         let at = |id: &str| (of[id].key, of[id].revision);
         let store = &self.store;
         let native = [write(at("1"), Provenance::Native), write(at("4"), Provenance::Native)];
-        assert_eq!(store.write_vectors("new", None, &native).unwrap(), [Outcome::Written; 2]);
+        assert_eq!(store.write_vectors("new", None, &native).unwrap(), [WriteOutcome::Written; 2]);
         let adapted = [write(at("2"), Provenance::Adapted)];
-        assert_eq!(store.write_vectors("new", Some(Epoch::FIRST), &adapted).unwrap(), [Outcome::Written]);
+        assert_eq!(
+            store.write_vectors("new", Some(Epoch::FIRST), &adapted).unwrap(),
+            [WriteOutcome::Written]
+        );
         let (key, revision) = at("3");
         store.record_failures("new", &[(key, revision, "no".into())]).unwrap();
         let claimed = store.claim("new", Queue::All, "worker", 10, LEASE).unwrap();
@@ -471,7 +474,7 @@ fn write_native(application: &Application, looks: &Looks, id: &str) {
     let look = &looks[id];
     let written =
         application.store.write_vectors("new", None, &[write((look.key, look.revision), Provenance::Native)]);
-    assert_eq!(written.unwrap(), [Outcome::Written]);
+    assert_eq!(written.unwrap(), [WriteOutcome::Written]);
 }
 
 #[test]
@@ -610,9 +613,9 @@ fn with_an_open_transaction(change: &str, fates: &[(&str, Fate)]) {
             let at = |id: &str| (before[id].key, before[id].revision);
             let writes: Vec<VectorWrite> = ["2", "3"].map(|id| write(at(id), Provenance::Adapted)).into();
             let outcomes = store.write_vectors("new", Some(Epoch::FIRST), &writes).unwrap();
-            assert_eq!(outcomes[0], Outcome::Changed, "{change}");
+            assert_eq!(outcomes[0], WriteOutcome::Changed, "{change}");
             let priorities: Vec<_> =
-                ["2", "3"].map(|id| (at(id).0, at(id).1, Priority::new(Band::Sample, 1.0))).into();
+                ["2", "3"].map(|id| (at(id).0, at(id).1, Priority::new(QueueBand::Sample, 1.0))).into();
             store.set_priorities("new", Epoch::FIRST, &priorities).unwrap();
             let failures: Vec<_> = ["2", "3"].map(|id| (at(id).0, at(id).1, "again".to_owned())).into();
             store.record_failures("new", &failures).unwrap();
@@ -1677,7 +1680,7 @@ fn a_write_waits_until_a_standby_takes_over() {
         let comes = "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = 'rehang')";
         while !written.is_finished() && !standby.query_one(comes, &[]).unwrap().get::<_, bool>(0) {}
         standby.batch_execute("SELECT pg_promote()").unwrap();
-        assert_eq!(written.join().unwrap().unwrap(), [Outcome::Written]);
+        assert_eq!(written.join().unwrap().unwrap(), [WriteOutcome::Written]);
     });
 }
 

@@ -5,7 +5,7 @@ mod server;
 use std::time::Duration;
 
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::conformance::{Bench, suite};
+use rehang_store_tests::conformance::{Bench, suite};
 
 struct Postgres {
     address: String,

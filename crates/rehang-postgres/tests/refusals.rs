@@ -519,13 +519,13 @@ fn widths() {
 }
 
 fn write_and_find(store: &PostgresStore, space: &str, width: usize) {
-    use rehang_store::{Filter, Index as _, Outcome, VectorWrite};
+    use rehang_store::{Filter, Index as _, VectorWrite, WriteOutcome};
     let item = store.get(&["1"]).unwrap().remove(0).unwrap();
     let mut vector = vec![0.0; width];
     vector[width - 1] = 1.0;
     let query = rehang::Matrix::new(width, vector.clone()).unwrap();
     let write = VectorWrite::native(&item, vector);
-    assert_eq!(store.write_vectors(space, None, &[write]).unwrap(), [Outcome::Written]);
+    assert_eq!(store.write_vectors(space, None, &[write]).unwrap(), [WriteOutcome::Written]);
     let found = store.search(space, &query, 1, &Filter::default()).unwrap();
     assert!(found[0][0].distance.abs() < 1e-3, "{found:?}");
 }

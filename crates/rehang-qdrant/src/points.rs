@@ -206,14 +206,14 @@ impl Point {
 }
 
 /// A band by its number in the tag.
-fn band_of(number: usize) -> Option<rehang_store::Band> {
-    rehang_store::Band::ALL.get(number).copied()
+fn band_of(number: usize) -> Option<rehang_store::QueueBand> {
+    rehang_store::QueueBand::ALL.get(number).copied()
 }
 
 /// A place in the queue as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
 pub(crate) fn place_of(priority: Option<Priority>) -> (Value, Value) {
     let Some(Priority { band, score }) = priority else { return (Value::Null, Value::Null) };
-    let band = rehang_store::Band::ALL.iter().position(|other| *other == band);
+    let band = rehang_store::QueueBand::ALL.iter().position(|other| *other == band);
     (json!(band), json!(score.clamp(f64::MIN, f64::MAX)))
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Among, AtWork, Band, Claimed, Drawn, First, ItemKey, Queue, Record, Revision, Sample, Scan, Select,
-    lease_end,
+    Among, AtWork, Claimed, Drawn, FirstKeys, ItemKey, Queue, QueueBand, Record, Revision, Sample, Scan,
+    Select, lease_end,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ fn walk_queue(
             Ok(goes_on)
         })?;
     }
-    for band in (0..Band::ALL.len()).rev() {
+    for band in (0..QueueBand::ALL.len()).rev() {
         let filter = [queueable(space), vec![adapted(), is(&space.path("b"), band)]].concat();
         let (mut limit, mut seen) = (wanted, 0);
         while goes_on {
@@ -136,7 +136,7 @@ fn among(space: &SpaceSlot, among: Among) -> Value {
 
 /// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them.
 fn first(inner: &Inner, space: &SpaceSlot, of: Among, seed: u64, size: usize) -> Result<(Vec<ItemKey>, u64)> {
-    let mut first = First::new(seed, size);
+    let mut first = FirstKeys::new(seed, size);
     let filter = among(space, of);
     inner.client.each_page(
         inner.collection(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    IndexKind, Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Outcome, Priority, Problem, Queue,
-    Record, Revision, Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, check,
+    IndexKind, Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record,
+    Revision, Sample, Scan, SpaceRecord, SystemLeaseClock, VectorRecord, VectorWrite, WriteOutcome, check,
 };
 use serde_json::{Value, json};
 
@@ -467,7 +467,7 @@ impl Ledger for QdrantStore {
         get(ids: &[&str]) -> Vec<Option<Item>> => items::get;
         vectors(space: &str, keys: &[ItemKey]) -> Vec<Option<VectorRecord>> => vectors::get;
         provenances(space: &str, keys: &[ItemKey]) -> Vec<Option<Provenance>> => vectors::provenances;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<Outcome> => vectors::write;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<WriteOutcome> => vectors::write;
         set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
             => vectors::set_priorities;
         forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;

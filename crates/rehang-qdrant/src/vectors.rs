@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use rehang::{ErrorKind, Provenance, Result};
 use rehang_store::{
-    Counts, Epoch, Failure, ItemKey, Outcome, Priority, Revision, VectorRecord, VectorWrite, check, clock,
+    Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
+    clock,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -66,7 +67,7 @@ pub(crate) fn write(
     space: &str,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<WriteOutcome>> {
     let there = &meta::space(inner, space)?;
     for write in writes {
         check::vector_write(&there.record.space, epoch, write)?;
@@ -84,10 +85,9 @@ pub(crate) fn write(
         outcomes.extend(write_together(inner, there, epoch, now)?);
         rest = later;
     }
-    let natives = writes
-        .iter()
-        .zip(&outcomes)
-        .filter(|(write, outcome)| write.provenance == Provenance::Native && **outcome == Outcome::Written);
+    let natives = writes.iter().zip(&outcomes).filter(|(write, outcome)| {
+        write.provenance == Provenance::Native && **outcome == WriteOutcome::Written
+    });
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
     queue::end_leases(inner, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
@@ -104,10 +104,10 @@ fn write_together(
     space: &SpaceSlot,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<WriteOutcome>> {
     let begun = clock::now();
     let mut pause = Duration::from_millis(2);
-    let mut outcomes: BTreeMap<ItemKey, Outcome> = BTreeMap::new();
+    let mut outcomes: BTreeMap<ItemKey, WriteOutcome> = BTreeMap::new();
     loop {
         let open: Vec<&VectorWrite> =
             writes.iter().filter(|write| !outcomes.contains_key(&write.key)).collect();
@@ -138,7 +138,8 @@ fn write_together(
                         && point.mark(space).written_by.as_ref() == Some(&name)
                 });
                 // Where neither holds, another write has taken over, and this one waits for it.
-                let outcome = if is_mine { Some(Outcome::Written) } else { refused(space, write, point) };
+                let outcome =
+                    if is_mine { Some(WriteOutcome::Written) } else { refused(space, write, point) };
                 outcomes.extend(outcome.map(|outcome| (write.key, outcome)));
             }
         } else if outcomes.len() < writes.len() {
@@ -210,14 +211,14 @@ fn read_marks(
 }
 
 /// Why a write cannot be applied, now or ever.
-fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Option<Outcome> {
-    let Some(point) = point else { return Some(Outcome::Deleted) };
+fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Option<WriteOutcome> {
+    let Some(point) = point else { return Some(WriteOutcome::Deleted) };
     if point.revision() != Some(write.revision) {
-        return Some(Outcome::Changed);
+        return Some(WriteOutcome::Changed);
     }
     let has_vector = space.is_applications.then(|| point.vector(space).is_some());
     let made_by = point.mark(space).made_by(space, has_vector);
-    matches!(made_by, Some(Provenance::Old | Provenance::Native)).then_some(Outcome::AlreadyThere)
+    matches!(made_by, Some(Provenance::Old | Provenance::Native)).then_some(WriteOutcome::AlreadyThere)
 }
 
 fn is_held_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
-    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Scan,
-    Select, VectorWrite,
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Scan, Select,
+    VectorWrite, WriteOutcome,
 };
 use serde_json::{Value, json};
 use server::{Server, send};
@@ -107,7 +107,7 @@ fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
 
     let again = QdrantStore::open(&server.address(), &options(&name), Some("old")).unwrap();
     let outcome = again.write_vectors(NEW, None, &[write(1, revision(&again, 1), Provenance::Native)]);
-    assert_eq!(outcome, Ok(vec![Outcome::Written]));
+    assert_eq!(outcome, Ok(vec![WriteOutcome::Written]));
     assert_eq!(store.check().unwrap(), []);
     store.release().unwrap();
     let left = payload_of(server, &name, 1);
@@ -134,7 +134,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
     let (name, store) = gallery(server, "left", 3);
     let natives: Vec<VectorWrite> =
         (1..=3).map(|id| write(id, revision(&store, id), Provenance::Native)).collect();
-    assert_eq!(store.write_vectors(NEW, None, &natives), Ok(vec![Outcome::Written; 3]));
+    assert_eq!(store.write_vectors(NEW, None, &natives), Ok(vec![WriteOutcome::Written; 3]));
     store.switch_serving("old", NEW).unwrap();
     store.drop_space("old").unwrap();
 
@@ -195,7 +195,7 @@ fn a_vector_of_the_application_is_not_taken_over() {
     send(&server.url, "POST", &format!("{path}/delete?wait=true"), &out);
     store.create_space(&large, Provenance::Native).unwrap();
     let native = || write(1, revision(&store, 1), Provenance::Native);
-    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![Outcome::Written]));
+    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![WriteOutcome::Written]));
 
     // What a drop leaves that dies before the vector is gone.
     let die = || {
@@ -210,7 +210,7 @@ fn a_vector_of_the_application_is_not_taken_over() {
     die();
     store.create_space(&large, Provenance::Native).unwrap();
     assert_eq!(store.counts("large").unwrap().native, 0, "what was there is of the space of before");
-    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![Outcome::Written]));
+    assert_eq!(store.write_vectors("large", None, &[native()]), Ok(vec![WriteOutcome::Written]));
     die();
     assert!(vectors_of(server, &name).contains(&"large".to_owned()));
     store.drop_space("large").unwrap();
@@ -251,7 +251,7 @@ fn a_revision_is_never_given_to_what_was_written_since() {
         let read = heard.recv().unwrap();
         assert_ne!(revision(&store, 1), read);
         let stale = store.write_vectors(NEW, None, &[write(1, read, Provenance::Native)]);
-        assert_eq!(stale, Ok(vec![Outcome::Changed]), "it is of the words of before");
+        assert_eq!(stale, Ok(vec![WriteOutcome::Changed]), "it is of the words of before");
         assert_eq!(store.counts(NEW).unwrap().without_source, u64::from(!has_source));
     }
 }
@@ -262,14 +262,14 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     let (name, store) = gallery(server, "changed", 4);
     let read: Vec<u64> = (1..=4).map(|id| revision(&store, id)).collect();
     let both = [write(1, read[0], Provenance::Native), write(2, read[1], Provenance::Adapted)];
-    assert_eq!(store.write_vectors(NEW, Some(Epoch::FIRST), &both), Ok(vec![Outcome::Written; 2]));
+    assert_eq!(store.write_vectors(NEW, Some(Epoch::FIRST), &both), Ok(vec![WriteOutcome::Written; 2]));
     // Between what we read and what we write.
     upsert(server, &name, &[point(1, "new words"), point(3, "new words"), point(9, "a new point")]);
     let path = format!("/collections/{name}/points/delete?wait=true");
     send(&server.url, "POST", &path, &json!({"points": [4]}));
     let late = [write(3, read[2], Provenance::Native), write(4, read[3], Provenance::Native)];
     let outcomes = store.write_vectors(NEW, None, &late).unwrap();
-    assert_eq!(outcomes, [Outcome::Changed, Outcome::Deleted]);
+    assert_eq!(outcomes, [WriteOutcome::Changed, WriteOutcome::Deleted]);
     assert_eq!(payload_of(server, &name, 4), Value::Null, "a deleted point never comes back");
     assert_eq!(provenance(&store, 1), None, "its native vector was of other words");
     assert_ne!(revision(&store, 1), read[0]);
@@ -410,7 +410,7 @@ fn a_write_that_died_in_between_is_taken_over() {
         assert_eq!(self::provenance(&store, 1), None, "it lacks a vector meanwhile");
         let written =
             store.write_vectors(NEW, Some(Epoch::FIRST), &[write(1, revision(&store, 1), provenance)]);
-        assert_eq!(written, Ok(vec![Outcome::Written]));
+        assert_eq!(written, Ok(vec![WriteOutcome::Written]));
     }
 }
 
@@ -425,7 +425,7 @@ fn an_item_that_became_native_meanwhile_is_not_claimed() {
         move || {
             let quick = store.claim(NEW, Queue::All, "quick", 1, minute).unwrap().records.remove(0).item;
             let native = write(quick.key.bits() as u64, quick.revision, Provenance::Native);
-            assert_eq!(store.write_vectors(NEW, None, &[native]), Ok(vec![Outcome::Written]));
+            assert_eq!(store.write_vectors(NEW, None, &[native]), Ok(vec![WriteOutcome::Written]));
         }
     });
     let slow = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
@@ -482,7 +482,7 @@ fn what_a_dead_writer_holds_is_free_after_seconds() {
     assert_eq!(provenance(&store, 1), None);
     let began = std::time::Instant::now();
     let written = store.write_vectors(NEW, None, &[write(1, revision, Provenance::Native)]);
-    assert_eq!(written, Ok(vec![Outcome::Written]));
+    assert_eq!(written, Ok(vec![WriteOutcome::Written]));
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -516,7 +516,11 @@ fn a_server_that_is_killed_comes_back_with_what_was_acknowledged() {
             }
             outcomes
         });
-        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Written | Outcome::AlreadyThere)));
+        assert!(
+            outcomes
+                .iter()
+                .all(|outcome| matches!(outcome, WriteOutcome::Written | WriteOutcome::AlreadyThere))
+        );
         written.extend(writes.iter().map(|write| write.key));
         let there = store.provenances(NEW, &written).unwrap();
         assert!(there.iter().all(|made_by| *made_by == Some(Provenance::Native)), "round {round}: {there:?}");
@@ -539,7 +543,7 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
             ..write(id, revision(&store, id), Provenance::Native)
         })
         .collect();
-    assert_eq!(store.write_vectors("raw", None, &writes), Ok(vec![Outcome::Written; 3]));
+    assert_eq!(store.write_vectors("raw", None, &writes), Ok(vec![WriteOutcome::Written; 3]));
     let item = ItemWrite::new(
         "4",
         None,

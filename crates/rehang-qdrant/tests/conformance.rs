@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::ManualLeaseClock;
-use rehang_store::conformance::{Bench, Level, suite_of};
+use rehang_store_tests::conformance::{Bench, ContractLevel, suite_of};
 
 struct Qdrant {
     server: &'static server::Server,
@@ -48,7 +48,7 @@ impl Bench for Qdrant {
 fn keeps(in_vector: Option<&'static str>) {
     let Some(server) = server::server() else { return };
     let bench = Qdrant { server, in_vector, clock: ManualLeaseClock::default(), names: Mutex::default() };
-    suite_of(&bench, Level::PerItem);
+    suite_of(&bench, ContractLevel::PerItem);
 }
 
 #[test]

@@ -2,19 +2,17 @@
 
 mod server;
 
-#[path = "../../rehang-store/tests/histories/mod.rs"]
-mod histories;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use rehang::Provenance;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
-use rehang_store::{
-    Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore, NewVector,
+use rehang_store::{Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, NewVector};
+use rehang_store_tests::MemoryStore;
+use rehang_store_tests::histories::{
+    Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector,
 };
 use serde_json::{Value, json};
 

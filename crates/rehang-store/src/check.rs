@@ -7,7 +7,7 @@ use std::fmt;
 use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
-use crate::contract::{Epoch, ItemWrite, Priority, SpaceRecord, VectorWrite};
+use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};
 
 /// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
 pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
@@ -167,6 +167,19 @@ pub fn no_such_space<'a>(name: &str, store: &str, names: impl Iterator<Item = &'
         format!("{store}, which has {}", names.join(", "))
     };
     Error::not_found("space", name, place)
+}
+
+/// A space of a gallery by name.
+///
+/// # Errors
+///
+/// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
+pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
+    let spaces = ledger.spaces()?;
+    if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
+        return Ok(found.clone());
+    }
+    Err(no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }
 
 /// An epoch is followed by the next one unless another process has begun that.

@@ -1,5 +1,5 @@
-//! The door to elapsed time, for those who write a store: how long to wait for a server or for other writers, never what is stored or found.
-//! (The time of day enters by [`LeaseClock`](crate::LeaseClock).)
+//! The door to elapsed time, for stores and for what works on them: how long to wait for a server or for other writers, how fast a
+//! backfill is; never what is stored or found. (The time of day enters by [`LeaseClock`](crate::LeaseClock).)
 
 #![allow(clippy::disallowed_methods, reason = "the door to elapsed time")]
 

@@ -8,8 +8,6 @@ use rehang::{Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::check;
-
 /// What a store calls an item: given once, never used again, also not after a deletion.
 ///
 /// It is opaque: callers compare keys, sort by them and hand them back. Keys need not be dense, nor ascend in time. A store
@@ -95,7 +93,7 @@ impl fmt::Display for Epoch {
 /// The part of the queue that an adapted vector waits in: later ones of this list come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Band {
+pub enum QueueBand {
     /// Ranked by the order's own score.
     Ordinary,
     /// Chosen because together they cover the gallery.
@@ -106,7 +104,7 @@ pub enum Band {
     NewOrChanged,
 }
 
-impl Band {
+impl QueueBand {
     /// Every band, the last one of the queue first.
     pub const ALL: [Self; 4] = [Self::Ordinary, Self::Covering, Self::Sample, Self::NewOrChanged];
 }
@@ -115,20 +113,20 @@ impl Band {
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub struct Priority {
     /// The part of the queue.
-    pub band: Band,
+    pub band: QueueBand,
     /// The place in it: larger is earlier. Not NaN.
     pub score: f64,
 }
 
 impl Priority {
     /// A place in a band.
-    pub const fn new(band: Band, score: f64) -> Self {
+    pub const fn new(band: QueueBand, score: f64) -> Self {
         Self { band, score }
     }
 
     /// A place in the ordinary part of the queue.
     pub const fn ordinary(score: f64) -> Self {
-        Self::new(Band::Ordinary, score)
+        Self::new(QueueBand::Ordinary, score)
     }
 }
 
@@ -266,7 +264,7 @@ impl VectorWrite {
 /// What became of a [`VectorWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It is in the store.
     Written,
     /// The item has been deleted; nothing was written.
@@ -656,7 +654,7 @@ pub trait Ledger: Send + Sync {
         space: &str,
         epoch: Option<Epoch>,
         writes: &[VectorWrite],
-    ) -> Result<Vec<Outcome>>;
+    ) -> Result<Vec<WriteOutcome>>;
 
     /// Gives adapted vectors another place in the queue: `(key, revision, priority)`. Entries whose item is gone, has
     /// another revision or is no longer adapted are passed over. Gives how many were changed.
@@ -731,8 +729,9 @@ pub trait Ledger: Send + Sync {
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
     /// depends on it. Leases are by the ledger's own clock.
     ///
-    /// *Database*: `SELECT … FOR UPDATE SKIP LOCKED LIMIT n` of the queue's index, and the leases written in the same
-    /// transaction; the clock is the server's `now()`.
+    /// *Database*: claims of one space take turns at a lock (an advisory one, in PostgreSQL), each reads the queue's index, and the
+    /// leases are written in the same transaction; the clock is the server's `now()`. `FOR UPDATE SKIP LOCKED` is not enough: a worker
+    /// that read before another one's lease was committed may lock the row after it, and take the item too.
     fn claim(
         &self,
         space: &str,
@@ -834,17 +833,4 @@ impl<T: Ledger + Index> Store for T {}
 /// Those of [`Ledger::spaces`].
 pub fn find_space(ledger: &dyn Ledger, name: &str) -> Result<Option<SpaceRecord>> {
     Ok(ledger.spaces()?.into_iter().find(|record| record.space.name == name))
-}
-
-/// A space of a gallery by name.
-///
-/// # Errors
-///
-/// Not found where there is none, naming those there are; those of [`Ledger::spaces`].
-pub fn expect_space(ledger: &dyn Ledger, name: &str) -> Result<SpaceRecord> {
-    let spaces = ledger.spaces()?;
-    if let Some(found) = spaces.iter().find(|record| record.space.name == name) {
-        return Ok(found.clone());
-    }
-    Err(check::no_such_space(name, &ledger.name(), spaces.iter().map(|record| record.space.name.as_str())))
 }

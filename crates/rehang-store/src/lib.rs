@@ -2,27 +2,23 @@
 //!
 //! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its provenance; who works
 //! on what; and the documents of an upgrade. An index searches one space and is derived. A [`Store`] is both. None of them knows
-//! how vectors are made. [`conformance`] proves that a store keeps the contracts.
+//! how vectors are made. The crate `rehang-store-tests` proves that a store keeps the contracts.
 
 pub mod check;
 pub mod clock;
-pub mod conformance;
 mod contract;
-mod exact;
+pub mod exact;
 mod examined;
 mod lease;
-mod memory;
 mod shuffle;
-mod sqlite;
 
+pub use check::expect_space;
 pub use contract::{
-    ALONE_AFTER, Among, AtWork, Band, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index,
-    Item, ItemKey, ItemWrite, Ledger, NewVector, Outcome, Priority, Queue, Record, Revision, Sample, Scan,
-    Select, SpaceRecord, Store, VectorRecord, VectorWrite, expect_space, find_space,
+    ALONE_AFTER, Among, AtWork, Claimed, Counts, Document, Drawn, Epoch, Failure, Filter, Found, Index, Item,
+    ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, QueueBand, Record, Revision, Sample, Scan,
+    Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
 };
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
-pub use memory::MemoryStore;
 pub use shuffle::{First, shuffled};
-pub use sqlite::{SearchOptions, SqliteStore};

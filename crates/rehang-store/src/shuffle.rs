@@ -28,14 +28,14 @@ pub fn shuffled(seed: u64, key: ItemKey) -> f64 {
 
 /// The first keys of a shuffle, from keys that come one by one in any order. Memory is bounded by the size.
 #[derive(Debug)]
-pub struct First {
+pub struct FirstKeys {
     seed: u64,
     size: usize,
     kept: BTreeSet<(u64, ItemKey)>,
     of: u64,
 }
 
-impl First {
+impl FirstKeys {
     /// None yet, of a shuffle by a seed; at most `size` will be kept.
     pub fn new(seed: u64, size: usize) -> Self {
         Self { seed, size, kept: BTreeSet::new(), of: 0 }
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_smaller_sample_is_the_beginning_of_a_larger_one() {
         let draw = |size| {
-            let mut first = First::new(1, size);
+            let mut first = FirstKeys::new(1, size);
             (0..100).for_each(|key| first.take(ItemKey::from(key)));
             first.keys()
         };

@@ -10,7 +10,7 @@ use rehang_files::{AtomicFile, expect_apart};
 use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::compatible::{Epoch, HeadForm, Method, TrainingParameters, TrainingSet, train};
+use crate::compatible::{EpochRecord, HeadForm, Method, TrainingParameters, TrainingSet, train};
 use crate::configuration::{Part, Recipe, TrainingFile};
 use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare};
 use crate::encoder::{Architecture, Encoder, Shape};
@@ -55,7 +55,7 @@ pub struct TrainAnswer {
     /// The seed.
     pub seed: u64,
     /// Every epoch.
-    pub history: Vec<Epoch>,
+    pub history: Vec<EpochRecord>,
     /// What was left out of the data.
     pub refused: Vec<Refusal>,
     /// What was odd about the inputs, one sentence each.

@@ -15,7 +15,8 @@ use rehang::adapter::{Dense, InputScaling, Map, Uncertainty};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, SqliteStore, VectorWrite};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite};
 use rehang_upgrade::{
     BackfillSetup, Limits, Observer, OrderSettings, Part, Place, Setup, SystemClock, Unobserved, backfill,
     start,

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
-use rehang_store::{ItemKey, Outcome, Revision};
+use rehang_store::{ItemKey, Revision, WriteOutcome};
 use serde::{Deserialize, Serialize};
 
 /// Batches between two looks at the counts and at what was asked for, at most.
@@ -198,7 +198,7 @@ pub enum Event {
         /// The batch.
         batch: u64,
         /// What became of each item that had a vector; the others of the batch are free again.
-        outcomes: Vec<(ItemKey, Outcome)>,
+        outcomes: Vec<(ItemKey, WriteOutcome)>,
     },
     /// Time has passed.
     Tick,
@@ -398,8 +398,8 @@ impl Backfill {
                 for (key, outcome) in outcomes {
                     self.resting.remove(&key);
                     match outcome {
-                        Outcome::Written => self.tally.native += 1,
-                        Outcome::Deleted | Outcome::Changed | Outcome::AlreadyThere => {
+                        WriteOutcome::Written => self.tally.native += 1,
+                        WriteOutcome::Deleted | WriteOutcome::Changed | WriteOutcome::AlreadyThere => {
                             self.tally.overtaken += 1;
                         }
                     }
@@ -689,7 +689,7 @@ mod tests {
                             let keys = self.batches.remove(&batch).unwrap();
                             self.queue.retain(|key| !keys.contains(key));
                             self.native.extend(&keys);
-                            let outcomes = keys.into_iter().map(|key| (key, Outcome::Written)).collect();
+                            let outcomes = keys.into_iter().map(|key| (key, WriteOutcome::Written)).collect();
                             events.push_back(Event::Written { batch, outcomes });
                         }
                         Action::RecordFailures(attempts) => {
@@ -838,7 +838,7 @@ mod tests {
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1]) });
         let (state, _) = state.step(0, claimed(keys([2])));
         let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
-        let written = Event::Written { batch: 0, outcomes: vec![(1.into(), Outcome::Written)] };
+        let written = Event::Written { batch: 0, outcomes: vec![(1.into(), WriteOutcome::Written)] };
         let (state, actions) = state.step(10, written);
         assert_eq!(actions, [Action::WaitUntil(8000)]);
         let (state, actions) = state.step(900, Event::Tick);
@@ -887,7 +887,7 @@ mod tests {
         let (state, _) = state.step(0, claimed(keys([7, 8, 9])));
         let (state, _) = state.step(0, claimed(vec![]));
         let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
-        let written = Event::Written { batch: 0, outcomes: vec![(8.into(), Outcome::Written)] };
+        let written = Event::Written { batch: 0, outcomes: vec![(8.into(), WriteOutcome::Written)] };
         let (_, actions) = state.step(0, written);
         assert_eq!(actions[0], Action::Release { keys: keys([7, 9]) });
     }
@@ -910,7 +910,7 @@ mod tests {
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([3]) });
         let (state, _) = state.step(500, Event::Claimed { keys: vec![], held_by_others: 2, alone: false });
         let (state, _) = state.step(600, Event::Encoded { batch: 0, failures: vec![] });
-        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), Outcome::Written)] };
+        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
         let (state, actions) = state.step(600, written);
         assert_eq!(actions, [Action::Claim { limit: 2 }]);
         let (_, actions) = state.step(600, claimed(vec![]));
@@ -930,7 +930,7 @@ mod tests {
         assert_eq!(actions, [], "it waits, and nothing is claimed behind it");
         let written = |batch, numbers: &[u64]| Event::Written {
             batch,
-            outcomes: numbers.iter().map(|&key| (key.into(), Outcome::Written)).collect(),
+            outcomes: numbers.iter().map(|&key| (key.into(), WriteOutcome::Written)).collect(),
         };
         let (state, _) = state.step(0, Event::Encoded { batch: 1, failures: vec![] });
         let (state, actions) = state.step(0, written(1, &[3]));
@@ -959,7 +959,7 @@ mod tests {
         let (state, _) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
         // One of the two was changed right after it was written, which the look comes to see first.
         let (state, _) = state.step(0, looked(4, -1, Request::Run));
-        let written = vec![(1.into(), Outcome::Written), (2.into(), Outcome::Written)];
+        let written = vec![(1.into(), WriteOutcome::Written), (2.into(), WriteOutcome::Written)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
         assert_eq!((state.native(), state.items), (1, 4));
         assert!(matches!(actions[..], [Action::Claim { limit: 1 }]), "{actions:?}");
@@ -977,7 +977,7 @@ mod tests {
         assert_eq!(actions, []);
         let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures: vec![] });
         assert_eq!(actions, [Action::Write { batch: 0 }]);
-        let written = vec![(7.into(), Outcome::Written), (8.into(), Outcome::Changed)];
+        let written = vec![(7.into(), WriteOutcome::Written), (8.into(), WriteOutcome::Changed)];
         let (state, actions) = state.step(0, Event::Written { batch: 0, outcomes: written });
         assert_eq!(actions, [Action::End(Ending::Interrupted)]);
         assert_eq!(state.tally, Tally { native: 1, overtaken: 1, ..Tally::default() });

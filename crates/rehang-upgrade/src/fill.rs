@@ -12,8 +12,8 @@ use rehang::adapter::{Adapter, Applier, input_drift};
 use rehang::order::{self, Arrangement, OrderInput, Page};
 use rehang::{Error, Head, Matrix, Provenance, Result};
 use rehang_store::{
-    Among, Band, Epoch, ItemKey, Ledger, Outcome, Priority, Record, Revision, Sample, Scan, Select,
-    VectorWrite, shuffled,
+    Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
+    WriteOutcome, shuffled,
 };
 
 use crate::faults::Place;
@@ -32,7 +32,7 @@ const COVER_SAMPLE_MAX: usize = 20_000;
 /// One item of this many covers, as in [`rehang::order`].
 const COVER_SHARE: usize = 10;
 /// Place of items that came or changed during the upgrade: before everything else.
-pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(Band::NewOrChanged, 0.0);
+pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
 /// Vectors that are looked at before an adapter is applied to a whole gallery.
 const DRIFT_SAMPLE: usize = 512;
 
@@ -285,7 +285,7 @@ impl Filler {
                     .iter()
                     .enumerate()
                     .map(|(rank, &row)| {
-                        let place = Priority::new(Band::Covering, (first.len() - rank) as f64);
+                        let place = Priority::new(QueueBand::Covering, (first.len() - rank) as f64);
                         (sampled[row].0, sampled[row].1, place)
                     })
                     .collect();
@@ -341,7 +341,7 @@ impl Filler {
             return Some(NEW_OR_CHANGED);
         }
         let placed = record.state.as_ref().and_then(|state| state.priority);
-        placed.filter(|priority| priority.band >= Band::Sample)
+        placed.filter(|priority| priority.band >= QueueBand::Sample)
     }
 
     /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to
@@ -386,8 +386,8 @@ impl Filler {
 }
 
 /// How many writes were applied.
-pub(crate) fn written_of(outcomes: &[Outcome]) -> u64 {
-    outcomes.iter().filter(|outcome| **outcome == Outcome::Written).count() as u64
+pub(crate) fn written_of(outcomes: &[WriteOutcome]) -> u64 {
+    outcomes.iter().filter(|outcome| **outcome == WriteOutcome::Written).count() as u64
 }
 
 /// Items of a page of vectors of this width.

@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
-        let store = Arc::new(rehang_store::MemoryStore::new());
+        let store = Arc::new(rehang_store_tests::MemoryStore::new());
         let adapter = Arc::new(adapter());
         let gallery = Gallery::new(store, Some(Arc::clone(&adapter)));
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };

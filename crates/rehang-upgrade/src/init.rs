@@ -335,7 +335,8 @@ seed = 0
 mod tests {
     use rehang::Provenance;
     use rehang_encode::EncoderConfig;
-    use rehang_store::{Ledger, SqliteStore};
+    use rehang_sqlite::SqliteStore;
+    use rehang_store::Ledger;
 
     use super::*;
     use crate::backfill::Until;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use rehang::{Error, Remedy, Result, Space};
 use rehang_files::{folder_of, is_same_file};
-use rehang_store::{Examined, Looked, SqliteStore, Store};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Examined, Looked, Store};
 use tempfile::{TempDir, TempPath};
 
 use crate::collection::CollectionLocation;

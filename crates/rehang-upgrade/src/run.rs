@@ -11,7 +11,7 @@ use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
-    ALONE_AFTER, AtWork, Claimed, ItemKey, Ledger, Outcome, Queue, Record, Store, VectorWrite,
+    ALONE_AFTER, AtWork, Claimed, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
 };
 use serde::Serialize;
 
@@ -403,7 +403,7 @@ impl Run<'_> {
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
                     Action::Write { batch } => {
                         let outcomes = self.write(batch)?;
-                        let is_written = |outcome: &Outcome| *outcome == Outcome::Written;
+                        let is_written = |outcome: &WriteOutcome| *outcome == WriteOutcome::Written;
                         let units = outcomes.iter().filter(|(_, outcome)| is_written(outcome)).count() as u64;
                         self.observer.observe(&Observation::Advanced { units });
                         events.push_back(Event::Written { batch, outcomes });
@@ -735,7 +735,7 @@ impl Run<'_> {
         Event::Returned { batch }
     }
 
-    fn write(&mut self, batch: u64) -> Result<Vec<(ItemKey, Outcome)>> {
+    fn write(&mut self, batch: u64) -> Result<Vec<(ItemKey, WriteOutcome)>> {
         let vectors = self.vectors.remove(&batch).unwrap_or_default();
         let writes: Vec<VectorWrite> = vectors
             .into_iter()

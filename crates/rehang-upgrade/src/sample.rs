@@ -8,7 +8,7 @@
 //! is native, whatever else is.
 
 use rehang::{Provenance, Result};
-use rehang_store::{Among, Band, Epoch, ItemKey, Ledger, Priority, Queue, Record, Sample};
+use rehang_store::{Among, Epoch, ItemKey, Ledger, Priority, Queue, QueueBand, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
@@ -88,8 +88,8 @@ pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Res
         .filter_map(|(rank, record)| {
             let state = record.state.as_ref()?;
             let waits = state.provenance == Provenance::Adapted
-                && state.priority.is_none_or(|priority| priority.band < Band::Sample);
-            let place = Priority::new(Band::Sample, (FIRST - rank) as f64);
+                && state.priority.is_none_or(|priority| priority.band < QueueBand::Sample);
+            let place = Priority::new(QueueBand::Sample, (FIRST - rank) as f64);
             waits.then_some((record.item.key, record.item.revision, place))
         })
         .collect();

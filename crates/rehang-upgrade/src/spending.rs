@@ -84,7 +84,7 @@ fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent>
 #[cfg(test)]
 mod tests {
     use rehang::{Distance, Space};
-    use rehang_store::MemoryStore;
+    use rehang_store_tests::MemoryStore;
 
     use super::*;
     use crate::record::OrderSettings;

@@ -10,7 +10,8 @@ use common::hooked::Hooked;
 use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
-use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
+use rehang_store::{ItemWrite, Ledger, Queue, Store};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
     Summary, Unobserved, finish, request, rollback, start, status, switch,

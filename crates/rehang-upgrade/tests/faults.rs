@@ -4,7 +4,9 @@ mod common;
 
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 use rehang::Result;
-use rehang_store::{MemoryStore, SqliteStore, Store};
+use rehang_sqlite::SqliteStore;
+use rehang_store::Store;
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Limits, Observer, Place, Serving, Unobserved, Until, finish, rollback, start, switch};
 
 const ITEMS: usize = 150;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use common::{TestEncoder, World, check};
 use rehang::order::Policy;
-use rehang_store::{Epoch, Examined, ItemWrite, Ledger, SqliteStore};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{Epoch, Examined, ItemWrite, Ledger};
 use rehang_upgrade::{
     Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, finish, start, status,
 };
@@ -16,7 +17,7 @@ use rehang_upgrade::{
 fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
-    fs_err::copy(Path::new("../rehang-store/tests/golden/format-1.db"), &path).unwrap();
+    fs_err::copy(Path::new("../rehang-sqlite/tests/golden/format-1.db"), &path).unwrap();
     let (store, world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
     let setup = Setup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
     // Its record knows no epochs: it speaks of the first one.

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 
 use common::{TestEncoder, World, check};
 use rehang::{Error, Matrix};
-use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger, SearchOptions, SqliteStore};
+use rehang_sqlite::{SearchOptions, SqliteStore};
+use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger};
 use rehang_upgrade::{Limits, Serving, Unobserved, start, status, switch};
 
 const BATCH: usize = 200;

@@ -12,8 +12,9 @@ use common::{TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    Band, Filter, Found, Index, Item, ItemKey, Ledger, MemoryStore, Outcome, Scan, Select, VectorWrite,
+    Filter, Found, Index, Item, ItemKey, Ledger, QueueBand, Scan, Select, VectorWrite, WriteOutcome,
 };
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, finish, rollback, start, switch,
 };
@@ -56,7 +57,7 @@ fn half_way(serving: Serving, read: u64) -> (Hooked, Arc<AtomicU64>, ItemKey, St
     let (key, source) = (item.key, item.source.clone().unwrap());
     let write = VectorWrite::native(&item, new_model(&source));
     let (store, reads) = before_read(&store, read, move |store| {
-        assert_eq!(store.write_vectors("new-model", None, from_ref(&write))?, [Outcome::Written]);
+        assert_eq!(store.write_vectors("new-model", None, from_ref(&write))?, [WriteOutcome::Written]);
         Ok(())
     });
     (store, reads, key, source)
@@ -273,7 +274,7 @@ fn a_scale_is_learned_where_many_items_can_never_be_native() {
         record
             .state
             .as_ref()
-            .is_some_and(|state| state.priority.is_some_and(|place| place.band == Band::Sample))
+            .is_some_and(|state| state.priority.is_some_and(|place| place.band == QueueBand::Sample))
     });
     assert_eq!(first.len(), 160, "half of the 320 that have a source");
     assert!(first.iter().all(|record| record.item.source.is_some()));

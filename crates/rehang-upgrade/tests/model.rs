@@ -32,10 +32,11 @@ use rehang::order::Policy;
 use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
+use rehang_sqlite::SqliteStore;
 use rehang_store::{
-    Filter, Found, ItemWrite, ManualLeaseClock, MemoryStore, NewVector, Revision, Scan, Select, SqliteStore,
-    Store, find_space,
+    Filter, Found, ItemWrite, ManualLeaseClock, NewVector, Revision, Scan, Select, Store, find_space,
 };
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
     Summary, Unobserved, backfill, begin_sampling, finish, put_back, request, rollback, start, status,

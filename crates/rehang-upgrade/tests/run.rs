@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{DieAt, TestClock, TestEncoder, World, check, fill, started};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{Band, Filter, Ledger, ManualLeaseClock, MemoryStore, Queue, Record, Scan, Select};
+use rehang_store::{Filter, Ledger, ManualLeaseClock, Queue, QueueBand, Record, Scan, Select};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Unobserved, Until,
     begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
@@ -543,7 +544,7 @@ fn what_is_written_during_a_start_that_dies_goes_to_the_front() {
         // Nobody else is there: what was in the gallery before comes in the order.
         let records = store.scan(&Scan::new("new-model", Select::WorstFirst, ITEMS)).unwrap();
         let front = records.iter().filter(|record| {
-            record.state.as_ref().unwrap().priority.is_some_and(|place| place.band == Band::NewOrChanged)
+            record.state.as_ref().unwrap().priority.is_some_and(|place| place.band == QueueBand::NewOrChanged)
         });
         assert_eq!(front.count(), 0, "{place:?}");
     }
@@ -770,7 +771,7 @@ fn natives_are_put_back_for_another_model() {
     let adapted = Scan::new("new-model", Select::Provenance(Provenance::Adapted), 999);
     for record in store.scan(&adapted).unwrap() {
         let place = record.state.unwrap().priority.unwrap();
-        assert_eq!(place.band, Band::Ordinary, "each has the place that the order gives it");
+        assert_eq!(place.band, QueueBand::Ordinary, "each has the place that the order gives it");
     }
     // A service is known by nothing, and the model before it no longer by its fingerprint.
     let limits = Limits { budget: Some(30), ..Limits::default() };

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
-use rehang_store::{Filter, Index, MemoryStore, Store};
+use rehang_store::{Filter, Index, Store};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     Answer, Asked, Limits, Query, QueryEncoders, Search, Serving, Unobserved, finish, rollback, search,
     start, switch,

@@ -122,7 +122,8 @@ fn tokenizer(bytes: &[u8]) {
 /// The index that lies beside a gallery.
 fn side_file(bytes: &[u8]) {
     use rehang::Provenance;
-    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector, SearchOptions, SqliteStore};
+    use rehang_sqlite::{SearchOptions, SqliteStore};
+    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector};
 
     static GALLERY: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let (gallery, side) = GALLERY.get_or_init(|| {

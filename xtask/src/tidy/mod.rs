@@ -447,7 +447,7 @@ mod tests {
             said(package("rehang-store", &["rehang-encode"], &[]))[0]
                 .contains("must not depend on rehang-encode")
         );
-        assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-store"));
+        assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
         assert_eq!(
             said(package("rehang-fit", &["rehang", "burn-tensor"], &[])),
             [""; 0],

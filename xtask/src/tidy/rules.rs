@@ -8,7 +8,9 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
     ("rehang-train", &["rehang", "rehang-files", "rehang-fit"]),
     ("rehang-report", &["rehang"]),
-    ("rehang-store", &["rehang", "rehang-files"]),
+    ("rehang-store", &["rehang"]),
+    ("rehang-store-tests", &["rehang", "rehang-store"]),
+    ("rehang-sqlite", &["rehang", "rehang-files", "rehang-store"]),
     ("rehang-postgres", &["rehang", "rehang-store"]),
     ("rehang-qdrant", &["rehang", "rehang-store"]),
     ("rehang-objects", &["rehang", "rehang-files"]),
@@ -21,19 +23,20 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "rehang-fit",
             "rehang-evaluate",
             "rehang-store",
+            "rehang-sqlite",
             "rehang-postgres",
             "rehang-qdrant",
             "rehang-encode",
         ],
     ),
     ("rehang-demo", &["rehang", "rehang-files", "rehang-store", "rehang-encode", "rehang-upgrade"]),
-    ("rehang-cli", EVERYTHING),
+    ("rehang-cli", CLI),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
-    ("xtask", EVERYTHING),
+    ("xtask", XTASK),
 ];
 
-const EVERYTHING: &[&str] = &[
+const CLI: &[&str] = &[
     "rehang",
     "rehang-files",
     "rehang-fit",
@@ -41,6 +44,7 @@ const EVERYTHING: &[&str] = &[
     "rehang-train",
     "rehang-report",
     "rehang-store",
+    "rehang-sqlite",
     "rehang-postgres",
     "rehang-qdrant",
     "rehang-objects",
@@ -61,6 +65,19 @@ const PYTHON: &[&str] = &[
     "rehang-cli",
 ];
 
+/// Studies use the store in memory, too.
+const XTASK: &[&str] = &[
+    "rehang",
+    "rehang-fit",
+    "rehang-train",
+    "rehang-report",
+    "rehang-store",
+    "rehang-store-tests",
+    "rehang-sqlite",
+    "rehang-encode",
+    "rehang-upgrade",
+];
+
 /// What examples and tests may use besides: no face.
 pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 
@@ -72,8 +89,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("burn", &["rehang-train", "xtask"]),
     ("gemm", &["rehang-fit", "rehang-train"]),
     ("faer", &["rehang-fit", "rehang-train"]),
-    ("rusqlite", &["rehang-store"]),
-    ("usearch", &["rehang-store"]),
+    ("rusqlite", &["rehang-sqlite"]),
+    ("usearch", &["rehang-sqlite"]),
     ("rten", &["rehang-encode"]),
     ("tokenizers", &["rehang-encode"]),
     ("image", &["rehang-encode", "rehang-train", "rehang-demo"]),
@@ -93,9 +110,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
 /// The files through which time enters, and what for.
 pub const DOORS: &[(&str, &str)] = &[
     ("crates/rehang-encode/src/clock.rs", "paces, budgets and deadlines of services and programs"),
-    ("crates/rehang-store/src/clock.rs", "waiting for a server and for other writers"),
+    ("crates/rehang-store/src/clock.rs", "waiting for a server and for other writers; rates of a backfill"),
     ("crates/rehang-store/src/lease.rs", "until when work is leased"),
-    ("crates/rehang-upgrade/src/clock.rs", "rates and reports of a backfill"),
     ("crates/rehang-fit/src/compare.rs", "seconds of a fit, which are shown"),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),

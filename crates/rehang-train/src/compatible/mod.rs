@@ -20,5 +20,5 @@ pub use method::{InfluenceSet, Method, NewClasses, RactForm};
 pub use objectives::selective::Selection;
 pub use old::{OldHead, OldModel, OldSource};
 pub use optimiser::{OptimiserKind, RateSchedule};
-pub use trainer::{Epoch, Trained, TrainingParameters, TrainingSet, train};
+pub use trainer::{EpochRecord, Trained, TrainingParameters, TrainingSet, train};
 pub(crate) use trainer::{unless_diverged, warnings as training_warnings};

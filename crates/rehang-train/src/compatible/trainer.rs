@@ -152,7 +152,7 @@ impl TrainingParameters {
 
 /// One epoch of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Epoch {
+pub struct EpochRecord {
     /// Mean loss over its rows.
     pub loss: f64,
     /// Mean value of every term, by name, without its weight.
@@ -174,7 +174,7 @@ pub struct Trained {
     /// ψ as an adapter from old vectors to the new space, where the method trains one and it stayed finite.
     pub adapter: Option<Adapter>,
     /// Every epoch.
-    pub history: Vec<Epoch>,
+    pub history: Vec<EpochRecord>,
     /// What was odd about the inputs, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -629,7 +629,7 @@ struct Run<'a> {
     /// Draws other rows of the classes, where the method takes its positives so.
     sisters: Option<Sisters>,
     identity: String,
-    history: Vec<Epoch>,
+    history: Vec<EpochRecord>,
     steps: u64,
 }
 
@@ -810,7 +810,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn epoch(&mut self, epoch: usize, model: &mut Model, progress: &Progress) -> Result<Epoch> {
+    fn epoch(&mut self, epoch: usize, model: &mut Model, progress: &Progress) -> Result<EpochRecord> {
         let batches = self.sampler.batches(epoch);
         let count = batches.len();
         let (mut seen, mut loss, mut right, mut rate) = (0, 0.0, 0, 0.0);
@@ -845,7 +845,7 @@ impl<'a> Run<'a> {
             ));
         }
         let seen = seen.max(1) as f64;
-        Ok(Epoch {
+        Ok(EpochRecord {
             loss: loss / seen,
             terms: self
                 .terms

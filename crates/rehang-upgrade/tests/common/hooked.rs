@@ -7,9 +7,9 @@ use std::time::Duration;
 use rehang::{ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Drawn, Epoch, Failure, Filter, Found, Index, Item, ItemKey, ItemWrite, Ledger,
-    MemoryStore, Outcome, Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord,
-    VectorWrite,
+    Priority, Queue, Record, Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
+use rehang_store_tests::MemoryStore;
 
 /// What happens before a call, by its name. An error of it is the error of the call.
 type Hook = dyn Fn(&MemoryStore, &str) -> Result<()> + Send + Sync;
@@ -113,7 +113,7 @@ impl Ledger for Hooked {
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
         provenances(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<Outcome>>;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<WriteOutcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
         forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
-use rehang_store::{ItemWrite, Ledger, MemoryStore, NewVector, Scan, Select, Store};
+use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillSetup, Clock, Gallery, Limits, Observer, OrderSettings, Part, Place, Setup, Summary, Unobserved,
     backfill, start,

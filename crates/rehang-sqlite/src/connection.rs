@@ -1,0 +1,462 @@
+//! Connections to the file, and transactions on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+use rehang::{Error, ErrorKind, Result};
+use rehang_files::folder_of;
+use rehang_store::clock;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+
+use crate::fairness::Fairness;
+use crate::migration;
+use crate::schema;
+use crate::trouble::{BUSY, Step, refuse, sentence};
+
+/// How often it looks meanwhile. SQLite's own waiting looks ever more rarely, down to every 100 ms, and misses the moment between
+/// two large transactions of the other process again and again.
+const LOOKS: Duration = Duration::from_micros(500);
+
+/// Pages of the log that are written before they are moved into the file: 32 MiB.
+const CHECKPOINT_PAGES: u32 = 4096;
+
+/// One gallery file: a connection that writes, and as many that read as there are readers at a time.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    writable: bool,
+    writer: Mutex<Connection>,
+    /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
+    bulk: Mutex<Option<Connection>>,
+    /// Commits without waiting for the disk; as `bulk`, used under the lock of `writer`.
+    light: Mutex<Option<Connection>>,
+    /// How long `bulk` leaves the lock to other processes.
+    fairness: Mutex<Fairness>,
+    readers: Mutex<Vec<Connection>>,
+}
+
+impl Database {
+    /// Makes a new gallery; nothing may be there yet.
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        match fs_err::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Err(refuse("create", path, "it is a folder")),
+            Ok(metadata) if metadata.len() > 0 && !matches!(Self::find(path), Ok(None)) => {
+                return Err(file_exists(path));
+            }
+            _ => {}
+        }
+        Self::make(path)
+    }
+
+    /// Opens a gallery. A file that is marked read-only can be read.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let nothing = "nothing is in it, so it is no gallery; create one there, or name another file";
+        Self::find(path)?.ok_or_else(|| Error::corrupt(path.display(), nothing))
+    }
+
+    /// Opens the gallery that is there, or makes one where nothing is.
+    pub(crate) fn open_or_create(path: &Path) -> Result<Self> {
+        let there = match fs_err::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            _ => Self::find(path)?,
+        };
+        // Several processes may find nothing and begin to make it at once.
+        there.map_or_else(|| Self::make(path), Ok)
+    }
+
+    /// Makes a gallery in a file that is not there yet or has nothing in it. Where another process is faster, the gallery is
+    /// its, and is opened.
+    fn make(path: &Path) -> Result<Self> {
+        let folder = folder_of(path);
+        if !folder.is_dir() {
+            let reason = format!("there is no folder {}; create it first", folder.display());
+            return Err(refuse("create", path, &reason));
+        }
+        let connection = connect(path, true, true)?;
+        let make = |connection: &Connection| -> Step<()> {
+            // Larger pages keep vectors of up to 1,900 coordinates inside a page.
+            connection.pragma_update(None, "page_size", 8192)?;
+            keep_a_log(connection)?;
+            let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            // Another process may have written between the look at the file and here.
+            match Content::of(&transaction)? {
+                Content::Nothing => {
+                    schema::TABLES.iter().try_for_each(|tables| transaction.execute_batch(tables))?;
+                    transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
+                    transaction.pragma_update(None, "user_version", schema::FORMAT)?;
+                }
+                // Another process made it a moment ago.
+                Content::Gallery { format } => expect_known(path, format)?,
+                Content::Foreign => return Err(file_exists(path).into()),
+            }
+            transaction.commit()?;
+            Ok(())
+        };
+        make(&connection).map_err(|trouble| sentence(path, trouble))?;
+        Ok(Self::on(path, true, connection))
+    }
+
+    /// The gallery of a file; `None` where the file is empty or a database in which nothing is yet, as a process leaves it that
+    /// is killed while it makes a gallery.
+    fn find(path: &Path) -> Result<Option<Self>> {
+        let metadata = fs_err::metadata(path).map_err(|error| Error::io("open", path, &error))?;
+        if !metadata.is_file() {
+            return Err(refuse("open", path, "it is not a file"));
+        }
+        if metadata.len() == 0 {
+            return Ok(None);
+        }
+        let writable = !metadata.permissions().readonly();
+        let connection = connect(path, false, writable)?;
+        let content = |connection: &Connection| -> Step<Content> {
+            // One snapshot: another process may be making the gallery at this moment.
+            let snapshot = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
+            Content::of(&snapshot)
+        };
+        match content(&connection).map_err(|trouble| sentence(path, trouble))? {
+            Content::Nothing => Ok(None),
+            Content::Gallery { format } => {
+                expect_known(path, format)?;
+                if format < schema::FORMAT {
+                    if !writable {
+                        return Err(older_and_read_only(path, format));
+                    }
+                    migration::to_this_format(&connection).map_err(|trouble| sentence(path, trouble))?;
+                }
+                Ok(Some(Self::on(path, writable, connection)))
+            }
+            Content::Foreign => {
+                Err(Error::corrupt(path.display(), "it is an SQLite database, but no gallery of rehang"))
+            }
+        }
+    }
+
+    fn on(path: &Path, writable: bool, writer: Connection) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            writable,
+            writer: Mutex::new(writer),
+            bulk: Mutex::default(),
+            light: Mutex::default(),
+            fairness: Mutex::default(),
+            readers: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// One transaction that writes: all of it happens, or nothing.
+    pub(crate) fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        if !self.writable {
+            return Err(refuse(
+                "write",
+                &self.path,
+                "the file is marked read-only; allow writing, then try again",
+            ));
+        }
+        let mut writer = lock(&self.writer);
+        let run = || -> Step<T> {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            lock(&self.fairness).own_writes();
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
+    /// One transaction in which no trigger of the gallery need fire: the caller does everything that they would have done. They
+    /// cost several times what the rows do that they keep right. Where an application has triggers of its own, all of them fire, and
+    /// find done what they would do. Where other processes write too, they get their turn between two long transactions.
+    pub(crate) fn write_without_triggers<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Step<T>,
+    ) -> Result<T> {
+        if !self.writable {
+            return self.write(work);
+        }
+        let rest = lock(&self.fairness).rest(clock::now());
+        if let Some(rest) = rest {
+            clock::wait(rest);
+        }
+        let _writer = lock(&self.writer);
+        let mut bulk = lock(&self.bulk);
+        let run = || -> Step<T> {
+            let connection = match &mut *bulk {
+                Some(connection) => connection,
+                none => {
+                    let connection = connect(&self.path, false, true)?;
+                    // Another connection counts the commits of others in its own way.
+                    *lock(&self.fairness) = Fairness::default();
+                    none.insert(connection)
+                }
+            };
+            lock(&self.fairness).look(connection, clock::now())?;
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let locked = clock::now();
+            let others = transaction
+                .prepare_cached(&schema::HAS_OTHER_TRIGGERS)?
+                .query_row([], |row| row.get::<_, bool>(0))?;
+            // Setting it compiles every statement of the connection again.
+            if transaction.db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER)? != others {
+                transaction.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, others)?;
+            }
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            lock(&self.fairness).ended(clock::now(), locked.elapsed());
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
+    /// One transaction that a machine without power may forget, as it never happened: for what costs nothing to lose. A kill of
+    /// the process loses nothing of it.
+    pub(crate) fn write_lightly<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        if !self.writable {
+            return self.write(work);
+        }
+        let _writer = lock(&self.writer);
+        let mut light = lock(&self.light);
+        let run = || -> Step<T> {
+            let connection = match &mut *light {
+                Some(connection) => connection,
+                none => {
+                    let connection = connect(&self.path, false, true)?;
+                    connection.pragma_update(None, "synchronous", "NORMAL")?;
+                    none.insert(connection)
+                }
+            };
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            lock(&self.fairness).own_writes();
+            transaction.commit()?;
+            Ok(value)
+        };
+        run().map_err(|trouble| sentence(&self.path, trouble))
+    }
+
+    /// Writes the file again without the room that nothing uses any more, and gives its bytes before and after. The copy lies in
+    /// SQLite's temporary folder and then in the log, never in memory.
+    pub(crate) fn compact(&self) -> Result<(u64, u64)> {
+        let bytes = || -> Result<u64> {
+            fs_err::metadata(&self.path)
+                .map(|metadata| metadata.len())
+                .map_err(|error| Error::io("read", &self.path, &error))
+        };
+        let writer = lock(&self.writer);
+        let run = |work: &dyn Fn() -> Step<bool>| work().map_err(|trouble| sentence(&self.path, trouble));
+        run(&|| truncate_log(&writer))?;
+        let before = bytes()?;
+        let is_busy = run(&|| {
+            writer.pragma_update(None, "temp_store", "FILE")?;
+            let written = writer.execute_batch("VACUUM");
+            writer.pragma_update(None, "temp_store", "MEMORY")?;
+            written?;
+            truncate_log(&writer)
+        })?;
+        if is_busy {
+            return Err(ErrorKind::Unavailable {
+                service: self.path.display().to_string(),
+                detail: "another process reads or writes it, so its file cannot be made smaller yet".into(),
+            }
+            .into());
+        }
+        Ok((before, bytes()?))
+    }
+
+    /// Writes the log back into the file; the file alone is the whole gallery then.
+    pub(crate) fn write_back(&self) -> Result<()> {
+        lock(&self.readers).clear();
+        *lock(&self.bulk) = None;
+        *lock(&self.light) = None;
+        let writer = lock(&self.writer);
+        if truncate_log(&writer).map_err(|trouble| sentence(&self.path, trouble))? {
+            let detail =
+                "another process has it open, so its log cannot be written back; close that one first";
+            return Err(Error::conflict(self.path.display(), detail));
+        }
+        Ok(())
+    }
+
+    /// One snapshot to read from; it never waits for a writer.
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
+        let pooled = lock(&self.readers).pop();
+        let mut connection = match pooled {
+            Some(connection) => connection,
+            None => connect(&self.path, false, false)?,
+        };
+        let run = || -> Step<T> {
+            let transaction = connection.transaction()?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        let result = run().map_err(|trouble| sentence(&self.path, trouble));
+        let mut readers = lock(&self.readers);
+        if readers.len() < READERS_KEPT {
+            readers.push(connection);
+        }
+        result
+    }
+
+    /// The connection that writes, outside of a transaction: for tests that set limits on it.
+    #[cfg(test)]
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Connection> {
+        lock(&self.writer)
+    }
+
+    /// The same of the connection in which no trigger fires, once something was written through it.
+    #[cfg(test)]
+    pub(crate) fn bulk_writer(&self) -> MutexGuard<'_, Option<Connection>> {
+        lock(&self.bulk)
+    }
+}
+
+/// Writes the log back into the file and empties it; `true` where other connections kept it from that.
+fn truncate_log(connection: &Connection) -> Step<bool> {
+    Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?)
+}
+
+impl Drop for Database {
+    /// The connection that writes is closed last: SQLite then writes the log back and removes it, which a connection that
+    /// only reads cannot do.
+    fn drop(&mut self) {
+        lock(&self.readers).clear();
+        *lock(&self.bulk) = None;
+        *lock(&self.light) = None;
+    }
+}
+
+/// What is in a database.
+enum Content {
+    /// Neither a table nor a mark of an application.
+    Nothing,
+    /// A gallery of some format.
+    Gallery { format: i64 },
+    /// A database of another application.
+    Foreign,
+}
+
+impl Content {
+    fn of(connection: &Connection) -> Step<Self> {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let (application, version) = (number("application_id")?, number("user_version")?);
+        if application == schema::APPLICATION {
+            return Ok(Self::Gallery { format: version });
+        }
+        let has_tables: bool =
+            connection.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))?;
+        let is_marked = application != 0 || version != 0;
+        Ok(if has_tables || is_marked { Self::Foreign } else { Self::Nothing })
+    }
+}
+
+/// Fails where a newer rehang has written the file. An older one's is [brought up](migration).
+fn expect_known(path: &Path, format: i64) -> Result<()> {
+    if (1..=schema::FORMAT).contains(&format) {
+        return Ok(());
+    }
+    let detail = format!(
+        "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
+        schema::FORMAT
+    );
+    Err(Error::conflict(path.display(), detail))
+}
+
+fn older_and_read_only(path: &Path, format: i64) -> Error {
+    let detail = format!(
+        "an older rehang has written it (format {format}; this one reads format {}), and a file that is marked read-only \
+         cannot be brought up; allow writing once, then try again",
+        schema::FORMAT
+    );
+    Error::conflict(path.display(), detail)
+}
+
+fn file_exists(path: &Path) -> Error {
+    Error::conflict(path.display(), "a file is there already; open it, or give the new gallery another name")
+}
+
+/// Makes a new file keep a log, which writers and readers need to be at work at the same time. Two processes that do so at once
+/// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
+fn keep_a_log(connection: &Connection) -> Step<()> {
+    let began = clock::now();
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY =>
+            {
+                clock::wait(LOOKS);
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Connections that stay open between calls.
+const READERS_KEPT: usize = 16;
+
+/// Locks, also after a panic of another thread: nothing that our locks protect is left half-changed by one, since
+/// transactions roll back and derived parts can be made again.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SQLite counts every allocation of the process under one lock unless told otherwise, so a thread that reads slows down the one
+/// that writes. This crate never reads the count. It can be switched off before the first connection of the process only; where another
+/// part of it was earlier, it stays on, and all is as right and a little slower.
+fn count_no_allocations() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: this option takes one `int`. The call is refused, without effect, once SQLite is at work; every connection of
+        // this crate is opened after it, by `connect`.
+        unsafe {
+            rusqlite::ffi::sqlite3_config(rusqlite::ffi::SQLITE_CONFIG_MEMSTATUS, 0_i32);
+        }
+    });
+}
+
+fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
+    count_no_allocations();
+    let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags |= if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
+    if create {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let open = || -> Step<Connection> {
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_handler(Some(look_again))?;
+        connection.set_prepared_statement_cache_capacity(128);
+        // Triggers of ours do what foreign keys would, so that it holds for writers who do not switch them on.
+        connection.pragma_update(None, "foreign_keys", false)?;
+        connection.pragma_update(None, "cache_size", if write { -65_536 } else { -16_384 })?;
+        connection.pragma_update(None, "temp_store", "MEMORY")?;
+        if write {
+            // A commit is on the disk when it returns, also if the machine loses power.
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            // On macOS an ordinary sync may leave bytes in the disk's own memory; elsewhere these two do nothing.
+            connection.pragma_update(None, "fullfsync", true)?;
+            connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+            connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+            connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+        }
+        Ok(connection)
+    };
+    open().map_err(|trouble| sentence(path, trouble))
+}
+
+/// Waits before the next look at a lock that another process holds; `false` when it has been waited for long enough.
+fn look_again(looks: i32) -> bool {
+    let waits = u64::try_from(looks).is_ok_and(|looks| looks < (BUSY.as_micros() / LOOKS.as_micros()) as u64);
+    if waits {
+        clock::wait(LOOKS);
+    }
+    waits
+}

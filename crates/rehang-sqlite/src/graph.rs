@@ -1,0 +1,380 @@
+//! The graph (HNSW) that finds candidates in large galleries, and the file it rests in.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rehang::{Distance, Error, Gate, Result, Space};
+use rehang_files::folder_of;
+use serde::{Deserialize, Serialize};
+use tempfile::TempPath;
+use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::exact::{Near, RowKey};
+use crate::metric::metric;
+use crate::options::SearchOptions;
+
+/// A graph over vectors of one space.
+pub(crate) struct Graph {
+    index: Index,
+    distance: Distance,
+    /// Vectors when it was built.
+    pub(crate) built: usize,
+    /// Vectors that were overwritten or removed since.
+    pub(crate) overwritten: usize,
+    /// Recall when it was built.
+    pub(crate) recall_at_build: f64,
+    /// How it has been looked after.
+    pub(crate) care: Care,
+    gate: Gate,
+}
+
+/// How a graph has been looked after. It rests in the side file, so that it adds up over processes that live shortly.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Care {
+    /// Vectors that had been overwritten when its recall was looked at last; 0 before the first look.
+    pub(crate) checked_at: usize,
+    /// Recall at that look.
+    pub(crate) recall_checked: Option<f64>,
+    /// How often there was another graph before this one.
+    pub(crate) rebuilt: u64,
+    /// Why the last of them was made again.
+    pub(crate) rebuilt_because: Option<String>,
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Graph").field("built", &self.built).finish_non_exhaustive()
+    }
+}
+
+impl Graph {
+    /// A graph with room for `capacity` vectors.
+    pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
+        let mut index = Index::new(&index_options(space, options)).map_err(trouble)?;
+        index.change_metric::<f32>(metric(space));
+        let gate = Gate::new(threads());
+        index.reserve_capacity_and_threads(capacity.max(1), threads()).map_err(trouble)?;
+        Ok(Self {
+            index,
+            distance: space.distance,
+            built: 0,
+            overwritten: 0,
+            recall_at_build: 1.0,
+            care: Care::default(),
+            gate,
+        })
+    }
+
+    /// How many vectors it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.index.size()
+    }
+
+    /// Coordinates a vector has.
+    pub(crate) fn dimension(&self) -> usize {
+        self.index.dimensions()
+    }
+
+    /// Bytes it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.memory_usage()
+    }
+
+    pub(crate) fn contains(&self, key: RowKey) -> bool {
+        self.index.contains(key)
+    }
+
+    /// Makes room for `more` vectors. The library moves its memory for that, so no thread may search or add meanwhile: `&mut`
+    /// keeps them out.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<()> {
+        let wanted = self.index.size() + more;
+        if wanted > self.index.capacity() {
+            self.index
+                .reserve_capacity_and_threads(wanted + wanted / 4 + 1024, threads())
+                .map_err(trouble)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
+    pub(crate) fn add(&self, key: RowKey, vector: &[f32]) -> Result<()> {
+        let _pass = self.gate.enter();
+        self.index.add(key, vector).map_err(trouble)
+    }
+
+    /// Takes an item's vector out.
+    pub(crate) fn remove(&mut self, key: RowKey) -> Result<()> {
+        self.index.remove(key).map_err(trouble)?;
+        self.overwritten += 1;
+        Ok(())
+    }
+
+    /// About the `k` nearest vectors among those that `passes` lets through, nearest first.
+    pub(crate) fn nearest(
+        &self,
+        query: &[f32],
+        k: usize,
+        passes: Option<&dyn Fn(RowKey) -> bool>,
+    ) -> Result<Vec<Near>> {
+        if k == 0 || self.index.size() == 0 {
+            return Ok(Vec::new());
+        }
+        let k = k.min(self.index.size());
+        let _pass = self.gate.enter();
+        let matches = match passes {
+            None => self.index.search(query, k),
+            Some(passes) => self.index.filtered_search(query, k, passes),
+        }
+        .map_err(trouble)?;
+        // The graph counts inner products from 1 downwards, a gallery from 0.
+        let shift = if self.distance == Distance::Dot { 1.0 } else { 0.0 };
+        Ok(matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys).collect())
+    }
+
+    /// Whether enough was overwritten since its recall was looked at last to look at it again.
+    pub(crate) fn is_check_due(&self) -> bool {
+        (self.overwritten - self.care.checked_at) as f64 >= OVERWRITTEN_SHARE * self.built as f64
+    }
+
+    /// How many candidates a search looks at from now on.
+    pub(crate) fn look_at(&self, candidates: usize) {
+        self.index.change_expansion_search(candidates);
+    }
+
+    /// Writes the graph to a file beside `path` and to the disk: the graph, then a footer that says what it is. The file gets its name
+    /// by [`Partial::persist`], and is removed again without it.
+    pub(crate) fn write(
+        &self,
+        path: &Path,
+        identity: &str,
+        space: &Space,
+        settled: u64,
+        mode: Option<std::fs::Permissions>,
+    ) -> Result<Partial> {
+        let folder = folder_of(path);
+        let failed = |error: &std::io::Error| Error::io("write", path, error);
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        remove_partials_of_the_dead(folder, &name);
+        let partial = folder.join(format!(".{name}.{}.partial", std::process::id()));
+        let partial = TempPath::try_from_path(partial).map_err(|error| failed(&error))?;
+        // The library knows one reason for a file that it cannot write, and does not name it.
+        self.index.save(&partial.to_string_lossy()).map_err(|error| {
+            let reason = format!(
+                "it failed, as when the disk is full ({error}); nothing of the gallery is lost and searches go on, make room and try again"
+            );
+            failed(&std::io::Error::other(reason))
+        })?;
+        let mut file = fs_err::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&partial)
+            .map_err(|error| failed(&error))?;
+        let (bytes, checksum) = digest(&mut file, u64::MAX).map_err(|error| failed(&error))?;
+        let footer = Footer {
+            format: SIDE_FORMAT,
+            identity: identity.to_owned(),
+            space: space.clone(),
+            settled,
+            built: self.built,
+            overwritten: self.overwritten,
+            recall_at_build: self.recall_at_build,
+            care: self.care.clone(),
+            bytes,
+            checksum,
+        };
+        let text = serde_json::to_vec(&footer).map_err(|error| Error::corrupt(path.display(), error))?;
+        let finish = || -> std::io::Result<()> {
+            file.seek(SeekFrom::End(0))?;
+            file.write_all(&text)?;
+            file.write_all(&(text.len() as u64).to_le_bytes())?;
+            file.write_all(MAGIC)?;
+            // Who may not read the gallery may not read its vectors here.
+            if let Some(mode) = mode {
+                file.set_permissions(mode)?;
+            }
+            file.sync_all()
+        };
+        finish().map_err(|error| failed(&error))?;
+        Ok(Partial { file: partial, path: path.to_path_buf() })
+    }
+
+    /// The gallery and the moment that a file was saved for and at, by its footer alone; `None` where there is no whole footer.
+    pub(crate) fn identity(path: &Path) -> Option<String> {
+        Some(footer(&mut fs_err::File::open(path).ok()?)?.identity)
+    }
+
+    /// The change up to which the graph in a file is whole, by its footer alone; `None` where it is another's.
+    pub(crate) fn settled(path: &Path, is_known: impl Fn(&str) -> bool, space: &Space) -> Option<u64> {
+        let footer = footer(&mut fs_err::File::open(path).ok()?)?;
+        let fits = footer.format == SIDE_FORMAT && is_known(&footer.identity) && footer.space == *space;
+        fits.then_some(footer.settled)
+    }
+
+    /// Reads the graph of this very gallery and space, and the change up to which it is whole. `None` where the file is
+    /// missing, damaged, or another's: it is made again then, so why does not matter.
+    pub(crate) fn load(
+        path: &Path,
+        is_known: impl Fn(&str) -> bool,
+        space: &Space,
+        options: SearchOptions,
+    ) -> Option<(Self, u64)> {
+        let mut file = fs_err::File::open(path).ok()?;
+        let footer = footer(&mut file)?;
+        if footer.format != SIDE_FORMAT || !is_known(&footer.identity) || footer.space != *space {
+            return None;
+        }
+        file.rewind().ok()?;
+        // The library trusts the lengths inside its files, so every byte is checked before it sees them.
+        if digest(&mut file, footer.bytes).ok()? != (footer.bytes, footer.checksum) {
+            return None;
+        }
+        let mut graph = Self::new(space, options, 1).ok()?;
+        // Loading brings the library's own distances back, so ours are set after it.
+        let mut index = Index::new(&index_options(space, options)).ok()?;
+        index.load(&path.to_string_lossy()).ok()?;
+        index.change_metric::<f32>(metric(space));
+        graph.index = index;
+        if graph.index.dimensions() != space.dimension {
+            return None;
+        }
+        graph.index.change_expansion_add(options.expansion_add);
+        graph.index.change_expansion_search(options.expansion_search);
+        graph.index.reserve_capacity_and_threads(graph.index.size() + 1024, threads()).ok()?;
+        graph.built = footer.built;
+        graph.overwritten = footer.overwritten;
+        let checked_at = footer.care.checked_at.min(footer.overwritten);
+        graph.care = Care { checked_at, ..footer.care };
+        graph.recall_at_build = footer.recall_at_build;
+        Some((graph, footer.settled))
+    }
+}
+
+/// A graph that is on the disk whole, before it has its name.
+pub(crate) struct Partial {
+    file: TempPath,
+    path: PathBuf,
+}
+
+impl Partial {
+    /// Gives the file its name. Its bytes are on the disk already, so that a loss of power leaves no name without them.
+    pub(crate) fn persist(self) -> Result<()> {
+        let Self { file, path } = self;
+        let persist = || -> std::io::Result<()> {
+            file.persist(&path).map_err(|error| error.error)?;
+            fs_err::File::open(folder_of(&path))?.sync_all()
+        };
+        persist().map_err(|error| Error::io("write", &path, &error))
+    }
+}
+
+/// A process that was killed while it saved leaves a file as large as the graph. What cannot be removed only takes room.
+fn remove_partials_of_the_dead(folder: &Path, name: &str) {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    for entry in fs_err::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let process = file.strip_prefix(&format!(".{name}.")).and_then(|rest| rest.strip_suffix(".partial"));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs_err::remove_file(entry.path());
+        }
+    }
+}
+
+/// Where the graph of a space rests: beside the gallery.
+pub(crate) fn side_file(gallery: &Path, number: i64) -> PathBuf {
+    let mut name = gallery.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{number}.usearch"));
+    gallery.with_file_name(name)
+}
+
+/// What stands at the end of a side file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Footer {
+    format: u32,
+    /// The gallery it belongs to.
+    identity: String,
+    space: Space,
+    /// Every change up to this one is in the graph.
+    settled: u64,
+    built: usize,
+    overwritten: usize,
+    recall_at_build: f64,
+    /// Missing in files of earlier versions, which remembered no look.
+    #[serde(default)]
+    care: Care,
+    /// Bytes in front of the footer, and their check sum.
+    bytes: u64,
+    checksum: u64,
+}
+
+const SIDE_FORMAT: u32 = 1;
+
+/// A graph whose vectors were overwritten to this share is looked at.
+const OVERWRITTEN_SHARE: f64 = 0.2;
+
+const MAGIC: &[u8; 8] = b"rehangix";
+
+/// Longest footer that is believed.
+const FOOTER_MAX: u64 = 1 << 20;
+
+fn footer(file: &mut fs_err::File) -> Option<Footer> {
+    let length = file.metadata().ok()?.len();
+    let tail_start = length.checked_sub(16)?;
+    file.seek(SeekFrom::Start(tail_start)).ok()?;
+    let (mut size, mut magic) = ([0; 8], [0; 8]);
+    file.read_exact(&mut size).ok()?;
+    file.read_exact(&mut magic).ok()?;
+    let size = u64::from_le_bytes(size);
+    if magic != *MAGIC || size > FOOTER_MAX {
+        return None;
+    }
+    file.seek(SeekFrom::Start(tail_start.checked_sub(size)?)).ok()?;
+    let mut text = vec![0; size as usize];
+    file.read_exact(&mut text).ok()?;
+    let footer: Footer = serde_json::from_slice(&text).ok()?;
+    (footer.bytes == tail_start - size).then_some(footer)
+}
+
+/// How many bytes there are, up to `limit`, and their check sum.
+fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
+    let mut hasher = Xxh3::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let want = usize::try_from(limit - bytes).unwrap_or(usize::MAX).min(buffer.len());
+        let read = file.read(&mut buffer[..want])?;
+        if read == 0 {
+            return Ok((bytes, hasher.digest()));
+        }
+        hasher.update(&buffer[..read]);
+        bytes += read as u64;
+    }
+}
+
+fn index_options(space: &Space, options: SearchOptions) -> IndexOptions {
+    IndexOptions {
+        dimensions: space.dimension,
+        metric: match space.distance {
+            Distance::L2 => MetricKind::L2sq,
+            Distance::Cosine => MetricKind::Cos,
+            Distance::Dot => MetricKind::IP,
+        },
+        quantization: ScalarKind::F32,
+        connectivity: options.connectivity,
+        expansion_add: options.expansion_add,
+        expansion_search: options.expansion_search,
+        multi: false,
+    }
+}
+
+fn trouble(error: impl std::fmt::Display) -> Error {
+    Error::corrupt("the search index", format!("{error}; rebuild it"))
+}
+
+/// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
+fn threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
+}

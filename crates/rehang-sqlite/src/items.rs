@@ -1,0 +1,210 @@
+//! Items: as an application writes them, and as it reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rehang::Result;
+use rehang_store::check::no_such_space;
+use rehang_store::{Item, ItemWrite, Revision, check};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
+
+use crate::connection::Database;
+use crate::spaces;
+use crate::trouble::Step;
+use crate::values::{as_bytes, key, place};
+
+/// The columns that [`read_item`] reads, of a table called `item`.
+pub(crate) const ITEM_COLUMNS: &str =
+    "item.key, item.id, item.source, item.label, item.payload, item.revision";
+
+/// An item from the first columns of a row.
+pub(crate) fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
+    let payload = match row.get_ref(4)?.as_str_or_null()? {
+        None => Value::Null,
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            rusqlite::Error::FromSqlConversionFailure(4, rusqlite::types::Type::Text, Box::new(error))
+        })?,
+    };
+    Ok(Item {
+        key: key(row, 0)?,
+        id: row.get(1)?,
+        source: row.get(2)?,
+        label: row.get(3)?,
+        payload,
+        revision: row.get(5)?,
+    })
+}
+
+pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+    if writes.is_empty() {
+        return Ok(Vec::new());
+    }
+    // What is new has nothing that must be removed, so it needs no trigger; that is how galleries are filled.
+    if let Some(revisions) = database.write_without_triggers(|transaction| put_new(transaction, writes))? {
+        return Ok(revisions);
+    }
+    database.write(|transaction| {
+        let spaces = checked_spaces(transaction, writes)?;
+        let mut find = transaction.prepare_cached("SELECT key FROM item WHERE id = ?1")?;
+        let mut update = transaction.prepare_cached(
+            "UPDATE item SET source = ?2, label = ?3, payload = ?4, revision = ?5 WHERE key = ?1",
+        )?;
+        let mut next = first_number(transaction, writes)?;
+        let mut revisions = Vec::with_capacity(writes.len());
+        for write in writes {
+            let revision = next;
+            let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
+            let key = if let Some(key) = there {
+                update.execute(params![key, write.source, write.label, payload(write), revision])?;
+                key
+            } else {
+                insert_item(transaction, write, revision)?
+            };
+            next = insert_vectors(transaction, &spaces, write, key, revision)?;
+            revisions.push(revision);
+        }
+        Ok(revisions)
+    })
+}
+
+type Spaces = BTreeMap<String, spaces::SpaceRow>;
+
+/// Writes items if none of them is there yet; `None` where one is, or is given twice.
+fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Revision>>> {
+    let spaces = checked_spaces(connection, writes)?;
+    let mut ids = BTreeSet::new();
+    let mut find = connection.prepare_cached("SELECT 1 FROM item WHERE id = ?1")?;
+    for write in writes {
+        if !ids.insert(&write.id) || find.exists([&write.id])? {
+            return Ok(None);
+        }
+    }
+    let mut next = first_number(connection, writes)?;
+    let mut revisions = Vec::with_capacity(writes.len());
+    for write in writes {
+        let revision = next;
+        let key = insert_item(connection, write, revision)?;
+        next = insert_vectors(connection, &spaces, write, key, revision)?;
+        for (name, space) in &spaces {
+            if write.vectors.iter().all(|new| new.space != *name) {
+                connection
+                    .prepare_cached(&format!(
+                        "INSERT OR IGNORE INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
+                        space.number
+                    ))?
+                    .execute(params![key, write.source.is_some()])?;
+            }
+        }
+        revisions.push(revision);
+    }
+    Ok(Some(revisions))
+}
+
+/// The spaces by name, once everything that is to be written has been checked against them.
+fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces> {
+    let spaces: Spaces =
+        spaces::list(connection)?.into_iter().map(|space| (space.space.name.clone(), space)).collect();
+    for write in writes {
+        check::item_write(write, |name| {
+            let names = spaces.keys().map(String::as_str);
+            let missing = || no_such_space(name, connection.path().unwrap_or_default(), names);
+            spaces.get(name).map(|space| &space.space).ok_or_else(missing)
+        })?;
+        for (new, epoch) in write.vectors.iter().filter_map(|new| Some((new, new.epoch?))) {
+            check::epoch(&new.space, epoch, spaces.get(&new.space).map_or(epoch, |space| space.epoch))?;
+        }
+    }
+    Ok(spaces)
+}
+
+/// The first of as many numbers as there are items and vectors. Triggers that remove stale vectors count on after them,
+/// which harms no order.
+fn first_number(connection: &Connection, writes: &[ItemWrite]) -> Step<u64> {
+    let numbers = writes.iter().map(|write| 1 + write.vectors.len()).sum::<usize>();
+    Ok(spaces::count(connection, numbers)? - numbers as u64 + 1)
+}
+
+fn payload(write: &ItemWrite) -> Option<String> {
+    match &write.payload {
+        Value::Null => None,
+        payload => Some(payload.to_string()),
+    }
+}
+
+fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -> Step<i64> {
+    connection
+        .prepare_cached(
+            "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![write.id, write.source, write.label, payload(write), revision])?;
+    Ok(connection.last_insert_rowid())
+}
+
+/// Writes an item's vectors with the numbers after its revision, and gives the number after those.
+fn insert_vectors(
+    connection: &Connection,
+    spaces: &Spaces,
+    write: &ItemWrite,
+    key: i64,
+    revision: Revision,
+) -> Step<u64> {
+    let mut change = revision;
+    for new in &write.vectors {
+        let Some(space) = spaces.get(&new.space) else { continue };
+        change += 1;
+        let (band, score) = place(new.priority);
+        connection
+            .prepare_cached(&format!(
+                "INSERT INTO vector_{}
+                 (item, revision, provenance, sigma2, band, score, sourced, failed, change, value)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)",
+                space.number
+            ))?
+            .execute(params![
+                key,
+                revision,
+                new.provenance.name(),
+                new.sigma2,
+                band,
+                score,
+                write.source.is_some(),
+                change,
+                as_bytes(&new.vector)
+            ])?;
+    }
+    Ok(change + 1)
+}
+
+pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    database.write(|transaction| {
+        let mut delete = transaction.prepare_cached("DELETE FROM item WHERE id = ?1")?;
+        let mut deleted = 0;
+        for id in ids {
+            deleted += delete.execute([id])?;
+        }
+        Ok(deleted)
+    })
+}
+
+pub(crate) fn get(database: &Database, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+    database.read(|transaction| {
+        let mut select =
+            transaction.prepare_cached(&format!("SELECT {ITEM_COLUMNS} FROM item WHERE id = ?1"))?;
+        ids.iter().map(|id| Ok(select.query_row([id], read_item).optional()?)).collect()
+    })
+}
+
+pub(crate) fn newest_revision(database: &Database) -> Result<Revision> {
+    count(database, "SELECT ifnull(max(revision), 0) FROM item")
+}
+
+pub(crate) fn count_without_source(database: &Database) -> Result<u64> {
+    count(database, "SELECT count(*) FROM item INDEXED BY item_unsourced WHERE source IS NULL")
+}
+
+fn count(database: &Database, sql: &str) -> Result<u64> {
+    database.read(|transaction| Ok(transaction.prepare_cached(sql)?.query_row([], |row| row.get(0))?))
+}

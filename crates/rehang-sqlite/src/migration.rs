@@ -1,0 +1,53 @@
+//! Bringing a gallery of an older format up to this one's, when it is opened for writing.
+
+use rehang::Provenance;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::schema;
+use crate::trouble::Step;
+
+/// Brings a gallery up, one format after the other, in one transaction: a process that is killed meanwhile leaves it as it was.
+/// Of several processes at once, the first one does it.
+pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format <= 1 {
+        from_1(&transaction)?;
+    }
+    if format <= 2 {
+        for (number, written_as) in spaces(&transaction)? {
+            transaction.execute_batch(&schema::space_from_2(number, written_as))?;
+        }
+        transaction.execute_batch(schema::FROM_2)?;
+    }
+    transaction.pragma_update(None, "user_version", schema::FORMAT)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn from_1(transaction: &Transaction<'_>) -> Step<()> {
+    for (number, written_as) in spaces(transaction)? {
+        transaction.execute_batch(&schema::space_from_1(number, written_as))?;
+    }
+    let left: Vec<i64> = transaction
+        .prepare("SELECT value FROM gallery WHERE name LIKE 'left-%'")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for number in left {
+        transaction.execute_batch(&schema::left_space_from_1(number))?;
+    }
+    transaction.execute_batch(schema::FROM_1)?;
+    Ok(())
+}
+
+/// The numbers of the spaces, and who makes the vectors that are written to them.
+fn spaces(transaction: &Transaction<'_>) -> Step<Vec<(i64, Provenance)>> {
+    transaction
+        .prepare("SELECT number, written_as FROM space")?
+        .query_map([], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))?
+        .map(|row| {
+            let (number, written_as) = row?;
+            Ok((number, written_as.parse()?))
+        })
+        .collect()
+}

@@ -1,0 +1,67 @@
+//! The order of the queue of a backfill, and what samples are drawn from.
+
+use rehang_store::{Among, FirstKeys, ItemKey};
+use rusqlite::Connection;
+
+use crate::items::ITEM_COLUMNS;
+use crate::spaces::SpaceRow;
+use crate::trouble::Step;
+use crate::values::key;
+
+/// The queue of the space with a number, as statements that give the columns of items, one after the other: what lacks a vector, then
+/// what is adapted.
+pub(crate) fn in_order(n: i64) -> [String; 2] {
+    [
+        format!(
+            "SELECT {ITEM_COLUMNS} FROM lacking_{n} AS lacking CROSS JOIN item ON item.key = lacking.item
+             WHERE lacking.sourced = 1 AND lacking.failed = 0 ORDER BY lacking.item"
+        ),
+        format!(
+            "SELECT {ITEM_COLUMNS} FROM vector_{n} AS state INDEXED BY vector_{n}_worst
+                 CROSS JOIN item ON item.key = state.item
+             WHERE state.provenance = 'adapted' AND state.failed = 0 AND state.sourced = 1
+             ORDER BY state.band DESC, state.score DESC, state.item"
+        ),
+    ]
+}
+
+/// The first keys of a shuffle, and how many items are in it.
+pub(crate) fn first(
+    connection: &Connection,
+    space: &SpaceRow,
+    among: Among,
+    seed: u64,
+    size: usize,
+) -> Step<(Vec<ItemKey>, u64)> {
+    let n = space.number;
+    // Each list is an index that holds no more than the keys.
+    let all = "SELECT key FROM item INDEXED BY item_revision".to_owned();
+    let of = |provenance: &str| {
+        format!(
+            "SELECT item FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
+        )
+    };
+    let lists = match among {
+        Among::All => vec![all],
+        Among::Adapted => vec![of("adapted")],
+        Among::Embeddable => vec![
+            of("native"),
+            format!(
+                "SELECT item FROM vector_{n} INDEXED BY vector_{n}_worst
+                     WHERE provenance = 'adapted' AND failed = 0 AND sourced = 1"
+            ),
+            format!(
+                "SELECT item FROM lacking_{n} INDEXED BY lacking_{n}_next WHERE sourced = 1 AND failed = 0"
+            ),
+        ],
+    };
+    let mut first = FirstKeys::new(seed, size);
+    for list in lists {
+        let mut select = connection.prepare_cached(&list)?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            first.take(key(row, 0)?);
+        }
+    }
+    Ok(first.keys())
+}

@@ -1,0 +1,338 @@
+//! Vectors of a space: reading them, the upgrade's conditional writes, failures, counts.
+
+use std::collections::BTreeMap;
+
+use rehang::{Error, Provenance, Result};
+use rehang_store::{
+    Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::connection::Database;
+use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
+use crate::trouble::Step;
+use crate::values::{as_bytes, int, key, place, priority, provenance, read_value, row_of};
+
+pub(crate) fn get(database: &Database, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    database.read(|transaction| {
+        let found = states(transaction, &spaces::find(transaction, space)?, keys, true)?;
+        Ok(keys.iter().map(|key| found.get(key).cloned()).collect())
+    })
+}
+
+pub(crate) fn provenances(
+    database: &Database,
+    space: &str,
+    keys: &[ItemKey],
+) -> Result<Vec<Option<Provenance>>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select =
+            transaction.prepare_cached(&format!("SELECT provenance FROM vector_{n} WHERE item = ?1"))?;
+        let mut of = |key| select.query_row([row_of(key)], |row| provenance(row, 0)).optional();
+        Ok(keys.iter().map(|&key| of(key)).collect::<rusqlite::Result<_>>()?)
+    })
+}
+
+pub(crate) fn write(
+    database: &Database,
+    space: &str,
+    epoch: Option<Epoch>,
+    writes: &[VectorWrite],
+) -> Result<Vec<WriteOutcome>> {
+    // What the vectors are checked against cannot change while the name stays; the transaction looks the name up again.
+    let row = database.read(|transaction| spaces::find(transaction, space))?;
+    for write in writes {
+        check::vector_write(&row.space, epoch, write)?;
+    }
+    if writes.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Made before the lock is taken, so that writers hold it only for what needs it.
+    let values: Vec<Vec<u8>> = writes.iter().map(|write| as_bytes(&write.vector)).collect();
+    database.write_without_triggers(|transaction| {
+        let again = spaces::find(transaction, space)?;
+        if again.number != row.number {
+            return Err(Error::conflict(
+                format!("space {space:?}"),
+                "it was dropped and made again in the meantime; look at the gallery, then decide again",
+            )
+            .into());
+        }
+        if let Some(epoch) = epoch {
+            check::epoch(space, epoch, again.epoch)?;
+        }
+        let n = row.number;
+        // A vector that is there has its item's revision: triggers remove every other one. So one statement decides.
+        let mut update = transaction.prepare_cached(&format!(
+            "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
+                 squared_error = ?7, failed = failed AND ?3 = 'adapted', change = ?8, value = ?9
+             WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
+        ))?;
+        let mut insert = transaction.prepare_cached(&format!(
+            "INSERT INTO vector_{n}
+                 (item, revision, provenance, sigma2, band, score, squared_error, sourced, failed, change, value)
+             SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL,
+                 ?3 = 'adapted' AND EXISTS (SELECT 1 FROM failure_{n} WHERE item = ?1), ?8, ?9 FROM item
+             WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
+        ))?;
+        let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
+        let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
+        let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
+        let mut unclaim = transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?;
+        let any_failure: bool =
+            transaction
+                .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
+        let first = spaces::count(transaction, writes.len())? - writes.len() as u64 + 1;
+        let mut outcomes = Vec::with_capacity(writes.len());
+        let mut insert_first = true;
+        for (change, (write, value)) in (first..).zip(writes.iter().zip(&values)) {
+            let (band, score) = place(write.priority);
+            let values = params![
+                row_of(write.key),
+                int(write.revision),
+                write.provenance.name(),
+                write.sigma2,
+                band,
+                score,
+                write.squared_error,
+                change,
+                value
+            ];
+            let mut written = insert_first.then(|| insert.execute(values)).transpose()?.unwrap_or(0);
+            let mut inserted = written > 0;
+            if written == 0 {
+                written = update.execute(values)?;
+                // A batch mostly holds one kind: what helped last is tried first.
+                insert_first = false;
+            }
+            if written == 0 {
+                written = insert.execute(values)?;
+                inserted = written > 0;
+                insert_first = inserted;
+            }
+            if inserted {
+                lacking.execute([row_of(write.key)])?;
+            }
+            outcomes.push(if written > 0 {
+                if write.provenance == Provenance::Native {
+                    if any_failure {
+                        forgive.execute([row_of(write.key)])?;
+                    }
+                    unclaim.execute([row_of(write.key)])?;
+                }
+                WriteOutcome::Written
+            } else {
+                match revision.query_row([row_of(write.key)], |row| row.get::<_, u64>(0)).optional()? {
+                    None => WriteOutcome::Deleted,
+                    Some(there) if there != write.revision => WriteOutcome::Changed,
+                    Some(_) => WriteOutcome::AlreadyThere,
+                }
+            });
+        }
+        Ok(outcomes)
+    })
+}
+
+pub(crate) fn set_priorities(
+    database: &Database,
+    space: &str,
+    epoch: Epoch,
+    priorities: &[(ItemKey, Revision, Priority)],
+) -> Result<usize> {
+    for (_, _, priority) in priorities {
+        check::priority(Some(*priority))?;
+    }
+    database.write(|transaction| {
+        let row = spaces::find(transaction, space)?;
+        check::epoch(space, epoch, row.epoch)?;
+        let mut update = transaction.prepare_cached(&format!(
+            "UPDATE vector_{} SET band = ?3, score = ?4 WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'",
+            row.number
+        ))?;
+        let mut changed = 0;
+        for &(key, revision, priority) in priorities {
+            let (band, score) = place(Some(priority));
+            changed += update.execute(params![row_of(key), int(revision), band, score])?;
+        }
+        Ok(changed)
+    })
+}
+
+pub(crate) fn counts(database: &Database, space: &str) -> Result<Counts> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let count = |sql: String| -> Step<u64> {
+            Ok(transaction.prepare_cached(&sql)?.query_row([], |row| row.get(0))?)
+        };
+        // Every count is over an index that holds nothing else.
+        let of = |provenance: &str| {
+            count(format!(
+                "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_{provenance} WHERE provenance = '{provenance}'"
+            ))
+        };
+        let (old, adapted, native) = (of("old")?, of("adapted")?, of("native")?);
+        let (unlisted, unlisted_unsourced) = spaces::count_unlisted(transaction, n)?;
+        let lacking = unlisted + count(format!("SELECT count(*) FROM lacking_{n}"))?;
+        let unsourced = count(format!(
+            "SELECT count(*) FROM vector_{n} INDEXED BY vector_{n}_unsourced
+             WHERE provenance = 'adapted' AND sourced = 0"
+        ))?;
+        let lacking_unsourced = count(format!(
+            "SELECT count(*) FROM lacking_{n} WHERE sourced = 0"
+        ))?;
+        Ok(Counts {
+            // An item either has a vector in the space or lacks one.
+            items: old + adapted + native + lacking,
+            old,
+            adapted,
+            native,
+            lacking,
+            failed: count(format!("SELECT count(*) FROM failure_{n}"))?,
+            without_source: unsourced + lacking_unsourced + unlisted_unsourced,
+        })
+    })
+}
+
+pub(crate) fn count_lag(database: &Database, space: &str, behind: &str) -> Result<u64> {
+    database.read(|transaction| {
+        let (n, m) = (spaces::find(transaction, space)?.number, spaces::find(transaction, behind)?.number);
+        let mut count = transaction.prepare_cached(&format!(
+            "SELECT count(*) FROM lacking_{n} AS lacking
+             WHERE EXISTS (SELECT 1 FROM vector_{m} WHERE item = lacking.item)"
+        ))?;
+        Ok(count.query_row([], |row| row.get(0))?)
+    })
+}
+
+pub(crate) fn record_failures(
+    database: &Database,
+    space: &str,
+    failures: &[(ItemKey, Revision, String)],
+) -> Result<()> {
+    database.write(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        // An item with a vector that the upgrade never replaces was served by another worker meanwhile.
+        let wanting = format!(
+            "FROM item WHERE key = ?1 AND revision = ?2
+             AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted')"
+        );
+        let mut delete = transaction.prepare_cached(&format!(
+            "DELETE FROM failure_{n} WHERE item = ?1 AND EXISTS (SELECT 1 {wanting})"
+        ))?;
+        let mut insert = transaction.prepare_cached(&format!(
+            "INSERT INTO failure_{n} (item, revision, reason) SELECT key, revision, ?3 {wanting}"
+        ))?;
+        for (key, revision, reason) in failures {
+            delete.execute(params![row_of(*key), int(*revision)])?;
+            insert.execute(params![row_of(*key), int(*revision), reason])?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn failures(
+    database: &Database,
+    space: &str,
+    after: Option<ItemKey>,
+    limit: usize,
+) -> Result<Vec<Failure>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT failure.item, item.id, failure.revision, failure.reason
+             FROM failure_{n} AS failure JOIN item ON item.key = failure.item
+             WHERE failure.item > ?1 ORDER BY failure.item LIMIT ?2"
+        ))?;
+        let rows = select.query_map(params![after.map_or(-1, row_of), int(limit as u64)], |row| {
+            Ok(Failure { key: key(row, 0)?, id: row.get(1)?, revision: row.get(2)?, reason: row.get(3)? })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    })
+}
+
+pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+    database.write(|transaction| {
+        let row = spaces::find(transaction, space)?;
+        check::epoch(space, epoch, row.epoch)?;
+        let n = row.number;
+        let forget = format!(
+            "DELETE FROM vector_{n} WHERE item IN (
+                 SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT ?1)"
+        );
+        Ok(transaction.execute(&forget, [int(limit as u64)])?)
+    })
+}
+
+pub(crate) fn clear_failures(database: &Database, space: &str) -> Result<u64> {
+    let (mut cleared, mut after) = (0, 0);
+    in_turns(|| {
+        database.write(|transaction| {
+            let n = spaces::find(transaction, space)?.number;
+            let last: Option<i64> = transaction
+                .prepare_cached(&format!(
+                    "SELECT max(item) FROM (SELECT item FROM failure_{n} WHERE item > ?1 ORDER BY item LIMIT ?2)"
+                ))?
+                .query_row(params![after, REMOVED_TOGETHER], |row| row.get(0))?;
+            let Some(last) = last else { return Ok(true) };
+            cleared += transaction
+                .prepare_cached(&format!("DELETE FROM failure_{n} WHERE item > ?1 AND item <= ?2"))?
+                .execute(params![after, last])? as u64;
+            after = last;
+            Ok(false)
+        })
+    })?;
+    Ok(cleared)
+}
+
+pub(crate) fn errors(database: &Database, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+    database.read(|transaction| {
+        let n = spaces::find(transaction, space)?.number;
+        let mut select = transaction.prepare_cached(&format!(
+            "SELECT sigma2, squared_error FROM vector_{n} INDEXED BY vector_{n}_error
+             WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL
+             ORDER BY change DESC LIMIT ?1"
+        ))?;
+        let rows = select.query_map([int(limit as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    })
+}
+
+/// What a space holds of some items.
+pub(crate) fn states(
+    connection: &Connection,
+    space: &SpaceRow,
+    keys: &[ItemKey],
+    with_vectors: bool,
+) -> Step<BTreeMap<ItemKey, VectorRecord>> {
+    let value = if with_vectors { "value" } else { "NULL" };
+    let mut select = connection.prepare_cached(&format!(
+        "SELECT provenance, revision, sigma2, band, score, squared_error, {value} FROM vector_{} WHERE item = ?1",
+        space.number
+    ))?;
+    let mut found = BTreeMap::new();
+    for &key in keys {
+        let mut rows = select.query([row_of(key)])?;
+        if let Some(row) = rows.next()? {
+            found.insert(key, state(row, space, with_vectors)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The vector of a row `provenance, revision, sigma2, band, score, squared_error, value`.
+fn state(row: &Row<'_>, space: &SpaceRow, with_vector: bool) -> Step<VectorRecord> {
+    let mut vector = Vec::new();
+    if with_vector {
+        vector.reserve_exact(space.space.dimension);
+        read_value(row, 6, space.space.dimension, &mut vector)?;
+    }
+    Ok(VectorRecord {
+        provenance: provenance(row, 0)?,
+        revision: row.get(1)?,
+        sigma2: row.get(2)?,
+        priority: priority(row, 3)?,
+        squared_error: row.get(5)?,
+        vector,
+    })
+}
