@@ -3,9 +3,9 @@
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
 //! upgrade writes; without one there is none.
 
+use crate::handle::Handle;
+use crate::nearest::SpaceVectors;
 use crate::schema::SpaceRow;
-use crate::search::Vectors;
-use crate::store::Inner;
 use crate::table::{literal, quoted};
 
 /// The functions. They run with the rights of whoever calls them.
@@ -146,8 +146,8 @@ fn handicap(space: &str, gallery: &str) -> String {
 /// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
 /// query, so that vectors keep their index (but those of type `halfvec`, which are cast). An application's transaction that has read
 /// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
-pub(crate) fn view(inner: &Inner, space: &SpaceRow) -> String {
-    let (g, table, vector) = (inner.number, &inner.table, &inner.vector_type);
+pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
+    let (g, table, vector) = (handle.number, &handle.table, &handle.vector_type);
     let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
         let mut name = name.to_owned();
         while table.key.iter().any(|column| column.name == name) {
@@ -157,7 +157,7 @@ pub(crate) fn view(inner: &Inner, space: &SpaceRow) -> String {
     });
     let keys: String =
         table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
-    let Vectors { from, value, kind, .. } = Vectors::of(inner, space, false);
+    let SpaceVectors { from, value, kind, .. } = SpaceVectors::of(handle, space, false);
     let value = if kind == "halfvec" { format!("{value}::{vector}") } else { value };
     format!(
         "CREATE OR REPLACE FUNCTION rehang.serving_{g}()

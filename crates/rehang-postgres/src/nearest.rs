@@ -1,0 +1,60 @@
+//! How SQL reaches the vectors of a space and orders them by their distance to a query.
+
+use rehang::Distance;
+
+use crate::handle::Handle;
+use crate::schema::{self, SpaceRow, operator};
+use crate::table::quoted;
+
+/// Where the vectors of a space are, as SQL sees them.
+pub(crate) struct SpaceVectors {
+    /// `FROM … ` with `v`, the state `s` and the item `i`.
+    pub(crate) from: String,
+    /// The vector of a row.
+    pub(crate) value: String,
+    /// The type of that column.
+    pub(crate) kind: &'static str,
+    operator: &'static str,
+    is_l2: bool,
+}
+
+impl SpaceVectors {
+    pub(crate) fn of(handle: &Handle, space: &SpaceRow, with_row: bool) -> Self {
+        let (n, g) = (space.number, handle.number);
+        let has_row = with_row || space.in_column.is_some();
+        let row = format!(" JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"));
+        let (vectors, value) = match &space.in_column {
+            Some(column) => (String::new(), format!("t.{}", quoted(column))),
+            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
+        };
+        let is_half = match &space.in_column {
+            None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
+            Some(_) => handle.table.is_halfvec,
+        };
+        Self {
+            from: format!(
+                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item{vectors}{}",
+                if has_row { row.as_str() } else { "" }
+            ),
+            value,
+            kind: if is_half { "halfvec" } else { "vector" },
+            operator: operator(space.record.space.distance).0,
+            is_l2: space.record.space.distance == Distance::L2,
+        }
+    }
+
+    /// The distance by which the server orders.
+    pub(crate) fn ordered_by(&self) -> String {
+        format!("({} {} $1::vector::{})", self.value, self.operator, self.kind)
+    }
+
+    /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
+    pub(crate) fn distance(&self) -> String {
+        let by = self.ordered_by();
+        if self.is_l2 {
+            format!("({by} ^ 2)::real")
+        } else {
+            format!("coalesce(nullif({by}, 'NaN'), 1)::real")
+        }
+    }
+}
