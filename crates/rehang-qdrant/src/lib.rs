@@ -4,13 +4,26 @@
 //! it promises beside the other stores, and what an application has to know, is in `docs/qdrant.md`.
 
 mod address;
+mod adoption;
+mod claims;
 mod client;
 mod collection;
+mod doctor;
+mod filters;
+mod handle;
+mod ids;
 mod items;
+mod leases;
 mod meta;
+mod pages;
+mod payload;
 mod points;
 mod queue;
+mod release;
+mod scroll;
 mod search;
+mod slot;
+mod spaces;
 mod store;
 mod tokens;
 mod vectors;
