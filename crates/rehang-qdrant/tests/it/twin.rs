@@ -1,14 +1,8 @@
 //! Random histories: what an application and an upgrade do to a collection, beside the strict store in memory.
 
-mod server;
-
-#[path = "../../rehang-store/tests/histories/mod.rs"]
-mod histories;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use rehang::Provenance;
@@ -17,6 +11,9 @@ use rehang_store::{
     Examined as _, ItemKey, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore, NewVector,
 };
 use serde_json::{Value, json};
+
+use crate::histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector};
+use crate::server;
 
 /// Steps after which everything that can be seen is compared: that takes some hundred requests.
 const COMPARED_EVERY: usize = 4;

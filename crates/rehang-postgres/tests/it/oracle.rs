@@ -1,22 +1,19 @@
 //! Random histories of calls and of an application's own SQL, on a gallery in PostgreSQL and on its twin in memory: whatever can be seen
 //! is equal after each step.
 
-#[path = "../../rehang-store/tests/histories/mod.rs"]
-mod histories;
-
-mod server;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen, vector};
 use postgres::Client;
 use proptest::prelude::*;
 use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, ItemWrite, Ledger as _, ManualLeaseClock, MemoryStore, NewVector};
 use serde_json::{Value, json};
+
+use crate::histories::{Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen, vector};
+use crate::server;
 
 /// Seconds of the steps in which time passes.
 const PASS_S: u64 = LEASE_S / 4;

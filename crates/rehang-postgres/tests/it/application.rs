@@ -1,7 +1,5 @@
 //! An application that knows nothing of a gallery writes its own table by plain SQL, and the gallery says what is there.
 
-mod server;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::Command;
@@ -17,6 +15,8 @@ use rehang_store::{
     Revision, Scan, Select, VectorWrite,
 };
 use serde_json::json;
+
+use crate::server;
 
 const LEASE: Duration = Duration::from_secs(1000);
 
@@ -1373,7 +1373,7 @@ fn an_application_that_goes_the_other_way_is_not_in_a_deadlock() {
 #[test]
 fn the_rights_of_the_page_are_enough() {
     let Some(server) = server::server() else { return };
-    let page = include_str!("../../../docs/postgres.md");
+    let page = include_str!("../../../../docs/postgres.md");
     let of_page: Vec<&str> =
         page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [to_read, to_write] = of_page[..] else { panic!("the page has two lists of rights: {of_page:?}") };
