@@ -1,4 +1,4 @@
-//! How SQL reaches the vectors of a space and orders them by their distance to a query.
+//! How SQL reaches the vectors of a space, orders them by their distance to a query, and reads their index.
 
 use rehang::Distance;
 
@@ -57,4 +57,25 @@ impl SpaceVectors {
             format!("coalesce(nullif({by}, 'NaN'), 1)::real")
         }
     }
+}
+
+/// Candidates that an index looks at for each neighbour that is wanted; and how many it looks at in all, at least and at most, which is
+/// as many as pgvector can.
+const CANDIDATES_PER_NEIGHBOUR: u16 = 4;
+const CANDIDATES_MIN: u16 = 100;
+const CANDIDATES_MAX: u16 = 1_000;
+
+/// How many candidates an index looks at in a search for `k` neighbours (the setting `hnsw.ef_search`), as SQL: the library's searches and
+/// the function `rehang.search` ask alike.
+pub(crate) fn candidates(k: &str) -> String {
+    format!(
+        "least(greatest({CANDIDATES_PER_NEIGHBOUR} * least({k}, {CANDIDATES_MAX}), {CANDIDATES_MIN}), {CANDIDATES_MAX})::text"
+    )
+}
+
+/// The settings of the server under which a search reads an index, whatever the planner believes of tables that were filled a moment ago.
+/// Where a filter leaves too few of the candidates, a pgvector that can looks for more.
+pub(crate) fn index_settings(has_iterative_scan: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let more = has_iterative_scan.then_some(("hnsw.iterative_scan", "strict_order"));
+    [("enable_seqscan", "off"), ("enable_sort", "off")].into_iter().chain(more)
 }

@@ -350,6 +350,11 @@ fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
 }
 
+/// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
+pub(crate) fn stored_as_halfvec(dimension: &str) -> String {
+    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_AS_HALFVEC}")
+}
+
 /// The type of a column of vectors that is ours.
 pub(crate) fn column_type(dimension: usize) -> String {
     format!("{}({dimension})", type_name(dimension))

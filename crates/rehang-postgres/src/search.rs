@@ -9,7 +9,7 @@ use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, clock, share_fo
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
-use crate::nearest::SpaceVectors;
+use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::schema::{self, SpaceRow, operator};
 use crate::spaces::find;
 use crate::values::{key, provenance, row_limit};
@@ -18,8 +18,6 @@ use crate::values::{key, provenance, row_limit};
 const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one.
 const EXACT_MAX: i64 = 20_000;
-/// Candidates that an index looks at, at least and at most.
-const CANDIDATES: std::ops::RangeInclusive<usize> = 100..=1000;
 
 /// The conditions of a filter, and their parameters from `$3` on.
 fn conditions(handle: &Handle, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sync>>) {
@@ -103,18 +101,13 @@ fn search_in(
     Ok(all)
 }
 
-/// Asks pgvector for good answers, and keeps the planner from comparing all vectors.
+/// Has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
 fn look_into_index(connection: &mut Connection, handle: &Handle, k: usize) -> Step<()> {
-    let candidates = (4 * k).clamp(*CANDIDATES.start(), *CANDIDATES.end());
-    connection.batch(&format!(
-        "SET LOCAL hnsw.ef_search = {candidates}; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
-    ))?;
-    // Where a filter leaves too few of them, the index is asked on.
-    if handle.has_iterative_scan {
-        connection.batch("SET LOCAL hnsw.iterative_scan = strict_order")
-    } else {
-        Ok(())
-    }
+    let settings: String = index_settings(handle.has_iterative_scan)
+        .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
+        .collect();
+    let candidates = candidates(&row_limit(k).to_string());
+    connection.batch(&format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)"))
 }
 
 /// Whether a space is searched by comparing all vectors: it is small, or has no index.
