@@ -13,7 +13,7 @@ use crate::table::{Table, TableOptions, literal, quoted};
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
 const PGVECTOR_MIN: (u32, u32) = (0, 7);
-/// From this pgvector on an index is asked on where a filter leaves too few.
+/// From this pgvector on an index is searched further where a filter leaves too few.
 const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
 /// Rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
@@ -94,7 +94,7 @@ pub(crate) fn adopt(
             return Ok((table, number));
         }
         connection.batch(schema::BASE)?;
-        connection.batch(schema::BY_NAME)?;
+        connection.batch(schema::RELATION_BY_NAME)?;
         connection.batch(&functions(&quoted(&facts.schema), facts.has_iterative_scan()))?;
         connection.batch(&register(&table))?;
         let (number, ..) = number_of(connection, &table)?
@@ -304,7 +304,7 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
 /// trigger of its updates.
 fn renew_triggers(connection: &mut Connection, number: i32, table: &Table, facts: &Facts) -> Step<()> {
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
-    connection.batch(schema::BY_NAME)?;
+    connection.batch(schema::RELATION_BY_NAME)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     if !is_earlier {

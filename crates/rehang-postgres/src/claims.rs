@@ -65,15 +65,15 @@ pub(crate) fn claim(
         let left = (found - next.len()) as u64;
         let records = pages::records(connection, handle, &next, &space, Some(&space), true)?;
         let claimed = Claimed::of(records, &lost, held_by_others + left);
-        let taken: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
-        let losses: Vec<i32> = taken.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
-        if !taken.is_empty() {
+        let claimed_keys: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
+        let losses: Vec<i32> = claimed_keys.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
+        if !claimed_keys.is_empty() {
             let sql = format!(
                 "INSERT INTO rehang.claim_{n} (item, worker, until, lost)
                  SELECT w.item, $2, clock_timestamp() + make_interval(secs => $3), w.lost FROM unnest($1::bigint[], $4::int[]) AS w(item, lost)
                  ON CONFLICT (item) DO UPDATE SET worker = EXCLUDED.worker, until = EXCLUDED.until, lost = EXCLUDED.lost"
             );
-            connection.execute(&sql, &[&rows_of(&taken), &worker, &lease.as_secs_f64(), &losses])?;
+            connection.execute(&sql, &[&rows_of(&claimed_keys), &worker, &lease.as_secs_f64(), &losses])?;
         }
         Ok(claimed)
     })

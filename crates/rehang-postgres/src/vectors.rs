@@ -9,7 +9,7 @@ use rehang_store::{
     Counts, Epoch, Failure, ItemKey, NewVector, Outcome, Priority, Revision, VectorRecord, VectorWrite, check,
 };
 
-use crate::connection::{Connection, Failure as Stopped, Mode, Step};
+use crate::connection::{Connection, Mode, Step, StepError};
 use crate::handle::Handle;
 use crate::schema::SpaceRow;
 use crate::spaces::{find, find_shared};
@@ -171,9 +171,9 @@ pub(crate) fn write(
         let mut outcomes = vec![None; writes.len()];
         // An item that is written twice in a call is written in two rounds.
         while let Some(first) = outcomes.iter().position(Option::is_none) {
-            let mut taken = BTreeSet::new();
+            let mut seen = BTreeSet::new();
             let round: Vec<usize> = (first..writes.len())
-                .filter(|at| outcomes[*at].is_none() && taken.insert(writes[*at].key))
+                .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
                 .collect();
             write_round(connection, &row, writes, &round, &mut outcomes, attempt)?;
         }
@@ -224,7 +224,7 @@ fn write_round(
             None => Outcome::Deleted,
             Some((revision, _)) if *revision != int(writes[at].revision) => Outcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => Outcome::AlreadyThere,
-            Some(_) if attempt != Attempt::Last => return Err(Stopped::Busy),
+            Some(_) if attempt != Attempt::Last => return Err(StepError::Busy),
             // Most likely an application is about to change it; if not, it stays in the queue.
             Some(_) => Outcome::Changed,
         });

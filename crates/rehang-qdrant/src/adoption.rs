@@ -71,7 +71,7 @@ pub(crate) fn adopt(
     for (field, kind) in FIELDS {
         handle.index(handle.collection(), field, kind)?;
     }
-    let unlisted = items::sweep(&handle, &mut |done| advance(done, total.max(done)))?;
+    let unlisted = items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
     if unlisted > 0 {
         let why =
             "ids that are numbers, or UUIDs whose first half is not zero: others would be taken for numbers";

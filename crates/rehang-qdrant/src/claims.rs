@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::filters::{all_of, has_id, is};
 use crate::handle::Handle;
 use crate::ids::id_of;
-use crate::items::list;
+use crate::items::tag_all;
 use crate::leases::{Lease, end_leases, lease_of, leases};
 use crate::meta;
 use crate::pages::{in_order, record};
@@ -32,7 +32,7 @@ pub(crate) fn claim(
     lease: Duration,
 ) -> Result<Claimed> {
     let space = &meta::space(handle, space)?;
-    list(handle)?;
+    tag_all(handle)?;
     loop {
         let now_ms = handle.clock.now_ms();
         let leases = leases(handle, space)?;

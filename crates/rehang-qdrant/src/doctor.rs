@@ -12,7 +12,7 @@ use crate::{items, meta, vectors};
 /// Points that wait to be listed are listed first.
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let meta = meta::read(handle)?;
-    let unlisted = items::sweep(handle, &mut |_| true)?;
+    let unlisted = items::tag_new_points(handle, &mut |_| true)?;
     let mut problems = Vec::new();
     let mut found = |space: Option<&str>, what: &str, count: u64| {
         if count > 0 {

@@ -15,13 +15,13 @@ use crate::ids::{id_of, key_of_name};
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
 use crate::payload::{REVISION, TAG, put_at, without_nulls};
-use crate::points::{Point, place_of};
+use crate::points::{Point, band_and_score};
 use crate::scroll::{PAGE, With};
 use crate::slot::SpaceSlot;
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
-/// Between a listing that failed and the next one.
+/// Between a round of tagging that failed and the next one.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The condition that no tag is on a point.
@@ -40,7 +40,7 @@ pub(crate) fn has_source(yes: bool) -> Value {
 ///
 /// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
 /// item it is, since each revision is given by one operation, which the server applies once.
-pub(crate) fn sweep(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
     let collection = handle.collection();
     let mut done = 0;
     let mut failing: Option<Instant> = None;
@@ -91,9 +91,9 @@ pub(crate) fn sweep(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Resul
     }
 }
 
-/// The same where all that matters is that it is done.
-pub(crate) fn list(handle: &Handle) -> Result<()> {
-    sweep(handle, &mut |_| true).map(drop)
+/// The same for callers that only need every point to have its tag.
+pub(crate) fn tag_all(handle: &Handle) -> Result<()> {
+    tag_new_points(handle, &mut |_| true).map(drop)
 }
 
 /// Points by key, every one with a tag.
@@ -103,7 +103,7 @@ pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<B
         if found.iter().all(Point::has_tag) {
             return Ok(found.into_iter().map(|point| (point.key, point)).collect());
         }
-        list(handle)?;
+        tag_all(handle)?;
     }
 }
 
@@ -187,7 +187,7 @@ fn new_point<'a>(
     let mut vector: BTreeMap<&str, &[f32]> = BTreeMap::new();
     for new in &write.vectors {
         let space = meta.find(&new.space, &handle.name())?;
-        let (band, score) = place_of(new.priority);
+        let (band, score) = band_and_score(new.priority);
         let (made_by, epoch) = (new.provenance.name(), new.epoch.map(rehang_store::Epoch::number));
         // Without a number where there is none, so that the server's indexes hold numbers alone.
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
@@ -254,13 +254,13 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
 }
 
 pub(crate) fn newest_revision(handle: &Handle) -> Result<Revision> {
-    list(handle)?;
+    tag_all(handle)?;
     let with = handle.tag([]);
     let newest = handle.client.scroll_down(handle.collection(), &none_of([nothing()]), REVISION, 1, &with)?;
     Ok(newest.first().and_then(Point::revision).unwrap_or(0))
 }
 
 pub(crate) fn count_without_source(handle: &Handle) -> Result<u64> {
-    list(handle)?;
+    tag_all(handle)?;
     handle.client.count(handle.collection(), &all_of([has_source(false)]))
 }

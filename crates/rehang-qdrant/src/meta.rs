@@ -47,7 +47,7 @@ impl Meta {
         !self.is_listed && !self.spaces.is_empty()
     }
 
-    /// Natives whose tags a release has taken away look like those of content before, which a sweep would remove.
+    /// Natives whose tags a release has taken away look like those of content before, whose vectors tagging would remove.
     fn expect_to_stay(&self, handle: &Handle) -> Result<()> {
         if !self.is_leaving() {
             return Ok(());

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::filters::{all_of, is_empty, none_of};
 use crate::handle::Handle;
-use crate::items::{has_source, list};
+use crate::items::{has_source, tag_all};
 use crate::meta;
 use crate::payload::REVISION;
 use crate::points::Point;
@@ -41,7 +41,7 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
     let (meta, name) = (meta::read(handle)?, handle.name());
     let space = meta.find(&scan.space, &name)?;
     let vectors_of = scan.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
-    list(handle)?;
+    tag_all(handle)?;
     let with = with_of(handle, space, vectors_of);
     let filter = match scan.select {
         Select::All => all_of([none_of([is_empty(REVISION)])]),
@@ -67,7 +67,7 @@ pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
     let (meta, name) = (meta::read(handle)?, handle.name());
     let space = meta.find(&sample.space, &name)?;
     let vectors_of = sample.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
-    list(handle)?;
+    tag_all(handle)?;
     let (keys, of) = first(handle, space, sample.among, sample.seed, sample.size)?;
     let points = in_order(handle, &keys, &with_of(handle, space, vectors_of))?;
     Ok(Drawn {

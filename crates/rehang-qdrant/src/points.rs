@@ -72,9 +72,9 @@ pub(crate) struct Mark {
     /// Why it could not be embedded.
     #[serde(rename = "f")]
     pub(crate) failure: Option<String>,
-    /// The write that holds the place of the vector, and the one that wrote it last.
+    /// The write that has reserved the vector, and the one that wrote it last.
     #[serde(rename = "k")]
-    pub(crate) held_by: Option<String>,
+    pub(crate) reserved_by: Option<String>,
     #[serde(rename = "w")]
     pub(crate) written_by: Option<String>,
 }
@@ -206,8 +206,8 @@ fn band_of(number: usize) -> Option<rehang_store::Band> {
     rehang_store::Band::ALL.get(number).copied()
 }
 
-/// A place in the queue as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
-pub(crate) fn place_of(priority: Option<Priority>) -> (Value, Value) {
+/// A priority as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
+pub(crate) fn band_and_score(priority: Option<Priority>) -> (Value, Value) {
     let Some(Priority { band, score }) = priority else { return (Value::Null, Value::Null) };
     let band = rehang_store::Band::ALL.iter().position(|other| *other == band);
     (json!(band), json!(score.clamp(f64::MIN, f64::MAX)))

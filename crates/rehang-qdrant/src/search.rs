@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::filters::{all_of, any_of, is};
 use crate::handle::Handle;
-use crate::items::list;
+use crate::items::tag_all;
 use crate::meta;
 use crate::points::Point;
 use crate::scroll::With;
@@ -49,7 +49,7 @@ fn search_one(
     loop {
         let points = ask(handle, space, query, limit, &conditions(handle, space, filter), &with, exact)?;
         if points.iter().any(|point| !point.has_tag()) {
-            list(handle)?;
+            tag_all(handle)?;
             continue;
         }
         let is_all = points.len() < limit;

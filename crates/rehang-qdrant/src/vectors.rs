@@ -4,14 +4,14 @@
 //! would take back what the application changes in other fields meanwhile. So a write takes three conditional steps, each decided
 //! when the server applies it, each atomic for a point:
 //!
-//! 1. *Take the place*: where the item has the revision that was read, no native vector, and no other write in its place, the tag gets
-//!    this write's name, and `pending`: for readers the item lacks a vector.
+//! 1. *Reserve the vector*: where the item has the revision that was read and no native vector, and no other write has reserved it, the
+//!    tag gets this write's name, and `pending`: for readers the item lacks a vector.
 //! 2. *Write the vector* where the tag still has that name.
-//! 3. *Say who made it* where the tag still has that name, and free the place.
+//! 3. *Say who made it* where the tag still has that name, and end the reservation.
 //!
 //! An application's upsert or deletion in between takes the tag with it, so that the later steps do nothing. A writer that dies in
-//! between leaves `pending`, which counts as lacking; after [`HOLD_MS`] another one takes the place over, and the name keeps the first
-//! one out for good. The server does not say which conditions held, so the writer reads back.
+//! between leaves `pending`, which counts as lacking; after [`RESERVED_MS`] another one reserves the vector, and the name
+//! keeps the first one out for good. The server does not say which conditions held, so the writer reads back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,20 +26,20 @@ use serde_json::{Value, json};
 use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::ids::id_of;
-use crate::items::{has_source, list, tagged};
+use crate::items::{has_source, tag_all, tagged};
 use crate::leases::end_leases;
 use crate::meta;
 use crate::payload::{REVISION, TAG};
-use crate::points::{Point, place_of};
+use crate::points::{Point, band_and_score};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
 /// Writes whose steps are taken together.
 const TOGETHER: usize = 256;
-/// How long a write may hold the places of its vectors before another one may take them, in milliseconds: some ten times what it takes. A
-/// worker that waits for the places of a dead one does not renew its leases meanwhile, so this is to be shorter than a lease.
-const HOLD_MS: u64 = 5_000;
-/// How long a write waits for others that hold its places.
+/// How long a write keeps its vectors reserved before another one may reserve them, in milliseconds: some ten times what a write takes. A
+/// worker that waits for what a dead one reserved does not renew its leases meanwhile, so this is to be shorter than a lease.
+const RESERVED_MS: u64 = 5_000;
+/// How long a write waits for others that have reserved its vectors.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest reason of a failure that is kept, in characters: it is indexed.
 const REASON_MAX: usize = 500;
@@ -95,7 +95,7 @@ pub(crate) fn write(
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
     end_leases(handle, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
-        // What came too late is what no write of the next plan has met; it takes the places of these.
+        // What came too late is what no write of the next plan has met; that plan writes over these.
         let now = meta::space(handle, space)?.record.epoch;
         check::epoch(space, epoch, now)?;
     }
@@ -120,14 +120,14 @@ fn write_together(
             return Ok(writes.iter().filter_map(outcome).collect());
         }
         let name = handle.tokens.next();
-        take_places(handle, space, epoch, &open, &name)?;
+        reserve(handle, space, epoch, &open, &name)?;
         let points = read_marks(handle, space, open.iter().map(|write| write.key))?;
         let mut mine = Vec::new();
         for write in open {
             let point = points.get(&write.key);
             match refused(space, write, point) {
                 Some(outcome) => drop(outcomes.insert(write.key, outcome)),
-                None if point.is_some_and(|point| is_held_by(point, space, &name)) => mine.push(write),
+                None if point.is_some_and(|point| is_reserved_by(point, space, &name)) => mine.push(write),
                 None => check_not_overtaken(space, epoch, write, point)?,
             }
         }
@@ -156,8 +156,8 @@ fn write_together(
     }
 }
 
-/// Step 1: the places of vectors, where they are to be had.
-fn take_places(
+/// Step 1: reserves the vectors that no other write has reserved.
+fn reserve(
     handle: &Handle,
     space: &SpaceSlot,
     epoch: Option<Epoch>,
@@ -174,7 +174,7 @@ fn take_places(
         if of.is_empty() {
             continue;
         }
-        // The epoch in which the place is taken; a native vector has none.
+        // The epoch in which the vector is reserved; a native vector has none.
         let epoch = epoch.filter(|_| provenance == Provenance::Adapted).map(Epoch::number);
         let read: Vec<Value> = of
             .iter()
@@ -184,7 +184,7 @@ fn take_places(
             is_empty(&space.path("k")),
             json!({"key": space.path("u"), "range": {"lte": now_ms}}),
             // Time that went back, or a machine whose clock is far ahead.
-            json!({"key": space.path("u"), "range": {"gt": now_ms.saturating_add(2 * HOLD_MS)}}),
+            json!({"key": space.path("u"), "range": {"gt": now_ms.saturating_add(2 * RESERVED_MS)}}),
         ];
         let mut not = vec![space.made_by(&[Provenance::Old, Provenance::Native])];
         if let Some(epoch) = epoch {
@@ -196,7 +196,7 @@ fn take_places(
             "must": [has_id(of.values().flatten().copied()), any_of(read), any_of(free)],
             "must_not": not,
         });
-        let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(HOLD_MS), "l": epoch});
+        let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(RESERVED_MS), "l": epoch});
         operations.push(set(space, &mark, &filter));
     }
     handle.client.change(handle.collection(), &operations)
@@ -224,8 +224,8 @@ fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Opt
     matches!(made_by, Some(Provenance::Old | Provenance::Native)).then_some(Outcome::AlreadyThere)
 }
 
-fn is_held_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {
-    point.mark(space).held_by.as_deref() == Some(name)
+fn is_reserved_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {
+    point.mark(space).reserved_by.as_deref() == Some(name)
 }
 
 /// A vector of a later plan is not replaced.
@@ -296,7 +296,7 @@ fn say_who(
     let time = if has_error { Some(meta::reserve(handle, 1)?) } else { None };
     let mut said: BTreeMap<String, (Value, Vec<ItemKey>)> = BTreeMap::new();
     for write in writes {
-        let (band, score) = place_of(write.priority);
+        let (band, score) = band_and_score(write.priority);
         let mut mark = json!({
             "p": write.provenance.name(), "w": name, "k": null, "u": null, "l": null,
             "e": epoch.filter(|_| write.provenance == Provenance::Adapted).map(Epoch::number),
@@ -314,8 +314,8 @@ fn say_who(
     let operations: Vec<Value> = said
         .into_values()
         .map(|(mark, keys)| {
-            let held = [has_id(keys.into_iter()), is(&space.path("k"), name)];
-            set(space, &mark, &all_of(held))
+            let reserved = [has_id(keys.into_iter()), is(&space.path("k"), name)];
+            set(space, &mark, &all_of(reserved))
         })
         .collect();
     handle.client.change(handle.collection(), &operations)
@@ -343,7 +343,7 @@ pub(crate) fn set_priorities(
         let operations: Vec<Value> = some
             .iter()
             .map(|(key, revision, priority)| {
-                let (band, score) = place_of(Some(*priority));
+                let (band, score) = band_and_score(Some(*priority));
                 let filter = json!({
                     "must": [has_id([*key].into_iter()), is(REVISION, *revision), is(&there.path("p"), "adapted")],
                     "must_not": [{"key": there.path("e"), "range": {"gt": epoch.number()}}],
@@ -383,7 +383,7 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
 
 pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
     let space = &meta::space(handle, space)?;
-    list(handle)?;
+    tag_all(handle)?;
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let made_by = |provenance: Provenance| count(space.made_by(&[provenance]));
     let failed = none_of([is_empty(&space.path("f"))]);
@@ -401,7 +401,7 @@ pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
 pub(crate) fn count_lag(handle: &Handle, space: &str, behind: &str) -> Result<u64> {
     let meta = meta::read(handle)?;
     let (space, behind) = (meta.find(space, &handle.name())?, meta.find(behind, &handle.name())?);
-    list(handle)?;
+    tag_all(handle)?;
     let filter = json!({"must": [behind.present()], "must_not": [space.present(), is_empty(REVISION)]});
     handle.client.count(handle.collection(), &filter)
 }
