@@ -1,7 +1,7 @@
 //! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`, and the view of what serves.
 //!
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
-//! upgrade writes; without one there is none.
+//! upgrade writes; without one there is none. It is applied as `rehang_upgrade::Gallery::search` applies it.
 
 use rehang::NORMALISED_TOLERANCE;
 
