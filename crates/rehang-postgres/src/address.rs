@@ -40,10 +40,10 @@ impl Address {
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let names = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
-        let (text, taken) = take_options(text, names);
+        let (text, given) = take_options(text, names);
         let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
         let [mode, authorities, certificate, key] =
-            std::array::from_fn(|at| taken[at].clone().or_else(|| of_variable(names[at])));
+            std::array::from_fn(|at| given[at].clone().or_else(|| of_variable(names[at])));
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
         if is_cut_short(&text) {
             return Err(wrong(
@@ -118,21 +118,21 @@ impl Address {
 
 /// Takes options out of an address, which the parser of the address does not know or knows otherwise.
 fn take_options<const N: usize>(text: &str, names: [&str; N]) -> (String, [Option<String>; N]) {
-    let mut taken = [const { None }; N];
+    let mut found = [const { None }; N];
     let mut take = |pair: &str| -> bool {
         let Some((name, value)) = pair.split_once('=') else { return false };
         let Some(at) = names.iter().position(|known| *known == name.trim()) else { return false };
-        taken[at] = Some(value.trim().trim_matches('\'').replace("%2F", "/"));
+        found[at] = Some(value.trim().trim_matches('\'').replace("%2F", "/"));
         true
     };
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
-        let kept: Vec<&str> = text.split_whitespace().filter(|pair| !take(pair)).collect();
-        return (kept.join(" "), taken);
+        let rest: Vec<&str> = text.split_whitespace().filter(|pair| !take(pair)).collect();
+        return (rest.join(" "), found);
     }
     let (address, query) = text.split_once('?').unwrap_or((text, ""));
-    let kept: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty() && !take(pair)).collect();
-    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
-    (format!("{address}{query}"), taken)
+    let rest: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty() && !take(pair)).collect();
+    let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+    (format!("{address}{query}"), found)
 }
 
 /// Whether the first `@` of an address may be part of a password: its parser would take what follows for a host, which is shown.

@@ -64,7 +64,7 @@ impl Mode {
 }
 
 /// Why a step of a transaction failed.
-pub(crate) enum Failure {
+pub(crate) enum StepError {
     /// The server said so, or is gone.
     Server(postgres::Error),
     /// A promise of the contract would have been broken.
@@ -73,20 +73,20 @@ pub(crate) enum Failure {
     Busy,
 }
 
-impl From<postgres::Error> for Failure {
+impl From<postgres::Error> for StepError {
     fn from(error: postgres::Error) -> Self {
         Self::Server(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for StepError {
     fn from(error: Error) -> Self {
         Self::Ours(error)
     }
 }
 
 /// What a step of a transaction gives.
-pub(crate) type Step<T> = std::result::Result<T, Failure>;
+pub(crate) type Step<T> = std::result::Result<T, StepError>;
 
 /// One session of the server, with the statements that it has prepared.
 pub(crate) struct Connection {
@@ -221,7 +221,7 @@ impl Database {
                     Err(failure) => {
                         // A standby is left, too: another server may have taken over by now.
                         let is_read_only =
-                            matches!(&failure, Failure::Server(error) if error.code() == Some(&READ_ONLY));
+                            matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
                         if !is_read_only
                             && !connection.client.is_closed()
                             && connection.client.batch_execute("ROLLBACK").is_ok()
@@ -232,9 +232,9 @@ impl Database {
                             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                         }
                         match failure {
-                            Failure::Ours(error) => return Err(error),
-                            Failure::Server(error) => Some(error),
-                            Failure::Busy => None,
+                            StepError::Ours(error) => return Err(error),
+                            StepError::Server(error) => Some(error),
+                            StepError::Busy => None,
                         }
                     }
                 },
@@ -298,11 +298,11 @@ impl Database {
     }
 
     /// The same of a step that runs outside of [`Database::run`].
-    pub(crate) fn failed(&self, failure: Failure) -> Error {
+    pub(crate) fn failed(&self, failure: StepError) -> Error {
         match failure {
-            Failure::Ours(error) => error,
-            Failure::Server(error) => self.refused(&error),
-            Failure::Busy => {
+            StepError::Ours(error) => error,
+            StepError::Server(error) => self.refused(&error),
+            StepError::Busy => {
                 let detail = "other transactions are in the way".into();
                 ErrorKind::Unavailable { service: self.name.clone(), detail }.into()
             }

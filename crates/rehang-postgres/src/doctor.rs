@@ -4,13 +4,13 @@ use rehang::Result;
 use rehang_store::Problem;
 
 use crate::connection::{Connection, Mode, Step};
+use crate::handle::Handle;
 use crate::spaces;
-use crate::store::Inner;
 use crate::table::quoted;
 
-pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
-    let (g, table) = (inner.number, &inner.table);
-    inner.database.run(Mode::Read, |connection| {
+pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
+    let (g, table) = (handle.number, &handle.table);
+    handle.database.run(Mode::Read, |connection| {
         let mut problems = Vec::new();
         let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;
@@ -101,10 +101,10 @@ pub(crate) fn check(inner: &Inner) -> Result<Vec<Problem>> {
     })
 }
 
-pub(crate) fn compact(inner: &Inner) -> Result<(u64, u64)> {
-    spaces::remove_left(inner)?;
+pub(crate) fn compact(handle: &Handle) -> Result<(u64, u64)> {
+    spaces::remove_left(handle)?;
     let bytes = || {
-        inner.database.run(Mode::Read, |connection| {
+        handle.database.run(Mode::Read, |connection| {
             connection.count(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
                  WHERE relnamespace = 'rehang'::regnamespace AND relkind = 'r'",
@@ -113,15 +113,15 @@ pub(crate) fn compact(inner: &Inner) -> Result<(u64, u64)> {
         })
     };
     let before = bytes()?;
-    let spaces = inner.database.run(Mode::Read, |connection| spaces::all(connection, inner.number))?;
-    let mut session = inner.database.session()?;
+    let spaces = handle.database.run(Mode::Read, |connection| spaces::all(connection, handle.number))?;
+    let mut session = handle.database.session()?;
     for space in spaces {
         let n = space.number;
         for table in ["state", "failure", "claim", "vector"] {
             if table != "vector" || space.in_column.is_none() {
                 session
                     .batch(&format!("VACUUM (ANALYZE) rehang.{table}_{n}"))
-                    .map_err(|failure| inner.database.failed(failure))?;
+                    .map_err(|failure| handle.database.failed(failure))?;
             }
         }
     }

@@ -2,26 +2,27 @@
 
 use postgres::Row;
 use rehang::{Error, Result};
-use rehang_store::{Item, ItemKey, ItemWrite, NewVector, Revision, check};
+use rehang_store::{Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 
 use crate::connection::{Connection, Mode, Step};
+use crate::handle::Handle;
 use crate::schema::SpaceRow;
 use crate::spaces;
-use crate::store::Inner;
 use crate::table::{literal, quoted};
-use crate::vectors::{self, int};
+use crate::values::key;
+use crate::vectors;
 
 /// The columns of an item, from `i` (ours) and `t` (the application's): with its contents, or nothing in their places.
-pub(crate) fn columns(inner: &Inner, contents: bool) -> String {
+pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
         return "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision".into();
     }
     format!(
         "i.key, i.id, {}, {}, {}, i.revision",
-        inner.table.source_of("t"),
-        inner.table.label_of("t"),
-        inner.table.payload_of("t")
+        handle.table.source_of("t"),
+        handle.table.label_of("t"),
+        handle.table.payload_of("t")
     )
 }
 
@@ -29,12 +30,12 @@ pub(crate) fn columns(inner: &Inner, contents: bool) -> String {
 pub(crate) const COLUMNS: usize = 6;
 
 /// `item AS i JOIN table AS t`.
-pub(crate) fn tables(inner: &Inner) -> String {
+pub(crate) fn tables(handle: &Handle) -> String {
     format!(
         "rehang.item_{} AS i JOIN {} AS t ON {}",
-        inner.number,
-        inner.table.qualified,
-        inner.table.is_of("i", "t")
+        handle.number,
+        handle.table.qualified,
+        handle.table.is_of("i", "t")
     )
 }
 
@@ -49,20 +50,16 @@ pub(crate) fn read(row: &Row) -> Step<Item> {
     })
 }
 
-pub(crate) fn key(row: &Row, column: usize) -> Step<ItemKey> {
-    Ok(ItemKey::from(row.try_get::<_, i64>(column)?.max(0) as u64))
-}
-
-pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let sql = format!(
         "SELECT {}, o.at FROM unnest($1::text[]) WITH ORDINALITY AS o(id, at), {} WHERE i.id = o.id",
-        columns(inner, true),
-        tables(inner)
+        columns(handle, true),
+        tables(handle)
     );
-    inner.database.run(Mode::Read, |connection| {
+    handle.database.run(Mode::Read, |connection| {
         let mut found = vec![None; ids.len()];
         for row in connection.query(&sql, &[&ids])? {
             let at: i64 = row.try_get(COLUMNS)?;
@@ -73,23 +70,23 @@ pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
 }
 
 /// Writes items as an application would, into its own table.
-pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
-    if let Some(source) = inner.table.options.source.as_ref().filter(|_| !inner.table.is_source_column) {
+pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+    if let Some(source) = handle.table.options.source.as_ref().filter(|_| !handle.table.is_source_column) {
         return Err(Error::option(
             "source",
             source,
             "a column, where items are written through a gallery; write the table itself",
         ));
     }
-    if inner.table.options.source.is_none() && writes.iter().any(|write| write.source.is_some()) {
+    if handle.table.options.source.is_none() && writes.iter().any(|write| write.source.is_some()) {
         return Err(Error::option("source", "given", "none: the gallery's table names no column for it"));
     }
-    inner.database.run(Mode::Write, |connection| {
+    handle.database.run(Mode::Write, |connection| {
         let mut spaces: Vec<SpaceRow> = Vec::new();
         for write in writes {
             for new in &write.vectors {
                 if !spaces.iter().any(|space| space.record.space.name == new.space) {
-                    spaces.push(spaces::find_shared(connection, inner, &new.space)?);
+                    spaces.push(spaces::find_shared(connection, handle, &new.space)?);
                 }
             }
         }
@@ -98,7 +95,7 @@ pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> 
             check::item_write(write, |name| {
                 of(name)
                     .map(|space| &space.record.space)
-                    .ok_or_else(|| Error::not_found("space", name, inner.name()))
+                    .ok_or_else(|| Error::not_found("space", name, handle.name()))
             })?;
             for new in &write.vectors {
                 if let (Some(epoch), Some(space)) = (new.epoch, of(&new.space)) {
@@ -106,17 +103,17 @@ pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> 
                 }
             }
         }
-        writes.iter().map(|write| put_one(connection, inner, write, &spaces)).collect()
+        writes.iter().map(|write| put_one(connection, handle, write, &spaces)).collect()
     })
 }
 
 fn put_one(
     connection: &mut Connection,
-    inner: &Inner,
+    handle: &Handle,
     write: &ItemWrite,
     spaces: &[SpaceRow],
 ) -> Step<Revision> {
-    let table = &inner.table;
+    let table = &handle.table;
     let vector_of = |new: &NewVector| spaces.iter().find(|space| space.record.space.name == new.space);
     let in_column =
         write.vectors.iter().find(|new| vector_of(new).is_some_and(|space| space.in_column.is_some()));
@@ -183,7 +180,7 @@ fn put_one(
     let revision = connection.query_opt(
         &format!(
             "UPDATE rehang.item_{} SET revision = nextval('rehang.revision') WHERE ({}) = ({}) RETURNING key, revision",
-            inner.number,
+            handle.number,
             table.key_names(),
             table.key_from("$1::text").join(", ")
         ),
@@ -194,49 +191,34 @@ fn put_one(
         return Err(Error::option("an item's write", &write.id, why).into());
     };
     let (key, revision): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    for space in spaces::all(connection, inner.number)? {
+    for space in spaces::all(connection, handle.number)? {
         let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
         vectors::replace(connection, &space, key, revision, new, write.source.is_some())?;
     }
     Ok(revision.max(0) as u64)
 }
 
-pub(crate) fn delete(inner: &Inner, ids: &[&str]) -> Result<usize> {
+pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
     if ids.is_empty() {
         return Ok(0);
     }
     let sql = format!(
         "DELETE FROM {} AS t USING rehang.item_{} AS i WHERE i.id = ANY($1::text[]) AND {}",
-        inner.table.qualified,
-        inner.number,
-        inner.table.is_of("i", "t")
+        handle.table.qualified,
+        handle.number,
+        handle.table.is_of("i", "t")
     );
-    inner.database.run(Mode::Write, |connection| Ok(connection.execute(&sql, &[&ids])? as usize))
+    handle.database.run(Mode::Write, |connection| Ok(connection.execute(&sql, &[&ids])? as usize))
 }
 
-pub(crate) fn newest_revision(inner: &Inner) -> Result<Revision> {
-    count(inner, &format!("SELECT coalesce(max(revision), 0) FROM rehang.item_{}", inner.number))
+pub(crate) fn newest_revision(handle: &Handle) -> Result<Revision> {
+    count(handle, &format!("SELECT coalesce(max(revision), 0) FROM rehang.item_{}", handle.number))
 }
 
-pub(crate) fn count_without_source(inner: &Inner) -> Result<u64> {
-    count(inner, &format!("SELECT count(*) FROM rehang.item_{} WHERE NOT sourced", inner.number))
+pub(crate) fn count_without_source(handle: &Handle) -> Result<u64> {
+    count(handle, &format!("SELECT count(*) FROM rehang.item_{} WHERE NOT sourced", handle.number))
 }
 
-fn count(inner: &Inner, sql: &str) -> Result<u64> {
-    inner.database.run(Mode::Read, |connection| connection.count(sql, &[]))
-}
-
-/// A key of the caller as the server counts; a key that no row can have stays one.
-pub(crate) fn row_of(key: ItemKey) -> i64 {
-    i64::try_from(key.bits()).unwrap_or(i64::MAX)
-}
-
-/// Keys of the caller.
-pub(crate) fn rows_of(keys: &[ItemKey]) -> Vec<i64> {
-    keys.iter().map(|key| row_of(*key)).collect()
-}
-
-/// A limit as the server takes it.
-pub(crate) fn limit(limit: usize) -> i64 {
-    int(limit as u64)
+fn count(handle: &Handle, sql: &str) -> Result<u64> {
+    handle.database.run(Mode::Read, |connection| connection.count(sql, &[]))
 }

@@ -4,17 +4,24 @@
 //! any number of workers on any number of machines may come and go.
 
 mod address;
+mod adoption;
+mod claims;
 mod connection;
 mod doctor;
+mod handle;
 mod items;
+mod nearest;
 mod pages;
+mod queue;
+mod release;
 mod schema;
 mod search;
 mod serving;
 mod spaces;
 mod store;
 mod table;
+mod values;
 mod vectors;
 
-pub use store::{Held, PostgresStore};
+pub use store::{PostgresStore, UpgradeLock};
 pub use table::TableOptions;

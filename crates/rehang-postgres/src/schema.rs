@@ -8,7 +8,7 @@
 //! - `rehang.failure_N` and `rehang.claim_N` say what could not be embedded, and who works on what.
 //! - `rehang.serving_G` is a view of the vectors that searches go to.
 //!
-//! The application's table gets two triggers and nothing else. A write of it that changes no content does not touch our tables, and
+//! The application's table gets three triggers and nothing else. A write of it that changes no content does not touch our tables, and
 //! a write of ours does not touch the application's.
 
 use rehang::{Distance, Space};
@@ -54,8 +54,9 @@ CREATE TABLE IF NOT EXISTS rehang.document (
 );
 ";
 
-/// Lets the galleries of a database that an earlier version began know their tables by name, which a dump keeps.
-pub(crate) const BY_NAME: &str = "
+/// Makes `rehang.gallery.relation` a `regclass` in a database in which an earlier version made it an `oid`. A dump writes an `oid` as a number,
+/// and the restored table has another number; a `regclass` is written as the table's name.
+pub(crate) const RELATION_BY_NAME: &str = "
 DO $$ BEGIN
     IF EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'relation' AND atttypid = 'oid'::regtype) THEN
         ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass;
@@ -99,7 +100,7 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
     )
 }
 
-/// The triggers on the application's table: one for its rows, one for a `TRUNCATE`. They fire in sessions that replicate, too,
+/// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`. They fire in sessions that replicate, too,
 /// and, by their names, before triggers of the application that may write the row again.
 pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let on = &table.qualified;
@@ -348,6 +349,11 @@ pub(crate) fn can_be_indexed(dimension: usize) -> bool {
 
 fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
+}
+
+/// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
+pub(crate) fn stored_as_halfvec(dimension: &str) -> String {
+    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_AS_HALFVEC}")
 }
 
 /// The type of a column of vectors that is ours.

@@ -8,79 +8,24 @@ use rehang::{Distance, Error, ErrorKind, Matrix, Result};
 use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, clock, share_found};
 
 use crate::connection::{Connection, Mode, Step};
-use crate::items::{key, limit as row_limit};
+use crate::handle::Handle;
+use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::schema::{self, SpaceRow, operator};
-use crate::spaces::{find, provenance};
-use crate::store::Inner;
-use crate::table::quoted;
+use crate::spaces::find;
+use crate::values::{key, provenance, row_limit};
 
 /// Begins the comment of an index that we made.
 const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one.
 const EXACT_MAX: i64 = 20_000;
-/// Candidates that an index looks at, at least and at most.
-const CANDIDATES: std::ops::RangeInclusive<usize> = 100..=1000;
-
-/// Where the vectors of a space are, as SQL sees them.
-pub(crate) struct Vectors {
-    /// `FROM … ` with `v`, the state `s` and the item `i`.
-    pub(crate) from: String,
-    /// The vector of a row.
-    pub(crate) value: String,
-    /// The type of that column.
-    pub(crate) kind: &'static str,
-    operator: &'static str,
-    is_l2: bool,
-}
-
-impl Vectors {
-    pub(crate) fn of(inner: &Inner, space: &SpaceRow, with_row: bool) -> Self {
-        let (n, g) = (space.number, inner.number);
-        let has_row = with_row || space.in_column.is_some();
-        let row = format!(" JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t"));
-        let (vectors, value) = match &space.in_column {
-            Some(column) => (String::new(), format!("t.{}", quoted(column))),
-            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
-        };
-        let is_half = match &space.in_column {
-            None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
-            Some(_) => inner.table.is_halfvec,
-        };
-        Self {
-            from: format!(
-                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item{vectors}{}",
-                if has_row { row.as_str() } else { "" }
-            ),
-            value,
-            kind: if is_half { "halfvec" } else { "vector" },
-            operator: operator(space.record.space.distance).0,
-            is_l2: space.record.space.distance == Distance::L2,
-        }
-    }
-
-    /// The distance by which the server orders.
-    fn ordered_by(&self) -> String {
-        format!("({} {} $1::vector::{})", self.value, self.operator, self.kind)
-    }
-
-    /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
-    fn distance(&self) -> String {
-        let by = self.ordered_by();
-        if self.is_l2 {
-            format!("({by} ^ 2)::real")
-        } else {
-            format!("coalesce(nullif({by}, 'NaN'), 1)::real")
-        }
-    }
-}
 
 /// The conditions of a filter, and their parameters from `$3` on.
-fn conditions(inner: &Inner, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sync>>) {
+fn conditions(handle: &Handle, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sync>>) {
     let mut sql = "s.provenance <> 'lacking'".to_owned();
     let mut parameters: Vec<Box<dyn ToSql + Sync>> = Vec::new();
     if !filter.labels.is_empty() {
         parameters.push(Box::new(filter.labels.clone()));
-        sql += &format!(" AND {} = ANY(${})", inner.table.label_of("t"), 2 + parameters.len());
+        sql += &format!(" AND {} = ANY(${})", handle.table.label_of("t"), 2 + parameters.len());
     }
     if !filter.provenances.is_empty() {
         let names: Vec<&'static str> =
@@ -92,42 +37,42 @@ fn conditions(inner: &Inner, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sy
         parameters.push(Box::new(field.clone()));
         parameters.push(Box::new(value.clone()));
         let at = 1 + parameters.len();
-        sql += &format!(" AND {} -> ${at}::text = ${}::jsonb", inner.table.payload_of("t"), at + 1);
+        sql += &format!(" AND {} -> ${at}::text = ${}::jsonb", handle.table.payload_of("t"), at + 1);
     }
     (sql, parameters)
 }
 
 pub(crate) fn search(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
 ) -> Result<Vec<Vec<Found>>> {
-    inner.database.run(Mode::Read, |connection| {
-        let row = find(connection, inner, space)?;
+    handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
-        let is_exact = is_exact(connection, inner, &row)?;
-        search_in(connection, inner, &row, queries, k, filter, is_exact)
+        let is_exact = is_exact(connection, handle, &row)?;
+        search_in(connection, handle, &row, queries, k, filter, is_exact)
     })
 }
 
 fn search_in(
     connection: &mut Connection,
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceRow,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
     is_exact: bool,
 ) -> Step<Vec<Vec<Found>>> {
-    let vectors = Vectors::of(inner, space, !filter.labels.is_empty() || !filter.payload.is_empty());
-    let (conditions, parameters) = conditions(inner, filter);
+    let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
+    let (conditions, parameters) = conditions(handle, filter);
     let columns = format!("i.key, i.id, {} AS distance, s.provenance, i.revision", vectors.distance());
     let sql = if is_exact {
         format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY distance, i.key LIMIT $2", vectors.from)
     } else {
-        look_into_index(connection, inner, k)?;
+        look_into_index(connection, handle, k)?;
         format!(
             "SELECT {columns} FROM {} WHERE {conditions} ORDER BY {} LIMIT $2",
             vectors.from,
@@ -156,23 +101,18 @@ fn search_in(
     Ok(all)
 }
 
-/// Asks pgvector for good answers, and keeps the planner from comparing all vectors.
-fn look_into_index(connection: &mut Connection, inner: &Inner, k: usize) -> Step<()> {
-    let candidates = (4 * k).clamp(*CANDIDATES.start(), *CANDIDATES.end());
-    connection.batch(&format!(
-        "SET LOCAL hnsw.ef_search = {candidates}; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off"
-    ))?;
-    // Where a filter leaves too few of them, the index is asked on.
-    if inner.has_iterative_scan {
-        connection.batch("SET LOCAL hnsw.iterative_scan = strict_order")
-    } else {
-        Ok(())
-    }
+/// Has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
+fn look_into_index(connection: &mut Connection, handle: &Handle, k: usize) -> Step<()> {
+    let settings: String = index_settings(handle.has_iterative_scan)
+        .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
+        .collect();
+    let candidates = candidates(&row_limit(k).to_string());
+    connection.batch(&format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)"))
 }
 
 /// Whether a space is searched by comparing all vectors: it is small, or has no index.
-fn is_exact(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<bool> {
-    Ok(count_up_to(connection, space)? <= EXACT_MAX || index_of(connection, inner, space)?.is_none())
+fn is_exact(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<bool> {
+    Ok(count_up_to(connection, space)? <= EXACT_MAX || index_of(connection, handle, space)?.is_none())
 }
 
 /// Vectors of a space, up to one more than are compared one by one.
@@ -186,9 +126,9 @@ fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
 }
 
 /// The index of a space that searches can use, by name.
-fn index_of(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<Option<String>> {
+fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<Option<String>> {
     let column = space.in_column.as_deref().unwrap_or("value");
-    index_over(connection, &table_of(inner, space), column, space.record.space.distance)
+    index_over(connection, &table_of(handle, space), column, space.record.space.distance)
 }
 
 /// An index over a column of vectors that searches by a distance can use, by name: ours before one that the application made.
@@ -210,60 +150,60 @@ fn index_over(
     Ok(found.map(|row| row.try_get(0)).transpose()?)
 }
 
-fn table_of(inner: &Inner, space: &SpaceRow) -> String {
+fn table_of(handle: &Handle, space: &SpaceRow) -> String {
     match space.in_column {
-        Some(_) => inner.table.qualified.clone(),
+        Some(_) => handle.table.qualified.clone(),
         None => format!("rehang.vector_{}", space.number),
     }
 }
 
-pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
-    inner.database.run(Mode::Read, |connection| {
-        let row = find(connection, inner, space)?;
+pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
+    handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
         // How an application's own column is searched is the application's to say.
         let is_ours = row.in_column.is_none() && schema::can_be_indexed(row.record.space.dimension);
         Ok(!is_ours
             || count_up_to(connection, &row)? <= EXACT_MAX
-            || index_of(connection, inner, &row)?.is_some())
+            || index_of(connection, handle, &row)?.is_some())
     })
 }
 
 /// Makes the index of a space while everybody goes on writing; another connection looks how far it is.
-pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
-    if is_ready(inner, space)? {
+pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    if is_ready(handle, space)? {
         return Ok(());
     }
-    let row = inner.database.run(Mode::Read, |connection| find(connection, inner, space))?;
+    let row = handle.database.run(Mode::Read, |connection| find(connection, handle, space))?;
     let n = row.number;
     // The server's statistics are of the time when every item lacked a vector. The planner goes by them where an application joins the view of
     // what serves.
-    build(inner, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), &|_, _| true)?;
+    build(handle, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), &|_, _| true)?;
     // The statement waits for another process that makes the same index.
-    if is_ready(inner, space)? {
+    if is_ready(handle, space)? {
         return Ok(());
     }
     // An index that a process left unfinished is in the way and of no use.
-    build(inner, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
-    build(inner, &schema::vector_index(n, &row.record.space), advance)?;
-    note_room(inner, n);
+    build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
+    build(handle, &schema::vector_index(n, &row.record.space), advance)?;
+    note_room(handle, n);
     Ok(())
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
-pub(crate) fn index_column(inner: &Inner, column: &str, space: &rehang::Space) -> Result<()> {
-    let on = &inner.table.qualified;
+pub(crate) fn index_column(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
+    let on = &handle.table.qualified;
     let there =
-        inner.database.run(Mode::Read, |connection| index_over(connection, on, column, space.distance))?;
+        handle.database.run(Mode::Read, |connection| index_over(connection, on, column, space.distance))?;
     if there.is_some() {
         return Ok(());
     }
-    build(inner, &schema::column_index(on, column, space), &|_, _| true)
+    build(handle, &schema::column_index(on, column, space), &|_, _| true)
 }
 
 /// Runs a statement that takes minutes in a session of its own.
-fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
-    let mut session = inner.database.session()?;
-    let failed = |failure| inner.database.failed(failure);
+fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    let mut session = handle.database.session()?;
+    let failed = |failure| handle.database.failed(failure);
     session.batch("SET lock_timeout = 0").map_err(failed)?;
     let pid: i32 = session
         .query_one("SELECT pg_backend_pid()", &[])
@@ -274,7 +214,7 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
     let mut is_cancelled = false;
     while !worker.is_finished() {
         clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
-        let progress = inner.database.run(Mode::Read, |connection| {
+        let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
                 "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",
                 &[&pid],
@@ -288,40 +228,40 @@ fn build(inner: &Inner, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result
             && !is_cancelled
         {
             is_cancelled = true;
-            inner.database.run(Mode::Write, |connection| {
+            handle.database.run(Mode::Write, |connection| {
                 connection.query("SELECT pg_cancel_backend($1)", &[&pid]).map(drop)
             })?;
         }
     }
     let built =
-        worker.join().map_err(|_| Error::corrupt(inner.name(), "the thread that made an index ended"))?;
+        worker.join().map_err(|_| Error::corrupt(handle.name(), "the thread that made an index ended"))?;
     if is_cancelled {
         return Err(ErrorKind::Cancelled.into());
     }
     built.map_err(failed)
 }
 
-pub(crate) fn rebuild(inner: &Inner, space: &str) -> Result<()> {
-    let found = inner.database.run(Mode::Read, |connection| {
-        let row = find(connection, inner, space)?;
+pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
+    let found = handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
         if row.in_column.is_some() {
             return Ok(None);
         }
-        Ok(index_of(connection, inner, &row)?.map(|index| (index, row.number)))
+        Ok(index_of(connection, handle, &row)?.map(|index| (index, row.number)))
     })?;
     let Some((index, n)) = found else { return Ok(()) };
-    build(inner, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
+    build(handle, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
     // An application may have made an index of its own there, which goes without a note.
     if index.ends_with(&format!("vector_{n}_nearest")) {
-        note_room(inner, n);
+        note_room(handle, n);
     }
     Ok(())
 }
 
 /// Writes into the comment of an index that rehang has just made how many bytes a vector it has, for [`health`]. Where the server refuses the
 /// comment, the doctor cannot say how the index has grown; searches are as good.
-fn note_room(inner: &Inner, n: i32) {
-    let noted = inner.database.run(Mode::Write, |connection| {
+fn note_room(handle: &Handle, n: i32) {
+    let noted = handle.database.run(Mode::Write, |connection| {
         let sql = format!(
             "SELECT pg_relation_size(to_regclass('rehang.vector_{n}_nearest'))::float8 / greatest(count(*), 1)
              FROM rehang.state_{n} WHERE provenance <> 'lacking'"
@@ -336,13 +276,13 @@ fn note_room(inner: &Inner, n: i32) {
     drop(noted);
 }
 
-pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
-    inner.database.run(Mode::Read, |connection| {
-        let row = find(connection, inner, space)?;
-        if k == 0 || samples == 0 || is_exact(connection, inner, &row)? {
+pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> Result<f64> {
+    handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
+        if k == 0 || samples == 0 || is_exact(connection, handle, &row)? {
             return Ok(1.0);
         }
-        let vectors = Vectors::of(inner, &row, false);
+        let vectors = SpaceVectors::of(handle, &row, false);
         let sql = format!(
             "SELECT {}::vector FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
             vectors.value, vectors.from
@@ -354,21 +294,21 @@ pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Re
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
-        let exact = search_in(connection, inner, &row, &queries, k, &everything, true)?;
-        let found = search_in(connection, inner, &row, &queries, k, &everything, false)?;
+        let exact = search_in(connection, handle, &row, &queries, k, &everything, true)?;
+        let found = search_in(connection, handle, &row, &queries, k, &everything, false)?;
         Ok(share_found(exact.iter().zip(&found)))
     })
 }
 
 /// How the index of a space is, as far as the server knows.
-pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
-    inner.database.run(Mode::Read, |connection| {
-        let row = find(connection, inner, space)?;
+pub(crate) fn health(handle: &Handle, space: &str) -> Result<IndexHealth> {
+    handle.database.run(Mode::Read, |connection| {
+        let row = find(connection, handle, space)?;
         let vectors = connection.count(
             &format!("SELECT count(*) FROM rehang.state_{} WHERE provenance <> 'lacking'", row.number),
             &[],
         )?;
-        let index = index_of(connection, inner, &row)?;
+        let index = index_of(connection, handle, &row)?;
         let is_exact = index.is_none() || vectors as i64 <= EXACT_MAX;
         let kind = if is_exact { IndexKind::Exact } else { IndexKind::Graph };
         let mut health = IndexHealth::new(kind, vectors as usize);
@@ -376,7 +316,7 @@ pub(crate) fn health(inner: &Inner, space: &str) -> Result<IndexHealth> {
             let found = connection.query_one(
                 "SELECT pg_relation_size(to_regclass($1)), coalesce((SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass($2)), 0),
                      obj_description(to_regclass($1), 'pg_class')",
-                &[&index, &table_of(inner, &row)],
+                &[&index, &table_of(handle, &row)],
             )?;
             health.bytes = found.try_get::<_, i64>(0)?.max(0) as usize;
             health.built = vectors as usize;

@@ -1,13 +1,13 @@
 //! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`, and the view of what serves.
 //!
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
-//! upgrade writes; without one there is none.
+//! upgrade writes; without one there is none. It is applied as `rehang_upgrade::Gallery::search` applies it.
 
 use rehang::NORMALISED_TOLERANCE;
 
-use crate::schema::SpaceRow;
-use crate::search::Vectors;
-use crate::store::Inner;
+use crate::handle::Handle;
+use crate::nearest::{SpaceVectors, candidates, index_settings};
+use crate::schema::{SpaceRow, stored_as_halfvec};
 use crate::table::{literal, quoted};
 
 /// The functions. They run with the rights of whoever calls them.
@@ -42,11 +42,12 @@ BEGIN
             vector_dims(query), s.name, s.dimension;
     END IF;
     handicap := HANDICAP;
+    PERFORM set_config('hnsw.ef_search', CANDIDATES, true);
     IF s.in_column IS NULL THEN
         vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item JOIN rehang.item_%s AS i ON i.key = v.item',
             s.number, s.number, g.number);
         ordered := 'v.value';
-        half := CASE WHEN s.dimension > 2000 AND s.dimension <= 4000 THEN '::halfvec' ELSE '' END;
+        half := CASE WHEN STORED_AS_HALFVEC THEN '::halfvec' ELSE '' END;
     ELSE
         vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
             g.relation::regclass, g.number, g.joined, s.number);
@@ -92,10 +93,10 @@ BEGIN
     IF vector_dims(value) <> s.dimension THEN
         RAISE EXCEPTION 'rehang: the vector has % coordinates, and those of "%" have %', vector_dims(value), s.name, s.dimension;
     END IF;
-    IF s.normalised AND abs(vector_norm(value) - 1) > TOLERANCE THEN
+    IF s.normalised AND abs(vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
         RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', vector_norm(value), s.name;
     END IF;
-    half := CASE WHEN s.dimension > 2000 AND s.dimension <= 4000 THEN '::halfvec' ELSE '' END;
+    half := CASE WHEN STORED_AS_HALFVEC THEN '::halfvec' ELSE '' END;
     EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
             change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
         INTO this USING s.written_as, write.id;
@@ -112,21 +113,24 @@ $rehang$;
 COMMENT ON FUNCTION rehang.write IS 'rehang: gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item';
 "#;
 
-/// The functions, with pgvector's type by its full name. A search looks into the index as [`crate::search`] does, whatever the planner
-/// believes of tables that were filled a moment ago.
+/// The functions, with pgvector's type by its full name. A search reads the index by the rules of [`index_settings`] and [`candidates`], as
+/// the library's own does; what the function sets is set back when it ends.
 pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
     let path = format!("SET search_path = pg_catalog, {schema}, pg_temp");
-    let asked_on = if has_iterative_scan { "SET hnsw.iterative_scan = strict_order" } else { "" };
-    let by_index =
-        format!("SET hnsw.ef_search = 100 SET enable_seqscan = off SET enable_sort = off {asked_on}");
+    let by_index: String = std::iter::once(("hnsw.ef_search", "100"))
+        .chain(index_settings(has_iterative_scan))
+        .map(|(name, value)| format!(" SET {name} = {value}"))
+        .collect();
     // A setting of pgvector is known once its library is loaded.
     let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{schema}.vector; END $rehang$;");
     let functions = FUNCTIONS
         .replace("query VECTOR", &format!("query {schema}.vector"))
         .replace("value VECTOR", &format!("value {schema}.vector"))
         .replace("HANDICAP", &handicap("s.name", "g.number"))
-        .replace("TOLERANCE", &NORMALISED_TOLERANCE.to_string())
-        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path} {by_index} AS $rehang$\nDECLARE"))
+        .replace("CANDIDATES", &candidates("k"))
+        .replace("STORED_AS_HALFVEC", &stored_as_halfvec("s.dimension"))
+        .replace("NORMALISED_TOLERANCE", &NORMALISED_TOLERANCE.to_string())
+        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path}{by_index} AS $rehang$\nDECLARE"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",
             &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
@@ -149,8 +153,8 @@ fn handicap(space: &str, gallery: &str) -> String {
 /// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
 /// query, so that vectors keep their index (but those of type `halfvec`, which are cast). An application's transaction that has read
 /// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
-pub(crate) fn view(inner: &Inner, space: &SpaceRow) -> String {
-    let (g, table, vector) = (inner.number, &inner.table, &inner.vector_type);
+pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
+    let (g, table, vector) = (handle.number, &handle.table, &handle.vector_type);
     let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
         let mut name = name.to_owned();
         while table.key.iter().any(|column| column.name == name) {
@@ -160,7 +164,7 @@ pub(crate) fn view(inner: &Inner, space: &SpaceRow) -> String {
     });
     let keys: String =
         table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
-    let Vectors { from, value, kind, .. } = Vectors::of(inner, space, false);
+    let SpaceVectors { from, value, kind, .. } = SpaceVectors::of(handle, space, false);
     let value = if kind == "halfvec" { format!("{value}::{vector}") } else { value };
     format!(
         "CREATE OR REPLACE FUNCTION rehang.serving_{g}()

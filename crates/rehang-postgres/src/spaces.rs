@@ -11,10 +11,11 @@ use rehang_store::check::{
 use rehang_store::{Document, Epoch, SpaceRecord, clock};
 
 use crate::connection::{Connection, Mode, Step};
+use crate::handle::Handle;
 use crate::schema::{self, SpaceRow};
 use crate::serving;
-use crate::store::Inner;
 use crate::table::quoted;
+use crate::values::provenance;
 
 /// Items that are listed in one transaction. An application that writes one of them waits until the transaction ends.
 const LISTED_TOGETHER: i64 = 5_000;
@@ -40,47 +41,41 @@ fn read(row: &Row) -> Step<SpaceRow> {
     })
 }
 
-pub(crate) fn provenance(text: &str) -> Result<Provenance> {
-    let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
-    let found = all.into_iter().find(|provenance| provenance.name() == text);
-    found.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its provenance is {text:?}")))
-}
-
 /// Every space in the order of creation, also one that is still being made.
 pub(crate) fn all(connection: &mut Connection, gallery: i32) -> Step<Vec<SpaceRow>> {
     let rows = connection.query(&format!("{SELECT} WHERE gallery = $1 ORDER BY number"), &[&gallery])?;
     rows.iter().map(read).collect()
 }
 
-pub(crate) fn find(connection: &mut Connection, inner: &Inner, name: &str) -> Step<SpaceRow> {
-    find_locked(connection, inner, name, "")
+pub(crate) fn find(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
+    find_locked(connection, handle, name, "")
 }
 
 /// The same, with its row kept from an [`advance`] until the transaction ends.
-pub(crate) fn find_shared(connection: &mut Connection, inner: &Inner, name: &str) -> Step<SpaceRow> {
-    find_locked(connection, inner, name, "FOR SHARE")
+pub(crate) fn find_shared(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
+    find_locked(connection, handle, name, "FOR SHARE")
 }
 
-fn find_locked(connection: &mut Connection, inner: &Inner, name: &str, lock: &str) -> Step<SpaceRow> {
+fn find_locked(connection: &mut Connection, handle: &Handle, name: &str, lock: &str) -> Step<SpaceRow> {
     let sql = format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed {lock}");
-    if let Some(row) = connection.query_opt(&sql, &[&inner.number, &name])? {
+    if let Some(row) = connection.query_opt(&sql, &[&handle.number, &name])? {
         return read(&row);
     }
-    let spaces = all(connection, inner.number)?;
+    let spaces = all(connection, handle.number)?;
     let names = spaces.iter().map(|space| space.record.space.name.as_str());
-    Err(no_such_space(name, &inner.name(), names).into())
+    Err(no_such_space(name, &handle.name(), names).into())
 }
 
-pub(crate) fn records(inner: &Inner) -> Result<Vec<SpaceRecord>> {
-    inner.database.run(Mode::Read, |connection| {
-        let spaces = all(connection, inner.number)?;
+pub(crate) fn records(handle: &Handle) -> Result<Vec<SpaceRecord>> {
+    handle.database.run(Mode::Read, |connection| {
+        let spaces = all(connection, handle.number)?;
         Ok(spaces.into_iter().filter(|space| space.is_listed).map(|space| space.record).collect())
     })
 }
 
 /// Makes a space: its row and tables, the triggers that keep it, and then a state for every item that is there. A process that dies
 /// meanwhile leaves a space that nobody sees, and the next call goes on with it.
-pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Result<()> {
+pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
     new_space(space, written_as)?;
     if space.dimension > VECTOR_MAX {
         let expected = format!("at most {VECTOR_MAX}, which is what pgvector stores");
@@ -90,22 +85,22 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
             expected,
         ));
     }
-    let in_column = inner.column_of(&space.name);
+    let in_column = handle.column_of(&space.name);
     let dimension = i32::try_from(space.dimension).unwrap_or(i32::MAX);
-    let row = inner.database.run(Mode::Write, |connection| {
+    let row = handle.database.run(Mode::Write, |connection| {
         // One at a time: the function of the triggers is written from all spaces.
-        inner.lock(connection)?;
-        let there = all(connection, inner.number)?;
+        handle.lock(connection)?;
+        let there = all(connection, handle.number)?;
         if let Some(there) = there.into_iter().find(|there| there.record.space.name == space.name) {
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
-        expect_column_width(connection, inner, space, in_column.as_deref())?;
+        expect_column_width(connection, handle, space, in_column.as_deref())?;
         connection.execute(
             "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
             &[
-                &inner.number,
+                &handle.number,
                 &space.name,
                 &dimension,
                 &space.distance.name(),
@@ -114,64 +109,64 @@ pub(crate) fn create(inner: &Inner, space: &Space, written_as: Provenance) -> Re
                 &in_column,
             ],
         )?;
-        let spaces = all(connection, inner.number)?;
+        let spaces = all(connection, handle.number)?;
         let row = spaces
             .last()
             .cloned()
-            .ok_or_else(|| Error::corrupt(inner.name(), "a space that was made is not there"))?;
+            .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref()))?;
-        connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.search_path))?;
         Ok(row)
     })?;
     if row.is_listed {
         return Ok(());
     }
-    wait_for_writers(inner)?;
-    list_states(inner, &row)?;
-    inner.database.run(Mode::Write, |connection| {
+    wait_for_writers(handle)?;
+    list_states(handle, &row)?;
+    handle.database.run(Mode::Write, |connection| {
         connection.execute("UPDATE rehang.space SET listed = true WHERE number = $1", &[&row.number])?;
-        if served(connection, inner)?.is_none() {
-            serve(connection, inner, &row)?;
+        if served(connection, handle)?.is_none() {
+            serve(connection, handle, &row)?;
         }
         connection.batch(&format!("ANALYZE rehang.state_{}", row.number))
     })
 }
 
 /// The space that serves, which stays so until the transaction ends.
-fn served(connection: &mut Connection, inner: &Inner) -> Step<Option<String>> {
+fn served(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
     let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE";
-    Ok(connection.query_one(sql, &[&inner.number])?.try_get(0)?)
+    Ok(connection.query_one(sql, &[&handle.number])?.try_get(0)?)
 }
 
 /// Says in an open transaction which space serves, and has the view follow.
-fn serve(connection: &mut Connection, inner: &Inner, space: &SpaceRow) -> Step<()> {
+fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<()> {
     connection.execute(
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
-        &[&inner.number, &space.record.space.name],
+        &[&handle.number, &space.record.space.name],
     )?;
-    connection.batch(&serving::view(inner, space))
+    connection.batch(&serving::view(handle, space))
 }
 
 /// A column that declares a width, or has vectors of one, takes no space of another.
 fn expect_column_width(
     connection: &mut Connection,
-    inner: &Inner,
+    handle: &Handle,
     space: &Space,
     in_column: Option<&str>,
 ) -> Step<()> {
     let Some(column) = in_column else { return Ok(()) };
-    let mut width = inner.table.dimension;
+    let mut width = handle.table.dimension;
     if width.is_none() {
         let sql = format!(
             "SELECT vector_dims({0}::vector) FROM {1} WHERE vector_dims({0}::vector) <> {2} LIMIT 1",
             quoted(column),
-            inner.table.qualified,
+            handle.table.qualified,
             space.dimension
         );
         let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
         width = other.map(|width| width.max(0) as usize);
     }
-    let what = format_args!("column {column:?} of {}", inner.table.options.table);
+    let what = format_args!("column {column:?} of {}", handle.table.options.table);
     Ok(width.map_or(Ok(()), |width| expect_width(what, space.dimension, width))?)
 }
 
@@ -179,8 +174,8 @@ fn expect_column_width(
 const VECTOR_MAX: usize = 16_000;
 
 /// Gives every item a state in a space. Items that come or change meanwhile have theirs from the triggers.
-fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
-    let (n, g) = (row.number, inner.number);
+fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
+    let (n, g) = (row.number, handle.number);
     let (provenance, from) = match &row.in_column {
         None => ("'lacking'".to_owned(), String::new()),
         Some(column) => (
@@ -189,7 +184,7 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
                 quoted(column),
                 row.record.written_as.name()
             ),
-            format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t")),
+            format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t")),
         ),
     };
     let lacks = format!("NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = i.key)");
@@ -203,21 +198,21 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
          SELECT max(key) FROM page"
     );
     let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");
-    until_writers_end(inner, || {
+    until_writers_end(handle, || {
         let mut after = -1_i64;
         loop {
-            let last = inner.database.run(Mode::Write, |connection| {
+            let last = handle.database.run(Mode::Write, |connection| {
                 // The planner would read the whole table of states, or of rows, for each page.
                 connection.batch(&format!(
                     "LOCK TABLE {} IN ACCESS SHARE MODE; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off",
-                    inner.table.qualified
+                    handle.table.qualified
                 ))?;
                 Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
             })?;
             let Some(last) = last else { break };
             after = last;
         }
-        let left = inner
+        let left = handle
             .database
             .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
         Ok(!left)
@@ -229,7 +224,7 @@ fn list_states(inner: &Inner, row: &SpaceRow) -> Result<()> {
 /// # Errors
 ///
 /// Unavailable where such a transaction stays open for longer than [`WRITERS`].
-pub(crate) fn until_writers_end(inner: &Inner, mut pass: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn until_writers_end(handle: &Handle, mut pass: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = clock::now();
     while !pass()? {
         if began.elapsed() > WRITERS {
@@ -237,7 +232,7 @@ pub(crate) fn until_writers_end(inner: &Inner, mut pass: impl FnMut() -> Result<
                 "items of it are changed by transactions that are open for longer than {} s",
                 WRITERS.as_secs()
             );
-            return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
+            return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
         }
         clock::wait(Duration::from_millis(20));
     }
@@ -246,8 +241,8 @@ pub(crate) fn until_writers_end(inner: &Inner, mut pass: impl FnMut() -> Result<
 
 /// Waits until every transaction has ended that has written the application's table and may have met triggers of before; one that is
 /// prepared for a commit in two phases has no process.
-pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
-    let oid = inner.table.oid;
+pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
+    let oid = handle.table.oid;
     let writers = |connection: &mut Connection| -> Step<Vec<(String, i32)>> {
         let rows = connection.query(
             "SELECT virtualtransaction, coalesce(pid, 0) FROM pg_locks
@@ -261,7 +256,7 @@ pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
         }
         Ok(found)
     };
-    let mut waiting = inner.database.run(Mode::Read, writers)?;
+    let mut waiting = handle.database.run(Mode::Read, writers)?;
     let began = clock::now();
     let mut pause = Duration::from_millis(2);
     while !waiting.is_empty() {
@@ -269,40 +264,40 @@ pub(crate) fn wait_for_writers(inner: &Inner) -> Result<()> {
             let pids: Vec<String> = waiting.iter().map(|(_, pid)| pid.to_string()).collect();
             let detail = format!(
                 "transactions that have written {} are open for longer than {} s (processes {} of the server)",
-                inner.table.options.table,
+                handle.table.options.table,
                 WRITERS.as_secs(),
                 pids.join(", ")
             );
-            return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
+            return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
         }
         clock::wait(pause);
         pause = (pause * 2).min(Duration::from_millis(250));
-        let now = inner.database.run(Mode::Read, writers)?;
+        let now = handle.database.run(Mode::Read, writers)?;
         waiting.retain(|writer| now.contains(writer));
     }
     Ok(())
 }
 
-pub(crate) fn drop_space(inner: &Inner, name: &str) -> Result<()> {
-    let dropped = inner.database.run(Mode::Write, |connection| {
-        inner.lock(connection)?;
-        if served(connection, inner)?.as_deref() == Some(name) {
+pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
+    let dropped = handle.database.run(Mode::Write, |connection| {
+        handle.lock(connection)?;
+        if served(connection, handle)?.as_deref() == Some(name) {
             return Err(serving_space_stays(name).into());
         }
-        let mut spaces = all(connection, inner.number)?;
+        let mut spaces = all(connection, handle.number)?;
         let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else {
             return Ok(None);
         };
         let gone = spaces.remove(at);
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
-        connection.batch(&schema::function(inner.number, &inner.table, &spaces, &inner.search_path))?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.search_path))?;
         Ok(Some(gone.number))
     })?;
     if dropped.is_none() {
         return Ok(());
     }
-    wait_for_writers(inner)?;
-    remove_left(inner).map(drop)
+    wait_for_writers(handle)?;
+    remove_left(handle).map(drop)
 }
 
 /// Tables of spaces that are no more, as where a process died before it removed them.
@@ -321,22 +316,25 @@ pub(crate) fn left(connection: &mut Connection) -> Step<Vec<i32>> {
 }
 
 /// Removes such tables, and gives how many spaces they were of.
-pub(crate) fn remove_left(inner: &Inner) -> Result<usize> {
-    let numbers = inner.database.run(Mode::Read, left)?;
+pub(crate) fn remove_left(handle: &Handle) -> Result<usize> {
+    let numbers = handle.database.run(Mode::Read, left)?;
     for number in &numbers {
-        inner
+        handle
             .database
             .run(Mode::Write, |connection| connection.batch(&schema::drop_space_tables(*number)))?;
     }
     Ok(numbers.len())
 }
 
-pub(crate) fn serving_and_document(inner: &Inner, name: &str) -> Result<(Option<String>, Option<Document>)> {
-    inner.database.run(Mode::Read, |connection| {
+pub(crate) fn serving_and_document(
+    handle: &Handle,
+    name: &str,
+) -> Result<(Option<String>, Option<Document>)> {
+    handle.database.run(Mode::Read, |connection| {
         let row = connection.query_one(
             "SELECT g.serving, d.version, d.text FROM rehang.gallery AS g
              LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = $2 WHERE g.number = $1",
-            &[&inner.number, &name],
+            &[&handle.number, &name],
         )?;
         let version: Option<i64> = row.try_get(1)?;
         let text: Option<String> = row.try_get(2)?;
@@ -344,56 +342,56 @@ pub(crate) fn serving_and_document(inner: &Inner, name: &str) -> Result<(Option<
     })
 }
 
-pub(crate) fn switch_serving(inner: &Inner, from: &str, to: &str) -> Result<()> {
-    inner.database.run(Mode::Write, |connection| {
-        let space = find_shared(connection, inner, to)?;
-        match served(connection, inner)?.unwrap_or_default() {
+pub(crate) fn switch_serving(handle: &Handle, from: &str, to: &str) -> Result<()> {
+    handle.database.run(Mode::Write, |connection| {
+        let space = find_shared(connection, handle, to)?;
+        match served(connection, handle)?.unwrap_or_default() {
             there if there == to => Ok(()),
-            there if there == from => serve(connection, inner, &space),
+            there if there == from => serve(connection, handle, &space),
             there => Err(another_serves(from, to, &there).into()),
         }
     })
 }
 
-pub(crate) fn set_document(inner: &Inner, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
-    inner.database.run(Mode::Write, |connection| set_document_in(connection, inner, name, expected, text))
+pub(crate) fn set_document(handle: &Handle, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+    handle.database.run(Mode::Write, |connection| set_document_in(connection, handle, name, expected, text))
 }
 
 pub(crate) fn advance(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     from: Epoch,
     document: &str,
     expected: Option<u64>,
     text: &str,
 ) -> Result<u64> {
-    inner.database.run(Mode::Write, |connection| {
-        let row = find_locked(connection, inner, space, "FOR UPDATE")?;
+    handle.database.run(Mode::Write, |connection| {
+        let row = find_locked(connection, handle, space, "FOR UPDATE")?;
         same_epoch(space, from, row.record.epoch)?;
         connection.execute("UPDATE rehang.space SET epoch = epoch + 1 WHERE number = $1", &[&row.number])?;
-        set_document_in(connection, inner, document, expected, text)
+        set_document_in(connection, handle, document, expected, text)
     })
 }
 
 fn set_document_in(
     connection: &mut Connection,
-    inner: &Inner,
+    handle: &Handle,
     name: &str,
     expected: Option<u64>,
     text: &str,
 ) -> Step<u64> {
     // Whoever writes a document first keeps others from it, also from one that is not there yet.
-    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&inner.number])?;
+    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&handle.number])?;
     let there = connection.query_opt(
         "SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2",
-        &[&inner.number, &name],
+        &[&handle.number, &name],
     )?;
     let version = there.map(|row| row.try_get::<_, i64>(0)).transpose()?.map(|version| version.max(0) as u64);
     let next = next_version(name, expected, version)?;
     connection.execute(
         "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, $3, $4)
          ON CONFLICT (gallery, name) DO UPDATE SET version = EXCLUDED.version, text = EXCLUDED.text",
-        &[&inner.number, &name, &(next as i64), &text],
+        &[&handle.number, &name, &(next as i64), &text],
     )?;
     Ok(next)
 }

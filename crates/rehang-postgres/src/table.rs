@@ -4,7 +4,7 @@ use postgres::error::SqlState;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::connection::{Connection, Failure, Step};
+use crate::connection::{Connection, Step, StepError};
 
 /// What of a table is a gallery.
 ///
@@ -203,7 +203,7 @@ impl Table {
             connection.batch("SAVEPOINT probe")?;
             let tried = connection.query(&of_one, &[]);
             connection.batch("ROLLBACK TO probe")?;
-            if let Err(Failure::Server(error)) = tried
+            if let Err(StepError::Server(error)) = tried
                 && error.code() == Some(&SqlState::CARDINALITY_VIOLATION)
             {
                 return Err(refuse("it makes several values of a row").into());
@@ -321,8 +321,8 @@ fn names(expression: &str, column: &str) -> bool {
 }
 
 /// What the server says of a statement that the caller's own words are part of, where these are what is wrong.
-fn wrong_for_good(failure: Failure, as_option: impl FnOnce(&str) -> Error) -> Failure {
-    let Failure::Server(error) = &failure else { return failure };
+fn wrong_for_good(failure: StepError, as_option: impl FnOnce(&str) -> Error) -> StepError {
+    let StepError::Server(error) = &failure else { return failure };
     if error.as_db_error().is_none() && !error.is_closed() && std::error::Error::source(error).is_none() {
         // The statement takes parameters, which are none of the expression's.
         return as_option(&error.to_string()).into();

@@ -6,33 +6,16 @@ use pgvector::Vector;
 use postgres::Row;
 use rehang::{Error, Provenance, Result};
 use rehang_store::{
-    Counts, Epoch, Failure, ItemKey, NewVector, Priority, QueueBand, Revision, VectorRecord, VectorWrite,
-    WriteOutcome, check,
+    Counts, Epoch, Failure, ItemKey, NewVector, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome,
+    check,
 };
 
-use crate::connection::{Connection, Failure as Stopped, Mode, Step};
-use crate::items::{key, limit as row_limit, row_of, rows_of};
+use crate::connection::{Connection, Mode, Step, StepError};
+use crate::handle::Handle;
 use crate::schema::SpaceRow;
-use crate::spaces::{find, find_shared, provenance};
-use crate::store::Inner;
+use crate::spaces::{find, find_shared};
 use crate::table::quoted;
-
-/// A number of the caller as the server counts; a number that no row can have stays one.
-pub(crate) fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// A place in the queue as the columns `band` and `score` hold it.
-fn place(priority: Option<Priority>) -> (i16, Option<f64>) {
-    priority.map_or((0, None), |Priority { band, score }| (band as i16, Some(score)))
-}
-
-fn priority(band: i16, score: Option<f64>) -> Result<Option<Priority>> {
-    let known = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied();
-    let band =
-        known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
-    Ok(score.map(|score| Priority { band, score }))
-}
+use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
 /// The columns of a state `s`, and of its vector where one is wanted.
 pub(crate) fn columns(space: &SpaceRow, state: &str, with_vector: bool) -> String {
@@ -88,18 +71,18 @@ pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<Vec
     }))
 }
 
-pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
-    inner.database.run(Mode::Read, |connection| {
-        let space = find(connection, inner, space)?;
+pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    handle.database.run(Mode::Read, |connection| {
+        let space = find(connection, handle, space)?;
         let row = if space.in_column.is_some() {
-            format!("JOIN {} AS t ON {}", inner.table.qualified, inner.table.is_of("i", "t"))
+            format!("JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"))
         } else {
             String::new()
         };
         let sql = format!(
             "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
             columns(&space, "s", true),
-            inner.number,
+            handle.number,
             join(&space, "s", true)
         );
         let mut found = BTreeMap::new();
@@ -110,9 +93,9 @@ pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Op
     })
 }
 
-pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
-    inner.database.run(Mode::Read, |connection| {
-        let n = find(connection, inner, space)?.number;
+pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+    handle.database.run(Mode::Read, |connection| {
+        let n = find(connection, handle, space)?.number;
         let sql = format!(
             "SELECT item, provenance FROM rehang.state_{n} WHERE item = ANY($1) AND provenance <> 'lacking'"
         );
@@ -134,7 +117,7 @@ pub(crate) fn replace(
     sourced: bool,
 ) -> Step<()> {
     let n = space.number;
-    let (band, score) = place(new.and_then(|new| new.priority));
+    let (band, score) = band_and_score(new.and_then(|new| new.priority));
     let made_by = new.map_or("lacking", |new| new.provenance.name());
     connection.execute(
         &format!(
@@ -166,20 +149,20 @@ pub(crate) fn replace(
 }
 
 pub(crate) fn write(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
     let mut tries = 0_u32;
-    inner.database.run(Mode::Write, |connection| {
+    handle.database.run(Mode::Write, |connection| {
         tries += 1;
         let attempt = match tries {
             1 => Attempt::First,
             TRIES.. => Attempt::Last,
             _ => Attempt::Again,
         };
-        let row = find_shared(connection, inner, space)?;
+        let row = find_shared(connection, handle, space)?;
         for write in writes {
             check::vector_write(&row.record.space, epoch, write)?;
         }
@@ -189,9 +172,9 @@ pub(crate) fn write(
         let mut outcomes = vec![None; writes.len()];
         // An item that is written twice in a call is written in two rounds.
         while let Some(first) = outcomes.iter().position(Option::is_none) {
-            let mut taken = BTreeSet::new();
+            let mut seen = BTreeSet::new();
             let round: Vec<usize> = (first..writes.len())
-                .filter(|at| outcomes[*at].is_none() && taken.insert(writes[*at].key))
+                .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
                 .collect();
             write_round(connection, &row, writes, &round, &mut outcomes, attempt)?;
         }
@@ -242,7 +225,7 @@ fn write_round(
             None => WriteOutcome::Deleted,
             Some((revision, _)) if *revision != int(writes[at].revision) => WriteOutcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => WriteOutcome::AlreadyThere,
-            Some(_) if attempt != Attempt::Last => return Err(Stopped::Busy),
+            Some(_) if attempt != Attempt::Last => return Err(StepError::Busy),
             // Most likely an application is about to change it; if not, it stays in the queue.
             Some(_) => WriteOutcome::Changed,
         });
@@ -274,7 +257,8 @@ fn write_states(
     let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
     let provenances: Vec<&str> = round.iter().map(|at| of(at).provenance.name()).collect();
     let sigmas: Vec<Option<f32>> = round.iter().map(|at| of(at).sigma2).collect();
-    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) = round.iter().map(|at| place(of(at).priority)).unzip();
+    let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
+        round.iter().map(|at| band_and_score(of(at).priority)).unzip();
     let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
     let still_is = "s.item = w.item AND s.revision = w.revision AND s.provenance IN ('lacking', 'adapted')";
     let (free, of_free) = if attempt == Attempt::First {
@@ -322,7 +306,7 @@ fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], rea
 }
 
 pub(crate) fn set_priorities(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     epoch: Epoch,
     priorities: &[(ItemKey, Revision, Priority)],
@@ -333,9 +317,9 @@ pub(crate) fn set_priorities(
     let keys: Vec<i64> = priorities.iter().map(|(key, ..)| row_of(*key)).collect();
     let revisions: Vec<i64> = priorities.iter().map(|(_, revision, _)| int(*revision)).collect();
     let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
-        priorities.iter().map(|(.., priority)| place(Some(*priority))).unzip();
-    inner.database.run(Mode::Write, |connection| {
-        let row = find_shared(connection, inner, space)?;
+        priorities.iter().map(|(.., priority)| band_and_score(Some(*priority))).unzip();
+    handle.database.run(Mode::Write, |connection| {
+        let row = find_shared(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let sql = format!(
             "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::float8[]) AS w(item, revision, band, score)),
@@ -349,9 +333,9 @@ pub(crate) fn set_priorities(
     })
 }
 
-pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
-    inner.database.run(Mode::Write, |connection| {
-        let row = find_shared(connection, inner, space)?;
+pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+    handle.database.run(Mode::Write, |connection| {
+        let row = find_shared(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let n = row.number;
         let vectors = if row.in_column.is_some() { String::new() } else {
@@ -368,9 +352,9 @@ pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: us
     })
 }
 
-pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
-    inner.database.run(Mode::Read, |connection| {
-        let n = find(connection, inner, space)?.number;
+pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
+    handle.database.run(Mode::Read, |connection| {
+        let n = find(connection, handle, space)?.number;
         let mut counts = Counts::default();
         for row in connection.query(&format!("SELECT provenance, count(*) FROM rehang.state_{n} GROUP BY 1"), &[])? {
             let count = row.try_get::<_, i64>(1)?.max(0) as u64;
@@ -391,9 +375,9 @@ pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
     })
 }
 
-pub(crate) fn count_lag(inner: &Inner, space: &str, behind: &str) -> Result<u64> {
-    inner.database.run(Mode::Read, |connection| {
-        let (n, m) = (find(connection, inner, space)?.number, find(connection, inner, behind)?.number);
+pub(crate) fn count_lag(handle: &Handle, space: &str, behind: &str) -> Result<u64> {
+    handle.database.run(Mode::Read, |connection| {
+        let (n, m) = (find(connection, handle, space)?.number, find(connection, handle, behind)?.number);
         connection.count(
             &format!(
                 "SELECT count(*) FROM rehang.state_{n} AS s JOIN rehang.state_{m} AS b ON b.item = s.item
@@ -405,12 +389,12 @@ pub(crate) fn count_lag(inner: &Inner, space: &str, behind: &str) -> Result<u64>
 }
 
 pub(crate) fn record_failures(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
-    inner.database.run(Mode::Write, |connection| {
-        let n = find(connection, inner, space)?.number;
+    handle.database.run(Mode::Write, |connection| {
+        let n = find(connection, handle, space)?.number;
         let sql = format!(
             "WITH free AS (SELECT item FROM rehang.state_{n}
                      WHERE item = $1 AND revision = $2 AND provenance IN ('lacking', 'adapted') FOR UPDATE SKIP LOCKED),
@@ -432,17 +416,17 @@ pub(crate) fn record_failures(
 }
 
 pub(crate) fn failures(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     after: Option<ItemKey>,
     limit: usize,
 ) -> Result<Vec<Failure>> {
-    inner.database.run(Mode::Read, |connection| {
-        let n = find(connection, inner, space)?.number;
+    handle.database.run(Mode::Read, |connection| {
+        let n = find(connection, handle, space)?.number;
         let sql = format!(
             "SELECT f.item, i.id, f.revision, f.reason FROM rehang.failure_{n} AS f JOIN rehang.item_{} AS i ON i.key = f.item
              WHERE f.item > $1 ORDER BY f.item LIMIT $2",
-            inner.number
+            handle.number
         );
         connection
             .query(&sql, &[&after.map_or(-1, row_of), &row_limit(limit)])?
@@ -455,9 +439,9 @@ pub(crate) fn failures(
     })
 }
 
-pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
-    inner.database.run(Mode::Write, |connection| {
-        let n = find(connection, inner, space)?.number;
+pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
+    handle.database.run(Mode::Write, |connection| {
+        let n = find(connection, handle, space)?.number;
         let sql = format!(
             "WITH free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN rehang.failure_{n} AS f ON f.item = s.item
                      ORDER BY s.item FOR UPDATE OF s SKIP LOCKED),
@@ -468,9 +452,9 @@ pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
     })
 }
 
-pub(crate) fn errors(inner: &Inner, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
-    inner.database.run(Mode::Read, |connection| {
-        let n = find(connection, inner, space)?.number;
+pub(crate) fn errors(handle: &Handle, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+    handle.database.run(Mode::Read, |connection| {
+        let n = find(connection, handle, space)?.number;
         let sql = format!(
             "SELECT sigma2, squared_error FROM rehang.state_{n}
              WHERE provenance = 'native' AND sigma2 IS NOT NULL AND squared_error IS NOT NULL ORDER BY change DESC LIMIT $1"

@@ -4,13 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
-use rehang_store::{ItemKey, clock};
+use rehang_store::clock;
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
 
 use crate::address::QdrantAddress;
-use crate::points::{Point, id_of};
 
 /// How long a call tries to reach a server that is away, as while it starts again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,19 +19,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_mins(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 30;
-/// Points of one page of a scroll, without and with vectors.
-pub(crate) const PAGE: usize = 1_000;
-const PAGE_WITH_VECTORS: usize = 256;
-
-/// What of a point comes along.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct With {
-    /// `true`, `false` or a list of fields.
-    pub(crate) payload: Value,
-    /// Names of vectors.
-    pub(crate) vectors: Vec<String>,
-}
-
 pub(crate) struct Client {
     agent: Agent,
     base: String,
@@ -132,119 +118,6 @@ impl Client {
             409 => Error::conflict(service, said),
             _ => Error::corrupt(service, format!("{status}: {said}")),
         }
-    }
-
-    /// One page of points by id, from an id on.
-    fn page(&self, collection: &str, body: &Value) -> Result<(Vec<Point>, Value)> {
-        let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), body)?;
-        let points = Point::list(result["points"].take(), &self.name())?;
-        Ok((points, result["next_page_offset"].take()))
-    }
-
-    /// The first points that pass a filter, by id, and how many more of that page cannot be items. Both are of one moment.
-    pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, u64)> {
-        let body = json!({"filter": filter, "limit": PAGE, "with_payload": false});
-        let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
-        let all = result["points"].as_array().map_or(0, Vec::len);
-        let points = Point::list(result["points"].take(), &self.name())?;
-        let others = all.saturating_sub(points.len());
-        Ok((points, others as u64))
-    }
-
-    /// Points that pass a filter, by id, after a key, at most `limit`; `each` is given page by page and says whether to go on.
-    pub(crate) fn each_page(
-        &self,
-        collection: &str,
-        filter: &Value,
-        after: Option<ItemKey>,
-        limit: usize,
-        with: &With,
-        each: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
-    ) -> Result<()> {
-        let mut offset = match after {
-            Some(key) if key.bits() == u128::MAX => return Ok(()),
-            Some(key) => id_of(ItemKey::new(key.bits() + 1)),
-            None => Value::Null,
-        };
-        let size = if with.vectors.is_empty() { PAGE } else { PAGE_WITH_VECTORS };
-        let mut left = limit;
-        while left > 0 {
-            let body = json!({
-                "filter": filter, "offset": offset, "limit": left.min(size), "with_payload": with.payload,
-                "with_vector": with.vectors,
-            });
-            let (points, next) = self.page(collection, &body)?;
-            left -= points.len().min(left);
-            if points.is_empty() || !each(points)? || next.is_null() {
-                break;
-            }
-            offset = next;
-        }
-        Ok(())
-    }
-
-    /// The same in one list.
-    pub(crate) fn scroll(
-        &self,
-        collection: &str,
-        filter: &Value,
-        after: Option<ItemKey>,
-        limit: usize,
-        with: &With,
-    ) -> Result<Vec<Point>> {
-        let mut all = Vec::new();
-        self.each_page(collection, filter, after, limit, with, &mut |points| {
-            all.extend(points);
-            Ok(true)
-        })?;
-        Ok(all)
-    }
-
-    /// Points in the order of a payload number: the largest first, equal ones by key.
-    pub(crate) fn scroll_down(
-        &self,
-        collection: &str,
-        filter: &Value,
-        by: &str,
-        limit: usize,
-        with: &With,
-    ) -> Result<Vec<Point>> {
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        let body = json!({
-            "filter": filter, "limit": limit, "with_payload": with.payload, "with_vector": with.vectors,
-            "order_by": {"key": by, "direction": "desc"},
-        });
-        let (mut points, _) = self.page(collection, &body)?;
-        points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
-        points.dedup_by_key(|point| point.key);
-        let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= limit)
-        else {
-            return Ok(points);
-        };
-        // Of equal ones at its border the server gives any: they are read again, by key.
-        points.retain(|point| point.order_value > last);
-        let equal = json!({"must": [filter, {"key": by, "range": {"gte": last, "lte": last}}]});
-        points.extend(self.scroll(collection, &equal, None, limit - points.len(), with)?);
-        Ok(points)
-    }
-
-    /// Points by key; those that are not there are left out.
-    pub(crate) fn retrieve(
-        &self,
-        collection: &str,
-        keys: impl Iterator<Item = ItemKey>,
-        with: &With,
-    ) -> Result<Vec<Point>> {
-        let ids: Vec<Value> = keys.map(id_of).collect();
-        let mut found = Vec::new();
-        for ids in ids.chunks(PAGE) {
-            let body = json!({"ids": ids, "with_payload": with.payload, "with_vector": with.vectors});
-            let answer = self.ask("POST", &format!("/collections/{collection}/points"), &body)?;
-            found.extend(Point::list(answer, &self.name())?);
-        }
-        Ok(found)
     }
 
     /// How many points pass a filter.

@@ -2,10 +2,10 @@
 
 use rehang::{Distance, Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::client::Client;
-use crate::points::{REVISION, TAG};
+use crate::payload::{REVISION, TAG};
 
 /// Oldest server that will do: from here on a collection that is in use can be given another named vector.
 const SERVER_MIN: (u64, u64) = (1, 18);
@@ -152,27 +152,4 @@ pub(crate) fn look(client: &Client, collection: &str) -> Result<Option<Value>> {
         return Ok(None);
     }
     client.ask("GET", &format!("/collections/{collection}"), &Value::Null).map(Some)
-}
-
-/// The value at a path of a payload.
-pub(crate) fn at_path<'a>(payload: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
-    let mut parts = path.split('.');
-    let first = payload.get(parts.next()?)?;
-    parts.try_fold(first, |value, part| value.get(part))
-}
-
-/// Puts a value at a path of a payload.
-pub(crate) fn put_at(payload: &mut Map<String, Value>, path: &str, value: Value) {
-    match path.split_once('.') {
-        None => drop(payload.insert(path.to_owned(), value)),
-        Some((first, rest)) => {
-            let inner = payload.entry(first).or_insert_with(|| Value::Object(Map::new()));
-            if !inner.is_object() {
-                *inner = Value::Object(Map::new());
-            }
-            if let Value::Object(inner) = inner {
-                put_at(inner, rest, value);
-            }
-        }
-    }
 }

@@ -3,23 +3,25 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, Result};
+use rehang::{Error, ErrorKind, Result};
 use rehang_store::{Item, ItemKey, ItemWrite, Revision, check, clock};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::client::{PAGE, PATIENCE, With};
-use crate::collection::put_at;
-use crate::meta::{self, Meta, SpaceSlot};
-use crate::points::{
-    REVISION, TAG, all_of, has_id, id_of, is, is_empty, key_of_name, none_of, nothing, place_of,
-};
-use crate::queue;
-use crate::store::{Inner, cancelled};
+use crate::client::PATIENCE;
+use crate::filters::{all_of, has_id, is, is_empty, none_of, nothing};
+use crate::handle::Handle;
+use crate::ids::{id_of, key_of_name};
+use crate::leases::end_leases;
+use crate::meta::{self, Meta};
+use crate::payload::{REVISION, TAG, put_at, without_nulls};
+use crate::points::{Point, band_and_score};
+use crate::scroll::{PAGE, With};
+use crate::slot::SpaceSlot;
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
-/// Between a listing that failed and the next one.
+/// Between a round of tagging that failed and the next one.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The condition that no tag is on a point.
@@ -38,18 +40,18 @@ pub(crate) fn has_source(yes: bool) -> Value {
 ///
 /// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
 /// item it is, since each revision is given by one operation, which the server applies once.
-pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
-    let collection = inner.collection();
+pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool) -> Result<u64> {
+    let collection = handle.collection();
     let mut done = 0;
     let mut failing: Option<Instant> = None;
     loop {
-        let (page, others) = inner.client.first_page(collection, &all_of([untagged()]))?;
+        let (page, others) = handle.client.first_page(collection, &all_of([untagged()]))?;
         if page.is_empty() {
             return Ok(others);
         }
-        let first = meta::reserve(inner, 2)?;
+        let first = meta::reserve(handle, 2)?;
         let these = || [has_id(page.iter().map(|point| point.key)), untagged()];
-        let stale: Vec<String> = meta::read(inner)?
+        let stale: Vec<String> = meta::read(handle)?
             .spaces
             .into_iter()
             .filter(|space| !space.is_applications)
@@ -59,7 +61,7 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
         if !stale.is_empty() {
             operations.push(json!({"delete_vectors": {"filter": all_of(these()), "vector": stale}}));
         }
-        let no_source = inner.options.source.as_deref().map(is_empty);
+        let no_source = handle.options.source.as_deref().map(is_empty);
         let tag = |no_source: bool| json!({REVISION: first + u64::from(no_source), TAG: {"n": no_source}});
         if let Some(no_source) = &no_source {
             let filter = json!({"must": these(), "must_not": [no_source]});
@@ -68,7 +70,7 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
         // What has a source by now was written since: it is of the next page.
         let others_of_page: Vec<Value> = these().into_iter().chain(no_source).collect();
         operations.push(json!({"set_payload": {"payload": tag(true), "filter": all_of(others_of_page)}}));
-        if let Err(error) = inner.client.change_once(collection, &operations) {
+        if let Err(error) = handle.client.change_once(collection, &operations) {
             // Sent again as it is, it could give a revision that a worker has read to what the application wrote since.
             let began = *failing.get_or_insert_with(clock::now);
             if !error.is_retryable() || began.elapsed() >= PATIENCE {
@@ -80,7 +82,7 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
         failing = None;
         done += page.len() as u64;
         if !each(done) {
-            return Err(cancelled());
+            return Err(ErrorKind::Cancelled.into());
         }
         if page.len() as u64 + others < PAGE as u64 {
             // All that was there when it was read. An application that writes all the time would never let this come to an end.
@@ -89,30 +91,26 @@ pub(crate) fn sweep(inner: &Inner, each: &mut dyn FnMut(u64) -> bool) -> Result<
     }
 }
 
-/// The same where all that matters is that it is done.
-pub(crate) fn list(inner: &Inner) -> Result<()> {
-    sweep(inner, &mut |_| true).map(drop)
+/// The same for callers that only need every point to have its tag.
+pub(crate) fn tag_all(handle: &Handle) -> Result<()> {
+    tag_new_points(handle, &mut |_| true).map(drop)
 }
 
 /// Points by key, every one with a tag.
-pub(crate) fn tagged(
-    inner: &Inner,
-    keys: &[ItemKey],
-    with: &With,
-) -> Result<BTreeMap<ItemKey, crate::points::Point>> {
+pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<BTreeMap<ItemKey, Point>> {
     loop {
-        let found = inner.client.retrieve(inner.collection(), keys.iter().copied(), with)?;
-        if found.iter().all(crate::points::Point::has_tag) {
+        let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
+        if found.iter().all(Point::has_tag) {
             return Ok(found.into_iter().map(|point| (point.key, point)).collect());
         }
-        list(inner)?;
+        tag_all(handle)?;
     }
 }
 
-pub(crate) fn get(inner: &Inner, ids: &[&str]) -> Result<Vec<Option<Item>>> {
+pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
     let keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
-    let found = tagged(inner, &keys, &inner.with([]))?;
-    let item = |key: &ItemKey| found.get(key).and_then(|point| point.item(&inner.options));
+    let found = tagged(handle, &keys, &handle.with([]))?;
+    let item = |key: &ItemKey| found.get(key).and_then(|point| point.item(&handle.options));
     Ok(keys.iter().map(item).collect())
 }
 
@@ -130,53 +128,53 @@ struct Upsert<'a> {
 }
 
 /// Writes items as an application does: whole points. The server applies them one after the other.
-pub(crate) fn put(inner: &Inner, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
+pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
     if writes.is_empty() {
         return Ok(Vec::new());
     }
-    let meta = meta::read(inner)?;
-    let name = inner.name();
+    let meta = meta::read(handle)?;
+    let name = handle.name();
     for write in writes {
         check::item_write(write, |space| Ok(&meta.find(space, &name)?.record.space))?;
         for (new, epoch) in write.vectors.iter().filter_map(|new| Some((new, new.epoch?))) {
             check::epoch(&new.space, epoch, meta.find(&new.space, &name)?.record.epoch)?;
         }
         for (option, path, is_given) in [
-            ("source", &inner.options.source, write.source.is_some()),
-            ("label", &inner.options.label, write.label.is_some()),
+            ("source", &handle.options.source, write.source.is_some()),
+            ("label", &handle.options.label, write.label.is_some()),
         ] {
             if path.is_none() && is_given {
                 let why = "none: the gallery's collection names no field for it";
                 return Err(Error::option(option, "given", why));
             }
         }
-        if inner.options.payload.is_none() && !matches!(write.payload, Value::Null | Value::Object(_)) {
+        if handle.options.payload.is_none() && !matches!(write.payload, Value::Null | Value::Object(_)) {
             let why = "an object with the point's other fields";
             return Err(Error::option("payload", &write.payload, why));
         }
     }
-    let first = meta::reserve(inner, writes.len())?;
+    let first = meta::reserve(handle, writes.len())?;
     // An id that is there twice is written once, as it was given last.
     let last: BTreeMap<ItemKey, usize> =
         writes.iter().enumerate().map(|(at, write)| (key_of_name(&write.id).0, at)).collect();
     let points: Vec<NewPoint<'_>> = last
         .iter()
-        .map(|(&key, &at)| new_point(inner, &meta, key, &writes[at], first + at as u64))
+        .map(|(&key, &at)| new_point(handle, &meta, key, &writes[at], first + at as u64))
         .collect::<Result<_>>()?;
     for points in points.chunks(UPSERT) {
-        let path = format!("/collections/{}/points?wait=true", inner.collection());
-        inner.client.ask("PUT", &path, &Upsert { points })?;
+        let path = format!("/collections/{}/points?wait=true", handle.collection());
+        handle.client.ask("PUT", &path, &Upsert { points })?;
     }
     let keys: Vec<ItemKey> = last.into_keys().collect();
     for space in &meta.spaces {
-        queue::end_leases(inner, space, &keys)?;
+        end_leases(handle, space, &keys)?;
     }
-    withdraw_superseded(inner, &meta, writes, &keys)?;
+    withdraw_superseded(handle, &meta, writes, &keys)?;
     Ok((0..writes.len()).map(|at| first + at as u64).collect())
 }
 
 fn new_point<'a>(
-    inner: &Inner,
+    handle: &Handle,
     meta: &'a Meta,
     key: ItemKey,
     write: &'a ItemWrite,
@@ -188,8 +186,8 @@ fn new_point<'a>(
     }
     let mut vector: BTreeMap<&str, &[f32]> = BTreeMap::new();
     for new in &write.vectors {
-        let space = meta.find(&new.space, &inner.name())?;
-        let (band, score) = place_of(new.priority);
+        let space = meta.find(&new.space, &handle.name())?;
+        let (band, score) = band_and_score(new.priority);
         let (made_by, epoch) = (new.provenance.name(), new.epoch.map(rehang_store::Epoch::number));
         // Without a number where there is none, so that the server's indexes hold numbers alone.
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
@@ -197,12 +195,12 @@ fn new_point<'a>(
         vector.insert(&space.vector, &new.vector);
     }
     let mut payload = Map::new();
-    match (&inner.options.payload, &write.payload) {
+    match (&handle.options.payload, &write.payload) {
         (Some(path), given) if !given.is_null() => put_at(&mut payload, path, given.clone()),
         (None, Value::Object(fields)) => payload.clone_from(fields),
         _ => {}
     }
-    for (path, given) in [(&inner.options.source, &write.source), (&inner.options.label, &write.label)] {
+    for (path, given) in [(&handle.options.source, &write.source), (&handle.options.label, &write.label)] {
         if let (Some(path), Some(given)) = (path, given) {
             put_at(&mut payload, path, Value::String(given.clone()));
         }
@@ -212,16 +210,8 @@ fn new_point<'a>(
     Ok(NewPoint { id: id_of(key), vector, payload })
 }
 
-/// An object without its empty fields.
-pub(crate) fn without_nulls(mut value: Value) -> Value {
-    if let Value::Object(fields) = &mut value {
-        fields.retain(|_, value| !value.is_null());
-    }
-    value
-}
-
 /// Takes adapted vectors that were just put out again, where another plan has begun meanwhile.
-fn withdraw_superseded(inner: &Inner, meta: &Meta, writes: &[ItemWrite], keys: &[ItemKey]) -> Result<()> {
+fn withdraw_superseded(handle: &Handle, meta: &Meta, writes: &[ItemWrite], keys: &[ItemKey]) -> Result<()> {
     let has_adapted = |space: &SpaceSlot| {
         let new = writes.iter().flat_map(|write| &write.vectors);
         new.into_iter().any(|new| new.epoch.is_some() && new.space == space.record.space.name)
@@ -229,7 +219,7 @@ fn withdraw_superseded(inner: &Inner, meta: &Meta, writes: &[ItemWrite], keys: &
     if !meta.spaces.iter().any(has_adapted) {
         return Ok(());
     }
-    let now = meta::read(inner)?;
+    let now = meta::read(handle)?;
     for space in meta.spaces.iter().filter(|space| has_adapted(space)) {
         let epoch = space.record.epoch.number();
         let is_of_now =
@@ -238,39 +228,39 @@ fn withdraw_superseded(inner: &Inner, meta: &Meta, writes: &[ItemWrite], keys: &
             let written =
                 [has_id(keys.iter().copied()), is(&space.path("p"), "adapted"), is(&space.path("e"), epoch)];
             let out = json!({"set_payload": {"payload": {"p": "none"}, "key": format!("{TAG}.{}", space.field()), "filter": all_of(written)}});
-            inner.client.change(inner.collection(), &[out])?;
+            handle.client.change(handle.collection(), &[out])?;
         }
     }
     Ok(())
 }
 
-pub(crate) fn delete(inner: &Inner, ids: &[&str]) -> Result<usize> {
+pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
     // First, since it fails where the gallery is being released.
-    let meta = meta::read(inner)?;
+    let meta = meta::read(handle)?;
     let mut keys: Vec<ItemKey> = ids.iter().map(|id| key_of_name(id).0).collect();
     keys.sort_unstable();
     keys.dedup();
-    let there = inner.client.retrieve(inner.collection(), keys.iter().copied(), &With::default())?;
+    let there = handle.client.retrieve(handle.collection(), keys.iter().copied(), &With::default())?;
     if there.is_empty() {
         return Ok(0);
     }
     let keys: Vec<ItemKey> = there.iter().map(|point| point.key).collect();
     let ids: Vec<Value> = keys.iter().map(|key| id_of(*key)).collect();
-    inner.client.change(inner.collection(), &[json!({"delete": {"points": ids}})])?;
+    handle.client.change(handle.collection(), &[json!({"delete": {"points": ids}})])?;
     for space in &meta.spaces {
-        queue::end_leases(inner, space, &keys)?;
+        end_leases(handle, space, &keys)?;
     }
     Ok(keys.len())
 }
 
-pub(crate) fn newest_revision(inner: &Inner) -> Result<Revision> {
-    list(inner)?;
-    let with = inner.tag([]);
-    let newest = inner.client.scroll_down(inner.collection(), &none_of([nothing()]), REVISION, 1, &with)?;
-    Ok(newest.first().and_then(crate::points::Point::revision).unwrap_or(0))
+pub(crate) fn newest_revision(handle: &Handle) -> Result<Revision> {
+    tag_all(handle)?;
+    let with = handle.tag([]);
+    let newest = handle.client.scroll_down(handle.collection(), &none_of([nothing()]), REVISION, 1, &with)?;
+    Ok(newest.first().and_then(Point::revision).unwrap_or(0))
 }
 
-pub(crate) fn count_without_source(inner: &Inner) -> Result<u64> {
-    list(inner)?;
-    inner.client.count(inner.collection(), &all_of([has_source(false)]))
+pub(crate) fn count_without_source(handle: &Handle) -> Result<u64> {
+    tag_all(handle)?;
+    handle.client.count(handle.collection(), &all_of([has_source(false)]))
 }

@@ -5,13 +5,26 @@
 //! in `docs/reference/qdrant.md`.
 
 mod address;
+mod adoption;
+mod claims;
 mod client;
 mod collection;
+mod doctor;
+mod filters;
+mod handle;
+mod ids;
 mod items;
+mod leases;
 mod meta;
+mod pages;
+mod payload;
 mod points;
 mod queue;
+mod release;
+mod scroll;
 mod search;
+mod slot;
+mod spaces;
 mod store;
 mod tokens;
 mod vectors;

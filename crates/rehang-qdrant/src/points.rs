@@ -13,15 +13,11 @@ use rehang::{Error, Provenance, Result};
 use rehang_store::{Item, ItemKey, Priority, Revision, VectorRecord};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use xxhash_rust::xxh3::xxh3_128;
 
-use crate::collection::{CollectionOptions, at_path};
-use crate::meta::SpaceSlot;
-
-/// The payload field with the revision.
-pub(crate) const REVISION: &str = "rehang";
-/// The payload field with everything else of ours.
-pub(crate) const TAG: &str = "rehang_tag";
+use crate::collection::CollectionOptions;
+use crate::ids::{key_of, text_of};
+use crate::payload::{REVISION, TAG, at_path, text_in};
+use crate::slot::SpaceSlot;
 
 /// A point as an answer has it.
 #[derive(Debug, Clone)]
@@ -76,9 +72,9 @@ pub(crate) struct Mark {
     /// Why it could not be embedded.
     #[serde(rename = "f")]
     pub(crate) failure: Option<String>,
-    /// The write that holds the place of the vector, and the one that wrote it last.
+    /// The write that has reserved the vector, and the one that wrote it last.
     #[serde(rename = "k")]
-    pub(crate) held_by: Option<String>,
+    pub(crate) reserved_by: Option<String>,
     #[serde(rename = "w")]
     pub(crate) written_by: Option<String>,
 }
@@ -210,122 +206,9 @@ fn band_of(number: usize) -> Option<rehang_store::QueueBand> {
     rehang_store::QueueBand::ALL.get(number).copied()
 }
 
-/// A place in the queue as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
-pub(crate) fn place_of(priority: Option<Priority>) -> (Value, Value) {
+/// A priority as the tag has it. The ends of the line are numbers too, since JSON has no infinity.
+pub(crate) fn band_and_score(priority: Option<Priority>) -> (Value, Value) {
     let Some(Priority { band, score }) = priority else { return (Value::Null, Value::Null) };
     let band = rehang_store::QueueBand::ALL.iter().position(|other| *other == band);
     (json!(band), json!(score.clamp(f64::MIN, f64::MAX)))
-}
-
-/// What a payload's value says in words: the server takes null and an empty list for nothing, and so does this.
-fn text_in(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::Array(values) if values.iter().all(Value::is_null) => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
-}
-
-/// The id of a point.
-pub(crate) fn id_of(key: ItemKey) -> Value {
-    u64::try_from(key.bits()).map_or_else(|_| Value::String(text_of(key)), Value::from)
-}
-
-/// The same as text: an item's id.
-pub(crate) fn text_of(key: ItemKey) -> String {
-    let bits = key.bits();
-    if let Ok(number) = u64::try_from(bits) {
-        return number.to_string();
-    }
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// The key of a point's id; `None` for a UUID whose first half is zero.
-fn key_of(id: &Value) -> Option<ItemKey> {
-    match id {
-        Value::String(uuid) => uuid_of(uuid),
-        number => number.as_u64().map(ItemKey::from),
-    }
-}
-
-fn uuid_of(text: &str) -> Option<ItemKey> {
-    let has_form = text.len() == 36
-        && text.bytes().enumerate().all(|(at, byte)| {
-            if [8, 13, 18, 23].contains(&at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
-        });
-    let bits = u128::from_str_radix(&text.replace('-', ""), 16).ok().filter(|_| has_form)?;
-    (bits >> 64 != 0).then(|| ItemKey::new(bits))
-}
-
-/// The key of an item's id: a number, a UUID, or else one that is made from the name; and whether it was.
-pub(crate) fn key_of_name(id: &str) -> (ItemKey, bool) {
-    if let Some(number) = id.parse::<u64>().ok().filter(|number| number.to_string() == id) {
-        return (ItemKey::from(number), false);
-    }
-    if let Some(key) = uuid_of(id) {
-        return (key, text_of(key) != id);
-    }
-    (hashed(id.as_bytes()), true)
-}
-
-/// A UUID of bytes, by its form one that an application makes by a rule of its own (version 8).
-pub(crate) fn hashed(bytes: &[u8]) -> ItemKey {
-    let bits = xxh3_128(bytes) & !(0xf << 76) & !(0x3 << 62);
-    ItemKey::new(bits | 0x8 << 76 | 0x2 << 62)
-}
-
-/// A filter for points by key.
-pub(crate) fn has_id(keys: impl Iterator<Item = ItemKey>) -> Value {
-    json!({"has_id": keys.map(id_of).collect::<Vec<_>>()})
-}
-
-/// A filter for points in which a payload field is missing, null or an empty list.
-pub(crate) fn is_empty(field: &str) -> Value {
-    json!({"is_empty": {"key": field}})
-}
-
-/// A filter for points in which a payload field has a value.
-pub(crate) fn is(field: &str, value: impl Into<Value>) -> Value {
-    json!({"key": field, "match": {"value": value.into()}})
-}
-
-pub(crate) fn all_of(conditions: impl Into<Value>) -> Value {
-    json!({"must": conditions.into()})
-}
-
-pub(crate) fn any_of(conditions: impl Into<Value>) -> Value {
-    json!({"should": conditions.into()})
-}
-
-pub(crate) fn none_of(conditions: impl Into<Value>) -> Value {
-    json!({"must_not": conditions.into()})
-}
-
-/// A filter that nothing passes.
-pub(crate) fn nothing() -> Value {
-    json!({"must": [{"has_id": []}]})
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_comes_back_as_it_was() {
-        for id in ["0", "7", "18446744073709551615", "a1b2c3d4-0000-4000-8000-00000000000f"] {
-            let (key, is_name) = key_of_name(id);
-            assert_eq!((text_of(key).as_str(), is_name), (id, false));
-            assert_eq!(key_of(&id_of(key)), Some(key));
-        }
-        // Names, a number with a sign, one that is too large, and a UUID that a number could be taken for.
-        for name in ["a", "", "+7", "07", "18446744073709551616", "00000000-0000-0000-0000-000000000007"] {
-            let (key, is_name) = key_of_name(name);
-            assert!(is_name && key.bits() >> 64 != 0, "{name}");
-            assert_eq!(uuid_of(&text_of(key)), Some(key));
-            assert_eq!(&text_of(key)[14..15], "8", "{name}");
-        }
-        assert_ne!(key_of_name("a"), key_of_name("b"));
-    }
 }

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use rehang::{Distance, Matrix, Provenance, Result};
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, check, clock, share_found};
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::items::list;
-use crate::meta::{self, SpaceSlot};
-use crate::points::{Point, all_of, any_of, is};
-use crate::store::{Inner, cancelled};
+use crate::filters::{all_of, any_of, is};
+use crate::handle::Handle;
+use crate::items::tag_all;
+use crate::meta;
+use crate::points::Point;
+use crate::scroll::With;
+use crate::slot::SpaceSlot;
 
 /// Further neighbours that are asked for, so that equally near ones come in the order of keys.
 const MORE: usize = 8;
@@ -18,19 +20,19 @@ const MORE: usize = 8;
 const LOOK_MAX: usize = 64;
 
 pub(crate) fn search(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
 ) -> Result<Vec<Vec<Found>>> {
-    let space = &meta::space(inner, space)?;
+    let space = &meta::space(handle, space)?;
     check::queries(&space.record.space, queries)?;
-    (0..queries.rows()).map(|row| search_one(inner, space, queries.row(row), k, filter, false)).collect()
+    (0..queries.rows()).map(|row| search_one(handle, space, queries.row(row), k, filter, false)).collect()
 }
 
 fn search_one(
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceSlot,
     query: &[f32],
     k: usize,
@@ -41,19 +43,19 @@ fn search_one(
         return Ok(Vec::new());
     }
     let with =
-        if filter.labels.is_empty() && filter.payload.is_empty() { inner.tag([]) } else { inner.with([]) };
+        if filter.labels.is_empty() && filter.payload.is_empty() { handle.tag([]) } else { handle.with([]) };
     let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000);
     let mut limit = k.saturating_add(MORE);
     loop {
-        let points = ask(inner, space, query, limit, &conditions(inner, space, filter), &with, exact)?;
+        let points = ask(handle, space, query, limit, &conditions(handle, space, filter), &with, exact)?;
         if points.iter().any(|point| !point.has_tag()) {
-            list(inner)?;
+            tag_all(handle)?;
             continue;
         }
         let is_all = points.len() < limit;
         let farthest = points.last().and_then(|point| distance(space, point));
         let mut found: Vec<Found> =
-            points.iter().filter_map(|point| hit(inner, space, point, filter)).collect();
+            points.iter().filter_map(|point| hit(handle, space, point, filter)).collect();
         found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
         // Enough where the server has no more, or the last ones are farther away than the last one that is wanted.
         let is_enough = found.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
@@ -66,7 +68,7 @@ fn search_one(
 }
 
 fn ask(
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceSlot,
     query: &[f32],
     limit: usize,
@@ -78,17 +80,17 @@ fn ask(
         "query": query, "using": space.vector, "limit": limit, "filter": filter, "with_payload": with.payload,
         "params": {"exact": exact},
     });
-    let path = format!("/collections/{}/points/query", inner.collection());
-    let mut answer = inner.client.ask("POST", &path, &body)?;
-    Point::list(answer["points"].take(), &inner.client.name())
+    let path = format!("/collections/{}/points/query", handle.collection());
+    let mut answer = handle.client.ask("POST", &path, &body)?;
+    Point::list(answer["points"].take(), &handle.client.name())
 }
 
 /// What the server can decide of a filter; the rest is looked at when the hits are here.
-fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
+fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
     let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
     let provenances = if filter.provenances.is_empty() { &all[..] } else { &filter.provenances };
     let mut conditions = vec![space.made_by(provenances)];
-    if let (Some(field), false) = (&inner.options.label, filter.labels.is_empty()) {
+    if let (Some(field), false) = (&handle.options.label, filter.labels.is_empty()) {
         // A label may be a number in the payload.
         let numbers = filter.labels.iter().filter_map(|label| label.parse::<i64>().ok());
         let any: Vec<Value> = filter.labels.iter().map(|label| is(field, label.as_str())).collect();
@@ -100,7 +102,7 @@ fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
             continue;
         }
         let quoted = if is_plain { field.clone() } else { format!("\"{field}\"") };
-        let path = inner.options.payload.as_ref().map_or(quoted.clone(), |path| format!("{path}.{quoted}"));
+        let path = handle.options.payload.as_ref().map_or(quoted.clone(), |path| format!("{path}.{quoted}"));
         if value.is_string() || value.is_boolean() || value.is_i64() {
             conditions.push(is(&path, value.clone()));
         } else if let Some(number) = value.as_f64() {
@@ -110,9 +112,9 @@ fn conditions(inner: &Inner, space: &SpaceSlot, filter: &Filter) -> Value {
     all_of(conditions)
 }
 
-fn hit(inner: &Inner, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
+fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
     let provenance = point.mark(space).made_by(space, Some(true))?;
-    let item = point.item(&inner.options)?;
+    let item = point.item(&handle.options)?;
     let distance = distance(space, point)?;
     filter.passes(&item, provenance).then_some(Found {
         key: point.key,
@@ -135,39 +137,39 @@ fn distance(space: &SpaceSlot, point: &Point) -> Option<f32> {
     })
 }
 
-pub(crate) fn recall(inner: &Inner, space: &str, samples: usize, k: usize) -> Result<f64> {
-    let space = &meta::space(inner, space)?;
+pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> Result<f64> {
+    let space = &meta::space(handle, space)?;
     if samples == 0 || k == 0 {
         return Ok(1.0);
     }
     let body = json!({"query": {"sample": "random"}, "limit": samples, "filter": space.present(), "with_vector": [space.vector]});
-    let path = format!("/collections/{}/points/query", inner.collection());
-    let mut answer = inner.client.ask("POST", &path, &body)?;
+    let path = format!("/collections/{}/points/query", handle.collection());
+    let mut answer = handle.client.ask("POST", &path, &body)?;
     let (mut all_exact, mut all_found) = (Vec::new(), Vec::new());
-    for point in Point::list(answer["points"].take(), &inner.client.name())? {
+    for point in Point::list(answer["points"].take(), &handle.client.name())? {
         let Some(query) = point.vector(space) else { continue };
-        all_exact.push(search_one(inner, space, query, k, &Filter::default(), true)?);
-        all_found.push(search_one(inner, space, query, k, &Filter::default(), false)?);
+        all_exact.push(search_one(handle, space, query, k, &Filter::default(), true)?);
+        all_found.push(search_one(handle, space, query, k, &Filter::default(), false)?);
     }
     Ok(share_found(all_exact.iter().zip(&all_found)))
 }
 
-pub(crate) fn is_ready(inner: &Inner, space: &str) -> Result<bool> {
-    meta::space(inner, space)?;
+pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
+    meta::space(handle, space)?;
     // Green: no optimizer is at work, and none waits.
-    Ok(inner.facts()?.is_green)
+    Ok(handle.facts()?.is_green)
 }
 
 /// Waits for the server, which makes its indexes by itself.
-pub(crate) fn prepare(inner: &Inner, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
-    meta::space(inner, space)?;
+pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    meta::space(handle, space)?;
     loop {
-        let facts = inner.facts()?;
+        let facts = handle.facts()?;
         if facts.is_green {
             return Ok(());
         }
         if !advance(facts.indexed.min(facts.points), facts.points) {
-            return Err(cancelled());
+            return Err(ErrorKind::Cancelled.into());
         }
         clock::wait(Duration::from_millis(500));
     }

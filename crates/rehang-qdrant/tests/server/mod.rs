@@ -1,6 +1,6 @@
 //! A real Qdrant for tests: `REHANG_QDRANT_URL`, one that runs, or `REHANG_QDRANT`, the path of a program that is started on free ports
 //! in a temporary folder.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-/// The server of all tests of a file; `None` where there is none, which is said.
+/// The server of all tests of a program; `None` where there is none, which is said.
 pub fn server() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let found = SERVER.get_or_init(|| match std::env::var("REHANG_QDRANT_URL") {
@@ -143,24 +143,24 @@ pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Val
     Ok(answer["result"].clone())
 }
 
-/// The address of a way to the server on which something happens once, before a request that begins so gets there.
+/// The address of a proxy of the server that does something once, before a request that begins so gets to the server.
 pub fn before(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
-    way(url, request, false, happens)
+    proxy(url, request, false, happens)
 }
 
-/// The same where it happens once such a request is answered, instead of the answer: the connection ends.
+/// The same once such a request is answered, instead of the answer: the connection ends.
 pub fn instead_of_answer(url: &str, request: String, happens: impl FnOnce() + Send + 'static) -> String {
-    way(url, request, true, happens)
+    proxy(url, request, true, happens)
 }
 
-fn way(
+fn proxy(
     url: &str,
     request: String,
     instead_of_answer: bool,
     happens: impl FnOnce() + Send + 'static,
 ) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let way = format!("http://{}", listener.local_addr().unwrap());
+    let address = format!("http://{}", listener.local_addr().unwrap());
     let server = url.trim_start_matches("http://").to_owned();
     let happens = Arc::new(Mutex::new(Some(happens)));
     std::thread::spawn(move || {
@@ -205,7 +205,7 @@ fn way(
             });
         }
     });
-    way
+    address
 }
 
 /// A collection with an old vector `embedding` of a width, by Euclid's distance.

@@ -1,11 +1,11 @@
 //! The contracts, on a real server: with all spaces in tables of ours, and with the old one in the application's column.
 
-mod server;
-
 use std::time::Duration;
 
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store_tests::conformance::{Bench, suite};
+
+use crate::server;
 
 struct Postgres {
     address: String,

@@ -2,8 +2,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for a server, and let time pass while it is away")]
 
-mod server;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,7 +12,8 @@ use rehang_store::{
     VectorWrite, WriteOutcome,
 };
 use serde_json::{Value, json};
-use server::{Server, send};
+
+use crate::server::{self, Server, send};
 
 const WIDTH: usize = 4;
 /// Points that are written while an application writes, too.

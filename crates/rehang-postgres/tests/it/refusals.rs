@@ -1,11 +1,11 @@
 //! What cannot be a gallery is refused in one clear sentence, and nothing of the database is changed.
 
-mod server;
-
 use postgres::Client;
 use rehang::{Distance, Error, ErrorKind, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined as _, Ledger as _};
+
+use crate::server;
 
 const TABLE: &str = "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, at timestamp UNIQUE NOT NULL, free bigint UNIQUE,
          payload jsonb, embedding vector(2), any_width vector, half halfvec(3), sparse sparsevec(3));

@@ -1,7 +1,5 @@
 //! An application that knows nothing of a gallery writes its own table by plain SQL, and the gallery says what is there.
 
-mod server;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::Command;
@@ -10,13 +8,15 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::error::SqlState;
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang::{Distance, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{
     Epoch, Examined, Filter, Index as _, ItemKey, ItemWrite, Ledger, Priority, Queue, QueueBand, Revision,
     Scan, Select, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
+
+use crate::server;
 
 const LEASE: Duration = Duration::from_secs(1000);
 
@@ -1376,7 +1376,7 @@ fn an_application_that_goes_the_other_way_is_not_in_a_deadlock() {
 #[test]
 fn the_rights_of_the_page_are_enough() {
     let Some(server) = server::server() else { return };
-    let page = include_str!("../../../docs/postgres.md");
+    let page = include_str!("../../../../docs/postgres.md");
     let of_page: Vec<&str> =
         page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let [to_read, to_write] = of_page[..] else { panic!("the page has two lists of rights: {of_page:?}") };
@@ -1934,6 +1934,41 @@ fn searches_by_sql_look_into_the_index() {
         let mut client = server::client(&application.address);
         // The session that has searched says so when it ends.
         while client.query_one(looked_up, &[]).unwrap().get::<_, i64>(0) == before {}
+    }
+}
+
+/// The functions of a database go by the rules of the library: a search looks at as many candidates of the index, and sets back what it has set;
+/// a write takes vectors that are as near to length 1.
+#[test]
+fn functions_of_a_database_go_by_the_rules_of_the_library() {
+    let Some(server) = server::server() else { return };
+    let application = of_many_items(server, "'native'");
+    let store = &application.store;
+    store.create_space(&Space::new("unit", 2, Distance::Cosine, true), Provenance::Native).unwrap();
+    store.prepare("new", &|_, _| true).unwrap();
+    store.switch_serving("old", "new").unwrap();
+    let mut client = server::client(&application.address);
+    let query = Matrix::new(3, vec![0.3, 0.4, 1.0]).unwrap();
+    let mut transaction = client.transaction().unwrap();
+    transaction.batch_execute("SET LOCAL hnsw.ef_search = 7").unwrap();
+    for k in [10_i32, 400] {
+        let found = store.search("new", &query, k as usize, &Filter::default()).unwrap().remove(0);
+        let rows =
+            transaction.query("SELECT id FROM rehang.search('notes', '[0.3,0.4,1]', $1)", &[&k]).unwrap();
+        let ids: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(ids, found.into_iter().map(|hit| hit.id).collect::<Vec<_>>(), "{k} neighbours");
+    }
+    let setting = transaction.query_one("SELECT current_setting('hnsw.ef_search')", &[]).unwrap();
+    assert_eq!(setting.get::<_, String>(0), "7");
+    drop(transaction);
+    let mut write = |beyond: f64| {
+        let sql = format!("SELECT rehang.write('notes', '2', '[{},0]', 'unit')", 1.0 + beyond);
+        client.query_one(&sql, &[]).map(|row| row.get::<_, bool>(0))
+    };
+    for side in [-1.0, 1.0] {
+        assert!(write(side * 0.9 * NORMALISED_TOLERANCE).unwrap());
+        let said = write(side * 1.1 * NORMALISED_TOLERANCE).unwrap_err();
+        assert!(said.as_db_error().unwrap().message().contains("have length 1"), "{said}");
     }
 }
 

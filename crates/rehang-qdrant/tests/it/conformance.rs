@@ -1,7 +1,5 @@
 //! The contracts, on a real server: with all spaces in named vectors of ours, and with the old one in the application's.
 
-mod server;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,6 +7,8 @@ use std::time::Duration;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_store::ManualLeaseClock;
 use rehang_store_tests::conformance::{Bench, ContractLevel, suite_of};
+
+use crate::server;
 
 struct Qdrant {
     server: &'static server::Server,

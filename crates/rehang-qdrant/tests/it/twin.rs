@@ -1,7 +1,5 @@
 //! Random histories: what an application and an upgrade do to a collection, beside the strict store in memory.
 
-mod server;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +13,8 @@ use rehang_store_tests::histories::{
     Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen_with, vector,
 };
 use serde_json::{Value, json};
+
+use crate::server;
 
 /// Steps after which everything that can be seen is compared: that takes some hundred requests.
 const COMPARED_EVERY: usize = 4;

@@ -1,8 +1,6 @@
 //! Random histories of calls and of an application's own SQL, on a gallery in PostgreSQL and on its twin in memory: whatever can be seen
 //! is equal after each step.
 
-mod server;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +15,8 @@ use rehang_store_tests::histories::{
     Call, IDS, LEASE_S, apply, call, config, label_of, make_spaces, seen, vector,
 };
 use serde_json::{Value, json};
+
+use crate::server;
 
 /// Seconds of the steps in which time passes.
 const PASS_S: u64 = LEASE_S / 4;

@@ -1,7 +1,5 @@
 //! What cannot be a gallery, each in one clear sentence and with nothing written.
 
-mod server;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
@@ -9,6 +7,8 @@ use rehang::{Distance, ErrorKind, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::Ledger;
 use serde_json::{Value, json};
+
+use crate::server;
 
 fn options(collection: &str, vector: Option<&str>) -> CollectionOptions {
     CollectionOptions {

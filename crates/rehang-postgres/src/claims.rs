@@ -1,0 +1,124 @@
+//! Who works on what: leases on items of the queue.
+//!
+//! They are written without waiting for the disk, since one that is lost costs an item embedded twice at most.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rehang::Result;
+use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
+
+use crate::connection::Mode;
+use crate::handle::Handle;
+use crate::pages;
+use crate::queue::{among, first, keys, queue};
+use crate::spaces::find;
+use crate::values::{key, row_limit, rows_of};
+
+/// The class of advisory locks that order claims.
+const CLAIMS: i32 = 0x7265_6801;
+
+pub(crate) fn claim(
+    handle: &Handle,
+    space: &str,
+    what: Queue,
+    worker: &str,
+    limit: usize,
+    lease: Duration,
+) -> Result<Claimed> {
+    handle.database.run(Mode::WriteLightly, |connection| {
+        let space = find(connection, handle, space)?;
+        let n = space.number;
+        // Claims of a space come one after the other, each in a few milliseconds: what one has taken, the next one sees.
+        connection.query("SELECT pg_advisory_xact_lock($1, $2)", &[&CLAIMS, &n])?;
+        let held_by_others = connection.count(
+            &format!("SELECT count(*) FROM rehang.claim_{n} WHERE until > clock_timestamp() AND worker <> $1"),
+            &[&worker],
+        )?;
+        let is_free = format!(
+            "NOT EXISTS (SELECT 1 FROM rehang.claim_{n} AS c WHERE c.item = s.item AND c.until > clock_timestamp())"
+        );
+        let mut next = match what {
+            Queue::All => queue(connection, n, &is_free, limit)?,
+            Queue::Sample { seed, size } => {
+                let drawn = first(connection, &among(n, Among::Embeddable), seed, size)?;
+                let sql = format!(
+                    "SELECT s.item FROM unnest($1::bigint[]) WITH ORDINALITY AS k(item, at) JOIN rehang.state_{n} AS s ON s.item = k.item
+                     WHERE s.provenance <> 'native' AND {is_free} ORDER BY k.at LIMIT $2"
+                );
+                keys(connection, &sql, &[&rows_of(&drawn), &row_limit(limit)])?
+            }
+        };
+        let mut lost = BTreeMap::new();
+        let out = format!("SELECT item, lost FROM rehang.claim_{n} WHERE item = ANY($1) ORDER BY item");
+        for row in connection.query(&format!("{out} FOR UPDATE SKIP LOCKED"), &[&rows_of(&next)])? {
+            lost.insert(key(&row, 0)?, row.try_get::<_, i32>(1)?.max(0) as u32 + 1);
+        }
+        // A lease that another open transaction is about to end is left to that transaction: the claim does not wait. The lease counts as
+        // held, since its item may be free a moment later.
+        let mut busy = BTreeSet::new();
+        for row in connection.query(&out, &[&rows_of(&next)])? {
+            busy.insert(key(&row, 0)?);
+        }
+        let found = next.len();
+        next.retain(|key| lost.contains_key(key) || !busy.contains(key));
+        let left = (found - next.len()) as u64;
+        let records = pages::records(connection, handle, &next, &space, Some(&space), true)?;
+        let claimed = Claimed::of(records, &lost, held_by_others + left);
+        let claimed_keys: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
+        let losses: Vec<i32> = claimed_keys.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
+        if !claimed_keys.is_empty() {
+            let sql = format!(
+                "INSERT INTO rehang.claim_{n} (item, worker, until, lost)
+                 SELECT w.item, $2, clock_timestamp() + make_interval(secs => $3), w.lost FROM unnest($1::bigint[], $4::int[]) AS w(item, lost)
+                 ON CONFLICT (item) DO UPDATE SET worker = EXCLUDED.worker, until = EXCLUDED.until, lost = EXCLUDED.lost"
+            );
+            connection.execute(&sql, &[&rows_of(&claimed_keys), &worker, &lease.as_secs_f64(), &losses])?;
+        }
+        Ok(claimed)
+    })
+}
+
+pub(crate) fn renew(handle: &Handle, space: &str, worker: &str, lease: Duration) -> Result<u64> {
+    handle.database.run(Mode::WriteLightly, |connection| {
+        let n = find(connection, handle, space)?.number;
+        let sql = format!(
+            "UPDATE rehang.claim_{n} SET until = clock_timestamp() + make_interval(secs => $2)
+             WHERE item IN (SELECT item FROM rehang.claim_{n} WHERE worker = $1 ORDER BY item FOR UPDATE SKIP LOCKED)"
+        );
+        connection.execute(&sql, &[&worker, &lease.as_secs_f64()])
+    })
+}
+
+pub(crate) fn release(handle: &Handle, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
+    let keys = keys.map(rows_of);
+    handle.database.run(Mode::WriteLightly, |connection| {
+        let n = find(connection, handle, space)?.number;
+        let sql = format!(
+            "DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM rehang.claim_{n}
+                 WHERE worker = $1 AND ($2::bigint[] IS NULL OR item = ANY($2)) ORDER BY item FOR UPDATE SKIP LOCKED)"
+        );
+        connection.execute(&sql, &[&worker, &keys])
+    })
+}
+
+pub(crate) fn at_work(handle: &Handle, space: &str) -> Result<Vec<AtWork>> {
+    handle.database.run(Mode::Read, |connection| {
+        let n = find(connection, handle, space)?.number;
+        let sql = format!(
+            "SELECT worker, count(*), (extract(epoch FROM max(until) - clock_timestamp()) * 1000)::bigint FROM rehang.claim_{n}
+             WHERE until > clock_timestamp() GROUP BY worker ORDER BY worker COLLATE \"C\""
+        );
+        connection
+            .query(&sql, &[])?
+            .iter()
+            .map(|row| {
+                Ok(AtWork {
+                    worker: row.try_get(0)?,
+                    items: row.try_get::<_, i64>(1)?.max(0) as u64,
+                    left_ms: row.try_get::<_, i64>(2)?.max(0) as u64,
+                })
+            })
+            .collect()
+    })
+}

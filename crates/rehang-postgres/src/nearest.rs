@@ -1,0 +1,81 @@
+//! How SQL reaches the vectors of a space, orders them by their distance to a query, and reads their index.
+
+use rehang::Distance;
+
+use crate::handle::Handle;
+use crate::schema::{self, SpaceRow, operator};
+use crate::table::quoted;
+
+/// Where the vectors of a space are, as SQL sees them.
+pub(crate) struct SpaceVectors {
+    /// `FROM … ` with `v`, the state `s` and the item `i`.
+    pub(crate) from: String,
+    /// The vector of a row.
+    pub(crate) value: String,
+    /// The type of that column.
+    pub(crate) kind: &'static str,
+    operator: &'static str,
+    is_l2: bool,
+}
+
+impl SpaceVectors {
+    pub(crate) fn of(handle: &Handle, space: &SpaceRow, with_row: bool) -> Self {
+        let (n, g) = (space.number, handle.number);
+        let has_row = with_row || space.in_column.is_some();
+        let row = format!(" JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"));
+        let (vectors, value) = match &space.in_column {
+            Some(column) => (String::new(), format!("t.{}", quoted(column))),
+            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
+        };
+        let is_half = match &space.in_column {
+            None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
+            Some(_) => handle.table.is_halfvec,
+        };
+        Self {
+            from: format!(
+                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item{vectors}{}",
+                if has_row { row.as_str() } else { "" }
+            ),
+            value,
+            kind: if is_half { "halfvec" } else { "vector" },
+            operator: operator(space.record.space.distance).0,
+            is_l2: space.record.space.distance == Distance::L2,
+        }
+    }
+
+    /// The distance by which the server orders.
+    pub(crate) fn ordered_by(&self) -> String {
+        format!("({} {} $1::vector::{})", self.value, self.operator, self.kind)
+    }
+
+    /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
+    pub(crate) fn distance(&self) -> String {
+        let by = self.ordered_by();
+        if self.is_l2 {
+            format!("({by} ^ 2)::real")
+        } else {
+            format!("coalesce(nullif({by}, 'NaN'), 1)::real")
+        }
+    }
+}
+
+/// Candidates that an index looks at for each neighbour that is wanted; and how many it looks at in all, at least and at most, which is
+/// as many as pgvector can.
+const CANDIDATES_PER_NEIGHBOUR: u16 = 4;
+const CANDIDATES_MIN: u16 = 100;
+const CANDIDATES_MAX: u16 = 1_000;
+
+/// How many candidates an index looks at in a search for `k` neighbours (the setting `hnsw.ef_search`), as SQL: the library's searches and
+/// the function `rehang.search` ask alike.
+pub(crate) fn candidates(k: &str) -> String {
+    format!(
+        "least(greatest({CANDIDATES_PER_NEIGHBOUR} * least({k}, {CANDIDATES_MAX}), {CANDIDATES_MIN}), {CANDIDATES_MAX})::text"
+    )
+}
+
+/// The settings of the server under which a search reads an index, whatever the planner believes of tables that were filled a moment ago.
+/// Where a filter leaves too few of the candidates, a pgvector that can looks for more.
+pub(crate) fn index_settings(has_iterative_scan: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let more = has_iterative_scan.then_some(("hnsw.iterative_scan", "strict_order"));
+    [("enable_seqscan", "off"), ("enable_sort", "off")].into_iter().chain(more)
+}

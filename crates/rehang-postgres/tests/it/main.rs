@@ -1,0 +1,9 @@
+//! All tests of galleries in PostgreSQL, as one program: they share one server.
+
+mod application;
+mod conformance;
+mod oracle;
+mod refusals;
+
+#[path = "../server/mod.rs"]
+mod server;

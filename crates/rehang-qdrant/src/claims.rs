@@ -1,0 +1,168 @@
+//! Who works on what: leases on items of the queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rehang::Result;
+use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, Record, lease_end};
+use serde_json::{Value, json};
+
+use crate::filters::{all_of, has_id, is};
+use crate::handle::Handle;
+use crate::ids::id_of;
+use crate::items::tag_all;
+use crate::leases::{Lease, end_leases, lease_of, leases};
+use crate::meta;
+use crate::pages::{in_order, record};
+use crate::points::Point;
+use crate::queue::{first, queueable, walk_queue};
+use crate::scroll::With;
+use crate::slot::SpaceSlot;
+
+fn worker_filter(space: &SpaceSlot, worker: &str) -> Vec<Value> {
+    vec![is("slot", space.slot), is("worker", worker)]
+}
+
+pub(crate) fn claim(
+    handle: &Handle,
+    space: &str,
+    queue: Queue,
+    worker: &str,
+    limit: usize,
+    lease: Duration,
+) -> Result<Claimed> {
+    let space = &meta::space(handle, space)?;
+    tag_all(handle)?;
+    loop {
+        let now_ms = handle.clock.now_ms();
+        let leases = leases(handle, space)?;
+        let is_held = |lease: &Lease| lease.until > now_ms;
+        let others = leases.values().filter(|lease| is_held(lease) && lease.worker != worker);
+        let held_by_others = others.count() as u64;
+        let out = leases.iter().filter(|(_, lease)| !is_held(lease));
+        let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
+        let held: Vec<ItemKey> =
+            leases.iter().filter(|(_, lease)| is_held(lease)).map(|(key, _)| *key).collect();
+        let next = free_records(handle, space, queue, limit, &held)?;
+        let mut claimed = Claimed::of(next, &lost, held_by_others);
+        if claimed.records.is_empty() {
+            return Ok(claimed);
+        }
+        let name = handle.tokens.next();
+        let until = lease_end(now_ms, lease);
+        let points: Vec<Value> = claimed
+            .records
+            .iter()
+            .map(|Record { item, .. }| {
+                let lease = Lease {
+                    slot: space.slot,
+                    item: item.key.to_string(),
+                    revision: item.revision,
+                    worker: worker.to_owned(),
+                    until,
+                    lost: lost.get(&item.key).copied().unwrap_or(0),
+                    name: name.clone(),
+                };
+                json!({"id": id_of(lease_of(space, item.key)), "vector": {}, "payload": lease})
+            })
+            .collect();
+        // New ones are made, those that ran out are replaced, and those that another one took meanwhile stay.
+        let ran_out = json!({"key": "until", "range": {"lte": now_ms}});
+        let body = json!({"points": points, "update_filter": all_of([ran_out])});
+        handle.client.ask("PUT", &format!("/collections/{}/points?wait=true", handle.ours), &body)?;
+        let ids = claimed.records.iter().map(|record| lease_of(space, record.item.key));
+        let mine = all_of([has_id(ids), is("name", name)]);
+        let mine = handle.client.scroll(&handle.ours, &mine, None, usize::MAX, &With::default())?;
+        let mine: BTreeSet<ItemKey> = mine.into_iter().map(|point| point.key).collect();
+        claimed.records.retain(|record| mine.contains(&lease_of(space, record.item.key)));
+        // Since these were read, another worker may have claimed some, made them native and ended its leases.
+        let keys = || claimed.records.iter().map(|record| record.item.key);
+        let waits = all_of([has_id(keys()), space.waiting()]);
+        let waits = handle.client.scroll(handle.collection(), &waits, None, usize::MAX, &With::default())?;
+        let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
+        let too_late: Vec<ItemKey> = keys().filter(|key| !waits.contains(key)).collect();
+        end_leases(handle, space, &too_late)?;
+        claimed.records.retain(|record| waits.contains(&record.item.key));
+        // Where others took all of them, there may be more.
+        if !claimed.records.is_empty() {
+            return Ok(claimed);
+        }
+    }
+}
+
+/// The next items of a queue that are not held.
+fn free_records(
+    handle: &Handle,
+    space: &SpaceSlot,
+    queue: Queue,
+    limit: usize,
+    held: &[ItemKey],
+) -> Result<Vec<Record>> {
+    let with = handle.with([space]);
+    let mut records: Vec<Record> = Vec::new();
+    let mut take = |points: Vec<Point>| {
+        let queued = points.iter().filter_map(|point| record(handle, point, space, Some(space)));
+        records.extend(queued.filter(|record| record.item.source.is_some()));
+        Ok(records.len() < limit)
+    };
+    match queue {
+        Queue::All => walk_queue(handle, space, &with, limit, held, &mut take)?,
+        Queue::Sample { seed, size } => {
+            let (keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
+            let mut waiting: Vec<Value> = queueable(space).to_vec();
+            waiting.extend([space.waiting(), has_id(keys.iter().copied())]);
+            let waits = handle.client.scroll(
+                handle.collection(),
+                &all_of(waiting),
+                None,
+                usize::MAX,
+                &With::default(),
+            )?;
+            let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
+            let free: Vec<ItemKey> = keys
+                .into_iter()
+                .filter(|key| waits.contains(key) && held.binary_search(key).is_err())
+                .take(limit)
+                .collect();
+            take(in_order(handle, &free, &with)?)?;
+        }
+    }
+    records.truncate(limit);
+    Ok(records)
+}
+
+pub(crate) fn renew(handle: &Handle, space: &str, worker: &str, lease: Duration) -> Result<u64> {
+    let space = &meta::space(handle, space)?;
+    leases(handle, space)?;
+    let until = lease_end(handle.clock.now_ms(), lease);
+    let filter = || all_of(worker_filter(space, worker));
+    let later = json!({"set_payload": {"payload": {"until": until}, "filter": filter()}});
+    handle.client.change(&handle.ours, &[later])?;
+    handle.client.count(&handle.ours, &filter())
+}
+
+pub(crate) fn release(handle: &Handle, space: &str, worker: &str, keys: Option<&[ItemKey]>) -> Result<u64> {
+    let space = &meta::space(handle, space)?;
+    leases(handle, space)?;
+    let mut conditions = worker_filter(space, worker);
+    if let Some(keys) = keys {
+        conditions.push(has_id(keys.iter().map(|key| lease_of(space, *key))));
+    }
+    let count = handle.client.count(&handle.ours, &all_of(conditions.clone()))?;
+    handle.client.change(&handle.ours, &[json!({"delete": {"filter": all_of(conditions)}})])?;
+    Ok(count)
+}
+
+pub(crate) fn at_work(handle: &Handle, space: &str) -> Result<Vec<AtWork>> {
+    let space = &meta::space(handle, space)?;
+    let now_ms = handle.clock.now_ms();
+    let mut workers: BTreeMap<String, AtWork> = BTreeMap::new();
+    for lease in leases(handle, space)?.into_values().filter(|lease| lease.until > now_ms) {
+        let left_ms = lease.until - now_ms;
+        let new = AtWork { worker: lease.worker.clone(), items: 0, left_ms };
+        let at_work = workers.entry(lease.worker).or_insert(new);
+        at_work.items += 1;
+        at_work.left_ms = at_work.left_ms.max(left_ms);
+    }
+    Ok(workers.into_values().collect())
+}

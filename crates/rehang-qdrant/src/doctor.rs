@@ -1,0 +1,60 @@
+//! What must never be in a gallery, looked for; and how its indexes are.
+
+use rehang::Result;
+use rehang_store::{Counts, IndexHealth, IndexKind, Problem};
+use serde_json::{Value, json};
+
+use crate::filters::is_empty;
+use crate::handle::Handle;
+use crate::payload::REVISION;
+use crate::{items, meta, vectors};
+
+/// Points that wait to be listed are listed first.
+pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
+    let meta = meta::read(handle)?;
+    let unlisted = items::tag_new_points(handle, &mut |_| true)?;
+    let mut problems = Vec::new();
+    let mut found = |space: Option<&str>, what: &str, count: u64| {
+        if count > 0 {
+            problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
+        }
+    };
+    found(None, "points whose ids cannot be those of items", unlisted);
+    let broken = json!({"must_not": [is_empty(REVISION), {"key": REVISION, "range": {"gte": 1}}]});
+    found(
+        None,
+        "points whose field \"rehang\" is not of ours",
+        handle.client.count(handle.collection(), &broken)?,
+    );
+    let there = handle.facts()?.vectors;
+    for space in &meta.spaces {
+        let name = Some(space.record.space.name.as_str());
+        if !there.iter().any(|(vector, ..)| *vector == space.vector) {
+            found(name, "its named vector is not in the collection", 1);
+            continue;
+        }
+        let count = |filter: Value| handle.client.count(handle.collection(), &filter);
+        let said = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
+        let without = json!({"must": [said], "must_not": [space.has_vector()]});
+        found(name, "items that are said to have a vector and have none", count(without)?);
+        if !space.is_applications {
+            let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
+            found(
+                name,
+                "vectors that were not written through the gallery, and do not count",
+                count(unsaid)?,
+            );
+        }
+    }
+    Ok(problems)
+}
+
+/// The server counts the vectors of all spaces together.
+pub(crate) fn index_health(handle: &Handle, space: &str) -> Result<IndexHealth> {
+    let Counts { old, adapted, native, .. } = vectors::counts(handle, space)?;
+    let (vectors, facts) = ((old + adapted + native) as usize, handle.facts()?);
+    let built = (facts.indexed as usize).min(vectors);
+    let kind = if built == 0 { IndexKind::Exact } else { IndexKind::Graph };
+    let waiting = if facts.is_green { 0 } else { vectors - built };
+    Ok(IndexHealth { waiting, built, ..IndexHealth::new(kind, vectors) })
+}

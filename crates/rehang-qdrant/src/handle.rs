@@ -1,0 +1,83 @@
+//! The gallery that every call is about: its server, its collection, and the collection of ours beside it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rehang::Result;
+use rehang_store::LeaseClock;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::collection::{self, CollectionOptions, Facts};
+use crate::payload::{REVISION, TAG};
+use crate::scroll::With;
+use crate::slot::SpaceSlot;
+use crate::tokens::Tokens;
+
+/// A gallery in a collection, as the functions of this crate take it.
+pub(crate) struct Handle {
+    pub(crate) client: Client,
+    pub(crate) options: CollectionOptions,
+    /// The collection of ours.
+    pub(crate) ours: String,
+    /// The name that the space of the application's own vectors has or will have.
+    pub(crate) old: Option<String>,
+    pub(crate) clock: Arc<dyn LeaseClock>,
+    pub(crate) tokens: Tokens,
+}
+
+impl Handle {
+    /// What the gallery is, for people.
+    pub(crate) fn name(&self) -> String {
+        format!("{}, collection {}", self.client.name(), self.options.collection)
+    }
+
+    /// The application's collection.
+    pub(crate) fn collection(&self) -> &str {
+        &self.options.collection
+    }
+
+    pub(crate) fn facts(&self) -> Result<Facts> {
+        collection::facts(&self.client, &self.options)
+    }
+
+    /// What has to come along for an item, with vectors of some spaces.
+    pub(crate) fn with<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
+        let payload = match &self.options.payload {
+            None => Value::Bool(true),
+            Some(payload) => {
+                let given = [self.options.source.as_deref(), self.options.label.as_deref(), Some(payload)];
+                json!(given.into_iter().flatten().chain([REVISION, TAG]).collect::<Vec<_>>())
+            }
+        };
+        With { payload, vectors: spaces.into_iter().map(|space| space.vector.clone()).collect() }
+    }
+
+    /// The tag alone.
+    pub(crate) fn tag<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
+        With { payload: json!([REVISION, TAG]), ..self.with(spaces) }
+    }
+
+    pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
+        let body = json!({"field_name": field, "field_schema": kind});
+        self.client.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
+    }
+
+    pub(crate) fn vector_path(&self, vector: &str) -> String {
+        format!("/collections/{}/vectors/{}?wait=true", self.collection(), escaped(vector))
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("QdrantStore").field(&self.name()).finish()
+    }
+}
+
+/// A name as a part of a path.
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

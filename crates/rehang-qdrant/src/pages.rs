@@ -1,0 +1,84 @@
+//! Pages of items, and random samples.
+
+use std::collections::BTreeMap;
+
+use rehang::Result;
+use rehang_store::{Drawn, ItemKey, Record, Sample, Scan, Select};
+use serde_json::json;
+
+use crate::filters::{all_of, is_empty, none_of};
+use crate::handle::Handle;
+use crate::items::{has_source, tag_all};
+use crate::meta;
+use crate::payload::REVISION;
+use crate::points::Point;
+use crate::queue::{first, walk_queue};
+use crate::scroll::With;
+use crate::slot::SpaceSlot;
+
+pub(crate) fn record(
+    handle: &Handle,
+    point: &Point,
+    space: &SpaceSlot,
+    vectors_of: Option<&SpaceSlot>,
+) -> Option<Record> {
+    let has_own = space.is_applications || vectors_of.is_some_and(|other| other.slot == space.slot);
+    Some(Record {
+        item: point.item(&handle.options)?,
+        state: point.record(space, has_own, false),
+        vector: vectors_of.and_then(|other| point.record(other, true, true)),
+    })
+}
+
+/// What comes along for a record.
+pub(crate) fn with_of(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
+    let own = Some(space)
+        .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));
+    handle.with(own.into_iter().chain(vectors_of))
+}
+
+pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
+    let (meta, name) = (meta::read(handle)?, handle.name());
+    let space = meta.find(&scan.space, &name)?;
+    let vectors_of = scan.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
+    tag_all(handle)?;
+    let with = with_of(handle, space, vectors_of);
+    let filter = match scan.select {
+        Select::All => all_of([none_of([is_empty(REVISION)])]),
+        Select::Provenance(provenance) => space.made_by(&[provenance]),
+        Select::Lacking => json!({"must_not": [is_empty(REVISION), space.present()]}),
+        Select::WithoutSource => all_of([has_source(false), space.waiting()]),
+        Select::WorstFirst => {
+            let mut records = Vec::new();
+            walk_queue(handle, space, &with, scan.limit, &[], &mut |points| {
+                let queued = points.iter().filter_map(|point| record(handle, point, space, vectors_of));
+                records.extend(queued.filter(|record| record.item.source.is_some()));
+                Ok(records.len() < scan.limit)
+            })?;
+            records.truncate(scan.limit);
+            return Ok(records);
+        }
+    };
+    let points = handle.client.scroll(handle.collection(), &filter, scan.after, scan.limit, &with)?;
+    Ok(points.iter().filter_map(|point| record(handle, point, space, vectors_of)).collect())
+}
+
+pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {
+    let (meta, name) = (meta::read(handle)?, handle.name());
+    let space = meta.find(&sample.space, &name)?;
+    let vectors_of = sample.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
+    tag_all(handle)?;
+    let (keys, of) = first(handle, space, sample.among, sample.seed, sample.size)?;
+    let points = in_order(handle, &keys, &with_of(handle, space, vectors_of))?;
+    Ok(Drawn {
+        records: points.iter().filter_map(|point| record(handle, point, space, vectors_of)).collect(),
+        of,
+    })
+}
+
+/// Points by key, in the order of the keys.
+pub(crate) fn in_order(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<Vec<Point>> {
+    let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
+    let mut found: BTreeMap<ItemKey, Point> = found.into_iter().map(|point| (point.key, point)).collect();
+    Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
+}

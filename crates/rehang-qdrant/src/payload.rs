@@ -1,0 +1,49 @@
+//! The payload of points: which fields of it are ours, and the values at paths of the application's.
+
+use serde_json::{Map, Value};
+
+/// The payload field with the revision.
+pub(crate) const REVISION: &str = "rehang";
+/// The payload field with everything else of ours.
+pub(crate) const TAG: &str = "rehang_tag";
+
+/// What a payload's value says in words: the server takes null and an empty list for nothing, and so does this.
+pub(crate) fn text_in(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::Array(values) if values.iter().all(Value::is_null) => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// The value at a path of a payload.
+pub(crate) fn at_path<'a>(payload: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let mut parts = path.split('.');
+    let first = payload.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.get(part))
+}
+
+/// Puts a value at a path of a payload.
+pub(crate) fn put_at(payload: &mut Map<String, Value>, path: &str, value: Value) {
+    match path.split_once('.') {
+        None => drop(payload.insert(path.to_owned(), value)),
+        Some((first, rest)) => {
+            let inner = payload.entry(first).or_insert_with(|| Value::Object(Map::new()));
+            if !inner.is_object() {
+                *inner = Value::Object(Map::new());
+            }
+            if let Value::Object(inner) = inner {
+                put_at(inner, rest, value);
+            }
+        }
+    }
+}
+
+/// An object without its empty fields.
+pub(crate) fn without_nulls(mut value: Value) -> Value {
+    if let Value::Object(fields) = &mut value {
+        fields.retain(|_, value| !value.is_null());
+    }
+    value
+}

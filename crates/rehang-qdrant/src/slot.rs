@@ -1,0 +1,68 @@
+//! A space as the state beside the points names it, and the filters for its vectors.
+
+use rehang::{Distance, Provenance};
+use rehang_store::SpaceRecord;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::filters::{all_of, any_of, is_empty, none_of};
+
+/// A space and where it lies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SpaceSlot {
+    pub(crate) record: SpaceRecord,
+    /// Names its part of the tag: the space's own name may be of any letters, and may be another space's later.
+    pub(crate) slot: u32,
+    /// Its named vector.
+    pub(crate) vector: String,
+    /// Whether that is the application's own.
+    pub(crate) is_applications: bool,
+}
+
+impl SpaceSlot {
+    /// The length of a vector, where it has to be kept beside it: the server scales vectors of the cosine distance to length 1.
+    pub(crate) fn length_of(&self, vector: &[f32]) -> Option<f64> {
+        let space = &self.record.space;
+        let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
+        is_scaled.then(|| vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt())
+    }
+
+    /// Its part of the tag.
+    pub(crate) fn field(&self) -> String {
+        format!("s{}", self.slot)
+    }
+
+    /// The path of a field in its part of the tag.
+    pub(crate) fn path(&self, field: &str) -> String {
+        format!("rehang_tag.s{}.{field}", self.slot)
+    }
+
+    pub(crate) fn has_vector(&self) -> Value {
+        json!({"has_vector": self.vector})
+    }
+
+    /// A filter for items whose vector was made by one of these.
+    pub(crate) fn made_by(&self, provenances: &[Provenance]) -> Value {
+        let names: Vec<&str> = provenances.iter().map(|provenance| provenance.name()).collect();
+        let mut said = vec![json!({"key": self.path("p"), "match": {"any": names}})];
+        if self.is_applications && provenances.contains(&self.record.written_as) {
+            said.push(is_empty(&self.path("p")));
+        }
+        all_of([self.has_vector(), any_of(said)])
+    }
+
+    /// A filter for items that have a vector.
+    pub(crate) fn present(&self) -> Value {
+        self.made_by(&[Provenance::Old, Provenance::Adapted, Provenance::Native])
+    }
+
+    /// A filter for items that have none.
+    pub(crate) fn lacking(&self) -> Value {
+        none_of([self.present()])
+    }
+
+    /// A filter for items that wait for a native vector, or cannot be given one: adapted or without a vector.
+    pub(crate) fn waiting(&self) -> Value {
+        none_of([self.made_by(&[Provenance::Old, Provenance::Native])])
+    }
+}

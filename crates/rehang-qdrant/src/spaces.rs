@@ -1,0 +1,176 @@
+//! The spaces of a gallery, which of them serves, and documents: changes of the state beside the points.
+
+use rehang::{Distance, Error, Provenance, Result, Space};
+use rehang_store::{Document, Epoch, SpaceRecord, check};
+use serde_json::{Value, json};
+
+use crate::filters::{all_of, is_empty, none_of};
+use crate::handle::Handle;
+use crate::leases;
+use crate::meta::{self, Meta};
+use crate::payload::TAG;
+use crate::slot::SpaceSlot;
+
+/// Fields of a space's part of the tag that filters ask for, with the kind of their index.
+const FIELDS_OF_A_SPACE: [(&str, &str); 6] =
+    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword"), ("v", "float")];
+
+pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
+    check::new_space(space, written_as)?;
+    let conflict = |why: String| Error::conflict(format!("space {:?}", space.name), why);
+    let own = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
+    let is_applications = own.is_some();
+    // No slash may be in the name of a vector.
+    let vector = own.unwrap_or_else(|| space.name.replace(['/', '\\'], "_"));
+    let is_there = |meta: &Meta| {
+        if let Some(there) = meta.spaces.iter().find(|there| there.record.space.name == space.name) {
+            return check::same_space(&there.record, space, written_as).map(|()| true);
+        }
+        match meta.spaces.iter().find(|there| there.vector == vector) {
+            Some(other) => {
+                Err(conflict(format!("its vectors would be those of space {:?}", other.record.space.name)))
+            }
+            None => Ok(false),
+        }
+    };
+    if is_there(&meta::read(handle)?)? {
+        return Ok(());
+    }
+    let found = handle.facts()?.vectors.into_iter().find(|(name, ..)| *name == vector);
+    // Points with a vector where the new ones are to lie: it is of a space that was dropped, or not ours to write over.
+    let filled = if found.is_some() && !is_applications {
+        handle.client.count(handle.collection(), &all_of([json!({"has_vector": vector})]))?
+    } else {
+        0
+    };
+    match found {
+        Some((_, size, distance)) if (size, distance) == (space.dimension, space.distance) => {}
+        Some((_, size, distance)) => {
+            return Err(conflict(format!(
+                "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
+            )));
+        }
+        None => {
+            let distance = match space.distance {
+                Distance::L2 => "Euclid",
+                Distance::Cosine => "Cosine",
+                Distance::Dot => "Dot",
+            };
+            let body = json!({"dense": {"size": space.dimension, "distance": distance}});
+            handle.client.ask("PUT", &handle.vector_path(&vector), &body)?;
+        }
+    }
+    let slot = meta::change(handle, |meta| {
+        if is_there(meta)? {
+            return Ok(None);
+        }
+        let was_ours = meta.dropped.iter().any(|other| !other.is_applications && other.vector == vector);
+        if filled > 0 && !was_ours {
+            return Err(conflict(format!(
+                "{filled} points have a vector {vector:?} that is not of the gallery, and what is in it would be lost; \
+                 delete that vector, or give the new space another name"
+            )));
+        }
+        meta.slots += 1;
+        Ok(Some(meta.slots))
+    })?;
+    let Some(slot) = slot else { return Ok(()) };
+    let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
+    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications };
+    for (field, kind) in FIELDS_OF_A_SPACE {
+        handle.index(handle.collection(), &new.path(field), kind)?;
+    }
+    meta::change(handle, |meta| {
+        if is_there(meta)? {
+            return Ok(());
+        }
+        meta.dropped.retain(|other| other.vector != vector);
+        meta.spaces.push(new.clone());
+        meta.serving.get_or_insert_with(|| space.name.clone());
+        Ok(())
+    })
+}
+
+/// Drops a space, and ends what one before has left that died.
+pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
+    let is_it = |there: &SpaceSlot| there.record.space.name == space;
+    let dropped = meta::change(handle, |meta| {
+        if meta.serving.as_deref() == Some(space) {
+            return Err(check::serving_space_stays(space));
+        }
+        meta.dropped.extend(meta.spaces.extract_if(.., |there| is_it(there)));
+        Ok(meta.dropped.iter().filter(|there| is_it(there)).cloned().collect::<Vec<_>>())
+    })?;
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    for dropped in &dropped {
+        // The application's own vectors are its own to drop.
+        if !dropped.is_applications {
+            handle.client.ask("DELETE", &handle.vector_path(&dropped.vector), &Value::Null)?;
+        }
+        for (field, _) in FIELDS_OF_A_SPACE {
+            let path =
+                format!("/collections/{}/index/{}?wait=true", handle.collection(), dropped.path(field));
+            handle.client.ask("DELETE", &path, &Value::Null)?;
+        }
+        let tag = format!("{TAG}.{}", dropped.field());
+        let said = none_of([is_empty(&tag)]);
+        let untag = json!({"delete_payload": {"keys": [tag], "filter": said}});
+        handle.client.change(handle.collection(), &[untag])?;
+        leases::forget_space(handle, dropped)?;
+    }
+    meta::change(handle, |meta| {
+        meta.dropped.retain(|other| !dropped.contains(other));
+        Ok(())
+    })
+}
+
+pub(crate) fn switch_serving(handle: &Handle, from: &str, to: &str) -> Result<()> {
+    meta::change(handle, |meta| {
+        meta.find(to, &handle.name())?;
+        let serving = meta.serving.clone().unwrap_or_default();
+        if serving == to {
+            return Ok(());
+        }
+        if serving != from {
+            return Err(check::another_serves(from, to, &serving));
+        }
+        meta.serving = Some(to.to_owned());
+        Ok(())
+    })
+}
+
+pub(crate) fn advance(
+    handle: &Handle,
+    space: &str,
+    from: Epoch,
+    document: &str,
+    expected: Option<u64>,
+    text: &str,
+) -> Result<u64> {
+    meta::change(handle, |meta| {
+        let name = handle.name();
+        let now = meta.find(space, &name)?.record.epoch;
+        check::same_epoch(space, from, now)?;
+        let version = meta.set_document(document, expected, text)?;
+        meta.find_mut(space, &name)?.record.epoch = from.next();
+        Ok(version)
+    })
+}
+
+pub(crate) fn set_document(handle: &Handle, name: &str, expected: Option<u64>, text: &str) -> Result<u64> {
+    meta::change(handle, |meta| meta.set_document(name, expected, text))
+}
+
+pub(crate) fn serving_and_document(
+    handle: &Handle,
+    document: &str,
+) -> Result<(Option<String>, Option<Document>)> {
+    let mut meta = meta::read(handle)?;
+    Ok((meta.serving, meta.documents.remove(document)))
+}
+
+pub(crate) fn records(handle: &Handle) -> Result<Vec<SpaceRecord>> {
+    Ok(meta::read(handle)?.spaces.into_iter().map(|space| space.record).collect())
+}

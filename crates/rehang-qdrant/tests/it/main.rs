@@ -1,0 +1,9 @@
+//! All tests of galleries in Qdrant, as one program: they share one server.
+
+mod application;
+mod conformance;
+mod refusals;
+mod twin;
+
+#[path = "../server/mod.rs"]
+mod server;
