@@ -636,8 +636,6 @@ pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
 
 #[cfg(test)]
 mod tests {
-    use rehang_qdrant::QdrantAddress;
-
     use super::*;
 
     #[test]
@@ -689,6 +687,7 @@ mod tests {
     }
 
     /// What the refusal of a key in the clear says to do can be done.
+    #[cfg(feature = "qdrant")]
     #[test]
     fn a_servers_key_goes_over_plain_http_where_the_configuration_says_so() {
         let read = |more: &str| {
@@ -701,7 +700,7 @@ mod tests {
         let refused = read("").open().err().unwrap().to_string();
         assert!(refused.contains("plain_http = true"), "{refused}");
         let Location::Collection(collection) = read("plain_http = true") else { panic!("no collection") };
-        let address = QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
+        let address = rehang_qdrant::QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
         assert_eq!(collection.address().unwrap(), address.with_plain_http(true));
     }
 }

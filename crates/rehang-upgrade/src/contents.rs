@@ -135,7 +135,7 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     let store = &*location.open()?;
     let space = expect_space(store, name)?.space;
     // No upgrade is started into the space between the look at the record and the drop.
-    let _held = location.hold()?;
+    let _lock = location.lock()?;
     if let Some(Recorded { record, .. }) = Recorded::read(store)?
         && record.phase != Phase::Finished
         // Pairs that nothing was made of yet may be given up.
@@ -207,7 +207,7 @@ pub struct Compacted {
 ///
 /// Unavailable where other processes keep the gallery busy; a conflict where a process fills or finishes an upgrade; those of the store.
 pub fn compact(location: &Location) -> Result<Compacted> {
-    let _held = location.hold()?;
+    let _lock = location.lock()?;
     let (bytes_before, bytes) = location.open()?.compact()?;
     Ok(Compacted { bytes_before, bytes })
 }

@@ -40,12 +40,18 @@ mod lists;
 mod location;
 mod merge;
 mod observe;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "qdrant")]
+mod qdrant;
 mod query;
 mod record;
 mod run;
 mod sample;
 mod search;
 mod spending;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod table;
 mod transfer;
 mod upgrade;
@@ -71,7 +77,7 @@ pub use health::{SigmaHealth, sigma_health};
 pub use identity::put_back;
 pub use init::{Init, Initialised, init};
 pub use lists::{Left, left};
-pub use location::{Held, Location, NewGallery};
+pub use location::{Adopted, Location, NewGallery, UpgradeLock};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
@@ -79,7 +85,7 @@ pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Asked, Hit, Search, Searched, search};
 pub use spending::spent_by_all;
-pub use table::{Adopted, TableLocation, URL_ENV};
+pub use table::{TableLocation, URL_ENV};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{

@@ -371,7 +371,7 @@ impl Upgrade {
     ///
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
-        let _held = self.configuration.gallery.hold()?;
+        let _lock = self.configuration.gallery.lock()?;
         verbs::start(self.store(), &self.planned()?.setup(), observer)
     }
 
@@ -488,7 +488,7 @@ impl Upgrade {
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
-        let _held = self.configuration.gallery.hold()?;
+        let _lock = self.configuration.gallery.lock()?;
         verbs::finish(self.store(), &self.planned()?.setup(), observer)
     }
 }
