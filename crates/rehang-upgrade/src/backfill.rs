@@ -16,84 +16,15 @@ use std::mem;
 use rehang_store::{ItemKey, Outcome, Revision};
 use serde::{Deserialize, Serialize};
 
+use crate::limits::Limits;
+use crate::until::Until;
+
 /// Batches between two looks at the counts and at what was asked for, at most.
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
 /// Milliseconds between them, at most: however slow the encoder or the rate is, a pause does not wait for it.
 const LOOK_EVERY_MS: u64 = 1000;
 /// Milliseconds between two claims where all that is left is held by others, who may die.
 const CLAIM_AGAIN_MS: u64 = 500;
-
-/// How far a backfill goes.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Until {
-    /// Until nothing is left that can be embedded.
-    All,
-    /// Until this share of all items is native (0–1).
-    Fraction(f64),
-}
-
-impl Until {
-    /// How many native items a caller asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Backfill, switch and
-    /// the whole way all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
-    pub fn target(self, items: u64) -> u64 {
-        match self {
-            Self::All => items,
-            Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
-        }
-    }
-}
-
-/// What limits a backfill.
-///
-/// | name | default | purpose | range |
-/// |---|---|---|---|
-/// | `batch` | 64 | items that go to the encoder together | 1… |
-/// | `workers` | 1 | batches that are encoded at the same time | 1… |
-/// | `rate` | none | items a second, at most, by all workers together | above 0 |
-/// | `budget` | none | items that this run makes native, at most | 0… |
-/// | `until` | all | share of native items at which it ends | 0–1 |
-/// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
-/// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
-/// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
-/// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Items that go to the encoder together.
-    pub batch: usize,
-    /// Batches that are encoded at the same time.
-    pub workers: usize,
-    /// Items a second, at most, by all workers together that keep to it: each takes its part of those that are at work.
-    pub rate: Option<f64>,
-    /// Items that this run makes native, at most.
-    pub budget: Option<u64>,
-    /// Where it ends.
-    pub until: Until,
-    /// Attempts an item has before it is listed as failed.
-    pub attempts: u32,
-    /// Items that are refused for good, before the first success, after which the run stops: what refuses everything is no fault of
-    /// the items.
-    pub refusals: usize,
-    /// Rest of an item after its first failed attempt, in milliseconds.
-    pub rest_ms: u64,
-    /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
-    pub lease_ms: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            batch: 64,
-            workers: 1,
-            rate: None,
-            budget: None,
-            until: Until::All,
-            attempts: 3,
-            refusals: 100,
-            rest_ms: 1000,
-            lease_ms: 30_000,
-        }
-    }
-}
 
 /// What the caller asked a running backfill to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -5,11 +5,9 @@ use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store,
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
 use crate::fitting;
 use crate::gallery::Gallery;
 use crate::location::Location;
-use crate::observe::{Observer, prepare_index};
 use crate::record::{Phase, Recorded};
 
 /// An item as a person writes it: what is `None` stays as it was.
@@ -163,33 +161,6 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     fitting::forget(store, name)?;
     store.drop_space(name)?;
     Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
-}
-
-/// What [`index`] did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Indexed {
-    /// The space.
-    pub space: String,
-    /// Whether its index had to be made; otherwise it was ready.
-    pub made: bool,
-    /// Share of the true nearest 10 that searches find.
-    pub recall: f64,
-}
-
-/// Makes the search index of a space, of the one that serves unless one is named, if it is not ready, and measures its recall.
-///
-/// # Errors
-///
-/// Not found where there is no such space, or no space at all; cancelled where a stop was asked for; those of the store.
-pub fn index(location: &Location, space: Option<&str>, observer: &dyn Observer) -> Result<Indexed> {
-    let store = &*location.open()?;
-    let serving = store.serving()?;
-    let space = space
-        .or(serving.as_deref())
-        .ok_or_else(|| rehang::Error::not_found("space", "that serves", store.name()))?;
-    let made = prepare_index(store, space, observer)?;
-    let recall = store.recall(space, RECALL_SAMPLES, RECALL_DEPTH)?;
-    Ok(Indexed { space: space.to_owned(), made, recall })
 }
 
 /// What [`compact`] did.

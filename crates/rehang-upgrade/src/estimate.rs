@@ -5,11 +5,11 @@ use rehang_encode::HttpConfig;
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Limits;
+use crate::limits::Limits;
 use crate::record::Recorded;
 use crate::sample;
+use crate::setup::Setup;
 use crate::spending::spent_by_all;
-use crate::verbs::Setup;
 
 /// Name of the document that keeps the rate of the last run.
 const DOCUMENT: &str = "backfill-rate";

@@ -22,8 +22,8 @@ use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Ending;
-use crate::configuration::RunOptions;
 use crate::fill::is_finite;
+use crate::limits::RunOptions;
 use crate::observe::Observer;
 use crate::query::{self, Query, QueryEncoders};
 use crate::sample;

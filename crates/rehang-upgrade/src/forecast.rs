@@ -8,7 +8,8 @@ use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
-use crate::verbs::{Setup, expect_of_adapter, native_share, reaches};
+use crate::setup::{Setup, expect_of_adapter};
+use crate::until::{native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];

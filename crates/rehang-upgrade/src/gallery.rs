@@ -16,7 +16,7 @@ use crate::merge::Merge;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::verbs::upgrade_of;
+use crate::setup::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
 /// the application has.

@@ -8,12 +8,12 @@ use rehang::{Error, Provenance, Remedy, Result, squared_distance};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_store::{Ledger, Scan, Select, Store};
 
+use crate::encoding::{encode, input_of};
 use crate::fill::Filler;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::run::{encode, input_of};
+use crate::setup::{Setup, expect_adapter, expect_upgrade, upgrade_of};
 use crate::spending;
-use crate::verbs::{Setup, expect_adapter, expect_upgrade, upgrade_of};
 
 /// Native items that are embedded again.
 const COMPARED: usize = 16;

@@ -27,6 +27,7 @@ mod collection;
 mod configuration;
 mod contents;
 mod doctor;
+mod encoding;
 mod estimate;
 mod faults;
 mod fill;
@@ -35,8 +36,9 @@ mod forecast;
 mod gallery;
 mod health;
 mod identity;
+mod index;
 mod init;
-mod lists;
+mod limits;
 mod location;
 mod merge;
 mod observe;
@@ -49,22 +51,25 @@ mod record;
 mod run;
 mod sample;
 mod search;
+mod setup;
 mod spending;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod status;
 mod table;
 mod transfer;
+mod until;
 mod upgrade;
 mod verbs;
 mod way;
 
-pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 pub use clock::{Clock, SystemClock};
 pub use collection::{CollectionLocation, QDRANT_URL_ENV};
-pub use configuration::{Configuration, Planned, RunOptions, parse_rate, parse_until};
+pub use configuration::{Configuration, Planned};
 pub use contents::{
-    Compacted, Contents, Deleted, DroppedSpace, Indexed, Put, PutItem, SpaceContents, compact, contents,
-    delete, drop_space, index, put,
+    Compacted, Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, compact, contents, delete,
+    drop_space, put,
 };
 pub use doctor::{Examination, SpaceIndex, examine};
 pub use estimate::{Basis, Estimate, Probed, estimate};
@@ -75,8 +80,9 @@ pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Answer, Gallery, Queries};
 pub use health::{SigmaHealth, sigma_health};
 pub use identity::put_back;
+pub use index::{Indexed, index};
 pub use init::{Init, Initialised, init};
-pub use lists::{Left, left};
+pub use limits::{Limits, RunOptions, parse_rate};
 pub use location::{Adopted, Location, NewGallery, UpgradeLock};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
@@ -84,12 +90,15 @@ pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
 pub use search::{Asked, Hit, Search, Searched, search};
+pub use setup::{Setup, expect_same};
 pub use spending::spent_by_all;
+pub use status::{Left, Status, left, status};
 pub use table::{TableLocation, URL_ENV};
 pub use transfer::{Export, Exported, Import, Imported, export, import};
+pub use until::{Until, parse_until};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
-    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, begin_sampling, expect_same, finish,
-    plan, request, rollback, start, status, switch,
+    FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
+    start, switch,
 };
 pub use way::{AutoOptions, Halt, Next, Step, SwitchIf, Taken};

@@ -260,7 +260,10 @@ mod tests {
         ] {
             if let Err(error) = location.kind().map(drop) {
                 assert!(!is_built_in && error.is_missing_feature(), "{error}");
-                assert!(error.to_string().contains(&format!("build again with --features {feature}")), "{error}");
+                assert!(
+                    error.to_string().contains(&format!("build again with --features {feature}")),
+                    "{error}"
+                );
                 assert!(location.open().is_err_and(|error| error.is_missing_feature()));
             } else {
                 assert!(is_built_in, "{feature}");

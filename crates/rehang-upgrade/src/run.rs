@@ -1,7 +1,6 @@
 //! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,21 +14,23 @@ use rehang_store::{
 };
 use serde::Serialize;
 
-use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 use crate::clock::Clock;
+use crate::encoding::encode;
 use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
-use crate::health::{SigmaHealth, sigma_health};
+use crate::health::{SigmaHealth, health_of};
 use crate::identity::expect_same_on_account;
-use crate::observe::{Observation, Observer, prepare_index};
+use crate::index::prepare_index;
+use crate::limits::Limits;
+use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
+use crate::setup::{expect_adapter, mismatch, upgrade_of};
 use crate::spending;
-use crate::verbs::{expect_adapter, mismatch, reaches, upgrade_of};
+use crate::until::{Until, reaches};
 
-/// Native vectors whose σ² is compared with their true error.
-pub(crate) const HEALTH_SAMPLE: usize = 2000;
 /// The longest wait for anything: after it, the loop looks whether it was asked to end.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
@@ -247,12 +248,6 @@ struct Done {
     answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
 }
 
-/// What an encoder is given of an item; `None` without a source.
-pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
-    let Record { item, .. } = record;
-    Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
-}
-
 fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // Held while waiting: the others wait for the lock instead of for the channel.
@@ -271,37 +266,6 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
             return;
         }
     }
-}
-
-/// What the encoder says of a batch. Where it panics, each half is asked alone, until the items that it panics at are found: they
-/// fail, and the others do not.
-pub(crate) fn encode(
-    encoder: &dyn Encoder,
-    inputs: &[Input<'_>],
-) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-    let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
-        Ok(answer) => return answer,
-        Err(panic) => panic,
-    };
-    if inputs.len() > 1 {
-        let (left, right) = inputs.split_at(inputs.len() / 2);
-        let mut answers = encode(encoder, left)?;
-        match encode(encoder, right) {
-            Ok(others) => answers.extend(others),
-            // What the first half gave is paid for; the next call says what is wrong.
-            Err(error) if answers.iter().any(Result::is_ok) => {
-                answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));
-            }
-            Err(error) => return Err(error),
-        }
-        return Ok(answers);
-    }
-    let words =
-        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    let words = words.unwrap_or("it did not say why");
-    Ok(vec![Err(ItemFailure::Permanent(format!(
-        "the encoder panicked at this item, which is a defect of it: {words}"
-    )))])
 }
 
 /// The start of a reason, for a list that may have a million of them.
@@ -539,7 +503,7 @@ impl Run<'_> {
             spent: self.setup.encoder.spent(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
-            sigma: sigma_health(&self.setup.store.errors(self.space, HEALTH_SAMPLE)?),
+            sigma: health_of(self.setup.store, self.space)?,
         })
     }
 
@@ -643,8 +607,7 @@ impl Run<'_> {
             let limits = self.setup.limits;
             let to_go = match (self.setup.part, limits.until) {
                 (Part::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
-                (_, Until::All) => items.saturating_sub(native),
-                (_, Until::Fraction(fraction)) => ((fraction * items as f64) as u64).saturating_sub(native),
+                (Part::Gallery(_), until) => until.target(items).saturating_sub(native),
             };
             let total = limits.budget.map_or(to_go, |budget| budget.min(to_go));
             self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });

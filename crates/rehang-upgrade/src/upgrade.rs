@@ -11,9 +11,10 @@ use rehang_fit::{FitAnswer, Method};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::backfill::{Ending, Limits, Request, Tally, Until};
+use crate::backfill::{Ending, Request, Tally};
 use crate::clock::{Clock, SystemClock};
-use crate::configuration::{Configuration, Planned, RunOptions};
+use crate::configuration::{Configuration, Planned};
+use crate::encoding::input_of;
 use crate::estimate::{Estimate, Probed, estimate};
 use crate::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
@@ -21,12 +22,16 @@ use crate::fitting::{
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
+use crate::limits::{Limits, RunOptions};
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
+use crate::run::{BackfillSetup, Part, Summary, backfill};
 use crate::sample;
+use crate::setup::expect_same;
 use crate::spending;
-use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
+use crate::status::{self, Status};
+use crate::until::Until;
+use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
 ///
@@ -440,13 +445,13 @@ impl Upgrade {
         Ok(Run { summary, failed_in_all, until: limits.until })
     }
 
-    /// As [`status`](verbs::status).
+    /// As [`status`](status::status).
     ///
     /// # Errors
     ///
-    /// As [`status`](verbs::status).
+    /// As [`status`](status::status).
     pub fn status(&self, failures: usize) -> Result<Status> {
-        verbs::status(self.store(), failures)
+        status::status(self.store(), failures)
     }
 
     /// As [`request`](verbs::request).

@@ -12,16 +12,19 @@ use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::backfill::{Ending, Until};
-use crate::configuration::RunOptions;
+use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
-use crate::observe::{expect_going, prepare_index};
+use crate::index::prepare_index;
+use crate::limits::RunOptions;
+use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
+use crate::setup::expect_between;
+use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
-use crate::verbs::{Started, Switched, expect_between, reaches};
+use crate::verbs::{Started, Switched};
 
 /// A step of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
