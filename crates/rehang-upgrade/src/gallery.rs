@@ -427,7 +427,7 @@ fn search_space(
 }
 
 #[cfg(test)]
-#[path = "../tests/common/padding.rs"]
+#[path = "../tests/it/common/padding.rs"]
 pub(crate) mod padding;
 
 #[cfg(test)]

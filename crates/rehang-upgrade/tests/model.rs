@@ -8,10 +8,11 @@
 
 #![allow(clippy::print_stdout, reason = "a long run says how far it is")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 #[path = "../../rehang-qdrant/tests/server/mod.rs"]
 mod qdrant;
-#[path = "common/requests.rs"]
+#[path = "it/common/requests.rs"]
 mod requests;
 #[cfg(feature = "postgres")]
 #[path = "../../rehang-postgres/tests/server/mod.rs"]

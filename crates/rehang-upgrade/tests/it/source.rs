@@ -1,12 +1,9 @@
 //! Searches by texts and images: at every stage of an upgrade each query is embedded by the models that the stage needs, and by no
 //! others.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
@@ -14,6 +11,8 @@ use rehang_upgrade::{
     Answer, Asked, Limits, Query, QueryEncoders, Search, Serving, Unobserved, finish, rollback, search,
     start, switch,
 };
+
+use crate::common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 
 /// A model as a function of the source.
 struct Model {

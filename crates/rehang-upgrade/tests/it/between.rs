@@ -1,13 +1,9 @@
 //! What others do between two steps of a verb, or after it died there: applications that write, operators that call another
 //! verb, and the next upgrade of the same gallery.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::hooked::Hooked;
-use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
@@ -15,6 +11,9 @@ use rehang_upgrade::{
     Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
     Summary, Unobserved, finish, request, rollback, start, status, switch,
 };
+
+use crate::common::{self, hooked::Hooked};
+use crate::common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 
 const ITEMS: usize = 60;
 /// Items of two pages of a fill.

@@ -1,5 +1,5 @@
 //! A small world: two models that are known functions of the source, an adapter between them, a gallery.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each of the two test programs uses a part of it")]
 
 pub mod hooked;
 mod padding;

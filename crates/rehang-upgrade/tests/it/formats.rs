@@ -1,16 +1,15 @@
 //! An upgrade that an older rehang has begun goes on.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{TestEncoder, World, check};
 use rehang::order::Policy;
 use rehang_store::{Epoch, Examined, ItemWrite, Ledger, SqliteStore};
 use rehang_upgrade::{
     Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, finish, start, status,
 };
+
+use crate::common::{self, TestEncoder, World, check};
 
 #[test]
 fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {

@@ -3,10 +3,6 @@
 #![cfg(all(unix, feature = "postgres"))]
 #![allow(clippy::print_stdout, reason = "the record of a run is what it prints")]
 
-mod common;
-#[path = "../../rehang-postgres/tests/server/mod.rs"]
-mod server;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -15,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
-use common::{TestEncoder, World, check, item, old_space};
 use postgres::config::Host;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -26,6 +21,9 @@ use rehang_upgrade::{
     BackfillSetup, Ending, Limits, Part, Serving, SystemClock, Unobserved, Until, backfill, finish, rollback,
     start, switch,
 };
+
+use crate::common::{TestEncoder, World, check, item, old_space};
+use crate::server;
 
 const ITEMS: usize = 300;
 
