@@ -1,4 +1,4 @@
-//! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS [ROUNDS]]`.
+//! How fast an upgrade goes on the embedded store: `cargo bench -p rehang-upgrade --bench bench_upgrade -- [ITEMS [ROUNDS]]`.
 //!
 //! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the space, read, adapt, order,
 //! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside a `start`; and

@@ -1,5 +1,5 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS [fill|beside|deaths …]]`, with the address of an empty
+//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
@@ -80,7 +80,8 @@ trait Application {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    // Cargo says --bench to every bench.
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let address = arguments.next().expect("the address of an empty database, or of Qdrant");
     let rows = arguments.next();
     let server: Box<dyn Server> = if address.starts_with("http") {
