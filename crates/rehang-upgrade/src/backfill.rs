@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
+use rehang_encode::ItemFailure;
 use rehang_store::{ItemKey, Outcome, Revision};
 use serde::{Deserialize, Serialize};
 
@@ -75,10 +76,15 @@ pub struct Attempt {
     pub key: ItemKey,
     /// The revision that was tried.
     pub revision: Revision,
-    /// Why it failed.
-    pub reason: String,
+    /// What the encoder said of it.
+    pub failure: ItemFailure,
+}
+
+impl Attempt {
     /// Whether another attempt is useless.
-    pub permanent: bool,
+    fn is_permanent(&self) -> bool {
+        matches!(self.failure, ItemFailure::Permanent(_))
+    }
 }
 
 /// What happened.
@@ -303,7 +309,7 @@ impl Backfill {
                 self.serves |= self.writing.contains_key(&batch);
                 let mut given_up = self.rest_or_give_up(now_ms, failures);
                 if !self.serves {
-                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.permanent));
+                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
                 }
                 self.list(given_up, actions);
                 if self.serves {
@@ -354,7 +360,7 @@ impl Backfill {
             // A changed item begins anew: what failed was another content.
             let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
             let attempts = before.map_or(0, |rest| rest.attempts) + 1;
-            if attempt.permanent || attempts >= self.limits.attempts {
+            if attempt.is_permanent() || attempts >= self.limits.attempts {
                 self.resting.remove(&attempt.key);
                 given_up.push(attempt);
             } else {
@@ -602,12 +608,12 @@ mod tests {
                                 self.encoded.push(key);
                                 let left = self.flaky.entry(key).or_default();
                                 if key < ItemKey::from(self.hopeless) {
-                                    let reason = "no such file".to_owned();
-                                    failures.push(Attempt { key, revision: 1, reason, permanent: true });
+                                    let failure = ItemFailure::Permanent("no such file".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
                                 } else if *left > 0 {
                                     *left = left.saturating_sub(u32::from(*left != u32::MAX));
-                                    let reason = "no answer".to_owned();
-                                    failures.push(Attempt { key, revision: 1, reason, permanent: false });
+                                    let failure = ItemFailure::Temporary("no answer".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
                                 }
                             }
                             let failed: Vec<ItemKey> = failures.iter().map(|f| f.key).collect();
@@ -797,7 +803,8 @@ mod tests {
         let (state, _) = state.step(0, looked(1, 0, Request::Run));
         let (state, _) = state.step(0, claimed(keys([1])));
         let (state, _) = state.step(0, claimed(vec![]));
-        let failures = vec![Attempt { key: 1.into(), revision: 1, reason: "busy".into(), permanent: false }];
+        let failure = ItemFailure::Temporary("busy".into());
+        let failures = vec![Attempt { key: 1.into(), revision: 1, failure }];
         let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures });
         assert_eq!(actions, [Action::WaitUntil(100)]);
         let (state, actions) = state.step(50, Event::Tick);
@@ -874,7 +881,7 @@ mod tests {
         assert_eq!(actions, [Action::Claim { limit: 4 }], "and then the others");
         // One that is not tried again is listed, and the queue goes on.
         let attempt =
-            Attempt { key: 5.into(), revision: 1, reason: "it ends workers".into(), permanent: true };
+            Attempt { key: 5.into(), revision: 1, failure: ItemFailure::Permanent("it ends workers".into()) };
         let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
         assert_eq!(actions, [Action::RecordFailures(vec![attempt]), Action::Claim { limit: 4 }]);
         assert_eq!(state.tally, Tally { native: 4, failed: 1, ..Tally::default() });

@@ -375,13 +375,17 @@ impl Run<'_> {
                     Action::RecordFailures(attempts) => {
                         let failures: Vec<_> = attempts
                             .into_iter()
-                            .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
+                            .map(|attempt| {
+                                (attempt.key, attempt.revision, start_of(attempt.failure.reason()))
+                            })
                             .collect();
                         self.patiently(|run| run.setup.store.record_failures(run.space, &failures))?;
                         self.observer.reach(Place::FailuresRecorded)?;
                     }
                     Action::Refuse(refused) => {
-                        let first = refused.first().map_or("", |attempt| attempt.reason.as_str());
+                        let first = refused
+                            .first()
+                            .map_or_else(String::new, |attempt| start_of(attempt.failure.reason()));
                         let detail = format!(
                             "it refused each of the first {} items for good, so something is wrong with it or with all sources; none of them \
                              is listed as failed. The first: {first}",
@@ -626,7 +630,7 @@ impl Run<'_> {
                 LISTED_AFTER - ALONE_AFTER
             );
             let (key, revision) = (record.item.key, record.item.revision);
-            return Event::GivenUp(Attempt { key, revision, reason, permanent: true });
+            return Event::GivenUp(Attempt { key, revision, failure: ItemFailure::Permanent(reason) });
         }
         let keys = records.iter().map(|record| record.item.key).collect();
         self.claimed.extend(records.into_iter().map(|record| (record.item.key, record)));
@@ -667,8 +671,7 @@ impl Run<'_> {
                         Err(failure) => failures.push(Attempt {
                             key: record.item.key,
                             revision: record.item.revision,
-                            permanent: matches!(failure, ItemFailure::Permanent(_)),
-                            reason: start_of(failure.reason()),
+                            failure,
                         }),
                     }
                 }
