@@ -250,7 +250,7 @@ fn upgrade_live(
     upgrade: &Upgrade,
     application: &Application<'_>,
     encoder: &dyn Encoder,
-    asked: Asked<'_>,
+    asked: ModelQueries<'_>,
     progress: &Progress,
 ) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
@@ -290,11 +290,11 @@ fn upgrade_live(
 }
 
 /// Queries, and the space that they are of.
-type Asked<'a> = (&'a str, &'a Matrix);
+type ModelQueries<'a> = (&'a str, &'a Matrix);
 
 fn search_once(
     gallery: &Gallery,
-    (space, queries): Asked<'_>,
+    (space, queries): ModelQueries<'_>,
     query: usize,
     deleted: &Mutex<BTreeSet<String>>,
     searches: &mut Searches,
@@ -358,7 +358,7 @@ fn milliseconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }
 
-fn search_idle(gallery: &Gallery, asked: Asked<'_>) -> Result<Vec<f64>> {
+fn search_idle(gallery: &Gallery, asked: ModelQueries<'_>) -> Result<Vec<f64>> {
     let mut searches = Searches::default();
     let nothing = Mutex::default();
     for query in 0..IDLE_SEARCHES {

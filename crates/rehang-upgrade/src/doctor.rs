@@ -253,8 +253,8 @@ fn examine_configuration(
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
-                let warnings = plan.warnings.into_iter().map(finding);
-                Ok(warnings.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
+                let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
+                Ok(seen.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
             }
         }
     });

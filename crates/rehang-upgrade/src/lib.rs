@@ -9,7 +9,7 @@
 //! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
 //! gets a stale vector, two workers on one item do no harm.
 //!
-//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and the whole way as one
+//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and all steps as one
 //!   ([`Upgrade::auto`]); [`init`] writes a first one.
 //! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
@@ -21,6 +21,7 @@
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
+mod auto;
 mod backfill;
 mod clock;
 mod collection;
@@ -61,8 +62,8 @@ mod transfer;
 mod until;
 mod upgrade;
 mod verbs;
-mod way;
 
+pub use auto::{AutoOptions, Halt, Next, Step, StepResult, StepsLeft, SwitchIf};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 pub use clock::{Clock, SystemClock};
 pub use collection::{CollectionLocation, QDRANT_URL_ENV};
@@ -89,7 +90,7 @@ pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use run::{BackfillSetup, Part, Summary, backfill};
-pub use search::{Asked, Hit, Search, Searched, search};
+pub use search::{Search, SearchQueries, Searched, search};
 pub use setup::{Setup, expect_same};
 pub use spending::spent_by_all;
 pub use status::{Left, Status, left, status};
@@ -101,4 +102,3 @@ pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
     start, switch,
 };
-pub use way::{AutoOptions, Halt, Next, Step, SwitchIf, Taken};

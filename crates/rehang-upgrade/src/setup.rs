@@ -1,8 +1,10 @@
 //! What an upgrade is made of, and the checks that verbs share: whether gallery, adapter, configuration and record speak of one upgrade.
 
 use rehang::adapter::Adapter;
+use rehang::finding::Finding;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{Ledger, expect_space, find_space};
+use serde::Serializer;
 
 use crate::fill::drift;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
@@ -22,7 +24,7 @@ pub struct Setup<'a> {
 
 impl Setup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
-    pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<String>> {
+    pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
         // Says so where old and new are swapped, which widths often give away.
         self.adapter.expect_input_width(self.old.dimension)?;
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
@@ -217,4 +219,12 @@ pub(crate) fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
             record.new.name
         ),
     )
+}
+
+/// Findings as the JSON of verbs has them: the sentences of each.
+pub(crate) fn as_sentences<S: Serializer>(
+    findings: &[Finding],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(findings.iter().map(Finding::to_string))
 }

@@ -15,7 +15,7 @@ pub enum Until {
 
 impl Until {
     /// How many native items a caller asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Backfill, switch and
-    /// the whole way all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
+    /// [`Upgrade::auto`](crate::Upgrade::auto) all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
     pub fn target(self, items: u64) -> u64 {
         match self {
             Self::All => items,

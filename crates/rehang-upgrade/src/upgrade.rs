@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{FitAnswer, Method};
@@ -386,8 +387,8 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
-    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
-        let mut warnings = Vec::new();
+    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
+        let mut findings = Vec::new();
         let planned = self.planned()?;
         let new = &planned.new.name;
         // Any other phase is refused below, for a better reason.
@@ -404,10 +405,10 @@ impl Upgrade {
             && let Some(forecast) = self.configuration.forecast(&planned)?
         {
             expect_worthwhile(self.store(), &forecast)?;
-            warnings = forecast.warnings;
+            findings = forecast.findings;
         }
         let switched = verbs::switch(self.store(), &planned.setup(), serving, &Unobserved)?;
-        Ok((switched, warnings))
+        Ok((switched, findings))
     }
 
     /// As [`backfill`](crate::backfill()), with the encoder of the configuration unless one is given.
@@ -533,15 +534,16 @@ pub struct Outlook {
 
 impl Outlook {
     /// What a person should know before.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.plan.warnings.clone();
-        warnings.extend(self.forecast.iter().flat_map(|forecast| forecast.warnings.iter().cloned()));
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.plan.findings.clone();
+        findings.extend(self.forecast.iter().flat_map(|forecast| forecast.findings.iter().cloned()));
         if let (Some(why), Some(failed), Some(items)) =
             (&self.probe_failure, self.estimate.failed, self.estimate.probed_items)
         {
-            warnings.push(format!("{failed} of {items} items got no vector: {why}"));
+            let seen = format!("{failed} of {items} items got no vector: {why}");
+            findings.push(Finding::warning("failed-probe", seen));
         }
-        warnings
+        findings
     }
 }
 

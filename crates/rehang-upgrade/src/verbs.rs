@@ -1,6 +1,7 @@
 //! The verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang::adapter::Adapter;
+use rehang::finding::Finding;
 use rehang::{Error, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Scan, Select, Store, find_space};
 use serde::Serialize;
@@ -13,8 +14,8 @@ use crate::observe::{Observation, Observer};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::sample;
 use crate::setup::{
-    Setup, expect_adapter, expect_between, expect_no_other, expect_spaces, expect_upgrade, finished, goes_on,
-    is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
+    Setup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces, expect_upgrade,
+    finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
 };
 
 /// Times that a record is read again before a change of it is given up.
@@ -110,7 +111,8 @@ pub struct Plan {
     /// Whether no adapter is known, so that old vectors are put into the new space as they are.
     pub as_they_are: bool,
     /// What a person should know before.
-    pub warnings: Vec<String>,
+    #[serde(rename = "warnings", serialize_with = "as_sentences")]
+    pub findings: Vec<Finding>,
 }
 
 /// Whether an adapter maps nothing and was fitted on nothing: [`Adapter::identity`].
@@ -124,7 +126,7 @@ fn is_identity(adapter: &Adapter) -> bool {
 ///
 /// What [`start`] would fail with before its first write.
 pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
-    let warnings = setup.check(store)?;
+    let findings = setup.check(store)?;
     Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let recorded = Recorded::read(store)?;
     expect_no_other(store, recorded.as_ref(), setup)?;
@@ -154,7 +156,7 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
         without_source,
         bytes: to_adapt * 4 * setup.new.dimension as u64,
         as_they_are: is_identity(setup.adapter),
-        warnings,
+        findings,
     })
 }
 
@@ -172,7 +174,8 @@ pub struct Started {
     /// Share of the true nearest 10 that searches of the new space find, where its index was made now.
     pub recall: Option<f64>,
     /// What a person should know.
-    pub warnings: Vec<String>,
+    #[serde(rename = "warnings", serialize_with = "as_sentences")]
+    pub findings: Vec<Finding>,
 }
 
 /// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
@@ -191,7 +194,7 @@ pub struct Started {
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
 /// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
 pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<Started> {
-    let warnings = setup.check(store)?;
+    let findings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
@@ -250,7 +253,7 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     let recall =
         if prepare_index(store, &new.name, observer)? { Some(recall(store, &new.name)?) } else { None };
     let lacking = store.counts(&new.name)?.lacking;
-    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, warnings })
+    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, findings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its

@@ -8,8 +8,8 @@ use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
 use rehang_upgrade::{
-    Answer, Asked, Limits, Query, QueryEncoders, Search, Serving, Unobserved, finish, rollback, search,
-    start, switch,
+    Answer, Limits, Query, QueryEncoders, Search, SearchQueries, Serving, Unobserved, finish, rollback,
+    search, start, switch,
 };
 
 use crate::common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
@@ -188,20 +188,18 @@ fn hits_say_what_they_are() {
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let models = Models::default();
     let store: Arc<dyn Store> = Arc::new(store);
-    let asked = Asked::Sources { queries: texts(), before: true };
-    let wanted = Search { asked, space: None, k: 2, filter: Filter::default() };
+    let queries = SearchQueries::Sources { queries: texts(), before: true };
+    let wanted = Search { queries, space: None, k: 2, filter: Filter::default() };
     let found = search(&store, &wanted, &|space| Ok(models.open(space))).unwrap();
-    let before = found.before.as_ref().unwrap();
-    assert_eq!((found.results.len(), before.len()), (3, 3));
-    for hit in found.results.iter().chain(before).flatten() {
+    let before = &found.before.as_ref().unwrap().found;
+    let now = &found.answer.found;
+    assert_eq!((now.len(), before.len()), (3, 3));
+    for hit in now.iter().chain(before).flatten() {
         let number = number(&hit.id);
-        assert_eq!(hit.source.as_deref(), Some(format!("source {number} version 0").as_str()));
+        assert_eq!(found.sources[&hit.id], format!("source {number} version 0"));
     }
     assert_eq!(before[0][0].id, id(3));
-    assert_eq!(
-        (before[0][0].provenance, found.results[0][0].provenance),
-        (Provenance::Old, Provenance::Adapted)
-    );
+    assert_eq!((before[0][0].provenance, now[0][0].provenance), (Provenance::Old, Provenance::Adapted));
     let of_another = Search { space: Some("old-model".into()), ..wanted };
     models.asked();
     assert!(search(&store, &of_another, &|space| Ok(models.open(space))).unwrap_err().is_conflict());
