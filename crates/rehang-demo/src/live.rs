@@ -19,7 +19,7 @@ use rehang_upgrade::{Gallery, Location, RunOptions, Serving, Summary, Upgrade};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{RATE, Step};
+use crate::{DemoStep, RATE};
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
 const QUERIES: usize = 200;
@@ -148,7 +148,12 @@ pub struct Writes {
 /// # Errors
 ///
 /// Corrupt where the gallery is not what it has to be at the end; what the verbs of an upgrade say.
-pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &Progress) -> Result<Live> {
+pub fn live(
+    folder: &Path,
+    adapter: &Adapter,
+    steps: &dyn Fn(&DemoStep),
+    progress: &Progress,
+) -> Result<Live> {
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
@@ -160,7 +165,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     }
     let old_encoder = rehang_encode::open(&encoder_config("old_encoder.onnx")?, &adapter.old, folder)?;
 
-    steps(&Step::Import);
+    steps(&DemoStep::Import);
     let new = Location::file(&database).make()?;
     new.store().create_space(&adapter.old, Provenance::Old)?;
     let sources: Vec<String> = images.gallery.iter().map(|&row| Images::name(row)).collect();
@@ -199,15 +204,15 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     };
     let before = quality("before the switch")?;
 
-    steps(&Step::Start);
+    steps(&DemoStep::Start);
     upgrade.start(&Progress::default())?;
-    steps(&Step::Switch);
+    steps(&DemoStep::Switch);
     upgrade.switch(Serving::Mixed, false)?;
     let at_switch = quality("at the switch")?;
     let asked = (adapter.new.name.as_str(), &new_queries);
     let idle = search_idle(&gallery, asked)?;
 
-    steps(&Step::Run);
+    steps(&DemoStep::Run);
     let application = Application {
         adapter,
         images: &images,

@@ -660,7 +660,7 @@ mod tests {
     fn queries_are_what_maps_are_compared_by_where_there_are_any() {
         let pairs = half_seen(300, 0.3);
         let asked = half_seen(360, 0.3).select(&(300..360).collect::<Vec<_>>());
-        let queries = |qrels| crate::Queries {
+        let queries = |qrels| crate::FitQueries {
             old: asked.old().matrix().clone(),
             new: asked.new_vectors().matrix().clone(),
             qrels,

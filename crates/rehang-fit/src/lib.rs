@@ -69,5 +69,5 @@ pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 pub use network_fit::Device;
-pub use parameters::{FitParameters, Queries};
+pub use parameters::{FitParameters, FitQueries};
 pub use schedule::Pace;

@@ -33,7 +33,7 @@ pub struct FitParameters {
     /// with the native gallery.
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
-    pub queries: Option<Queries>,
+    pub queries: Option<FitQueries>,
 }
 
 impl Default for FitParameters {
@@ -44,7 +44,7 @@ impl Default for FitParameters {
 
 /// Queries as people ask them, embedded by both models: maps are compared by what these find among held-out pairs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Queries {
+pub struct FitQueries {
     /// By the old model, `[m, d_old]`.
     pub old: Matrix,
     /// By the new model, `[m, d_new]`.
@@ -54,7 +54,7 @@ pub struct Queries {
     pub qrels: Option<Qrels>,
 }
 
-impl Queries {
+impl FitQueries {
     /// Fails where these cannot be asked of the pairs.
     pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
         expect_count("`queries_old`", self.old.rows(), "`queries_new`", self.new.rows())?;

@@ -12,7 +12,7 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
 use crate::folds::shuffled;
-use crate::parameters::{FitParameters, Queries};
+use crate::parameters::{FitParameters, FitQueries};
 
 /// Neighbours whose agreement counts where nothing says what is right.
 pub(crate) const AGREEMENT: usize = 10;
@@ -42,7 +42,7 @@ enum Answers {
 pub(crate) struct Criterion<'a> {
     answers: Answers,
     /// The gallery's own items without any, each leaving itself out.
-    pub queries: Option<&'a Queries>,
+    pub queries: Option<&'a FitQueries>,
     pub metric: Metric,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Criterion<'a> {
     }
 
     /// By agreement of the first ten results with those of the fully native gallery.
-    pub(crate) fn by_agreement(queries: Option<&'a Queries>) -> Self {
+    pub(crate) fn by_agreement(queries: Option<&'a FitQueries>) -> Self {
         Self { answers: Answers::Native, queries, metric: Metric::agreement_at(AGREEMENT) }
     }
 

@@ -17,8 +17,8 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, SqliteStore, VectorWrite};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, OrderSettings, Part, Place, Setup, SystemClock, Unobserved, backfill,
-    start,
+    BackfillScope, BackfillSetup, Limits, Observer, OrderSettings, Place, SystemClock, Unobserved,
+    UpgradeSetup, backfill, start,
 };
 
 const D: usize = 128;
@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     // Each on a fresh copy of the same gallery, in turns, so that whatever else the machine does meets both.
     let adapter = adapter(&old, &new);
     let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
-    let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order };
     let (mut raw, mut started, mut filled) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
     let copy = |name: &str| -> Result<SqliteStore> {
@@ -128,7 +128,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            part: Part::Gallery(&adapter),
+            scope: BackfillScope::Gallery(&adapter),
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",
@@ -157,7 +157,7 @@ fn main() -> Result<()> {
 fn beside_an_application(
     store: &SqliteStore,
     items: usize,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     application: &str,
     write: &mut (dyn FnMut() -> Result<()> + Send),
 ) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::forecast::Forecast;
 use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
 use crate::record::{OrderSettings, Phase, Recorded};
-use crate::setup::{Setup, expect_same};
+use crate::setup::{UpgradeSetup, expect_same};
 use crate::table::TableLocation;
 use crate::until::{expect_until, parse_until};
 
@@ -279,8 +279,8 @@ pub struct Planned {
 
 impl Planned {
     /// What the verbs of the upgrade take.
-    pub fn setup(&self) -> Setup<'_> {
-        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+    pub fn setup(&self) -> UpgradeSetup<'_> {
+        UpgradeSetup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
     }
 }
 

@@ -8,7 +8,7 @@ use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
-use crate::setup::{Setup, as_sentences, expect_of_adapter};
+use crate::setup::{UpgradeSetup, as_sentences, expect_of_adapter};
 use crate::until::{native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
@@ -55,7 +55,7 @@ impl Forecast {
     ///
     /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where it is about other
     /// spaces.
-    pub fn read(text: &str, source: &str, setup: &Setup<'_>) -> Result<Self> {
+    pub fn read(text: &str, source: &str, setup: &UpgradeSetup<'_>) -> Result<Self> {
         let report: Report = serde_json::from_str(text).map_err(|error| {
             Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
                 .advise(Remedy::MakeReport)
@@ -266,7 +266,7 @@ mod tests {
     fn read(report: &Report) -> Result<Forecast> {
         let adapter = adapter();
         let (old, new) = (space("old-model", 3), space("new-model", 4));
-        let setup = Setup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
+        let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
         Forecast::read(&serde_json::to_string(report).unwrap(), "report.json", &setup)
     }
 

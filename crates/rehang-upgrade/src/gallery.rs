@@ -20,11 +20,11 @@ use crate::setup::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
 /// the application has.
-pub type Queries<'a> = [(&'a str, &'a Matrix)];
+pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Answer {
+pub struct SearchAnswer {
     /// The space (or both, for a merged search) that was searched.
     pub spaces: Vec<String>,
     /// The nearest items of each query, nearest first.
@@ -169,13 +169,13 @@ impl Gallery {
     /// Missing input where the queries of the model that serves now are not given, or for a merged search those of either
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
     /// spaces.
-    pub fn search(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
+    pub fn search(&self, queries: &QueriesBySpace<'_>, k: usize, filter: &Filter) -> Result<SearchAnswer> {
         let state = ServingState::read(&*self.store);
         self.observed(state.and_then(|state| self.search_while_overtaken(state, queries, k, filter)))
     }
 
     /// Tells the observer what came of a search.
-    fn observed(&self, answer: Result<Answer>) -> Result<Answer> {
+    fn observed(&self, answer: Result<SearchAnswer>) -> Result<SearchAnswer> {
         self.observer.observe(&match &answer {
             Ok(answer) => Observation::Searched {
                 spaces: &answer.spaces,
@@ -204,7 +204,7 @@ impl Gallery {
         k: usize,
         filter: &Filter,
         before: bool,
-    ) -> Result<(Answer, Option<Answer>)> {
+    ) -> Result<(SearchAnswer, Option<SearchAnswer>)> {
         self.search_source_from(ServingState::read(&*self.store)?, queries, encoders, k, filter, before)
     }
 
@@ -217,7 +217,7 @@ impl Gallery {
         k: usize,
         filter: &Filter,
         before: bool,
-    ) -> Result<(Answer, Option<Answer>)> {
+    ) -> Result<(SearchAnswer, Option<SearchAnswer>)> {
         let mut embedded: Vec<(String, Matrix)> = Vec::new();
         let before = if before {
             let record = self.replaced(&state)?;
@@ -226,7 +226,7 @@ impl Gallery {
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
             let found = search_space(&*self.store, &old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
-            Some(Answer { spaces: vec![old], found })
+            Some(SearchAnswer { spaces: vec![old], found })
         } else {
             None
         };
@@ -275,10 +275,10 @@ impl Gallery {
     fn search_while_overtaken(
         &self,
         mut before: ServingState,
-        queries: &Queries<'_>,
+        queries: &QueriesBySpace<'_>,
         k: usize,
         filter: &Filter,
-    ) -> Result<Answer> {
+    ) -> Result<SearchAnswer> {
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
             if answer.is_ok() && before.merged().is_none() {
@@ -303,10 +303,10 @@ impl Gallery {
     fn search_as(
         &self,
         state: &ServingState,
-        queries: &Queries<'_>,
+        queries: &QueriesBySpace<'_>,
         k: usize,
         filter: &Filter,
-    ) -> Result<Answer> {
+    ) -> Result<SearchAnswer> {
         let serving = &state.serving;
         let of = |space: &str| {
             let found = queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
@@ -322,11 +322,11 @@ impl Gallery {
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
-            return Ok(Answer { spaces: state.spaces(), found });
+            return Ok(SearchAnswer { spaces: state.spaces(), found });
         }
         let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
-        Ok(Answer { spaces: state.spaces(), found })
+        Ok(SearchAnswer { spaces: state.spaces(), found })
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing

@@ -73,12 +73,12 @@ pub use contents::{
     drop_space, put,
 };
 pub use doctor::{Examination, SpaceIndex, examine};
-pub use estimate::{Basis, Estimate, Probed, estimate};
+pub use estimate::{Basis, CostEstimate, Probed, estimate};
 pub use faults::Place;
 pub use fill::Filler;
 pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
-pub use gallery::{Answer, Gallery, Queries};
+pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
 pub use identity::put_back;
 pub use index::{Indexed, index};
@@ -89,13 +89,13 @@ pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-pub use run::{BackfillSetup, Part, Summary, backfill};
+pub use run::{BackfillScope, BackfillSetup, Summary, backfill};
 pub use search::{Search, SearchQueries, Searched, search};
-pub use setup::{Setup, expect_same};
+pub use setup::{UpgradeSetup, expect_same};
 pub use spending::spent_by_all;
 pub use status::{Left, Status, left, status};
 pub use table::{TableLocation, URL_ENV};
-pub use transfer::{Export, Exported, Import, Imported, export, import};
+pub use transfer::{Export, ExportedSpace, Import, Imported, export, import};
 pub use until::{Until, parse_until};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{

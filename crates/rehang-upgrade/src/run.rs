@@ -51,7 +51,7 @@ const REASON_BYTES_MAX: usize = 1024;
 
 /// What of a gallery a backfill embeds.
 #[derive(Debug, Clone, Copy)]
-pub enum Part<'a> {
+pub enum BackfillScope<'a> {
     /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once.
     Gallery(&'a Adapter),
     /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
@@ -59,7 +59,7 @@ pub enum Part<'a> {
     Sample(usize),
 }
 
-impl Part<'_> {
+impl BackfillScope<'_> {
     fn queue(self) -> Queue {
         match self {
             Self::Gallery(_) => Queue::All,
@@ -75,7 +75,7 @@ pub struct BackfillSetup<'a> {
     /// The new model.
     pub encoder: &'a dyn Encoder,
     /// What is embedded.
-    pub part: Part<'a>,
+    pub scope: BackfillScope<'a>,
     /// How far, how fast.
     pub limits: Limits,
     /// Time.
@@ -113,7 +113,7 @@ pub struct Summary {
 }
 
 /// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
-/// It may be begun on an upgrade that is rolled back, and for a [sample](Part::Sample) before there is any adapter; a rollback while it
+/// It may be begun on an upgrade that is rolled back, and for a [sample](BackfillScope::Sample) before there is any adapter; a rollback while it
 /// runs ends it after the batches in hand. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
@@ -139,7 +139,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     let name = setup.store.name();
     match record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        Phase::Sampling | Phase::Abandoned if matches!(setup.part, Part::Sample(_)) => {}
+        Phase::Sampling | Phase::Abandoned if matches!(setup.scope, BackfillScope::Sample(_)) => {}
         phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             return Err(
                 Error::wrong_phase(upgrade_of(setup.store), phase.name()).advise(Remedy::ContinueFilling)
@@ -164,7 +164,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let mut filler = None;
-    if let Part::Gallery(adapter) = setup.part {
+    if let BackfillScope::Gallery(adapter) = setup.scope {
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
@@ -402,8 +402,8 @@ impl Run<'_> {
 
     fn claim(&mut self, limit: usize) -> Result<Claimed> {
         self.patiently(|run| {
-            let BackfillSetup { store, part, worker, .. } = run.setup;
-            store.claim(run.space, part.queue(), worker, limit, run.lease())
+            let BackfillSetup { store, scope, worker, .. } = run.setup;
+            store.claim(run.space, scope.queue(), worker, limit, run.lease())
         })
     }
 
@@ -480,7 +480,7 @@ impl Run<'_> {
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
         // The index of a sample would be made again when the space is filled.
-        let indexed = if self.observer.wants_stop() || matches!(self.setup.part, Part::Sample(_)) {
+        let indexed = if self.observer.wants_stop() || matches!(self.setup.scope, BackfillScope::Sample(_)) {
             false
         } else {
             match prepare_index(self.setup.store, self.space, self.observer) {
@@ -609,9 +609,9 @@ impl Run<'_> {
             self.shown = true;
             let native = u64::try_from(native_before).unwrap_or(0);
             let limits = self.setup.limits;
-            let to_go = match (self.setup.part, limits.until) {
-                (Part::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
-                (Part::Gallery(_), until) => until.target(items).saturating_sub(native),
+            let to_go = match (self.setup.scope, limits.until) {
+                (BackfillScope::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
+                (BackfillScope::Gallery(_), until) => until.target(items).saturating_sub(native),
             };
             let total = limits.budget.map_or(to_go, |budget| budget.min(to_go));
             self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });

@@ -8,7 +8,7 @@ use rehang::{Error, Matrix, Provenance, Result};
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::{Serialize, Serializer};
 
-use crate::gallery::{Answer, Gallery, ServingState};
+use crate::gallery::{Gallery, SearchAnswer, ServingState};
 use crate::query::{Query, QueryEncoders};
 
 /// The queries of a [`search`].
@@ -56,9 +56,9 @@ pub struct Searched {
     /// Neighbours of each query that were asked for.
     pub k: usize,
     /// The answer.
-    pub answer: Answer,
+    pub answer: SearchAnswer,
     /// What the old model would have answered, where it was asked for.
-    pub before: Option<Answer>,
+    pub before: Option<SearchAnswer>,
     /// Sources of the items that were found, by id, where the queries were sources.
     pub sources: BTreeMap<String, String>,
     /// Spaces that were compared vector by vector, since their search index is not [ready](rehang_store::Index::is_ready). The answer is

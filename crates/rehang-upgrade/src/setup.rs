@@ -11,7 +11,7 @@ use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 
 /// What an upgrade is made of.
 #[derive(Debug, Clone, Copy)]
-pub struct Setup<'a> {
+pub struct UpgradeSetup<'a> {
     /// The space that is replaced; it has to be in the gallery.
     pub old: &'a Space,
     /// The space that replaces it; made by [`start`].
@@ -22,7 +22,7 @@ pub struct Setup<'a> {
     pub order: OrderSettings,
 }
 
-impl Setup<'_> {
+impl UpgradeSetup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
     pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
         // Says so where old and new are swapped, which widths often give away.
@@ -81,7 +81,7 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
 /// # Errors
 ///
 /// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
-pub fn expect_same(store: &dyn Ledger, setup: &Setup<'_>) -> Result<()> {
+pub fn expect_same(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<()> {
     expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
 }
 
@@ -101,18 +101,18 @@ pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
 }
 
 /// Whether a record is of this upgrade, and not of one that has come to its end.
-pub(crate) fn is_ongoing(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+pub(crate) fn is_ongoing(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     record.phase != Phase::Finished && record.is_between(&setup.old.name, &setup.new.name)
 }
 
 /// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
-pub(crate) fn goes_on(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     record.phase != Phase::Sampling && is_ongoing(record, setup)
 }
 
 /// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
 /// all again.
-pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, has_new: bool) -> bool {
+pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<'_>, has_new: bool) -> bool {
     match recorded.map(|recorded| &recorded.record) {
         Some(record) if goes_on(record, setup) => {
             !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
@@ -123,13 +123,13 @@ pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, ha
 }
 
 /// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
-pub(crate) fn is_filled(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     matches!(record.phase, Phase::Filled | Phase::RolledBack)
         && record.is_between(&setup.old.name, &setup.new.name)
         && is_the_same(record, setup)
 }
 
-pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
+pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     setup.adapter.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter)
         && record.order == setup.order
 }
@@ -138,7 +138,7 @@ pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
 pub(crate) fn expect_no_other(
     store: &dyn Ledger,
     recorded: Option<&Recorded>,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
 ) -> Result<()> {
     match recorded {
         Some(recorded) if recorded.record.is_live() => {
@@ -182,7 +182,7 @@ pub(crate) fn expect_between(
 }
 
 /// The upgrade of a gallery, which has to be between the spaces of the configuration.
-pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
+pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Recorded> {
     let recorded = Recorded::expect(store)?;
     expect_between(store, &recorded.record, setup.old, setup.new)?;
     Ok(recorded)

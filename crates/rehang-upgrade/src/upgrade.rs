@@ -16,7 +16,7 @@ use crate::backfill::{Ending, Request, Tally};
 use crate::clock::{Clock, SystemClock};
 use crate::configuration::{Configuration, Planned};
 use crate::encoding::input_of;
-use crate::estimate::{Estimate, Probed, estimate};
+use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
@@ -26,7 +26,7 @@ use crate::identity::{expect_same_on_account, put_back};
 use crate::limits::{Limits, RunOptions};
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillSetup, Part, Summary, backfill};
+use crate::run::{BackfillScope, BackfillSetup, Summary, backfill};
 use crate::sample;
 use crate::setup::expect_same;
 use crate::spending;
@@ -211,7 +211,7 @@ impl Upgrade {
             let setup = BackfillSetup {
                 store: self.store(),
                 encoder,
-                part: Part::Sample(items),
+                scope: BackfillScope::Sample(items),
                 limits: Limits { budget: limits.budget.map(|all| all.saturating_sub(done.native)), ..limits },
                 clock: &SystemClock::start(),
                 worker: &worker_name(),
@@ -436,7 +436,7 @@ impl Upgrade {
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            part: Part::Gallery(&planned.adapter),
+            scope: BackfillScope::Gallery(&planned.adapter),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
@@ -524,7 +524,7 @@ pub struct Outlook {
     #[serde(flatten)]
     pub plan: Plan,
     /// Time and money for the items that may be re-embedded.
-    pub estimate: Estimate,
+    pub estimate: CostEstimate,
     /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
     pub forecast: Option<Forecast>,
     /// Why the first item of a probe that got no vector has none.

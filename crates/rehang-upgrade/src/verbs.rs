@@ -14,8 +14,8 @@ use crate::observe::{Observation, Observer};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::sample;
 use crate::setup::{
-    Setup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces, expect_upgrade,
-    finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
+    UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
+    expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
 };
 
 /// Times that a record is read again before a change of it is given up.
@@ -125,7 +125,7 @@ fn is_identity(adapter: &Adapter) -> bool {
 /// # Errors
 ///
 /// What [`start`] would fail with before its first write.
-pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
+pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
     let findings = setup.check(store)?;
     Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let recorded = Recorded::read(store)?;
@@ -193,7 +193,7 @@ pub struct Started {
 ///
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
 /// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
-pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<Started> {
+pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
     let findings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
@@ -349,7 +349,7 @@ pub struct Switched {
 /// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     serving: Serving,
     observer: &dyn Observer,
 ) -> Result<Switched> {
@@ -432,7 +432,7 @@ pub struct RolledBack {
 ///
 /// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
 /// than the setup's.
-pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
+pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
@@ -492,7 +492,11 @@ pub struct FinishedUpgrade {
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
 /// setup: other spaces, or filled by another adapter.
-pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<FinishedUpgrade> {
+pub fn finish(
+    store: &dyn Store,
+    setup: &UpgradeSetup<'_>,
+    observer: &dyn Observer,
+) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
@@ -546,7 +550,7 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> 
 /// before it died. Until a pass finds nothing, so that no more is written unseen than in the time of that pass.
 fn catch_up_before_drop(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     record: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<()> {
@@ -567,7 +571,7 @@ fn catch_up_before_drop(
 /// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items.
 fn catch_up(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     record: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<u64> {

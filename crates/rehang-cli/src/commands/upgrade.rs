@@ -7,7 +7,7 @@ use rehang::report::percent_rounded_up;
 use rehang::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
-    AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
+    AutoOptions, Basis, Clock, CostEstimate, Ending, Enough, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
     PairsFiles, PairsOptions, Phase, Request, Run, RunOptions, Serving, SigmaHealth, Started, Status, Step,
     StepResult, Switched, SystemClock, Upgrade, left, parse_rate, parse_until,
 };
@@ -407,7 +407,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
 }
 
 /// Time and money, as far as they are known.
-fn estimate_text(estimate: &Estimate, items: u64) -> String {
+fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     const MEASURES: &str = "--probe 32 embeds some items now to measure it";
     let mut text = match (estimate.seconds, estimate.basis) {
         (Some(seconds), Some(basis)) => {

@@ -31,8 +31,8 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, Problem, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Filler, Limits, OrderSettings, Part, Serving, Setup, SystemClock, Unobserved, backfill,
-    rollback, start, switch,
+    BackfillScope, BackfillSetup, Filler, Limits, OrderSettings, Serving, SystemClock, Unobserved,
+    UpgradeSetup, backfill, rollback, start, switch,
 };
 
 const D_OLD: usize = 128;
@@ -225,7 +225,7 @@ fn beside_an_application(server: &dyn Server, rows: usize) {
     let store = &*store;
     let adapter = adapter();
     let (old, new) = (space("old", D_OLD), space("new", D_NEW));
-    let setup = Setup { old: &old, new: &new, adapter: &adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let timed = |what: &str, work: &mut dyn FnMut()| {
         let began = Instant::now();
@@ -282,7 +282,7 @@ fn by_workers(server: &dyn Server, adapter: &Adapter, new: &Space, workers: u64,
                 let setup = BackfillSetup {
                     store: &**store,
                     encoder: &encoder,
-                    part: Part::Gallery(adapter),
+                    scope: BackfillScope::Gallery(adapter),
                     limits: Limits { batch: BATCH, workers: 2, budget: Some(budget), ..Limits::default() },
                     clock: &SystemClock::start(),
                     worker: &format!("worker {worker}"),

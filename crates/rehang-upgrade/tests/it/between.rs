@@ -8,8 +8,8 @@ use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, MemoryStore, Queue, Store};
 use rehang_upgrade::{
-    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
-    Summary, Unobserved, finish, request, rollback, start, status, switch,
+    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Started, Summary,
+    Unobserved, UpgradeSetup, finish, request, rollback, start, status, switch,
 };
 
 use crate::common::{self, hooked::Hooked};
@@ -297,7 +297,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         fill(&store, items);
         let hooked = Hooked::before(&store, call, planned_anew);
         let order = OrderSettings { policy: Policy::Coverage, seed: 3 };
-        let setup = Setup { order, ..world.setup() };
+        let setup = UpgradeSetup { order, ..world.setup() };
         let error = start(&hooked, &setup, &Unobserved).unwrap_err();
         assert!(hooked.happened(), "{call}");
         assert!(error.to_string().contains("planned anew"), "{call}: {error}");

@@ -18,8 +18,8 @@ use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::Ledger;
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, Part, Serving, SystemClock, Unobserved, Until, backfill, finish, rollback,
-    start, switch,
+    BackfillScope, BackfillSetup, Ending, Limits, Serving, SystemClock, Unobserved, Until, backfill, finish,
+    rollback, start, switch,
 };
 
 use crate::common::{TestEncoder, World, check, item, old_space};
@@ -158,7 +158,7 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            part: Part::Gallery(&world.adapter),
+            scope: BackfillScope::Gallery(&world.adapter),
             limits: Limits { batch: 8, workers: 2, until, ..Limits::default() },
             clock: &SystemClock::start(),
             worker,

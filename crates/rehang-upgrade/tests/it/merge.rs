@@ -11,7 +11,8 @@ use rehang_store::{
     Band, Filter, Found, Index, Item, ItemKey, Ledger, MemoryStore, Outcome, Scan, Select, VectorWrite,
 };
 use rehang_upgrade::{
-    Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, finish, rollback, start, switch,
+    Limits, Merge, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, finish, rollback, start,
+    switch,
 };
 
 use crate::common::{self, hooked::Hooked};
@@ -233,7 +234,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     // What the application changes goes before it; a new plan leaves it where it is.
     store.put(&[common::item(7, 1)]).unwrap();
     let other = OrderSettings { policy: Policy::Random, seed: 9 };
-    let replanned = Setup { order: other, ..world.setup() };
+    let replanned = UpgradeSetup { order: other, ..world.setup() };
     start(&store, &replanned, &Unobserved).unwrap();
     let changed = store.get(&[&common::id(7)]).unwrap()[0].as_ref().unwrap().key;
     let now = front(1 + sampled);

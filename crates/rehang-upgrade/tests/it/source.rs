@@ -8,7 +8,7 @@ use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, MemoryStore, Store};
 use rehang_upgrade::{
-    Answer, Limits, Query, QueryEncoders, Search, SearchQueries, Serving, Unobserved, finish, rollback,
+    Limits, Query, QueryEncoders, Search, SearchAnswer, SearchQueries, Serving, Unobserved, finish, rollback,
     search, start, switch,
 };
 
@@ -101,7 +101,7 @@ fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
 }
 
 /// What is found by texts is what is found by their vectors; gives it, and the models that it took.
-fn found(store: &MemoryStore, before: bool) -> (Answer, Option<Answer>, Vec<String>) {
+fn found(store: &MemoryStore, before: bool) -> (SearchAnswer, Option<SearchAnswer>, Vec<String>) {
     let (gallery, models) = (gallery(store, None), Models::default());
     let (old, new) = by_hand();
     let filter = Filter::default();
