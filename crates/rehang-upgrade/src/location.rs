@@ -118,23 +118,22 @@ impl Location {
     }
 
     /// How the database of this location does it, in a build that has that database.
-    #[allow(clippy::unnecessary_wraps, reason = "a build may have every database")]
     fn kind(&self) -> Result<&dyn GalleryKind> {
-        let feature = match self {
+        let (feature, kind): (_, Option<&dyn GalleryKind>) = match self {
             #[cfg(feature = "sqlite")]
-            Self::File(path) => return Ok(path),
-            #[cfg(feature = "postgres")]
-            Self::Table(table) => return Ok(&**table),
-            #[cfg(feature = "qdrant")]
-            Self::Collection(collection) => return Ok(&**collection),
+            Self::File(path) => ("sqlite", Some(path)),
             #[cfg(not(feature = "sqlite"))]
-            Self::File(_) => "sqlite",
+            Self::File(_) => ("sqlite", None),
+            #[cfg(feature = "postgres")]
+            Self::Table(table) => ("postgres", Some(&**table)),
             #[cfg(not(feature = "postgres"))]
-            Self::Table(_) => "postgres",
+            Self::Table(_) => ("postgres", None),
+            #[cfg(feature = "qdrant")]
+            Self::Collection(collection) => ("qdrant", Some(&**collection)),
             #[cfg(not(feature = "qdrant"))]
-            Self::Collection(_) => "qdrant",
+            Self::Collection(_) => ("qdrant", None),
         };
-        Err(ErrorKind::MissingFeature { feature }.into())
+        kind.ok_or_else(|| ErrorKind::MissingFeature { feature }.into())
     }
 
     /// Opens the gallery, which has to be there.

@@ -86,16 +86,18 @@ impl Serialize for Searched {
             before: Option<Vec<Vec<Item<'a>>>>,
             without_index: &'a [String],
         }
-        let item = |found: &'_ Found| Item {
-            id: &found.id,
-            distance: found.distance,
-            provenance: found.provenance,
-            source: self.sources.get(&found.id),
-        };
-        let items =
-            |answer: &Answer| answer.found.iter().map(|found| found.iter().map(item).collect()).collect();
-        let Self { space, k, answer, before, without_index, .. } = self;
-        let (results, before) = (items(answer), before.as_ref().map(items));
+        fn items<'a>(answer: &'a SearchAnswer, sources: &'a BTreeMap<String, String>) -> Vec<Vec<Item<'a>>> {
+            let item = |found: &'a Found| Item {
+                id: &found.id,
+                distance: found.distance,
+                provenance: found.provenance,
+                source: sources.get(&found.id),
+            };
+            answer.found.iter().map(|found| found.iter().map(item).collect()).collect()
+        }
+        let Self { space, k, answer, before, sources, without_index } = self;
+        let results = items(answer, sources);
+        let before = before.as_ref().map(|before| items(before, sources));
         Document { space, spaces: &answer.spaces, k: *k, results, before, without_index }
             .serialize(serializer)
     }
