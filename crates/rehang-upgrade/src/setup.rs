@@ -14,7 +14,7 @@ use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 pub struct UpgradeSetup<'a> {
     /// The space that is replaced; it has to be in the gallery.
     pub old: &'a Space,
-    /// The space that replaces it; made by [`start`].
+    /// The space that replaces it; made by [`start`](crate::start).
     pub new: &'a Space,
     /// The adapter between the two.
     pub adapter: &'a Adapter,
