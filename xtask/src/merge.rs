@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome};
-use rehang_store_tests::MemoryStore;
-use rehang_upgrade::{Gallery, OrderSettings, Serving, Setup, Unobserved, start, switch};
+use rehang_store::{
+    Filter, ItemWrite, Ledger, MemoryStore, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
+};
+use rehang_upgrade::{Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, start, switch};
 use serde_json::Value;
 
 use crate::papers::units::{Part, Set};
@@ -55,7 +56,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<()> {
     row("do nothing", &vec![percent(quality(&store, adapter, part, None)?); STAGES.len()]);
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
-    let setup = Setup { old, new, adapter, order };
+    let setup = UpgradeSetup { old, new, adapter, order };
     // Each in a gallery of its own: merged searches have their sample re-embedded first.
     for (name, serving) in [("merged", Serving::Merged), ("mixed", Serving::Mixed)] {
         let store = gallery(part, adapter)?;

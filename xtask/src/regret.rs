@@ -17,7 +17,7 @@ use rehang::statistics::mean_sd;
 use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
-use rehang_fit::{FitParameters, Method, NetworkOptions, Queries, Selection, fit_adapter};
+use rehang_fit::{FitParameters, FitQueries, Method, NetworkOptions, Selection, fit_adapter};
 use serde::{Deserialize, Serialize};
 
 use crate::papers::units::{SETS, Set};
@@ -139,7 +139,7 @@ fn judged(folder: &Path) -> Result<Study> {
         None,
     )?;
     let queries =
-        |qrels| Queries { old: queries_old.select(&learned), new: queries_new.select(&learned), qrels };
+        |qrels| FitQueries { old: queries_old.select(&learned), new: queries_new.select(&learned), qrels };
     let ground = Ground {
         name: "test".into(),
         old: vectors("old", old.select(&rest))?,

@@ -19,7 +19,7 @@ pub const RATE: f64 = 250.0;
 
 /// What a demo does next, for a face that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum DemoStep {
     /// The gallery's images are embedded by the old encoder and put into a gallery file.
     Import,
     /// The new space is filled with adapted vectors.

@@ -19,7 +19,7 @@ use rehang_upgrade::{Gallery, Location, RunOptions, Serving, Summary, Upgrade};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{RATE, Step};
+use crate::{DemoStep, RATE};
 
 /// Images whose nearest neighbours are asked for; the encoders have seen them, the gallery does not hold them.
 const QUERIES: usize = 200;
@@ -148,7 +148,12 @@ pub struct Writes {
 /// # Errors
 ///
 /// Corrupt where the gallery is not what it has to be at the end; what the verbs of an upgrade say.
-pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &Progress) -> Result<Live> {
+pub fn live(
+    folder: &Path,
+    adapter: &Adapter,
+    steps: &dyn Fn(&DemoStep),
+    progress: &Progress,
+) -> Result<Live> {
     let images = Images::read(folder)?;
     images.write(&folder.join("images"))?;
     let config_path = folder.join("rehang.toml");
@@ -160,7 +165,7 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     }
     let old_encoder = rehang_encode::open(&encoder_config("old_encoder.onnx")?, &adapter.old, folder)?;
 
-    steps(&Step::Import);
+    steps(&DemoStep::Import);
     let new = Location::file(&database).make()?;
     new.store().create_space(&adapter.old, Provenance::Old)?;
     let sources: Vec<String> = images.gallery.iter().map(|&row| Images::name(row)).collect();
@@ -199,15 +204,15 @@ pub fn live(folder: &Path, adapter: &Adapter, steps: &dyn Fn(&Step), progress: &
     };
     let before = quality("before the switch")?;
 
-    steps(&Step::Start);
+    steps(&DemoStep::Start);
     upgrade.start(&Progress::default())?;
-    steps(&Step::Switch);
+    steps(&DemoStep::Switch);
     upgrade.switch(Serving::Mixed, false)?;
     let at_switch = quality("at the switch")?;
     let asked = (adapter.new.name.as_str(), &new_queries);
     let idle = search_idle(&gallery, asked)?;
 
-    steps(&Step::Run);
+    steps(&DemoStep::Run);
     let application = Application {
         adapter,
         images: &images,
@@ -250,7 +255,7 @@ fn upgrade_live(
     upgrade: &Upgrade,
     application: &Application<'_>,
     encoder: &dyn Encoder,
-    asked: Asked<'_>,
+    asked: ModelQueries<'_>,
     progress: &Progress,
 ) -> Result<(Summary, Searches, Written)> {
     let over = AtomicBool::new(false);
@@ -290,11 +295,11 @@ fn upgrade_live(
 }
 
 /// Queries, and the space that they are of.
-type Asked<'a> = (&'a str, &'a Matrix);
+type ModelQueries<'a> = (&'a str, &'a Matrix);
 
 fn search_once(
     gallery: &Gallery,
-    (space, queries): Asked<'_>,
+    (space, queries): ModelQueries<'_>,
     query: usize,
     deleted: &Mutex<BTreeSet<String>>,
     searches: &mut Searches,
@@ -358,7 +363,7 @@ fn milliseconds_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }
 
-fn search_idle(gallery: &Gallery, asked: Asked<'_>) -> Result<Vec<f64>> {
+fn search_idle(gallery: &Gallery, asked: ModelQueries<'_>) -> Result<Vec<f64>> {
     let mut searches = Searches::default();
     let nothing = Mutex::default();
     for query in 0..IDLE_SEARCHES {

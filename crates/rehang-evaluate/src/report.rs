@@ -66,6 +66,7 @@ pub struct ReportFiles {
 impl ReportFiles {
     /// A report on adapters and a gallery, without right answers yet.
     pub fn new(adapters: Vec<AdapterSource>, old: VectorSource, new: VectorSource) -> Self {
+        let StudyOptions { policies, random_orders, bootstrap, seed, .. } = StudyOptions::default();
         Self {
             adapters,
             old: vec![old],
@@ -78,10 +79,10 @@ impl ReportFiles {
             rows: None,
             answers: AnswerFiles::default(),
             head: HeadFiles::default(),
-            orders: vec![Policy::Coverage, Policy::Sigma, Policy::Random, Policy::Oracle],
-            random_orders: 3,
-            seed: 0,
-            bootstrap: 1000,
+            orders: policies,
+            random_orders,
+            seed,
+            bootstrap,
             title: "What would the new model buy?".into(),
             command: String::new(),
             output: Vec::new(),

@@ -1,111 +1,24 @@
 //! From pairs to an adapter: methods are compared on held-out pairs, one is kept and fitted on all, and its σ² is
 //! learned from what it does on pairs that it has not seen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use rehang::adapter::{
-    Adapter, Geometry, InputScaling, InputStatistics, Map, RowSketch, Training, Uncertainty,
-};
-use rehang::curve::Metric;
+use rehang::adapter::Adapter;
 use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
-use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+use rehang::{Error, Head, Pairs, Progress, Result};
 
-use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
+use crate::candidate::{Candidate, closed_form_candidates};
 use crate::compare::{Compared, Selection, selection_findings};
-use crate::folds::{folds, group_folds, shuffled};
-use crate::geometry::{self, GeometryKind};
+use crate::geometry::GeometryKind;
 use crate::guards;
-use crate::handicap::{self, HandicapChoice};
-use crate::head_fit::{class_numbers, known_labels};
-use crate::kernel_ridge::fit_kernel_ridge;
+use crate::handicap::HandicapChoice;
+use crate::head_fit::known_labels;
 use crate::method::Method;
-use crate::pseudo_classes::{centroid_head, pseudo_classes};
-use crate::retrieval::{Criterion, Gallery, Queries};
-use crate::uncertainty_fit::{self, Evidence, cross_fit};
-
-/// What a method gives.
-#[derive(Debug, Clone)]
-pub(crate) struct FittedMap {
-    /// The map.
-    pub map: Map,
-    /// Choices that were made, by name, for the adapter's record.
-    pub choices: BTreeMap<String, String>,
-    /// How outputs conform, where the method says so itself (the published recipe: raw); `None` measures it.
-    pub geometry: Option<Geometry>,
-    /// Out-of-fold outputs, where the method has them for free; `None` cross-fits.
-    pub evidence: Option<OwnEvidence>,
-    /// σ², where the method learns it together with the map; `None` learns it from out-of-fold residuals.
-    pub uncertainty: Option<Uncertainty>,
-}
-
-impl From<ClosedForm> for FittedMap {
-    fn from(closed: ClosedForm) -> Self {
-        Self { map: closed.map, choices: closed.choices, geometry: None, evidence: None, uncertainty: None }
-    }
-}
-
-/// Out-of-fold outputs that a method has without fitting again.
-#[derive(Debug, Clone)]
-pub(crate) struct OwnEvidence {
-    /// The pairs that they are about, increasing.
-    pub rows: Vec<usize>,
-    /// Raw outputs with items left out one by one, `[rows, d_new]`.
-    pub items_left_out: Matrix,
-    /// Raw outputs with whole groups left out, `[rows, d_new]`.
-    pub groups_left_out: Option<Matrix>,
-}
-
-/// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
-pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
-
-/// A method that can be compared with others.
-pub(crate) struct Candidate<'a> {
-    /// Its name.
-    pub method: Method,
-    /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as well.
-    pub slow: bool,
-    /// How it is fitted. Must give the same map for the same pairs.
-    pub fit: FitFunction<'a>,
-}
-
-/// How often a map is fitted again for out-of-fold residuals.
-const FOLDS: usize = 5;
-/// Pairs that a handicap is chosen on: fewest and most.
-const HANDICAP_ITEMS: (usize, usize) = (20, 1500);
-
-/// How an adapter is fitted.
-///
-/// | Name | Default | Purpose | Range |
-/// |---|---|---|---|
-/// | `method` | auto | which map | – |
-/// | `seed` | 0 | splits, folds, samples | – |
-/// | `compare` | true | compare with the closed forms even where the method is named | – |
-/// | `geometry` | measured | how outputs conform to a raw new space | – |
-/// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
-/// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
-#[derive(Debug, Clone, PartialEq)]
-pub struct FitParameters {
-    /// The method.
-    pub method: Method,
-    /// The seed of everything random.
-    pub seed: u64,
-    /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
-    pub compare: bool,
-    /// How outputs conform; `None` measures it on the held-out pairs.
-    pub geometry: Option<GeometryKind>,
-    /// What maps are compared by, and handicaps chosen by; `None` for mAP by label, nDCG@10 by judgements, or else agreement@10
-    /// with the native gallery.
-    pub metric: Option<Metric>,
-    /// Queries as people ask them; `None` lets held-out pairs ask for each other.
-    pub queries: Option<Queries>,
-}
-
-impl Default for FitParameters {
-    fn default() -> Self {
-        Self { method: Method::Auto, seed: 0, compare: true, geometry: None, metric: None, queries: None }
-    }
-}
+use crate::parameters::FitParameters;
+use crate::pseudo_classes::pseudo_classes;
+use crate::retrieval::Criterion;
+use crate::task::Task;
 
 /// An adapter with everything that was learned about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -122,60 +35,6 @@ pub struct Fitted {
     pub handicap: Option<HandicapChoice>,
     /// What the guards found.
     pub findings: Vec<Finding>,
-}
-
-/// The methods with a formula, the simplest first.
-pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
-    type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
-    let quick = |method, fit: Fit| Candidate {
-        method,
-        slow: false,
-        fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
-    };
-    vec![
-        quick(Method::DoNothing, |pairs, _, _, _| {
-            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
-        }),
-        quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
-        quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into())),
-        quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
-        quick(Method::KernelRidge, kernel),
-    ]
-}
-
-/// Kernel ridge with its exact leave-one-out outputs.
-fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
-    // A pair without a known group is a group of its own.
-    let (numbers, known) = class_numbers(groups);
-    let mut next = known.len();
-    let groups: Vec<usize> = numbers
-        .into_iter()
-        .map(|number| {
-            number.unwrap_or_else(|| {
-                next += 1;
-                next - 1
-            })
-        })
-        .collect();
-    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    // Without another group nothing would be left to say anything about the only one.
-    let several = |groups: &[usize]| groups.windows(2).any(|two| two[0] != two[1]);
-    let known = several(&groups).then_some(&groups[..]);
-    let fitted = fit_kernel_ridge(old, new, known, InputScaling::UnitLength, seed, progress)?;
-    let centres = fitted.centres.clone();
-    let targets = new.select(&centres);
-    let centre_groups: Vec<usize> = centres.iter().map(|&row| groups[row]).collect();
-    let evidence = OwnEvidence {
-        items_left_out: fitted.leave_one_out(&targets),
-        groups_left_out: several(&centre_groups).then(|| fitted.leave_group_out(&targets, &centre_groups)),
-        rows: centres,
-    };
-    let choices = BTreeMap::from([
-        ("gamma".into(), fitted.gamma.to_string()),
-        ("lambda".into(), fitted.lambda.to_string()),
-        ("centres".into(), evidence.rows.len().to_string()),
-    ]);
-    Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
 }
 
 /// [`crate::fit_adapter`] with the closed forms and `more` methods.
@@ -273,150 +132,13 @@ fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
     pseudo_classes(pairs.new_vectors().matrix(), seed)
 }
 
-/// Pairs, and what is asked of an adapter of them.
-#[derive(Clone, Copy)]
-pub(crate) struct Task<'a> {
-    pub pairs: &'a Pairs,
-    pub head: Option<&'a Head>,
-    /// The class or cluster of every pair.
-    pub groups: &'a [i64],
-    pub parameters: &'a FitParameters,
-    pub progress: &'a Progress,
-}
-
-impl Task<'_> {
-    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
-    pub(crate) fn finish(
-        &self,
-        candidate: &Candidate<'_>,
-        fitted: FittedMap,
-        kind: GeometryKind,
-    ) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
-        let Self { pairs, head, groups, parameters, progress } = *self;
-        let native = pairs.new_vectors();
-        let needs_evidence =
-            fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
-        let evidence = match fitted.evidence {
-            Some(evidence) => Some(evidence),
-            None if needs_evidence && pairs.len() >= 2 => Some(self.cross_fitted(candidate)?),
-            None => None,
-        };
-        let empty = Matrix::default();
-        let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
-        let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
-        let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
-            (Some(uncertainty), _) => {
-                (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
-            }
-            (None, Some(evidence)) => {
-                let own_head = match head {
-                    Some(_) => None,
-                    None => Some(centroid_head(native.matrix(), groups)?),
-                };
-                let seen = Evidence {
-                    items_left_out: &evidence.items_left_out,
-                    groups_left_out: evidence.groups_left_out.as_ref(),
-                    groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
-                    geometry: &conform,
-                    input: fitted.map.input,
-                    head: head.or(own_head.as_ref()),
-                };
-                let seen_pairs = pairs.select(&evidence.rows);
-                let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
-                let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
-                (learned.uncertainty, Some(learned.calibration), handicap)
-            }
-            // A single pair: the map is right on it and nothing else is known.
-            (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
-        };
-        let choices = (candidate.method, parameters.seed, fitted.choices);
-        let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
-        adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
-        Ok((adapter, calibration, handicap))
-    }
-
-    /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
-    /// out as well: a gallery holds both. `None` for a handful of pairs.
-    fn left_out_handicap(
-        &self,
-        evidence: &OwnEvidence,
-        geometry: &Geometry,
-        calibration: &SigmaQuality,
-    ) -> Result<Option<HandicapChoice>> {
-        let Self { parameters, progress, .. } = *self;
-        let mut places = shuffled(evidence.rows.len(), parameters.seed);
-        if places.len() < HANDICAP_ITEMS.0 {
-            return Ok(None);
-        }
-        places.truncate(HANDICAP_ITEMS.1);
-        let items: Vec<usize> = places.iter().map(|&place| evidence.rows[place]).collect();
-        let pairs = self.pairs.select(&items);
-        let native = pairs.new_vectors();
-        let criterion = Criterion::by_answers(parameters, self.pairs, &items)
-            .unwrap_or_else(|| Criterion::by_agreement(parameters.queries.as_ref()));
-        let gallery = |raw: &Matrix| {
-            let adapted = geometry.conformed(raw.select(&places));
-            Gallery { criterion: &criterion, native, adapted }
-        };
-        let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
-        let galleries: Vec<Gallery<'_>> = raw.into_iter().flatten().map(gallery).collect();
-        let error = calibration.calibration.mean_squared_error;
-        let whole = handicap::whole(native.matrix(), native.space().distance, error);
-        // They were drawn in random order already.
-        let order: Vec<usize> = (0..places.len()).collect();
-        handicap::fit(&galleries, &order, whole, progress).map(Some)
-    }
-
-    fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
-        let Self { pairs, groups, parameters, progress, .. } = *self;
-        let outputs = |fold: &[usize]| {
-            let fit = |fitted: &Pairs, items: &[usize]| {
-                let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
-                Ok((candidate.fit)(fitted, &groups, progress)?.map)
-            };
-            cross_fit(pairs, fold, fit, progress)
-        };
-        // A slow method is fitted twice more and not five times.
-        let k = if candidate.slow { 2 } else { FOLDS }.min(pairs.len());
-        let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
-        let fold = group_folds(groups, k, parameters.seed);
-        let several = fold.iter().any(|&f| f != fold[0]);
-        let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
-        Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
-    }
-}
-
-/// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
-pub(crate) fn adapter(
-    pairs: &Pairs,
-    (method, seed, hyper_parameters): (Method, u64, BTreeMap<String, String>),
-    map: Map,
-    geometry: Geometry,
-    uncertainty: Uncertainty,
-) -> Adapter {
-    let (old, new) = (pairs.old(), pairs.new_vectors());
-    let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
-    Adapter {
-        geometry,
-        input_statistics: Some(InputStatistics::of(old.matrix())),
-        training: Training {
-            method: method.name().into(),
-            seed,
-            pairs: pairs.len(),
-            inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
-            hyper_parameters,
-            version: env!("CARGO_PKG_VERSION").into(),
-            pairs_sketch: Some(RowSketch::of(old.matrix())),
-        },
-        ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rand::SeedableRng;
     use rand::seq::SliceRandom;
     use rand_chacha::ChaCha8Rng;
+    use rehang::Matrix;
+    use rehang::adapter::Uncertainty;
 
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};

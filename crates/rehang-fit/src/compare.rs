@@ -10,15 +10,17 @@ use rehang::study::true_errors;
 use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::auto::{Candidate, FitParameters, FittedMap, Task};
+use crate::candidate::{Candidate, FittedMap};
 use crate::folds::{folds, hold_out, parted, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap;
 use crate::method::Method;
-use crate::objectives::squared::total_variance;
+use crate::objectives::squared::relative_error;
+use crate::parameters::FitParameters;
 use crate::pseudo_classes::centroid_head;
 use crate::retrieval::{Criterion, Gallery};
+use crate::task::Task;
 use crate::uncertainty_fit::sharpened;
 
 /// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
@@ -529,20 +531,10 @@ pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Fi
     findings
 }
 
-/// The squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their mean.
-///
-/// Where the new vectors do not vary it is 0 for a perfect map and infinite for any other.
-pub(crate) fn relative_error(outputs: &Matrix, pairs: &Pairs) -> f64 {
-    let new = pairs.new_vectors().matrix();
-    let error: f64 = true_errors(new, outputs).iter().sum();
-    let total = total_variance(new) * new.rows() as f64;
-    if error == 0.0 { 0.0 } else { error / total }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auto::closed_form_candidates;
+    use crate::candidate::closed_form_candidates;
     use crate::tests::test_data::{pairs as make, random_matrix};
 
     fn row(method: Method, areas: &[f64]) -> Measured {
@@ -668,7 +660,7 @@ mod tests {
     fn queries_are_what_maps_are_compared_by_where_there_are_any() {
         let pairs = half_seen(300, 0.3);
         let asked = half_seen(360, 0.3).select(&(300..360).collect::<Vec<_>>());
-        let queries = |qrels| crate::Queries {
+        let queries = |qrels| crate::FitQueries {
             old: asked.old().matrix().clone(),
             new: asked.new_vectors().matrix().clone(),
             qrels,

@@ -12,7 +12,7 @@ use rehang_files::{
 use serde_json::{Value, json};
 
 use crate::{
-    Device, FitParameters, Fitted, LossParts, Method, NetworkOptions, Queries, UncertaintySource,
+    Device, FitParameters, FitQueries, Fitted, LossParts, Method, NetworkOptions, UncertaintySource,
     fit_adapter, guards,
 };
 
@@ -244,7 +244,12 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
 }
 
 /// The queries that maps are compared by, and what was judged of the `items` pairs.
-fn read_queries(files: &FitFiles, join: &Join, items: usize, inputs: &mut Inputs) -> Result<Option<Queries>> {
+fn read_queries(
+    files: &FitFiles,
+    join: &Join,
+    items: usize,
+    inputs: &mut Inputs,
+) -> Result<Option<FitQueries>> {
     let (old, new) = match (&files.queries_old, &files.queries_new) {
         (Some(old), Some(new)) => (old, new),
         (Some(_), None) => return Err(Error::missing("`queries_new`", "`queries_old`")),
@@ -263,7 +268,7 @@ fn read_queries(files: &FitFiles, join: &Join, items: usize, inputs: &mut Inputs
         }
         (Some(_), _) => return Err(Error::missing("`ids` and `query_ids`", "`qrels`")),
     };
-    Ok(Some(Queries { old, new, qrels }))
+    Ok(Some(FitQueries { old, new, qrels }))
 }
 
 /// Fails where a head is given and nothing says which of its classes a pair is of, and that is all that is to be learned from.

@@ -10,9 +10,9 @@ use rehang::verdict::is_below;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
-use crate::compare::relative_error;
 use crate::folds::{folds, parted};
 use crate::head_fit::known_labels;
+use crate::objectives::squared::relative_error;
 use crate::retrieval::{AGREEMENT, Criterion};
 use crate::uncertainty_fit::logits;
 

@@ -10,7 +10,8 @@ use rehang::adapter::{Adapter, Geometry, InputScaling, Uncertainty};
 use rehang::{Error, Head, Pairs, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::auto::{Candidate, FitParameters, Fitted, FittedMap, adapter, fit_with};
+use crate::auto::{Fitted, fit_with};
+use crate::candidate::{Candidate, FittedMap};
 use crate::closed_form::ridge;
 use crate::folds::hold_out;
 use crate::geometry::{self, GeometryKind};
@@ -20,8 +21,10 @@ use crate::network::Architecture;
 use crate::network_fit::{
     Device, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
+use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
+use crate::task::adapter;
 
 /// Multiplications that one fit of a network may cost inside `auto`; larger ones are left out and named. About half a
 /// minute on two cores. A constant, so that the choice does not depend on how busy a machine is.

@@ -3,7 +3,7 @@
 use rehang::{Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::auto::closed_form_candidates;
+use crate::candidate::closed_form_candidates;
 use crate::folds::{folds, parted};
 use crate::geometry::{self, GeometryKind};
 use crate::method::Method;

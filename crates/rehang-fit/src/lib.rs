@@ -33,6 +33,7 @@ pub mod adam;
 mod auto;
 #[cfg(any(test, feature = "burn"))]
 pub mod burn;
+mod candidate;
 pub mod closed_form;
 mod compare;
 mod files;
@@ -50,15 +51,17 @@ mod method;
 pub mod network;
 pub mod network_fit;
 pub mod objectives;
+mod parameters;
 pub mod pseudo_classes;
 mod retrieval;
 mod schedule;
+mod task;
 #[cfg(test)]
 mod tests;
 pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
-pub use auto::{FitParameters, Fitted};
+pub use auto::Fitted;
 pub use compare::{Selection, SelectionRow};
 pub use files::{FitAnswer, FitFiles, fit_files};
 pub use handicap::{HandicapChoice, HandicapRow};
@@ -66,5 +69,5 @@ pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 pub use network_fit::Device;
-pub use retrieval::Queries;
+pub use parameters::{FitParameters, FitQueries};
 pub use schedule::Pace;

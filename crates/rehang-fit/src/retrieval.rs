@@ -12,63 +12,11 @@ use rehang::curve::{
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 
-use crate::auto::FitParameters;
 use crate::folds::shuffled;
+use crate::parameters::{FitParameters, FitQueries};
 
 /// Neighbours whose agreement counts where nothing says what is right.
 pub(crate) const AGREEMENT: usize = 10;
-
-/// Queries as people ask them, embedded by both models: maps are compared by what these find among held-out pairs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Queries {
-    /// By the old model, `[m, d_old]`.
-    pub old: Matrix,
-    /// By the new model, `[m, d_new]`.
-    pub new: Matrix,
-    /// Which pairs, by row, were judged for which query; without judgements, a query shall find what it finds in the fully
-    /// native gallery.
-    pub qrels: Option<Qrels>,
-}
-
-impl Queries {
-    /// Fails where these cannot be asked of the pairs.
-    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
-        expect_count("`queries_old`", self.old.rows(), "`queries_new`", self.new.rows())?;
-        for (what, queries, vectors) in
-            [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
-        {
-            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
-            queries.check_finite(what)?;
-        }
-        let Some(qrels) = &self.qrels else { return Ok(()) };
-        expect_count("`qrels`", qrels.len(), "`queries_new`", self.new.rows())?;
-        let outside = |query: usize| qrels.query(query).iter().find(|(item, _)| *item >= pairs.len());
-        match (0..qrels.len()).find_map(outside) {
-            Some((item, _)) => Err(Error::corrupt(
-                "`qrels`",
-                format!("pair {item} is judged, and there are {}", pairs.len()),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    /// The judgements of the pairs `items`, by their place among these; `None` where they let no query tell a right ranking
-    /// from a wrong one.
-    fn judged(&self, items: &[usize]) -> Option<Qrels> {
-        let qrels = self.qrels.as_ref()?;
-        let place: BTreeMap<usize, usize> =
-            items.iter().enumerate().map(|(place, &item)| (item, place)).collect();
-        let known = |query: usize| -> Vec<(usize, f64)> {
-            let judged = qrels.query(query).iter();
-            judged.filter_map(|(item, gain)| Some((*place.get(item)?, *gain))).collect()
-        };
-        let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(known).collect();
-        let right = |judged: &Vec<(usize, f64)>| judged.iter().filter(|(_, gain)| *gain > 0.0).count();
-        let tells_apart = queries.iter().any(|judged| (1..items.len()).contains(&right(judged)));
-        // They were judgements before.
-        tells_apart.then(|| Qrels::new(queries).ok()).flatten()
-    }
-}
 
 /// Quality in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +43,7 @@ enum Answers {
 pub(crate) struct Criterion<'a> {
     answers: Answers,
     /// The gallery's own items without any, each leaving itself out.
-    pub queries: Option<&'a Queries>,
+    pub queries: Option<&'a FitQueries>,
     pub metric: Metric,
 }
 
@@ -129,7 +77,7 @@ impl<'a> Criterion<'a> {
     }
 
     /// By agreement of the first ten results with those of the fully native gallery.
-    pub(crate) fn by_agreement(queries: Option<&'a Queries>) -> Self {
+    pub(crate) fn by_agreement(queries: Option<&'a FitQueries>) -> Self {
         Self { answers: Answers::Native, queries, metric: Metric::agreement_at(AGREEMENT) }
     }
 

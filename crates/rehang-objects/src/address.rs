@@ -2,36 +2,31 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{ClientConfigKey, ObjectStore};
 use rehang::{Error, Result};
-
-use crate::refusal::said;
 
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or \
                         abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, without a key or a password in it";
 
-/// Connections that were idle for longer are not used again: nothing looks after them while vectors are computed.
-const IDLE: &str = "5s";
-
 /// A place in an object store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    scheme: Scheme,
+    /// Whose object store it is.
+    pub scheme: Scheme,
     /// The bucket; for Azure the container, and the account where it is named.
     pub container: String,
     /// What the names of the objects begin with, without slashes at its ends.
     pub prefix: String,
 }
 
+/// Whose object store an address is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
+pub enum Scheme {
+    /// S3, and what speaks its language.
     S3,
+    /// Google Cloud Storage.
     Google,
+    /// Azure, by the scheme that addresses of it are written with.
     Azure(&'static str),
 }
 
@@ -69,8 +64,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The whole bucket.
-    fn root(&self) -> String {
+    /// The address of the whole bucket.
+    pub fn root(&self) -> String {
         let scheme = match self.scheme {
             Scheme::S3 => "s3",
             Scheme::Google => "gs",
@@ -91,37 +86,5 @@ impl Address {
             Scheme::Google => "GOOGLE_SERVICE_ACCOUNT, the file of a key,",
             Scheme::Azure(_) => "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
         }
-    }
-
-    /// Opens the store with what the environment says of it.
-    pub fn store(&self) -> Result<Arc<dyn ObjectStore>> {
-        // TLS is that of the rest of the process; it stands already where another part was first.
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let refused = |error: object_store::Error| {
-            self.refused(format!("{}; the environment needs {}", said(&error), self.credentials()))
-        };
-        let (root, idle) = (self.root(), ClientConfigKey::PoolIdleTimeout);
-        Ok(match self.scheme {
-            Scheme::S3 => {
-                let mut builder =
-                    AmazonS3Builder::from_env().with_config(AmazonS3ConfigKey::Client(idle), IDLE);
-                // Who writes http:// there means it.
-                let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
-                if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
-                    builder = builder.with_allow_http(true);
-                }
-                Arc::new(builder.with_url(root).build().map_err(refused)?)
-            }
-            Scheme::Google => {
-                let builder =
-                    GoogleCloudStorageBuilder::from_env().with_config(GoogleConfigKey::Client(idle), IDLE);
-                Arc::new(builder.with_url(root).build().map_err(refused)?)
-            }
-            Scheme::Azure(_) => {
-                let builder =
-                    MicrosoftAzureBuilder::from_env().with_config(AzureConfigKey::Client(idle), IDLE);
-                Arc::new(builder.with_url(root).build().map_err(refused)?)
-            }
-        })
     }
 }

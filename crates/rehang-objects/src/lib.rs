@@ -6,6 +6,7 @@
 //! `object_store`.
 
 mod address;
+mod environment;
 mod refusal;
 
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -68,7 +69,7 @@ impl ObjectFolder {
     /// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for another address, and for settings of the environment that
     /// cannot be read.
     pub fn open(address: &str) -> Result<Self> {
-        Self::of_store(address, address.parse::<Address>()?.store()?)
+        Self::of_store(address, environment::open(&address.parse()?)?)
     }
 
     /// The folder of an address in a store that was opened elsewhere: one with settings of its own, or one in memory.

@@ -10,8 +10,8 @@ use rehang_encode::{Encoder, Function};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_store::Filter;
 use rehang_upgrade::{
-    Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
-    Search, Serving, Until,
+    AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions, Search,
+    SearchQueries, Serving, Until,
 };
 use serde_json::{Value, json};
 
@@ -139,15 +139,18 @@ impl Upgrade {
                 let rows = source(&name, &rows)?;
                 Ok((name, rows))
             });
-            Asked::ByModel(named.collect::<PyResult<_>>()?)
+            SearchQueries::ByModel(named.collect::<PyResult<_>>()?)
         } else if let Ok(texts) = queries.cast::<PyList>() {
             let texts: Vec<String> = texts.extract()?;
             let before = given.get("before")?.unwrap_or_default();
-            Asked::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
+            SearchQueries::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
         } else {
-            Asked::Vectors { vectors: source("queries", queries)?, old_vectors: given.source("old_queries")? }
+            SearchQueries::Vectors {
+                vectors: source("queries", queries)?,
+                old_vectors: given.source("old_queries")?,
+            }
         };
-        let search = Search { asked, space: given.get("space")?, k, filter };
+        let search = Search { queries: asked, space: given.get("space")?, k, filter };
         let encoders: Vec<(String, Py<PyAny>)> = match given.get::<Bound<'_, PyDict>>("encoders")? {
             None => Vec::new(),
             Some(by_model) => by_model
@@ -342,7 +345,6 @@ impl Verb {
         progress: &Progress,
     ) -> Result<(Value, Vec<(String, String)>)> {
         let mut findings = Vec::new();
-        let warn = |warnings: Vec<String>| warnings.into_iter().map(|said| ("warning".to_owned(), said));
         let value = match self {
             Self::Auto { asked, queries } => {
                 let mut steps = Vec::new();
@@ -365,17 +367,17 @@ impl Verb {
             }
             Self::Plan { probe } => {
                 let outlook = upgrade.plan(probe)?;
-                findings.extend(warn(outlook.warnings()));
+                findings = said(&outlook.findings());
                 value(&outlook)?
             }
             Self::Start => {
                 let started = upgrade.start(progress)?;
-                findings.extend(warn(started.warnings.clone()));
+                findings = said(&started.findings);
                 value(&started)?
             }
             Self::Switch { serving, anyway } => {
-                let (switched, warnings) = upgrade.switch(serving, anyway)?;
-                findings.extend(warn(warnings));
+                let (switched, seen) = upgrade.switch(serving, anyway)?;
+                findings = said(&seen);
                 value(&switched)?
             }
             Self::Run(asked) => value(&upgrade.run(&asked, encoder, progress)?)?,

@@ -13,8 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 
+use rehang_encode::ItemFailure;
 use rehang_store::{ItemKey, Revision, WriteOutcome};
 use serde::{Deserialize, Serialize};
+
+use crate::limits::Limits;
+use crate::until::Until;
 
 /// Batches between two looks at the counts and at what was asked for, at most.
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
@@ -22,78 +26,6 @@ const BATCHES_BETWEEN_LOOKS: u32 = 8;
 const LOOK_EVERY_MS: u64 = 1000;
 /// Milliseconds between two claims where all that is left is held by others, who may die.
 const CLAIM_AGAIN_MS: u64 = 500;
-
-/// How far a backfill goes.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub enum Until {
-    /// Until nothing is left that can be embedded.
-    All,
-    /// Until this share of all items is native (0–1).
-    Fraction(f64),
-}
-
-impl Until {
-    /// How many native items a caller asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Backfill, switch and
-    /// the whole way all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
-    pub fn target(self, items: u64) -> u64 {
-        match self {
-            Self::All => items,
-            Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
-        }
-    }
-}
-
-/// What limits a backfill.
-///
-/// | name | default | purpose | range |
-/// |---|---|---|---|
-/// | `batch` | 64 | items that go to the encoder together | 1… |
-/// | `workers` | 1 | batches that are encoded at the same time | 1… |
-/// | `rate` | none | items a second, at most, by all workers together | above 0 |
-/// | `budget` | none | items that this run makes native, at most | 0… |
-/// | `until` | all | share of native items at which it ends | 0–1 |
-/// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
-/// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
-/// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
-/// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Items that go to the encoder together.
-    pub batch: usize,
-    /// Batches that are encoded at the same time.
-    pub workers: usize,
-    /// Items a second, at most, by all workers together that keep to it: each takes its part of those that are at work.
-    pub rate: Option<f64>,
-    /// Items that this run makes native, at most.
-    pub budget: Option<u64>,
-    /// Where it ends.
-    pub until: Until,
-    /// Attempts an item has before it is listed as failed.
-    pub attempts: u32,
-    /// Items that are refused for good, before the first success, after which the run stops: what refuses everything is no fault of
-    /// the items.
-    pub refusals: usize,
-    /// Rest of an item after its first failed attempt, in milliseconds.
-    pub rest_ms: u64,
-    /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
-    pub lease_ms: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            batch: 64,
-            workers: 1,
-            rate: None,
-            budget: None,
-            until: Until::All,
-            attempts: 3,
-            refusals: 100,
-            rest_ms: 1000,
-            lease_ms: 30_000,
-        }
-    }
-}
 
 /// What the caller asked a running backfill to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -144,10 +76,15 @@ pub struct Attempt {
     pub key: ItemKey,
     /// The revision that was tried.
     pub revision: Revision,
-    /// Why it failed.
-    pub reason: String,
+    /// What the encoder said of it.
+    pub failure: ItemFailure,
+}
+
+impl Attempt {
     /// Whether another attempt is useless.
-    pub permanent: bool,
+    fn is_permanent(&self) -> bool {
+        matches!(self.failure, ItemFailure::Permanent(_))
+    }
 }
 
 /// What happened.
@@ -372,7 +309,7 @@ impl Backfill {
                 self.serves |= self.writing.contains_key(&batch);
                 let mut given_up = self.rest_or_give_up(now_ms, failures);
                 if !self.serves {
-                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.permanent));
+                    self.refused.extend(given_up.extract_if(.., |attempt| attempt.is_permanent()));
                 }
                 self.list(given_up, actions);
                 if self.serves {
@@ -423,7 +360,7 @@ impl Backfill {
             // A changed item begins anew: what failed was another content.
             let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
             let attempts = before.map_or(0, |rest| rest.attempts) + 1;
-            if attempt.permanent || attempts >= self.limits.attempts {
+            if attempt.is_permanent() || attempts >= self.limits.attempts {
                 self.resting.remove(&attempt.key);
                 given_up.push(attempt);
             } else {
@@ -671,12 +608,12 @@ mod tests {
                                 self.encoded.push(key);
                                 let left = self.flaky.entry(key).or_default();
                                 if key < ItemKey::from(self.hopeless) {
-                                    let reason = "no such file".to_owned();
-                                    failures.push(Attempt { key, revision: 1, reason, permanent: true });
+                                    let failure = ItemFailure::Permanent("no such file".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
                                 } else if *left > 0 {
                                     *left = left.saturating_sub(u32::from(*left != u32::MAX));
-                                    let reason = "no answer".to_owned();
-                                    failures.push(Attempt { key, revision: 1, reason, permanent: false });
+                                    let failure = ItemFailure::Temporary("no answer".into());
+                                    failures.push(Attempt { key, revision: 1, failure });
                                 }
                             }
                             let failed: Vec<ItemKey> = failures.iter().map(|f| f.key).collect();
@@ -866,7 +803,8 @@ mod tests {
         let (state, _) = state.step(0, looked(1, 0, Request::Run));
         let (state, _) = state.step(0, claimed(keys([1])));
         let (state, _) = state.step(0, claimed(vec![]));
-        let failures = vec![Attempt { key: 1.into(), revision: 1, reason: "busy".into(), permanent: false }];
+        let failure = ItemFailure::Temporary("busy".into());
+        let failures = vec![Attempt { key: 1.into(), revision: 1, failure }];
         let (state, actions) = state.step(0, Event::Encoded { batch: 0, failures });
         assert_eq!(actions, [Action::WaitUntil(100)]);
         let (state, actions) = state.step(50, Event::Tick);
@@ -943,7 +881,7 @@ mod tests {
         assert_eq!(actions, [Action::Claim { limit: 4 }], "and then the others");
         // One that is not tried again is listed, and the queue goes on.
         let attempt =
-            Attempt { key: 5.into(), revision: 1, reason: "it ends workers".into(), permanent: true };
+            Attempt { key: 5.into(), revision: 1, failure: ItemFailure::Permanent("it ends workers".into()) };
         let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
         assert_eq!(actions, [Action::RecordFailures(vec![attempt]), Action::Claim { limit: 4 }]);
         assert_eq!(state.tally, Tally { native: 4, failed: 1, ..Tally::default() });

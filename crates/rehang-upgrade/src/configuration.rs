@@ -10,14 +10,15 @@ use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
 
-use crate::backfill::{Limits, Until};
 use crate::collection::CollectionLocation;
 use crate::fitting;
 use crate::forecast::Forecast;
+use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
 use crate::record::{OrderSettings, Phase, Recorded};
+use crate::setup::{UpgradeSetup, expect_same};
 use crate::table::TableLocation;
-use crate::verbs::{Setup, expect_same};
+use crate::until::{expect_until, parse_until};
 
 /// The file.
 #[derive(Debug, Deserialize)]
@@ -279,8 +280,8 @@ pub struct Planned {
 
 impl Planned {
     /// What the verbs of the upgrade take.
-    pub fn setup(&self) -> Setup<'_> {
-        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+    pub fn setup(&self) -> UpgradeSetup<'_> {
+        UpgradeSetup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
     }
 }
 
@@ -559,109 +560,9 @@ impl Configuration {
     }
 }
 
-/// What a caller asks a run for; what is `None` stays as the configuration has it.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct RunOptions {
-    /// Items that this run makes native, at most.
-    pub budget: Option<u64>,
-    /// Items a second, at most; above 0.
-    pub rate: Option<f64>,
-    /// Where it ends.
-    pub until: Option<Until>,
-    /// Batches that are encoded at the same time, 1 or more.
-    pub workers: Option<usize>,
-    /// Items that go to the encoder together, 1 or more.
-    pub batch: Option<usize>,
-}
-
-/// A count that has to be 1 or more.
-fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(parameter: &str, value: T) -> Result<T> {
-    if value == T::from(0) { Err(Error::option(parameter, value, "1 or more")) } else { Ok(value) }
-}
-
-fn is_rate(rate: f64) -> bool {
-    rate > 0.0 && rate.is_finite()
-}
-
-fn is_share(share: f64) -> bool {
-    (0.0..=1.0).contains(&share)
-}
-
-fn expect_rate(rate: f64) -> Result<f64> {
-    if is_rate(rate) { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
-}
-
-fn expect_until(until: Until) -> Result<Until> {
-    match until {
-        Until::Fraction(share) if !is_share(share) => {
-            Err(Error::option("until", share, "a share of the gallery from 0 to 1"))
-        }
-        until => Ok(until),
-    }
-}
-
-/// `5`, `5/s`, `300/min` or `1000/h`: items a second.
-///
-/// # Errors
-///
-/// An invalid option, named as the parameter, for anything else, and for rates that are not above 0.
-pub fn parse_rate(parameter: &str, text: &str) -> Result<f64> {
-    let expected = "items a second above 0, such as 5/s, or 300/min, or 1000/h";
-    let wrong = || Error::option(parameter, text, expected);
-    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
-    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
-    let seconds = match unit.trim() {
-        "s" => 1.0,
-        "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    if is_rate(number) { Ok(number / seconds) } else { Err(wrong()) }
-}
-
-/// `all`, a share such as `0.3`, or `30%`.
-///
-/// # Errors
-///
-/// An invalid option, named as the parameter, for anything else, and for shares beyond 0 to 1.
-pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
-    let wrong = || Error::option(parameter, text, "all, or a share from 0 to 1 such as 0.3 or 30%");
-    if text == "all" {
-        return Ok(Until::All);
-    }
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
-        None => text.parse().map_err(|_| wrong())?,
-    };
-    if is_share(share) { Ok(Until::Fraction(share)) } else { Err(wrong()) }
-}
-
 #[cfg(test)]
 mod tests {
-    use rehang_qdrant::QdrantAddress;
-
     use super::*;
-
-    #[test]
-    fn rates_and_shares_are_read_as_people_write_them() {
-        assert_eq!(parse_rate("rate", "5/s").unwrap(), 5.0);
-        assert_eq!(parse_rate("rate", "300/min").unwrap(), 5.0);
-        assert_eq!(parse_rate("rate", "2.5").unwrap(), 2.5);
-        assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
-        assert_eq!(parse_until("until", "all").unwrap(), Until::All);
-        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            assert!(expect_rate(rate).is_err(), "{rate}");
-        }
-        for share in [-0.1, 30.0, f64::NAN] {
-            assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
-        }
-        for bad in ["0/s", "-1", "x", "1/fortnight", "nan", "inf"] {
-            assert!(parse_rate("rate", bad).is_err(), "{bad}");
-        }
-        for bad in ["1.5", "-0.1", "130%", "most", "nan"] {
-            assert!(parse_until("until", bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_key_stands_where_it_means_something() {
@@ -691,6 +592,7 @@ mod tests {
     }
 
     /// What the refusal of a key in the clear says to do can be done.
+    #[cfg(feature = "qdrant")]
     #[test]
     fn a_servers_key_goes_over_plain_http_where_the_configuration_says_so() {
         let read = |more: &str| {
@@ -703,7 +605,8 @@ mod tests {
         let refused = read("").open().err().unwrap().to_string();
         assert!(refused.contains("plain_http = true"), "{refused}");
         let Location::Collection(collection) = read("plain_http = true") else { panic!("no collection") };
-        let address = QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
+        let address =
+            rehang_qdrant::QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
         assert_eq!(collection.address().unwrap(), address.with_plain_http(true));
     }
 }

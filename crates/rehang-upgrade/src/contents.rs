@@ -5,11 +5,9 @@ use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store,
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
 use crate::fitting;
 use crate::gallery::Gallery;
 use crate::location::Location;
-use crate::observe::{Observer, prepare_index};
 use crate::record::{Phase, Recorded};
 
 /// An item as a person writes it: what is `None` stays as it was.
@@ -135,7 +133,7 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     let store = &*location.open()?;
     let space = expect_space(store, name)?.space;
     // No upgrade is started into the space between the look at the record and the drop.
-    let _held = location.hold()?;
+    let _lock = location.lock()?;
     if let Some(Recorded { record, .. }) = Recorded::read(store)?
         && record.phase != Phase::Finished
         // Pairs that nothing was made of yet may be given up.
@@ -165,33 +163,6 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
 }
 
-/// What [`index`] did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Indexed {
-    /// The space.
-    pub space: String,
-    /// Whether its index had to be made; otherwise it was ready.
-    pub made: bool,
-    /// Share of the true nearest 10 that searches find.
-    pub recall: f64,
-}
-
-/// Makes the search index of a space, of the one that serves unless one is named, if it is not ready, and measures its recall.
-///
-/// # Errors
-///
-/// Not found where there is no such space, or no space at all; cancelled where a stop was asked for; those of the store.
-pub fn index(location: &Location, space: Option<&str>, observer: &dyn Observer) -> Result<Indexed> {
-    let store = &*location.open()?;
-    let serving = store.serving()?;
-    let space = space
-        .or(serving.as_deref())
-        .ok_or_else(|| rehang::Error::not_found("space", "that serves", store.name()))?;
-    let made = prepare_index(store, space, observer)?;
-    let recall = store.recall(space, RECALL_SAMPLES, RECALL_DEPTH)?;
-    Ok(Indexed { space: space.to_owned(), made, recall })
-}
-
 /// What [`compact`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Compacted {
@@ -207,7 +178,7 @@ pub struct Compacted {
 ///
 /// Unavailable where other processes keep the gallery busy; a conflict where a process fills or finishes an upgrade; those of the store.
 pub fn compact(location: &Location) -> Result<Compacted> {
-    let _held = location.hold()?;
+    let _lock = location.lock()?;
     let (bytes_before, bytes) = location.open()?.compact()?;
     Ok(Compacted { bytes_before, bytes })
 }

@@ -7,14 +7,13 @@ use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::identity::is_another;
+use crate::index::recall;
 use crate::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::verbs::{expect_same, plan, status};
+use crate::setup::expect_same;
+use crate::status::status;
+use crate::verbs::plan;
 
-/// Stored vectors that stand in as queries when an index is checked.
-pub(crate) const RECALL_SAMPLES: usize = 100;
-/// Neighbours of each.
-pub(crate) const RECALL_DEPTH: usize = 10;
 /// Below this an index is said to be ill.
 const RECALL_MIN: f64 = 0.95;
 /// An index is said to be bloated where it has more than so many times the bytes a vector that it had when it was made.
@@ -174,9 +173,7 @@ fn examine_index(
     repair: bool,
     findings: &mut Vec<Finding>,
 ) -> Result<IndexHealth> {
-    let look = || -> Result<(f64, IndexHealth)> {
-        Ok((store.recall(name, RECALL_SAMPLES, RECALL_DEPTH)?, store.index_health(name)?))
-    };
+    let look = || -> Result<(f64, IndexHealth)> { Ok((recall(store, name)?, store.index_health(name)?)) };
     let (mut recall, mut health) = look()?;
     if repair && (recall < RECALL_MIN || has_grown(&health).is_some()) {
         store.rebuild(name)?;
@@ -256,8 +253,8 @@ fn examine_configuration(
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
-                let warnings = plan.warnings.into_iter().map(finding);
-                Ok(warnings.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
+                let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
+                Ok(seen.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
             }
         }
     });

@@ -5,11 +5,11 @@ use rehang_encode::HttpConfig;
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Limits;
+use crate::limits::Limits;
 use crate::record::Recorded;
 use crate::sample;
+use crate::setup::UpgradeSetup;
 use crate::spending::spent_by_all;
-use crate::verbs::Setup;
 
 /// Name of the document that keeps the rate of the last run.
 const DOCUMENT: &str = "backfill-rate";
@@ -47,7 +47,7 @@ pub enum Basis {
 
 /// Time and money for the items that an upgrade may re-embed. What is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Estimate {
+pub struct CostEstimate {
     /// Seconds for all items.
     pub seconds: Option<f64>,
     /// Where they come from.
@@ -72,12 +72,12 @@ pub struct Estimate {
 /// Those of the store.
 pub fn estimate(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     items: u64,
     limits: &Limits,
     service: Option<&HttpConfig>,
     probed: Option<&Probed>,
-) -> Result<Estimate> {
+) -> Result<CostEstimate> {
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
     let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {
         Some(tokens) => Some(tokens),
@@ -100,7 +100,7 @@ pub fn estimate(
     let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
     let spent = spent.unwrap_or_default();
     let of_budgets = |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), spent);
-    Ok(Estimate {
+    Ok(CostEstimate {
         seconds: known.map(|(rate, _)| items as f64 / rate),
         basis: known.map(|(_, basis)| basis),
         tokens: tokens_per_item.map(|tokens| (tokens * items as f64).round() as u64),
@@ -112,7 +112,7 @@ pub fn estimate(
 }
 
 /// Tokens of a source, on average; `None` without sources.
-fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, service: &HttpConfig) -> Result<Option<f64>> {
+fn mean_tokens(store: &dyn Ledger, setup: &UpgradeSetup<'_>, service: &HttpConfig) -> Result<Option<f64>> {
     let records = sample::some(store, &setup.old.name, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
         records.iter().filter_map(|record| Some(service.tokens(record.item.source.as_deref()?))).collect();
@@ -121,7 +121,7 @@ fn mean_tokens(store: &dyn Ledger, setup: &Setup<'_>, service: &HttpConfig) -> R
 
 /// The rate of a run, as the store keeps it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct RunRate {
     space: String,
     items: u64,
     items_per_second: f64,
@@ -134,8 +134,8 @@ pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms:
         return;
     }
     let items_per_second = items as f64 * 1000.0 / elapsed_ms as f64;
-    let kept = Kept { space: space.to_owned(), items, items_per_second };
-    let (Ok(before), Ok(text)) = (store.document(DOCUMENT), serde_json::to_string(&kept)) else { return };
+    let rate = RunRate { space: space.to_owned(), items, items_per_second };
+    let (Ok(before), Ok(text)) = (store.document(DOCUMENT), serde_json::to_string(&rate)) else { return };
     drop(store.set_document(DOCUMENT, before.map(|(version, _)| version), &text));
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms:
 fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
     let Some((_, text)) = store.document(DOCUMENT)? else { return Ok(None) };
     // A form of another version says nothing here.
-    let kept: Option<Kept> = serde_json::from_str(&text).ok();
+    let kept: Option<RunRate> = serde_json::from_str(&text).ok();
     Ok(kept
         .filter(|kept| {
             kept.space == space && kept.items_per_second.is_finite() && kept.items_per_second > 0.0

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
+use rehang::finding::Finding;
 use rehang::order::{self, Arrangement, OrderInput, Page};
 use rehang::{Error, Head, Matrix, Provenance, Result};
 use rehang_store::{
@@ -406,7 +407,7 @@ pub(crate) fn is_finite(vector: &[f32]) -> bool {
 /// # Errors
 ///
 /// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
-pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<String>> {
+pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
     let vectors =
         sample::some(store, old, DRIFT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
     // Those that the fill passes over say nothing of the others.
@@ -420,13 +421,14 @@ pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<
     };
     Ok(drift.is_suspicious().then(|| {
         let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
-        format!(
+        let seen = format!(
             "the vectors of space {old:?} do not look like those that the adapter was fitted on (means of coordinates \
              correlate {}, spreads {}, lengths are {} times as large): is it the adapter of this gallery, in this \
              direction?",
             number(drift.mean_correlation),
             number(drift.spread_correlation),
             number(drift.norm_ratio)
-        )
+        );
+        Finding::warning("input-drift", seen)
     }))
 }

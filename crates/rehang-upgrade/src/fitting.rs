@@ -16,14 +16,14 @@ use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
-use rehang_files::{AtomicFile, RowSelection, VectorSource};
+use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
 use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Ending;
-use crate::configuration::RunOptions;
 use crate::fill::is_finite;
+use crate::limits::RunOptions;
 use crate::observe::Observer;
 use crate::query::{self, Query, QueryEncoders};
 use crate::sample;
@@ -88,7 +88,7 @@ impl Default for PairsOptions {
 /// A line of a file of queries.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
-enum Asked {
+enum QueryLine {
     Text(String),
     Image(PathBuf),
 }
@@ -99,8 +99,8 @@ fn read_queries(path: &Path) -> Result<Vec<Query>> {
     let lines = rehang_files::read_lines(path)?;
     let queries = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| {
         match serde_json::from_str(line) {
-            Ok(Asked::Text(text)) => Ok(Query::Text(text)),
-            Ok(Asked::Image(image)) => Ok(Query::Image(folder.join(image))),
+            Ok(QueryLine::Text(text)) => Ok(Query::Text(text)),
+            Ok(QueryLine::Image(image)) => Ok(Query::Image(folder.join(image))),
             Err(error) => {
                 // The place in the line would read as another line of the file.
                 let error = error.to_string();
@@ -439,62 +439,74 @@ impl DrawnPairs {
 
     /// Writes them into a folder: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` (1 where a pair is held out), and `labels.npy` where
     /// items have labels: numbers of the labels in the order of their names, −1 without one.
-    pub fn write(&self, folder: &Path) -> Result<PairFiles> {
+    pub fn write(&self, folder: &Path) -> Result<()> {
         if let Some(id) = self.ids.iter().find(|id| id.contains(['\n', '\r'])) {
             let detail =
                 format!("the id {id:?} has a line break, so a list of ids would shift against the vectors");
             return Err(Error::corrupt("the gallery", detail));
         }
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-        let files = PairFiles::of(folder);
-        rehang_files::write_matrix(&files.old, &self.old, None)?;
-        rehang_files::write_matrix(&files.new, &self.new, None)?;
+        rehang_files::write_matrix(folder.join(OLD), &self.old, None)?;
+        rehang_files::write_matrix(folder.join(NEW), &self.new, None)?;
         let ids = self.ids.iter().fold(String::new(), |lines, id| lines + id + "\n");
         AtomicFile::write(folder.join("ids.txt"), ids)?;
-        let held_out: Vec<i64> = self.held_out.iter().map(|&held_out| i64::from(held_out)).collect();
-        rehang_files::write_labels(&files.held_out, &held_out)?;
+        rehang_files::write_labels(folder.join(HELD_OUT_ROWS), &self.held_out_rows())?;
+        self.label_numbers().map_or(Ok(()), |labels| rehang_files::write_labels(folder.join(LABELS), &labels))
+    }
+
+    /// Writes them into a folder, and gives them as those files without reading these again.
+    fn written(self, folder: &Path) -> Result<PairSources> {
+        self.write(folder)?;
+        let values = |file, values| VectorSource::given(&shown(folder, file), Scalars::Integers(values));
+        Ok(PairSources {
+            held_out: values(HELD_OUT_ROWS, self.held_out_rows()),
+            labels: self.label_numbers().map(|labels| values(LABELS, labels)).into_iter().collect(),
+            old: VectorSource::given(&shown(folder, OLD), self.old),
+            new: VectorSource::given(&shown(folder, NEW), self.new),
+        })
+    }
+
+    /// 1 where a pair is held out.
+    fn held_out_rows(&self) -> Vec<i64> {
+        self.held_out.iter().map(|&held_out| i64::from(held_out)).collect()
+    }
+
+    /// Numbers of the labels in the order of their names, −1 without one; `None` where no item has a label.
+    fn label_numbers(&self) -> Option<Vec<i64>> {
         let mut numbers: BTreeMap<&str, i64> =
             self.labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
         for (number, place) in (0..).zip(numbers.values_mut()) {
             *place = number;
         }
-        if numbers.is_empty() {
-            return Ok(PairFiles { labels: None, ..files });
-        }
         let number = |label: &Option<String>| label.as_deref().map_or(-1, |label| numbers[label]);
-        let labels: Vec<i64> = self.labels.iter().map(number).collect();
-        if let Some(path) = &files.labels {
-            rehang_files::write_labels(path, &labels)?;
-        }
-        Ok(files)
+        (!numbers.is_empty()).then(|| self.labels.iter().map(number).collect())
     }
 }
 
-/// Pairs in files.
-pub(crate) struct PairFiles {
-    old: PathBuf,
-    new: PathBuf,
-    held_out: PathBuf,
-    labels: Option<PathBuf>,
+/// Names of the files of pairs.
+const OLD: &str = "old.npy";
+const NEW: &str = "new.npy";
+const HELD_OUT_ROWS: &str = "held-out.npy";
+const LABELS: &str = "labels.npy";
+
+/// A file of a folder, as records and errors name it.
+fn shown(folder: &Path, file: &str) -> String {
+    folder.join(file).display().to_string()
 }
 
-impl PairFiles {
-    fn of(folder: &Path) -> Self {
-        Self {
-            old: folder.join("old.npy"),
-            new: folder.join("new.npy"),
-            held_out: folder.join("held-out.npy"),
-            labels: Some(folder.join("labels.npy")),
-        }
-    }
+/// Pairs as the inputs of a fit or a report: in memory, under the names of the files that hold the same.
+struct PairSources {
+    old: VectorSource,
+    new: VectorSource,
+    held_out: VectorSource,
+    /// One, or none.
+    labels: Vec<VectorSource>,
+}
 
+impl PairSources {
     /// The rows that are held out, or all others.
     fn rows(&self, held_out: bool) -> RowSelection {
-        RowSelection { file: VectorSource::path(&self.held_out), values: vec![i64::from(held_out)] }
-    }
-
-    fn labels(&self) -> Vec<VectorSource> {
-        self.labels.iter().map(VectorSource::path).collect()
+        RowSelection { file: self.held_out.clone(), values: vec![i64::from(held_out)] }
     }
 }
 
@@ -511,21 +523,20 @@ pub(crate) fn fit(
         return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
             .advise(rehang::Remedy::DrawPairs));
     }
-    let files = pairs.write(&folder.join("pairs"))?;
-    let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
+    let pairs = pairs.written(&folder.join("pairs"))?;
     let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
     let mut answer = fit_files(
         &FitFiles {
             queries_old,
             queries_new,
-            labels: files.labels(),
-            rows: Some(files.rows(false)),
+            rows: Some(pairs.rows(false)),
+            labels: pairs.labels,
             old_model: old.name.clone(),
             new_model: new.name.clone(),
             distance: new.distance,
             old_distance: Some(old.distance),
             parameters: FitParameters { method, ..FitParameters::default() },
-            ..FitFiles::new(of_old, of_new)
+            ..FitFiles::new(pairs.old, pairs.new)
         },
         progress,
     )?;
@@ -566,16 +577,16 @@ pub(crate) fn measure(
         return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
             .advise(rehang::Remedy::DrawPairs));
     }
-    let files = pairs.write(&folder.join("pairs"))?;
-    let [of_old, of_new] = [&files.old, &files.new].map(VectorSource::path);
-    let mut asked = ReportFiles::new(vec![adapter.into()], of_old, of_new);
-    asked.rows = Some(files.rows(true));
+    let pairs = pairs.written(&folder.join("pairs"))?;
+    let rows = pairs.rows(true);
+    let mut asked = ReportFiles::new(vec![adapter.into()], pairs.old, pairs.new);
+    asked.rows = Some(rows);
     match QueryFiles::of(folder).vectors(old, new) {
         // As people ask: an item's class says nothing of what a query wanted.
         Some((by_old, by_new)) => {
             (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
         }
-        None => asked.answers.labels = files.labels(),
+        None => asked.answers.labels = pairs.labels,
     }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let made = report(&asked, progress)?;

@@ -1,6 +1,6 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
-use rehang::finding::Severity;
+use rehang::finding::{Finding, Severity};
 use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
@@ -8,7 +8,8 @@ use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
-use crate::verbs::{Setup, expect_of_adapter, native_share, reaches};
+use crate::setup::{UpgradeSetup, as_sentences, expect_of_adapter};
+use crate::until::{native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
@@ -36,7 +37,8 @@ pub struct Forecast {
     /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
     pub passes_do_nothing_at: Option<f64>,
     /// What a person should know of it.
-    pub warnings: Vec<String>,
+    #[serde(rename = "warnings", serialize_with = "as_sentences")]
+    pub findings: Vec<Finding>,
     /// Whether the report found nothing that makes its numbers worthless.
     pub is_reliable: bool,
     /// Every point of the curve, `(share, quality)`, shares ascending from 0 to 1.
@@ -53,7 +55,7 @@ impl Forecast {
     ///
     /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where it is about other
     /// spaces.
-    pub fn read(text: &str, source: &str, setup: &Setup<'_>) -> Result<Self> {
+    pub fn read(text: &str, source: &str, setup: &UpgradeSetup<'_>) -> Result<Self> {
         let report: Report = serde_json::from_str(text).map_err(|error| {
             Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
                 .advise(Remedy::MakeReport)
@@ -69,7 +71,7 @@ impl Forecast {
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let mut warnings = Vec::new();
+        let mut findings = Vec::new();
         let order = setup.order.policy.name();
         let method = &setup.adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then it is unknown which.
@@ -78,10 +80,11 @@ impl Forecast {
             curve
         } else {
             let curve = report.headline_curve().ok_or_else(without)?;
-            warnings.push(format!(
+            let seen = format!(
                 "the forecast {source} has no curve of {method} · {order}, which this upgrade is; it shows {}",
                 curve.name()
-            ));
+            );
+            findings.push(Finding::warning("another-curve", seen));
             curve
         };
         // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels may be shared by
@@ -90,18 +93,19 @@ impl Forecast {
             report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
         };
         if !setup.adapter.training.inputs.iter().all(is_there) {
-            warnings.push(format!(
-                "the forecast {source} was made with an adapter that was fitted on other pairs"
-            ));
+            let seen =
+                format!("the forecast {source} was made with an adapter that was fitted on other pairs");
+            findings.push(Finding::warning("other-pairs", seen));
         }
         let problems = report.warnings.iter().filter(|warning| warning.severity == Severity::Problem);
         let is_reliable = problems.clone().next().is_none();
         for warning in problems {
-            warnings.push(format!(
+            let seen = format!(
                 "the forecast {source} is not to be relied on: {} {}",
                 warning.seen,
                 warning.may_mean.trim_end_matches('.')
-            ));
+            );
+            findings.push(Finding::warning("unreliable-forecast", seen));
         }
         let line_of = curve.metrics.get(&metric.id).ok_or_else(without)?;
         let points: Vec<(f64, f64)> = curve
@@ -124,7 +128,7 @@ impl Forecast {
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
-            warnings,
+            findings,
             is_reliable,
             points,
         })
@@ -262,7 +266,7 @@ mod tests {
     fn read(report: &Report) -> Result<Forecast> {
         let adapter = adapter();
         let (old, new) = (space("old-model", 3), space("new-model", 4));
-        let setup = Setup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
+        let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
         Forecast::read(&serde_json::to_string(report).unwrap(), "report.json", &setup)
     }
 
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!((forecast.do_nothing, forecast.start), (Some(30.0), 20.0));
         assert_eq!(forecast.curve_at, [(0.1, 22.0), (0.25, 25.0), (0.5, 35.0), (1.0, 55.0)]);
         assert_eq!(forecast.passes_do_nothing_at, Some(0.5));
-        assert!(forecast.warnings.is_empty(), "{:?}", forecast.warnings);
+        assert!(forecast.findings.is_empty(), "{:?}", forecast.findings);
         assert_eq!((forecast.at(0.375), forecast.at(7.0)), (30.0, 55.0));
         assert!(forecast.is_below_doing_nothing(0.499) && !forecast.is_below_doing_nothing(0.5));
         assert_eq!(forecast.passes_at_percent(), Some(50.0));
@@ -287,7 +291,7 @@ mod tests {
         other.inputs[0].role = "old".into();
         let forecast = read(&other).unwrap();
         assert_eq!(forecast.curve, "padding · random");
-        assert_eq!(forecast.warnings.len(), 2, "{:?}", forecast.warnings);
+        assert_eq!(forecast.findings.len(), 2, "{:?}", forecast.findings);
         let mut level = report();
         level.curves = vec![series("coverage", &[30.0 - 1e-12, 40.0, 50.0])];
         let level = read(&level).unwrap();

@@ -16,15 +16,15 @@ use crate::merge::Merge;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::verbs::upgrade_of;
+use crate::setup::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
 /// the application has.
-pub type Queries<'a> = [(&'a str, &'a Matrix)];
+pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Answer {
+pub struct SearchAnswer {
     /// The space (or both, for a merged search) that was searched.
     pub spaces: Vec<String>,
     /// The nearest items of each query, nearest first.
@@ -67,12 +67,12 @@ const WRITES_MAX: usize = 3;
 
 /// Where searches go, at one moment.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Standing {
+pub(crate) struct ServingState {
     pub(crate) serving: String,
     record: Option<UpgradeRecord>,
 }
 
-impl Standing {
+impl ServingState {
     pub(crate) fn read(store: &dyn Ledger) -> Result<Self> {
         let (serving, recorded) = Recorded::read_with_serving(store)?;
         let serving = serving.ok_or_else(|| Error::not_found("space", "serving", store.name()))?;
@@ -81,13 +81,14 @@ impl Standing {
 
     /// Whether a search is the same one in both: a pause, or another native item, changes nothing for it.
     fn is_searched_as(&self, other: &Self) -> bool {
-        let ground = |standing: &Self| {
-            let upgrade = standing.record.as_ref().map(|record| {
-                (record.old.clone(), record.new.clone(), record.handicap_of(&standing.serving))
-            });
-            (standing.serving.clone(), upgrade, standing.merged().is_some())
+        let looked_at = |state: &Self| {
+            let upgrade = state
+                .record
+                .as_ref()
+                .map(|record| (record.old.clone(), record.new.clone(), record.handicap_of(&state.serving)));
+            (state.serving.clone(), upgrade, state.merged().is_some())
         };
-        ground(self) == ground(other)
+        looked_at(self) == looked_at(other)
     }
 
     /// The spaces that are searched.
@@ -135,7 +136,11 @@ impl Gallery {
     ///
     /// Not found where there is no upgrade; those of the store.
     pub fn calibrate(&self) -> Result<()> {
-        let record = Recorded::expect(&*self.store)?.record;
+        self.calibrate_for(Recorded::expect(&*self.store)?.record)
+    }
+
+    /// [`Gallery::calibrate`], given the upgrade.
+    pub(crate) fn calibrate_for(&self, record: UpgradeRecord) -> Result<()> {
         let learned = if record.phase == Phase::Finished {
             // The old space is gone; nothing is left to merge with.
             None
@@ -164,8 +169,13 @@ impl Gallery {
     /// Missing input where the queries of the model that serves now are not given, or for a merged search those of either
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
     /// spaces.
-    pub fn search(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        let answer = self.search_while_overtaken(queries, k, filter);
+    pub fn search(&self, queries: &QueriesBySpace<'_>, k: usize, filter: &Filter) -> Result<SearchAnswer> {
+        let state = ServingState::read(&*self.store);
+        self.observed(state.and_then(|state| self.search_while_overtaken(state, queries, k, filter)))
+    }
+
+    /// Tells the observer what came of a search.
+    fn observed(&self, answer: Result<SearchAnswer>) -> Result<SearchAnswer> {
         self.observer.observe(&match &answer {
             Ok(answer) => Observation::Searched {
                 spaces: &answer.spaces,
@@ -194,42 +204,67 @@ impl Gallery {
         k: usize,
         filter: &Filter,
         before: bool,
-    ) -> Result<(Answer, Option<Answer>)> {
+    ) -> Result<(SearchAnswer, Option<SearchAnswer>)> {
+        self.search_source_from(ServingState::read(&*self.store)?, queries, encoders, k, filter, before)
+    }
+
+    /// [`Gallery::search_source`], given what served a moment ago.
+    pub(crate) fn search_source_from(
+        &self,
+        mut state: ServingState,
+        queries: &[Query],
+        encoders: &QueryEncoders<'_>,
+        k: usize,
+        filter: &Filter,
+        before: bool,
+    ) -> Result<(SearchAnswer, Option<SearchAnswer>)> {
         let mut embedded: Vec<(String, Matrix)> = Vec::new();
         let before = if before {
-            let record = self.replaced()?;
-            let old = record.old.name;
+            let record = self.replaced(&state)?;
+            let old = record.old.name.clone();
             let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders, &Unobserved)?;
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
             let found = search_space(&*self.store, &old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
-            Some(Answer { spaces: vec![old], found })
+            Some(SearchAnswer { spaces: vec![old], found })
         } else {
             None
         };
-        let mut spaces = Standing::read(&*self.store)?.spaces();
         loop {
-            for name in spaces {
+            for name in state.spaces() {
                 if embedded.iter().all(|(known, _)| *known != name) {
                     let rows =
                         embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
                     embedded.push((name, rows));
                 }
             }
-            let given: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
-            let answer = self.search(&given, k, filter);
-            // A switch while the queries were embedded asks for another model's.
-            spaces = Standing::read(&*self.store)?.spaces();
             let is_embedded = |name: &String| embedded.iter().any(|(known, _)| known == name);
-            if answer.is_ok() || spaces.iter().all(is_embedded) {
-                return Ok((answer?, before));
+            let now = ServingState::read(&*self.store);
+            // A switch while the queries were embedded asks for another model's.
+            if let Ok(now) = &now
+                && !now.spaces().iter().all(is_embedded)
+            {
+                state = now.clone();
+                continue;
+            }
+            let given: Vec<_> = embedded.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
+            let answer = now.and_then(|now| self.search_while_overtaken(now, &given, k, filter));
+            match self.observed(answer) {
+                Ok(answer) => return Ok((answer, before)),
+                Err(error) => {
+                    // So does one during the search.
+                    state = ServingState::read(&*self.store)?;
+                    if state.spaces().iter().all(is_embedded) {
+                        return Err(error);
+                    }
+                }
             }
         }
     }
 
     /// The upgrade, as long as its old space is there.
-    fn replaced(&self) -> Result<UpgradeRecord> {
-        let record = Recorded::expect(&*self.store)?.record;
+    fn replaced<'a>(&self, state: &'a ServingState) -> Result<&'a UpgradeRecord> {
+        let record = state.record.as_ref().ok_or_else(|| Recorded::is_missing(&*self.store))?;
         if record.phase == Phase::Finished {
             let phase = format!("finished, so the old model's answers are gone with {:?}", record.old.name);
             return Err(Error::wrong_phase(upgrade_of(&*self.store), phase));
@@ -237,17 +272,22 @@ impl Gallery {
         Ok(record)
     }
 
-    fn search_while_overtaken(&self, queries: &Queries<'_>, k: usize, filter: &Filter) -> Result<Answer> {
-        let mut before = Standing::read(&*self.store)?;
+    fn search_while_overtaken(
+        &self,
+        mut before: ServingState,
+        queries: &QueriesBySpace<'_>,
+        k: usize,
+        filter: &Filter,
+    ) -> Result<SearchAnswer> {
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
             if answer.is_ok() && before.merged().is_none() {
                 // It looked at one space only, which was not dropped while it served.
                 return answer;
             }
-            // A finish records itself before it drops the old space. So where the standing is the same after a merged search, the
+            // A finish records itself before it drops the old space. So where the state is the same after a merged search, the
             // space was whole all the while; where it is another one, what was read there may be half of it, or an error.
-            let now = match Standing::read(&*self.store) {
+            let now = match ServingState::read(&*self.store) {
                 Ok(now) => now,
                 Err(error) => return answer.and(Err(error)),
             };
@@ -262,12 +302,12 @@ impl Gallery {
     /// The same, in what served at one moment.
     fn search_as(
         &self,
-        standing: &Standing,
-        queries: &Queries<'_>,
+        state: &ServingState,
+        queries: &QueriesBySpace<'_>,
         k: usize,
         filter: &Filter,
-    ) -> Result<Answer> {
-        let serving = &standing.serving;
+    ) -> Result<SearchAnswer> {
+        let serving = &state.serving;
         let of = |space: &str| {
             let found = queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
             found.ok_or_else(|| {
@@ -276,17 +316,17 @@ impl Gallery {
             })
         };
         let new = of(serving)?;
-        if let Some(record) = standing.merged() {
+        if let Some(record) = state.merged() {
             let old = of(&record.old.name)?;
             expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
-            return Ok(Answer { spaces: standing.spaces(), found });
+            return Ok(SearchAnswer { spaces: state.spaces(), found });
         }
-        let handicap = standing.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
+        let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
-        Ok(Answer { spaces: standing.spaces(), found })
+        Ok(SearchAnswer { spaces: state.spaces(), found })
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing
@@ -427,7 +467,7 @@ fn search_space(
 }
 
 #[cfg(test)]
-#[path = "../tests/common/padding.rs"]
+#[path = "../tests/it/common/padding.rs"]
 pub(crate) mod padding;
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
 //! Whether σ² still means what it says, told from the items that were backfilled.
 
+use rehang::Result;
 use rehang::statistics::kendall_tau_b;
+use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
+/// Native vectors whose σ² is compared with their true error.
+const SAMPLE: usize = 2000;
 /// Fewest backfilled items from which anything is said.
 const ITEMS_MIN: usize = 50;
 /// Factor between mean σ² and mean squared error, either way, above which σ² is said to be wrong.
@@ -27,6 +31,15 @@ pub struct SigmaHealth {
     pub tau: Option<f64>,
     /// Whether they disagree: the means by more than a factor of 3, or the ranks the wrong way round (τ below −0.1).
     pub alarm: bool,
+}
+
+/// The same of a space: of the natives that were written last.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn health_of(store: &dyn Ledger, space: &str) -> Result<Option<SigmaHealth>> {
+    Ok(sigma_health(&store.errors(space, SAMPLE)?))
 }
 
 /// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them, and where σ² is the same for all, as an

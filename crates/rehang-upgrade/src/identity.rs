@@ -8,12 +8,12 @@ use rehang::{Error, Provenance, Remedy, Result, squared_distance};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_store::{Ledger, Scan, Select, Store};
 
+use crate::encoding::{encode, input_of};
 use crate::fill::Filler;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::run::{encode, input_of};
+use crate::setup::{UpgradeSetup, expect_adapter, expect_upgrade, upgrade_of};
 use crate::spending;
-use crate::verbs::{Setup, expect_adapter, expect_upgrade, upgrade_of};
 
 /// Native items that are embedded again.
 const COMPARED: usize = 16;
@@ -124,7 +124,7 @@ pub(crate) fn expect_same_on_account(
 ///
 /// A conflict where a backfill is at work or the upgrade is neither filled nor rolled back; as
 /// [`expect_same`](crate::expect_same).
-pub fn put_back(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<u64> {
+pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<u64> {
     let recorded = expect_upgrade(store, setup)?;
     let record = &recorded.record;
     expect_adapter(store, record, setup.adapter)?;

@@ -339,9 +339,9 @@ mod tests {
     use rehang_store::Ledger;
 
     use super::*;
-    use crate::backfill::Until;
     use crate::configuration::Configuration;
     use crate::gallery::padding::padding;
+    use crate::until::Until;
 
     /// A gallery with a space of three coordinates and an adapter from it.
     fn told(folder: &Path, new_name: Option<&str>) -> Init {

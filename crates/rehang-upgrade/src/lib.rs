@@ -9,7 +9,7 @@
 //! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
 //! gets a stale vector, two workers on one item do no harm.
 //!
-//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and the whole way as one
+//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and all steps as one
 //!   ([`Upgrade::auto`]); [`init`] writes a first one.
 //! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
@@ -21,12 +21,14 @@
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
+mod auto;
 mod backfill;
 mod clock;
 mod collection;
 mod configuration;
 mod contents;
 mod doctor;
+mod encoding;
 mod estimate;
 mod faults;
 mod fill;
@@ -35,55 +37,68 @@ mod forecast;
 mod gallery;
 mod health;
 mod identity;
+mod index;
 mod init;
-mod lists;
+mod limits;
 mod location;
 mod merge;
 mod observe;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "qdrant")]
+mod qdrant;
 mod query;
 mod record;
 mod run;
 mod sample;
 mod search;
+mod setup;
 mod spending;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod status;
 mod table;
 mod transfer;
+mod until;
 mod upgrade;
 mod verbs;
-mod way;
 
-pub use backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+pub use auto::{AutoOptions, Halt, Next, Step, StepResult, StepsLeft, SwitchIf};
+pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 pub use clock::{Clock, SystemClock};
 pub use collection::{CollectionLocation, QDRANT_URL_ENV};
-pub use configuration::{Configuration, Planned, RunOptions, parse_rate, parse_until};
+pub use configuration::{Configuration, Planned};
 pub use contents::{
-    Compacted, Contents, Deleted, DroppedSpace, Indexed, Put, PutItem, SpaceContents, compact, contents,
-    delete, drop_space, index, put,
+    Compacted, Contents, Deleted, DroppedSpace, Put, PutItem, SpaceContents, compact, contents, delete,
+    drop_space, put,
 };
 pub use doctor::{Examination, SpaceIndex, examine};
-pub use estimate::{Basis, Estimate, Probed, estimate};
+pub use estimate::{Basis, CostEstimate, Probed, estimate};
 pub use faults::Place;
 pub use fill::Filler;
 pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
-pub use gallery::{Answer, Gallery, Queries};
+pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
 pub use identity::put_back;
+pub use index::{Indexed, index};
 pub use init::{Init, Initialised, init};
-pub use lists::{Left, left};
-pub use location::{Held, Location, NewGallery};
+pub use limits::{Limits, RunOptions, parse_rate};
+pub use location::{Adopted, Location, NewGallery, UpgradeLock};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-pub use run::{BackfillSetup, Part, Summary, backfill};
-pub use search::{Asked, Hit, Search, Searched, search};
+pub use run::{BackfillScope, BackfillSetup, Summary, backfill};
+pub use search::{Search, SearchQueries, Searched, search};
+pub use setup::{UpgradeSetup, expect_same};
 pub use spending::spent_by_all;
-pub use table::{Adopted, TableLocation, URL_ENV};
-pub use transfer::{Export, Exported, Import, Imported, export, import};
+pub use status::{Left, Status, left, status};
+pub use table::{TableLocation, URL_ENV};
+pub use transfer::{Export, ExportedSpace, Import, Imported, export, import};
+pub use until::{Until, parse_until};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
-    FinishedUpgrade, Plan, RolledBack, Setup, Started, Status, Switched, begin_sampling, expect_same, finish,
-    plan, request, rollback, start, status, switch,
+    FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
+    start, switch,
 };
-pub use way::{AutoOptions, Halt, Next, Step, SwitchIf, Taken};

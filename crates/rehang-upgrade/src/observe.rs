@@ -127,19 +127,6 @@ impl Observer for Progress {
     }
 }
 
-/// Makes the search index of a space ready, if it is not, and says whether it had to be made.
-pub(crate) fn prepare_index(
-    store: &dyn rehang_store::Store,
-    space: &str,
-    observer: &dyn Observer,
-) -> Result<bool> {
-    if store.is_ready(space)? {
-        return Ok(false);
-    }
-    store.prepare(space, &counting(observer, "making the search index", "vectors"))?;
-    Ok(true)
-}
-
 /// What tells an observer of work that counts `(done, total)` itself, and gives whether it may go on.
 pub(crate) fn counting(
     observer: &dyn Observer,

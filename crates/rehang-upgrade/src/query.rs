@@ -9,9 +9,9 @@ use rehang::{Error, ErrorKind, Matrix, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;
 
+use crate::encoding::encode;
 use crate::observe::{Observation, Observer, expect_going};
-use crate::run::encode;
-use crate::verbs::mismatch;
+use crate::setup::mismatch;
 
 /// Characters of a text that an error repeats.
 const SHOWN_MAX: usize = 60;

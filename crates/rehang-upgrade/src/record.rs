@@ -242,8 +242,12 @@ impl Recorded {
     ///
     /// Not found where there is none.
     pub fn expect(store: &dyn Ledger) -> Result<Self> {
-        Self::read(store)?
-            .ok_or_else(|| Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade))
+        Self::read(store)?.ok_or_else(|| Self::is_missing(store))
+    }
+
+    /// What is said where there is none.
+    pub(crate) fn is_missing(store: &dyn Ledger) -> Error {
+        Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade)
     }
 
     /// Puts the first record of an upgrade into a store, or replaces the one that was read.

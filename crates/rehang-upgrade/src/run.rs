@@ -1,7 +1,6 @@
 //! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,21 +14,23 @@ use rehang_store::{
 };
 use serde::Serialize;
 
-use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Limits, Request, Tally, Until};
+use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 use crate::clock::Clock;
+use crate::encoding::encode;
 use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
-use crate::health::{SigmaHealth, sigma_health};
+use crate::health::{SigmaHealth, health_of};
 use crate::identity::expect_same_on_account;
-use crate::observe::{Observation, Observer, prepare_index};
+use crate::index::prepare_index;
+use crate::limits::Limits;
+use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
+use crate::setup::{expect_adapter, mismatch, upgrade_of};
 use crate::spending;
-use crate::verbs::{expect_adapter, mismatch, reaches, upgrade_of};
+use crate::until::{Until, reaches};
 
-/// Native vectors whose σ² is compared with their true error.
-pub(crate) const HEALTH_SAMPLE: usize = 2000;
 /// The longest wait for anything: after it, the loop looks whether it was asked to end.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
@@ -50,7 +51,7 @@ const REASON_BYTES_MAX: usize = 1024;
 
 /// What of a gallery a backfill embeds.
 #[derive(Debug, Clone, Copy)]
-pub enum Part<'a> {
+pub enum BackfillScope<'a> {
     /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once.
     Gallery(&'a Adapter),
     /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
@@ -58,7 +59,7 @@ pub enum Part<'a> {
     Sample(usize),
 }
 
-impl Part<'_> {
+impl BackfillScope<'_> {
     fn queue(self) -> Queue {
         match self {
             Self::Gallery(_) => Queue::All,
@@ -74,7 +75,7 @@ pub struct BackfillSetup<'a> {
     /// The new model.
     pub encoder: &'a dyn Encoder,
     /// What is embedded.
-    pub part: Part<'a>,
+    pub scope: BackfillScope<'a>,
     /// How far, how fast.
     pub limits: Limits,
     /// Time.
@@ -112,7 +113,7 @@ pub struct Summary {
 }
 
 /// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
-/// It may be begun on an upgrade that is rolled back, and for a [sample](Part::Sample) before there is any adapter; a rollback while it
+/// It may be begun on an upgrade that is rolled back, and for a [sample](BackfillScope::Sample) before there is any adapter; a rollback while it
 /// runs ends it after the batches in hand. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
@@ -138,7 +139,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
     let name = setup.store.name();
     match record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        Phase::Sampling | Phase::Abandoned if matches!(setup.part, Part::Sample(_)) => {}
+        Phase::Sampling | Phase::Abandoned if matches!(setup.scope, BackfillScope::Sample(_)) => {}
         phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             return Err(
                 Error::wrong_phase(upgrade_of(setup.store), phase.name()).advise(Remedy::ContinueFilling)
@@ -163,7 +164,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let mut filler = None;
-    if let Part::Gallery(adapter) = setup.part {
+    if let BackfillScope::Gallery(adapter) = setup.scope {
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
@@ -247,12 +248,6 @@ struct Done {
     answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
 }
 
-/// What an encoder is given of an item; `None` without a source.
-pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
-    let Record { item, .. } = record;
-    Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
-}
-
 fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // Held while waiting: the others wait for the lock instead of for the channel.
@@ -271,37 +266,6 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
             return;
         }
     }
-}
-
-/// What the encoder says of a batch. Where it panics, each half is asked alone, until the items that it panics at are found: they
-/// fail, and the others do not.
-pub(crate) fn encode(
-    encoder: &dyn Encoder,
-    inputs: &[Input<'_>],
-) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-    let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
-        Ok(answer) => return answer,
-        Err(panic) => panic,
-    };
-    if inputs.len() > 1 {
-        let (left, right) = inputs.split_at(inputs.len() / 2);
-        let mut answers = encode(encoder, left)?;
-        match encode(encoder, right) {
-            Ok(others) => answers.extend(others),
-            // What the first half gave is paid for; the next call says what is wrong.
-            Err(error) if answers.iter().any(Result::is_ok) => {
-                answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));
-            }
-            Err(error) => return Err(error),
-        }
-        return Ok(answers);
-    }
-    let words =
-        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    let words = words.unwrap_or("it did not say why");
-    Ok(vec![Err(ItemFailure::Permanent(format!(
-        "the encoder panicked at this item, which is a defect of it: {words}"
-    )))])
 }
 
 /// The start of a reason, for a list that may have a million of them.
@@ -411,13 +375,17 @@ impl Run<'_> {
                     Action::RecordFailures(attempts) => {
                         let failures: Vec<_> = attempts
                             .into_iter()
-                            .map(|attempt| (attempt.key, attempt.revision, attempt.reason))
+                            .map(|attempt| {
+                                (attempt.key, attempt.revision, start_of(attempt.failure.reason()))
+                            })
                             .collect();
                         self.patiently(|run| run.setup.store.record_failures(run.space, &failures))?;
                         self.observer.reach(Place::FailuresRecorded)?;
                     }
                     Action::Refuse(refused) => {
-                        let first = refused.first().map_or("", |attempt| attempt.reason.as_str());
+                        let first = refused
+                            .first()
+                            .map_or_else(String::new, |attempt| start_of(attempt.failure.reason()));
                         let detail = format!(
                             "it refused each of the first {} items for good, so something is wrong with it or with all sources; none of them \
                              is listed as failed. The first: {first}",
@@ -434,8 +402,8 @@ impl Run<'_> {
 
     fn claim(&mut self, limit: usize) -> Result<Claimed> {
         self.patiently(|run| {
-            let BackfillSetup { store, part, worker, .. } = run.setup;
-            store.claim(run.space, part.queue(), worker, limit, run.lease())
+            let BackfillSetup { store, scope, worker, .. } = run.setup;
+            store.claim(run.space, scope.queue(), worker, limit, run.lease())
         })
     }
 
@@ -512,7 +480,7 @@ impl Run<'_> {
         keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
         // The index of a sample would be made again when the space is filled.
-        let indexed = if self.observer.wants_stop() || matches!(self.setup.part, Part::Sample(_)) {
+        let indexed = if self.observer.wants_stop() || matches!(self.setup.scope, BackfillScope::Sample(_)) {
             false
         } else {
             match prepare_index(self.setup.store, self.space, self.observer) {
@@ -539,7 +507,7 @@ impl Run<'_> {
             spent: self.setup.encoder.spent(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
-            sigma: sigma_health(&self.setup.store.errors(self.space, HEALTH_SAMPLE)?),
+            sigma: health_of(self.setup.store, self.space)?,
         })
     }
 
@@ -641,10 +609,9 @@ impl Run<'_> {
             self.shown = true;
             let native = u64::try_from(native_before).unwrap_or(0);
             let limits = self.setup.limits;
-            let to_go = match (self.setup.part, limits.until) {
-                (Part::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
-                (_, Until::All) => items.saturating_sub(native),
-                (_, Until::Fraction(fraction)) => ((fraction * items as f64) as u64).saturating_sub(native),
+            let to_go = match (self.setup.scope, limits.until) {
+                (BackfillScope::Sample(size), _) => sample::waiting(self.setup.store, self.space, size)?,
+                (BackfillScope::Gallery(_), until) => until.target(items).saturating_sub(native),
             };
             let total = limits.budget.map_or(to_go, |budget| budget.min(to_go));
             self.observer.observe(&Observation::Began { stage: "re-embedding", unit: "items", total });
@@ -663,7 +630,7 @@ impl Run<'_> {
                 LISTED_AFTER - ALONE_AFTER
             );
             let (key, revision) = (record.item.key, record.item.revision);
-            return Event::GivenUp(Attempt { key, revision, reason, permanent: true });
+            return Event::GivenUp(Attempt { key, revision, failure: ItemFailure::Permanent(reason) });
         }
         let keys = records.iter().map(|record| record.item.key).collect();
         self.claimed.extend(records.into_iter().map(|record| (record.item.key, record)));
@@ -704,8 +671,7 @@ impl Run<'_> {
                         Err(failure) => failures.push(Attempt {
                             key: record.item.key,
                             revision: record.item.revision,
-                            permanent: matches!(failure, ItemFailure::Permanent(_)),
-                            reason: start_of(failure.reason()),
+                            failure,
                         }),
                     }
                 }

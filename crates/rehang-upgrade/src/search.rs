@@ -7,14 +7,14 @@ use rehang::check::expect_width;
 use rehang::{Error, Matrix, Provenance, Result};
 use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store, expect_space};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::gallery::{Answer, Gallery, Standing};
+use crate::gallery::{Gallery, SearchAnswer, ServingState};
 use crate::query::{Query, QueryEncoders};
 
 /// The queries of a [`search`].
 #[derive(Debug, Clone)]
-pub enum Asked {
+pub enum SearchQueries {
     /// Vectors from files.
     Vectors {
         /// Queries, one a row, embedded by the model that serves.
@@ -39,7 +39,7 @@ pub enum Asked {
 #[derive(Debug, Clone)]
 pub struct Search {
     /// The queries.
-    pub asked: Asked,
+    pub queries: SearchQueries,
     /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
     pub space: Option<String>,
     /// Neighbours of each query, 1 or more.
@@ -48,37 +48,60 @@ pub struct Search {
     pub filter: Filter,
 }
 
-/// What [`search`] found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// What [`search`] found. As JSON, each item is its id, its distance, who made the vector that was found and, where the queries were
+/// sources and it has one, its source.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Searched {
     /// The space that serves.
     pub space: String,
-    /// The space (or both, for a merged search) that was searched.
-    pub spaces: Vec<String>,
     /// Neighbours of each query that were asked for.
     pub k: usize,
-    /// The nearest items of each query, nearest first.
-    pub results: Vec<Vec<Hit>>,
-    /// What the old model would have answered to each query, where it was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<Vec<Vec<Hit>>>,
+    /// The answer.
+    pub answer: SearchAnswer,
+    /// What the old model would have answered, where it was asked for.
+    pub before: Option<SearchAnswer>,
+    /// Sources of the items that were found, by id, where the queries were sources.
+    pub sources: BTreeMap<String, String>,
     /// Spaces that were compared vector by vector, since their search index is not [ready](rehang_store::Index::is_ready). The answer is
     /// exact, and slow where the gallery is large.
     pub without_index: Vec<String>,
 }
 
-/// An item that a search found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Hit {
-    /// Its id.
-    pub id: String,
-    /// Its distance to the query.
-    pub distance: f32,
-    /// Who made the vector that was found.
-    pub provenance: Provenance,
-    /// The item's source, where the queries were sources and it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
+impl Serialize for Searched {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Item<'a> {
+            id: &'a str,
+            distance: f32,
+            provenance: Provenance,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            source: Option<&'a String>,
+        }
+        #[derive(Serialize)]
+        struct Document<'a> {
+            space: &'a str,
+            spaces: &'a [String],
+            k: usize,
+            results: Vec<Vec<Item<'a>>>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            before: Option<Vec<Vec<Item<'a>>>>,
+            without_index: &'a [String],
+        }
+        fn items<'a>(answer: &'a SearchAnswer, sources: &'a BTreeMap<String, String>) -> Vec<Vec<Item<'a>>> {
+            let item = |found: &'a Found| Item {
+                id: &found.id,
+                distance: found.distance,
+                provenance: found.provenance,
+                source: sources.get(&found.id),
+            };
+            answer.found.iter().map(|found| found.iter().map(item).collect()).collect()
+        }
+        let Self { space, k, answer, before, sources, without_index } = self;
+        let results = items(answer, sources);
+        let before = before.as_ref().map(|before| items(before, sources));
+        Document { space, spaces: &answer.spaces, k: *k, results, before, without_index }
+            .serialize(serializer)
+    }
 }
 
 /// Searches what the gallery serves. Merged searches are scaled anew for the call. `encoders` are asked for texts and images only.
@@ -92,27 +115,28 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     if search.k == 0 {
         return Err(Error::option("k", 0, "1 or more"));
     }
-    let standing = Standing::read(&**store)?;
+    let state = ServingState::read(&**store)?;
     if let Some(wanted) = &search.space
-        && *wanted != standing.serving
+        && *wanted != state.serving
     {
         return Err(Error::conflict(
-            format!("space {:?} serves, not {wanted:?}", standing.serving),
+            format!("space {:?} serves, not {wanted:?}", state.serving),
             "embed the queries with its model, or ask for no space",
         ));
     }
     let gallery = Gallery::new(Arc::clone(store), None);
-    if standing.merged().is_some() {
-        gallery.calibrate()?;
+    if let Some(record) = state.merged() {
+        gallery.calibrate_for(record.clone())?;
     }
     let Search { k, filter, .. } = search;
-    let (answer, before, has_sources) = match &search.asked {
-        Asked::Vectors { vectors, old_vectors } => {
-            let given = read_queries(&**store, &standing, vectors, old_vectors.as_ref())?;
+    let space = state.serving.clone();
+    let (answer, before, has_sources) = match &search.queries {
+        SearchQueries::Vectors { vectors, old_vectors } => {
+            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref())?;
             let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
             (gallery.search(&given, *k, filter)?, None, false)
         }
-        Asked::ByModel(named) => {
+        SearchQueries::ByModel(named) => {
             let read = |(name, rows): &(String, VectorSource)| {
                 let rows = rehang_files::read_matrix(rows)?;
                 rows.check_finite(name)?;
@@ -122,45 +146,33 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
             let given: Vec<_> = given.iter().map(|(name, rows)| (name.as_str(), rows)).collect();
             (gallery.search(&given, *k, filter)?, None, false)
         }
-        Asked::Sources { queries, before } => {
-            let (answer, before) = gallery.search_source(queries, encoders, *k, filter, *before)?;
+        SearchQueries::Sources { queries, before } => {
+            let (answer, before) =
+                gallery.search_source_from(state, queries, encoders, *k, filter, *before)?;
             (answer, before, true)
         }
     };
+    let answers = || std::iter::once(&answer).chain(&before);
     let mut without_index = Vec::new();
-    for space in answer.spaces.iter().chain(before.iter().flat_map(|before| &before.spaces)) {
+    for space in answers().flat_map(|answer| &answer.spaces) {
         if !without_index.contains(space) && !store.is_ready(space)? {
             without_index.push(space.clone());
         }
     }
-    let spaces = answer.spaces.clone();
-    let hits = |answer: Answer| hits(&**store, answer, has_sources);
-    let (results, before) = (hits(answer)?, before.map(hits).transpose()?);
-    Ok(Searched { space: standing.serving, spaces, k: *k, results, before, without_index })
-}
-
-/// What a search found as it is shown, with sources where they are wanted.
-fn hits(store: &dyn Store, answer: Answer, has_sources: bool) -> Result<Vec<Vec<Hit>>> {
     let mut sources = BTreeMap::new();
     if has_sources {
-        let ids: BTreeSet<&str> = answer.found.iter().flatten().map(|found| found.id.as_str()).collect();
-        let ids: Vec<&str> = ids.into_iter().collect();
-        let items = store.get(&ids)?.into_iter().flatten();
-        sources.extend(items.map(|item| (item.id, item.source)));
+        let found = answers().flat_map(|answer| answer.found.iter().flatten());
+        let ids: BTreeSet<&str> = found.map(|found| found.id.as_str()).collect();
+        let items = store.get(&ids.into_iter().collect::<Vec<_>>())?.into_iter().flatten();
+        sources.extend(items.filter_map(|item| Some((item.id, item.source?))));
     }
-    let hit = |found: Found| Hit {
-        source: sources.get(&found.id).cloned().flatten(),
-        id: found.id,
-        distance: found.distance,
-        provenance: found.provenance,
-    };
-    Ok(answer.found.into_iter().map(|found| found.into_iter().map(hit).collect()).collect())
+    Ok(Searched { space, k: *k, answer, before, sources, without_index })
 }
 
 /// Queries from files, by the spaces that are searched.
 fn read_queries<'a>(
     store: &dyn Store,
-    standing: &'a Standing,
+    state: &'a ServingState,
     vectors: &VectorSource,
     old_vectors: Option<&VectorSource>,
 ) -> Result<Vec<(&'a str, Matrix)>> {
@@ -176,12 +188,12 @@ fn read_queries<'a>(
         Ok(())
     };
     // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
-    if standing.upgraded().is_none() {
-        give(&standing.serving, old_queries.unwrap_or(queries))?;
+    if state.upgraded().is_none() {
+        give(&state.serving, old_queries.unwrap_or(queries))?;
         return Ok(given);
     }
-    give(&standing.serving, queries)?;
-    if let Some(record) = standing.merged() {
+    give(&state.serving, queries)?;
+    if let Some(record) = state.merged() {
         let old = &record.old.name;
         let old_queries = old_queries.ok_or_else(|| {
             Error::missing(

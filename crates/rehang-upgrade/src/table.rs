@@ -1,14 +1,8 @@
-//! Galleries that lie in tables of an application: how they are named, and made.
+//! How a configuration names a gallery that lies in a table of an application.
 
 use std::fmt;
-use std::sync::Arc;
 
-use rehang::{Result, Space};
-use rehang_store::{Examined, Looked};
 use serde::{Deserialize, Serialize};
-
-use crate::location::Held;
-use crate::observe::Observer;
 
 /// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
 ///
@@ -61,17 +55,6 @@ impl TableLocation {
     }
 }
 
-/// What making a gallery of a table did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Adopted {
-    /// The gallery.
-    pub gallery: String,
-    /// Rows that are items now.
-    pub items: u64,
-    /// Those of them that have an old vector.
-    pub vectors: u64,
-}
-
 impl fmt::Display for TableLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table {}", self.table)
@@ -80,167 +63,6 @@ impl fmt::Display for TableLocation {
 
 /// The variable that holds the address where a configuration names none.
 pub const URL_ENV: &str = "DATABASE_URL";
-
-#[cfg(feature = "postgres")]
-mod postgres {
-    use rehang::{Error, Provenance};
-    use rehang_postgres::{PostgresStore, TableOptions};
-    use rehang_store::{Ledger, find_space};
-
-    use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation, URL_ENV};
-    use crate::observe::counting;
-
-    impl TableLocation {
-        fn options(&self) -> TableOptions {
-            TableOptions {
-                table: self.table.clone(),
-                id: self.id.clone(),
-                source: self.source.clone(),
-                label: self.label.clone(),
-                payload: self.payload.clone(),
-                vector: self.vector.clone(),
-                condition: self.condition.clone(),
-            }
-        }
-
-        /// The address, from the configuration or from the environment.
-        fn address(&self) -> Result<String> {
-            if let Some(url) = &self.url {
-                return Ok(url.clone());
-            }
-            let name = self.url_env.as_deref().unwrap_or(URL_ENV);
-            let found = std::env::var(name).ok().filter(|url| !url.is_empty());
-            found.ok_or_else(|| {
-                Error::missing(format!("the variable {name} with the address of the database"), self)
-            })
-        }
-
-        /// Opens the gallery in the table.
-        ///
-        /// # Errors
-        ///
-        /// As [`PostgresStore::open`]; missing input where no address is given.
-        pub fn open(&self) -> Result<Arc<dyn Examined>> {
-            Ok(Arc::new(self.store()?))
-        }
-
-        fn store(&self) -> Result<PostgresStore> {
-            PostgresStore::open(&self.address()?, &self.options(), Some(&self.old))
-        }
-
-        /// Takes the lock of the upgrade, which lasts as long as the connection.
-        ///
-        /// # Errors
-        ///
-        /// A conflict where another process has it.
-        pub fn hold(&self) -> Result<Held> {
-            Ok(Box::new(self.store()?.hold()?))
-        }
-
-        /// Looks at the table. Writes nothing.
-        ///
-        /// # Errors
-        ///
-        /// As [`PostgresStore::inspect`].
-        pub fn look(&self) -> Result<Looked> {
-            PostgresStore::inspect(&self.address()?, &self.options())
-        }
-
-        /// Every statement that [`TableLocation::adopt`] runs before it lists items and vectors. Writes nothing.
-        ///
-        /// # Errors
-        ///
-        /// As [`PostgresStore::inspect`].
-        pub fn statements(&self) -> Result<String> {
-            PostgresStore::statements(&self.address()?, &self.options())
-        }
-
-        /// Makes a gallery of the table, with the old space in its column of vectors. Ends one that was begun, and does nothing where all is
-        /// done.
-        ///
-        /// # Errors
-        ///
-        /// As [`PostgresStore::adopt`]; missing input where the table has no column of old vectors.
-        pub fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
-            if self.vector.is_none() {
-                return Err(Error::missing(
-                    "[gallery] vector, the column with the old model's vectors",
-                    self,
-                ));
-            }
-            let advance = counting(observer, "making a gallery of the table", "rows");
-            let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
-            // Not where an upgrade from it is finished.
-            let space = match store.serving()?.filter(|serving| *serving != old.name) {
-                Some(serving) if find_space(&store, &old.name)?.is_none() => serving,
-                _ => {
-                    store.create_space(old, Provenance::Old)?;
-                    old.name.clone()
-                }
-            };
-            let counts = store.counts(&space)?;
-            Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
-        }
-
-        /// Takes everything of ours out of the database again; the table is left as it was found, but for the column that the vectors
-        /// of the space that serves are moved into, if one is named.
-        ///
-        /// # Errors
-        ///
-        /// A conflict where the vectors that serve are in the table already, or some of them are adapted; as [`PostgresStore::settle`] and
-        /// [`PostgresStore::release`].
-        pub fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
-            let store = self.store()?;
-            if let Some(column) = into {
-                store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
-            }
-            store.release(into)
-        }
-    }
-}
-
-#[cfg(not(feature = "postgres"))]
-mod left_out {
-    use rehang::ErrorKind;
-
-    use super::{Adopted, Arc, Examined, Held, Looked, Observer, Result, Space, TableLocation};
-
-    fn missing<T>() -> Result<T> {
-        Err(ErrorKind::MissingFeature { feature: "postgres" }.into())
-    }
-
-    #[allow(
-        missing_docs,
-        clippy::missing_errors_doc,
-        clippy::unused_self,
-        reason = "each only says that it is left out"
-    )]
-    impl TableLocation {
-        pub fn open(&self) -> Result<Arc<dyn Examined>> {
-            missing()
-        }
-
-        pub fn hold(&self) -> Result<Held> {
-            missing()
-        }
-
-        pub fn look(&self) -> Result<Looked> {
-            missing()
-        }
-
-        pub fn statements(&self) -> Result<String> {
-            missing()
-        }
-
-        pub fn adopt(&self, _: &Space, _: &dyn Observer) -> Result<Adopted> {
-            missing()
-        }
-
-        pub fn release(&self, _: Option<&str>, _: &dyn Observer) -> Result<()> {
-            missing()
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

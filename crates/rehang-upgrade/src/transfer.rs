@@ -292,7 +292,7 @@ pub struct Export {
 
 /// What [`export`] did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Exported {
+pub struct ExportedSpace {
     /// The space.
     pub space: String,
     /// Rows that were written.
@@ -310,7 +310,7 @@ pub struct Exported {
 ///
 /// Not found where there is no such space; I/O errors; cancelled where a stop was asked for. Nothing is left under the names of
 /// the files then.
-pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Result<Exported> {
+pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Result<ExportedSpace> {
     let space = expect_space(store, &export.space)?.space;
     let counts = store.counts(&export.space)?;
     // Every output is opened before the first page is read.
@@ -362,7 +362,7 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
         file.commit()?;
     }
     let lacking = store.counts(&export.space)?.lacking;
-    Ok(Exported { space: export.space.clone(), vectors: written, lacking, of: space })
+    Ok(ExportedSpace { space: export.space.clone(), vectors: written, lacking, of: space })
 }
 
 #[cfg(test)]

@@ -5,28 +5,34 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{FitAnswer, Method};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::backfill::{Ending, Limits, Request, Tally, Until};
+use crate::backfill::{Ending, Request, Tally};
 use crate::clock::{Clock, SystemClock};
-use crate::configuration::{Configuration, Planned, RunOptions};
-use crate::estimate::{Estimate, Probed, estimate};
+use crate::configuration::{Configuration, Planned};
+use crate::encoding::input_of;
+use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
 use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
+use crate::limits::{Limits, RunOptions};
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillSetup, Part, Summary, backfill, input_of};
+use crate::run::{BackfillScope, BackfillSetup, Summary, backfill};
 use crate::sample;
+use crate::setup::expect_same;
 use crate::spending;
-use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Status, Switched, expect_same};
+use crate::status::{self, Status};
+use crate::until::Until;
+use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
 ///
@@ -205,7 +211,7 @@ impl Upgrade {
             let setup = BackfillSetup {
                 store: self.store(),
                 encoder,
-                part: Part::Sample(items),
+                scope: BackfillScope::Sample(items),
                 limits: Limits { budget: limits.budget.map(|all| all.saturating_sub(done.native)), ..limits },
                 clock: &SystemClock::start(),
                 worker: &worker_name(),
@@ -374,7 +380,7 @@ impl Upgrade {
     ///
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
-        let _held = self.configuration.gallery.hold()?;
+        let _lock = self.configuration.gallery.lock()?;
         verbs::start(self.store(), &self.planned()?.setup(), observer)
     }
 
@@ -384,8 +390,8 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`switch`](verbs::switch), [`expect_worthwhile`] and [`Configuration::forecast`].
-    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<String>)> {
-        let mut warnings = Vec::new();
+    pub fn switch(&self, serving: Serving, anyway: bool) -> Result<(Switched, Vec<Finding>)> {
+        let mut findings = Vec::new();
         let planned = self.planned()?;
         let new = &planned.new.name;
         // Any other phase is refused below, for a better reason.
@@ -402,10 +408,10 @@ impl Upgrade {
             && let Some(forecast) = self.configuration.forecast(&planned)?
         {
             expect_worthwhile(self.store(), &forecast)?;
-            warnings = forecast.warnings;
+            findings = forecast.findings;
         }
         let switched = verbs::switch(self.store(), &planned.setup(), serving, &Unobserved)?;
-        Ok((switched, warnings))
+        Ok((switched, findings))
     }
 
     /// As [`backfill`](crate::backfill()), with the encoder of the configuration unless one is given.
@@ -433,7 +439,7 @@ impl Upgrade {
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            part: Part::Gallery(&planned.adapter),
+            scope: BackfillScope::Gallery(&planned.adapter),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
@@ -443,13 +449,13 @@ impl Upgrade {
         Ok(Run { summary, failed_in_all, until: limits.until })
     }
 
-    /// As [`status`](verbs::status).
+    /// As [`status`](status::status).
     ///
     /// # Errors
     ///
-    /// As [`status`](verbs::status).
+    /// As [`status`](status::status).
     pub fn status(&self, failures: usize) -> Result<Status> {
-        verbs::status(self.store(), failures)
+        status::status(self.store(), failures)
     }
 
     /// As [`request`](verbs::request).
@@ -491,7 +497,7 @@ impl Upgrade {
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
-        let _held = self.configuration.gallery.hold()?;
+        let _lock = self.configuration.gallery.lock()?;
         verbs::finish(self.store(), &self.planned()?.setup(), observer)
     }
 }
@@ -521,7 +527,7 @@ pub struct Outlook {
     #[serde(flatten)]
     pub plan: Plan,
     /// Time and money for the items that may be re-embedded.
-    pub estimate: Estimate,
+    pub estimate: CostEstimate,
     /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
     pub forecast: Option<Forecast>,
     /// Why the first item of a probe that got no vector has none.
@@ -531,15 +537,16 @@ pub struct Outlook {
 
 impl Outlook {
     /// What a person should know before.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.plan.warnings.clone();
-        warnings.extend(self.forecast.iter().flat_map(|forecast| forecast.warnings.iter().cloned()));
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.plan.findings.clone();
+        findings.extend(self.forecast.iter().flat_map(|forecast| forecast.findings.iter().cloned()));
         if let (Some(why), Some(failed), Some(items)) =
             (&self.probe_failure, self.estimate.failed, self.estimate.probed_items)
         {
-            warnings.push(format!("{failed} of {items} items got no vector: {why}"));
+            let seen = format!("{failed} of {items} items got no vector: {why}");
+            findings.push(Finding::warning("failed-probe", seen));
         }
-        warnings
+        findings
     }
 }
 

@@ -1,92 +1,27 @@
 //! The verbs of an upgrade, in the order in which a gallery goes through them.
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
-use rehang_encode::Spent;
-use rehang_store::{AtWork, Counts, Failure, Ledger, Scan, Select, Store, expect_space, find_space};
+use rehang::finding::Finding;
+use rehang::{Error, Provenance, Remedy, Result, Space};
+use rehang_store::{Counts, Ledger, Scan, Select, Store, find_space};
 use serde::Serialize;
 
-use crate::backfill::{Request, Until};
-use crate::doctor::{RECALL_DEPTH, RECALL_SAMPLES};
+use crate::backfill::Request;
 use crate::faults::Place;
-use crate::fill::{Filler, drift};
-use crate::health::{SigmaHealth, sigma_health};
-use crate::observe::{Observation, Observer, prepare_index};
+use crate::fill::Filler;
+use crate::index::{prepare_index, recall};
+use crate::observe::{Observation, Observer};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::run::HEALTH_SAMPLE;
 use crate::sample;
-use crate::spending::spent_by_all;
+use crate::setup::{
+    UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
+    expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
+};
 
 /// Times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
 /// Times that a finish catches up before it drops the old space, while the application goes on writing.
 const LAST_PASSES: usize = 10;
-
-/// What an upgrade is made of.
-#[derive(Debug, Clone, Copy)]
-pub struct Setup<'a> {
-    /// The space that is replaced; it has to be in the gallery.
-    pub old: &'a Space,
-    /// The space that replaces it; made by [`start`].
-    pub new: &'a Space,
-    /// The adapter between the two.
-    pub adapter: &'a Adapter,
-    /// In which order items are re-embedded.
-    pub order: OrderSettings,
-}
-
-impl Setup<'_> {
-    /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
-    fn check(&self, store: &dyn Ledger) -> Result<Vec<String>> {
-        // Says so where old and new are swapped, which widths often give away.
-        self.adapter.expect_input_width(self.old.dimension)?;
-        expect_of_adapter(&self.adapter.old, self.old, "old")?;
-        expect_of_adapter(&self.adapter.new, self.new, "new")?;
-        expect_spaces(store, self.old, &self.outputs())?;
-        Ok(drift(store, self.adapter, &self.old.name)?.into_iter().collect())
-    }
-
-    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.
-    fn outputs(&self) -> Space {
-        Space { name: self.new.name.clone(), distance: self.new.distance, ..self.adapter.output_space() }
-    }
-
-    /// The new space: the one that is there, or else one for the adapter's outputs. Where pairs were drawn, nothing was known of
-    /// lengths when it was made, and it holds raw vectors for good.
-    fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
-        Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
-    }
-}
-
-/// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
-fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
-    if old.name == new.name {
-        return Err(Error::option("[new] name", &new.name, "a name that the old space does not have"));
-    }
-    if let Some(Recorded { record, .. }) = Recorded::read(store)?
-        && record.phase == Phase::Finished
-        && record.is_between(&old.name, &new.name)
-        && find_space(store, &old.name)?.is_none()
-    {
-        return Err(finished(store, &record));
-    }
-    let found = expect_space(store, &old.name)?;
-    if (found.space.dimension, found.space.distance) != (old.dimension, old.distance) {
-        return Err(mismatch(&found.space, old)
-            .context(format!("[old] of the configuration against {}", store.name())));
-    }
-    // A space of that name may be there: of this upgrade, or of another application. One of raw vectors holds normalised ones too.
-    let Some(there) = find_space(store, &new.name)? else { return Ok(()) };
-    let as_raw = Space { normalised: false, ..new.clone() };
-    if (there.space != *new && there.space != as_raw) || there.written_as != Provenance::Native {
-        return Err(mismatch(new, &there.space).context(format!(
-            "[new] name {:?} is taken in {} by a space of its own",
-            new.name,
-            store.name()
-        )));
-    }
-    Ok(())
-}
 
 /// Begins to draw pairs: makes the new space, without any vector in it, and records that. Where an upgrade between these spaces has
 /// come farther, nothing changes: its new space takes natives at any time.
@@ -176,7 +111,8 @@ pub struct Plan {
     /// Whether no adapter is known, so that old vectors are put into the new space as they are.
     pub as_they_are: bool,
     /// What a person should know before.
-    pub warnings: Vec<String>,
+    #[serde(rename = "warnings", serialize_with = "as_sentences")]
+    pub findings: Vec<Finding>,
 }
 
 /// Whether an adapter maps nothing and was fitted on nothing: [`Adapter::identity`].
@@ -189,8 +125,8 @@ fn is_identity(adapter: &Adapter) -> bool {
 /// # Errors
 ///
 /// What [`start`] would fail with before its first write.
-pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
-    let warnings = setup.check(store)?;
+pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
+    let findings = setup.check(store)?;
     Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let recorded = Recorded::read(store)?;
     expect_no_other(store, recorded.as_ref(), setup)?;
@@ -220,7 +156,7 @@ pub fn plan(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Plan> {
         without_source,
         bytes: to_adapt * 4 * setup.new.dimension as u64,
         as_they_are: is_identity(setup.adapter),
-        warnings,
+        findings,
     })
 }
 
@@ -238,7 +174,8 @@ pub struct Started {
     /// Share of the true nearest 10 that searches of the new space find, where its index was made now.
     pub recall: Option<f64>,
     /// What a person should know.
-    pub warnings: Vec<String>,
+    #[serde(rename = "warnings", serialize_with = "as_sentences")]
+    pub findings: Vec<Finding>,
 }
 
 /// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
@@ -256,8 +193,8 @@ pub struct Started {
 ///
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
 /// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
-pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<Started> {
-    let warnings = setup.check(store)?;
+pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
+    let findings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
@@ -318,13 +255,10 @@ pub fn start(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> R
     record_filled(store, &plan)?;
     observer.reach(Place::AfterFilled)?;
     // All is filled and nothing of it is lost, whatever happens here; a switch waits for it.
-    let recall = if prepare_index(store, &new.name, observer)? {
-        Some(store.recall(&new.name, RECALL_SAMPLES, RECALL_DEPTH)?)
-    } else {
-        None
-    };
+    let recall =
+        if prepare_index(store, &new.name, observer)? { Some(recall(store, &new.name)?) } else { None };
     let lacking = store.counts(&new.name)?.lacking;
-    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, warnings })
+    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, findings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -420,7 +354,7 @@ pub struct Switched {
 /// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     serving: Serving,
     observer: &dyn Observer,
 ) -> Result<Switched> {
@@ -503,7 +437,7 @@ pub struct RolledBack {
 ///
 /// Not found where there is no upgrade, a conflict where it is finished (the old space is gone then) or is between other spaces
 /// than the setup's.
-pub fn rollback(store: &dyn Ledger, setup: &Setup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
+pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<RolledBack> {
     let mut recorded = expect_upgrade(store, setup)?;
     if recorded.record.phase == Phase::Finished {
         return Err(finished(store, &recorded.record));
@@ -556,14 +490,18 @@ pub struct FinishedUpgrade {
 
 /// Ends an upgrade for good: the old space is dropped. After it there is no way back.
 ///
-/// Items that are still adapted stay so; [`Status`] lists them. What the application writes meanwhile is caught up with right
+/// Items that are still adapted stay so; [`Status`](crate::Status) lists them. What the application writes meanwhile is caught up with right
 /// before the drop, also by a call that goes on after a death, however long ago that was.
 ///
 /// # Errors
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
 /// setup: other spaces, or filled by another adapter.
-pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> Result<FinishedUpgrade> {
+pub fn finish(
+    store: &dyn Store,
+    setup: &UpgradeSetup<'_>,
+    observer: &dyn Observer,
+) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
@@ -617,7 +555,7 @@ pub fn finish(store: &dyn Store, setup: &Setup<'_>, observer: &dyn Observer) -> 
 /// before it died. Until a pass finds nothing, so that no more is written unseen than in the time of that pass.
 fn catch_up_before_drop(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     record: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<()> {
@@ -638,7 +576,7 @@ fn catch_up_before_drop(
 /// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items.
 fn catch_up(
     store: &dyn Ledger,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     record: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<u64> {
@@ -646,241 +584,4 @@ fn catch_up(
     filler
         .catch_up(store, record.epoch.unwrap_or_default(), observer)
         .map_err(|error| Recorded::explain(store, record, error))
-}
-
-/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. A process that
-/// is about to write for an upgrade asks this first.
-///
-/// # Errors
-///
-/// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
-pub fn expect_same(store: &dyn Ledger, setup: &Setup<'_>) -> Result<()> {
-    expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
-}
-
-/// How an upgrade stands.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Status {
-    /// The gallery.
-    pub gallery: String,
-    /// The space that is replaced.
-    pub old: String,
-    /// The space that replaces it.
-    pub new: String,
-    /// How far it is.
-    pub phase: Phase,
-    /// What running backfills are asked to do.
-    pub request: Request,
-    /// The space that searches go to.
-    pub serving: Option<String>,
-    /// What searches after the switch look at.
-    pub serving_as: Serving,
-    /// The order.
-    pub order: OrderSettings,
-    /// How the gallery stands in the new space.
-    pub counts: Counts,
-    /// Share of all items that are native, 0–1; 1 for an empty gallery.
-    pub fraction: f64,
-    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. Before the new
-    /// space is filled: all that lack a vector there.
-    pub lag: u64,
-    /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
-    pub without_vector: u64,
-    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
-    pub sigma: Option<SigmaHealth>,
-    /// The first recorded failures.
-    pub failures: Vec<Failure>,
-    /// Who is re-embedding at this moment, and how many items each has in hand.
-    pub at_work: Vec<AtWork>,
-    /// What all runs have used of the encoder so far, pairs included.
-    pub spent: Spent,
-}
-
-/// How an upgrade stands. Reads only.
-///
-/// # Errors
-///
-/// Not found where there is no upgrade.
-pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
-    let record = Recorded::expect(store)?.record;
-    let new = &record.new.name;
-    let has_new = find_space(store, new)?.is_some();
-    let items = || store.counts(&record.old.name).map(|counts| counts.items);
-    let counts = if has_new {
-        store.counts(new)?
-    } else {
-        let items = items()?;
-        Counts { items, lacking: items, ..Counts::default() }
-    };
-    let fraction = native_share(&counts);
-    let lag = match record.phase {
-        Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
-        Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
-        // A finish that died before its drop still has something to catch up from.
-        Phase::Finished if !record.dropped && find_space(store, &record.old.name)?.is_some() => {
-            store.count_lag(new, &record.old.name)?
-        }
-        Phase::Finished => 0,
-    };
-    Ok(Status {
-        gallery: store.name(),
-        old: record.old.to_string(),
-        new: record.new.to_string(),
-        phase: record.phase,
-        request: record.request,
-        serving: store.serving()?,
-        serving_as: record.serving,
-        order: record.order,
-        counts,
-        fraction,
-        lag,
-        without_vector: counts.lacking.saturating_sub(lag),
-        sigma: if has_new { sigma_health(&store.errors(new, HEALTH_SAMPLE)?) } else { None },
-        failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
-        at_work: if has_new { store.at_work(new)? } else { Vec::new() },
-        spent: spent_by_all(store, &record)?,
-    })
-}
-
-/// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
-/// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
-/// searched does not change them.
-pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
-    let other_model = space.name != wanted.name && space.name != role;
-    if !other_model && space.dimension == wanted.dimension {
-        return Ok(());
-    }
-    Err(mismatch(wanted, space).context(format!("the adapter's {role} space")))
-}
-
-pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
-    ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
-}
-
-/// Share of all items that are native, 0–1; 1 for an empty gallery.
-pub(crate) fn native_share(counts: &Counts) -> f64 {
-    if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }
-}
-
-/// Whether a share of all items is native.
-pub(crate) fn reaches(counts: &Counts, share: f64) -> bool {
-    counts.native >= Until::Fraction(share).target(counts.items)
-}
-
-/// Whether a record is of this upgrade, and not of one that has come to its end.
-fn is_ongoing(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    record.phase != Phase::Finished && record.is_between(&setup.old.name, &setup.new.name)
-}
-
-/// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
-fn goes_on(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    record.phase != Phase::Sampling && is_ongoing(record, setup)
-}
-
-/// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
-/// all again.
-fn may_hold_others(recorded: Option<&Recorded>, setup: &Setup<'_>, has_new: bool) -> bool {
-    match recorded.map(|recorded| &recorded.record) {
-        Some(record) if goes_on(record, setup) => {
-            !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
-        }
-        // A space that is there before the record of its upgrade belongs to the application.
-        _ => has_new,
-    }
-}
-
-/// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
-fn is_filled(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    matches!(record.phase, Phase::Filled | Phase::RolledBack)
-        && record.is_between(&setup.old.name, &setup.new.name)
-        && is_the_same(record, setup)
-}
-
-fn is_the_same(record: &UpgradeRecord, setup: &Setup<'_>) -> bool {
-    rehang_files::adapter_file::fingerprint(&setup.adapter)
-        .is_ok_and(|fingerprint| fingerprint == record.adapter)
-        && record.order == setup.order
-}
-
-/// Fails where the record speaks of other spaces than the configuration while it is live.
-fn expect_no_other(store: &dyn Ledger, recorded: Option<&Recorded>, setup: &Setup<'_>) -> Result<()> {
-    match recorded {
-        Some(recorded) if recorded.record.is_live() => {
-            expect_between(store, &recorded.record, setup.old, setup.new)
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Fails where an upgrade is between other spaces than those of the configuration.
-pub(crate) fn expect_between(
-    store: &dyn Ledger,
-    record: &UpgradeRecord,
-    old: &Space,
-    new: &Space,
-) -> Result<()> {
-    let name = store.name();
-    if !record.is_between(&old.name, &new.name) {
-        let of_record = format!("from {:?} to {:?}", record.old.name, record.new.name);
-        let of_setup = format!("from {:?} to {:?}", old.name, new.name);
-        return Err(if record.is_live() {
-            Error::conflict(
-                format!("another upgrade of {name} is under way, {of_record}"),
-                format!("the configuration says {of_setup}; finish or roll back the first one before"),
-            )
-        } else {
-            Error::conflict(
-                format!("the upgrade of {name} is another one, {of_record} ({})", record.phase.name()),
-                format!("the configuration says {of_setup}"),
-            )
-            .advise(Remedy::BeginUpgrade)
-        });
-    }
-    for (role, recorded, wanted) in [("old", &record.old, old), ("new", &record.new, new)] {
-        if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
-            return Err(mismatch(recorded, wanted)
-                .context(format!("[{role}] of the configuration against the upgrade of {name}")));
-        }
-    }
-    Ok(())
-}
-
-/// The upgrade of a gallery, which has to be between the spaces of the configuration.
-pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &Setup<'_>) -> Result<Recorded> {
-    let recorded = Recorded::expect(store)?;
-    expect_between(store, &recorded.record, setup.old, setup.new)?;
-    Ok(recorded)
-}
-
-/// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
-/// σ² of two kinds, and searched as if they were of one.
-pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
-    if record.phase == Phase::Sampling {
-        return Err(
-            Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
-        );
-    }
-    if rehang_files::adapter_file::fingerprint(&adapter)? == record.adapter {
-        return Ok(());
-    }
-    Err(Error::conflict(
-        format!("the upgrade of {} is filled by another adapter than the configuration's", store.name()),
-        "vectors of two adapters in one space cannot be told apart",
-    )
-    .advise(Remedy::PlanAnew))
-}
-
-/// How errors name the upgrade of a gallery.
-pub(crate) fn upgrade_of(store: &dyn Ledger) -> String {
-    format!("the upgrade of {}", store.name())
-}
-
-fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
-    Error::wrong_phase(
-        upgrade_of(store),
-        format!(
-            "finished: its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
-            record.new.name
-        ),
-    )
 }

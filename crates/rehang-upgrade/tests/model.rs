@@ -8,10 +8,11 @@
 
 #![allow(clippy::print_stdout, reason = "a long run says how far it is")]
 
+#[path = "it/common/mod.rs"]
 mod common;
 #[path = "../../rehang-qdrant/tests/server/mod.rs"]
 mod qdrant;
-#[path = "common/requests.rs"]
+#[path = "it/common/requests.rs"]
 mod requests;
 #[cfg(feature = "postgres")]
 #[path = "../../rehang-postgres/tests/server/mod.rs"]
@@ -38,9 +39,9 @@ use rehang_store::{
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BackfillSetup, Gallery, Limits, Observer, OrderSettings, Part, Phase, Place, Recorded, Request, Serving,
-    Summary, Unobserved, backfill, begin_sampling, finish, put_back, request, rollback, start, status,
-    switch,
+    BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request,
+    Serving, Summary, Unobserved, backfill, begin_sampling, finish, put_back, request, rollback, start,
+    status, switch,
 };
 use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
@@ -519,14 +520,14 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
 fn run(
     store: &dyn Store,
     encoder: &TestEncoder,
-    part: Part<'_>,
+    scope: BackfillScope<'_>,
     budget: Option<u64>,
     worker: &str,
     faults: &dyn Observer,
 ) -> Result<Summary> {
     let clock = TestClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
-    let setup = BackfillSetup { store, encoder, part, limits, clock: &clock, worker };
+    let setup = BackfillSetup { store, encoder, scope, limits, clock: &clock, worker };
     backfill(&setup, faults)
 }
 
@@ -592,8 +593,8 @@ impl Model {
         &*self.handles[self.turn].store
     }
 
-    fn setup(&self) -> rehang_upgrade::Setup<'_> {
-        rehang_upgrade::Setup { order: self.order, ..self.world.setup() }
+    fn setup(&self) -> rehang_upgrade::UpgradeSetup<'_> {
+        rehang_upgrade::UpgradeSetup { order: self.order, ..self.world.setup() }
     }
 
     /// How the upgrade stood, by the gallery's own word.
@@ -673,9 +674,9 @@ impl Model {
                 let setup = self.setup();
                 let begun = begin_sampling(self.store(), setup.old, setup.new, self.order, faults);
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let part = Part::Sample(items);
+                let scope = BackfillScope::Sample(items);
                 let outcome =
-                    begun.and_then(|()| run(self.store(), &self.encoder, part, None, "alone", faults));
+                    begun.and_then(|()| run(self.store(), &self.encoder, scope, None, "alone", faults));
                 let ended = matches!(before, Some(Phase::Filling | Phase::Finished));
                 let may = has_old && !ended && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to draw pairs");
@@ -683,8 +684,8 @@ impl Model {
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let part = Part::Gallery(&self.world.adapter);
-                let outcome = run(self.store(), &self.encoder, part, budget, "alone", faults);
+                let scope = BackfillScope::Gallery(&self.world.adapter);
+                let outcome = run(self.store(), &self.encoder, scope, budget, "alone", faults);
                 let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
@@ -766,7 +767,7 @@ impl Model {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
         let work = |store: &dyn Store, worker| {
-            drop(run(store, &encoder, Part::Gallery(&adapter), budget, worker, &Unobserved));
+            drop(run(store, &encoder, BackfillScope::Gallery(&adapter), budget, worker, &Unobserved));
         };
         thread::scope(|scope| {
             let (work, [first, second]) = (&work, &stores);

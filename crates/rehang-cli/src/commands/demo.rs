@@ -6,7 +6,7 @@
 use clap::Args;
 use rehang::report::percent_rounded_up;
 use rehang::{Error, Result, Verdict};
-use rehang_demo::{Live, RATE, Step, unpack};
+use rehang_demo::{DemoStep, Live, RATE, unpack};
 use serde_json::json;
 
 use super::{Outcome, fit, one_decimal, report, say};
@@ -98,12 +98,12 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
 }
 
 /// What a user would type for a step.
-fn command(step: &Step) -> String {
+fn command(step: &DemoStep) -> String {
     match step {
-        Step::Import => "rehang gallery import --gallery gallery.db --space digits-old …".into(),
-        Step::Start => "rehang upgrade start --config rehang.toml".into(),
-        Step::Switch => "rehang upgrade switch --config rehang.toml".into(),
-        Step::Run => format!(
+        DemoStep::Import => "rehang gallery import --gallery gallery.db --space digits-old …".into(),
+        DemoStep::Start => "rehang upgrade start --config rehang.toml".into(),
+        DemoStep::Switch => "rehang upgrade switch --config rehang.toml".into(),
+        DemoStep::Run => format!(
             "rehang upgrade run --config rehang.toml --rate {RATE}/s      # while people search and write"
         ),
     }

@@ -71,11 +71,11 @@ pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -
 }
 
 /// Says what a person should know.
-pub fn warn(warnings: &[String]) -> Outcome {
-    for warning in warnings {
-        say(&format!("Warning: {warning}"));
+pub fn warn(findings: &[Finding]) -> Outcome {
+    for finding in findings {
+        say(&format!("Warning: {finding}"));
     }
-    Outcome::done_if(warnings.is_empty())
+    Outcome::done_if(findings.is_empty())
 }
 
 /// Says what was found, on stderr.

@@ -1,11 +1,12 @@
 //! `rehang search`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rehang::{Error, Remedy, Result, Space};
 use rehang_files::VectorSource;
-use rehang_store::{Filter, Store};
-use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
+use rehang_store::{Filter, Found, Store};
+use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
 use serde_json::Value;
 
 use super::{Outcome, location, say};
@@ -18,15 +19,15 @@ const SOURCE_BESIDE_MAX: usize = 32;
 
 /// Searches, and prints the nearest items of every query.
 pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
-    let asked = match &arguments.vectors {
-        Some(vectors) => Asked::Vectors {
+    let queries = match &arguments.vectors {
+        Some(vectors) => SearchQueries::Vectors {
             vectors: VectorSource::parse(vectors)?,
             old_vectors: arguments.old_vectors.as_deref().map(VectorSource::parse).transpose()?,
         },
-        None => Asked::Sources { queries: queries(arguments), before: arguments.before },
+        None => SearchQueries::Sources { queries: texts_and_images(arguments), before: arguments.before },
     };
     let search = rehang_upgrade::Search {
-        asked,
+        queries,
         space: arguments.space.clone(),
         k: arguments.k,
         filter: filter(arguments)?,
@@ -47,14 +48,14 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
             wording::remedy(&Remedy::PrepareIndex)
         ));
     }
-    let text = match &search.asked {
-        Asked::Vectors { .. } | Asked::ByModel(_) => rows(&found),
-        Asked::Sources { queries, .. } => answers(queries, &found),
+    let text = match &search.queries {
+        SearchQueries::Vectors { .. } | SearchQueries::ByModel(_) => rows(&found),
+        SearchQueries::Sources { queries, .. } => answers(queries, &found),
     };
     Outcome::Done.print(json, &found, &text)
 }
 
-fn queries(arguments: &Search) -> Vec<Query> {
+fn texts_and_images(arguments: &Search) -> Vec<Query> {
     let texts = arguments.texts.iter().cloned().map(Query::Text);
     texts.chain(arguments.images.iter().cloned().map(Query::Image)).collect()
 }
@@ -62,7 +63,7 @@ fn queries(arguments: &Search) -> Vec<Query> {
 /// One line a hit, for scripts.
 fn rows(found: &Searched) -> String {
     let mut text = String::new();
-    for (query, hits) in found.results.iter().enumerate() {
+    for (query, hits) in found.answer.found.iter().enumerate() {
         for (place, hit) in hits.iter().enumerate() {
             let distance = distance(hit);
             text += &format!("{query}\t{}\t{}\t{distance:.6}\t{}\n", place + 1, hit.id, hit.provenance);
@@ -74,13 +75,13 @@ fn rows(found: &Searched) -> String {
 /// A table for each query, for people: the answer, and beside it what the old model would have answered.
 fn answers(queries: &[Query], found: &Searched) -> String {
     let mut text = String::new();
-    for (number, (query, hits)) in queries.iter().zip(&found.results).enumerate() {
+    for (number, (query, hits)) in queries.iter().zip(&found.answer.found).enumerate() {
         let blank = if number == 0 { "" } else { "\n" };
         text += &format!("{blank}{query}\n");
-        let before = found.before.as_ref().and_then(|before| before.get(number));
+        let before = found.before.as_ref().and_then(|before| before.found.get(number));
         let source_max = if before.is_some() { SOURCE_BESIDE_MAX } else { SOURCE_MAX };
-        let mut columns = vec![column("now", hits, source_max)];
-        columns.extend(before.map(|hits| column("before", hits, source_max)));
+        let mut columns = vec![column("now", hits, &found.sources, source_max)];
+        columns.extend(before.map(|hits| column("before", hits, &found.sources, source_max)));
         // Alone, an answer needs no head.
         let first = usize::from(before.is_none());
         for place in first..columns.iter().map(Vec::len).max().unwrap_or(0) {
@@ -100,17 +101,17 @@ fn answers(queries: &[Query], found: &Searched) -> String {
 }
 
 /// The head of an answer, then a line a hit: id, provenance, distance, source.
-fn column(head: &str, hits: &[Hit], source_max: usize) -> Vec<String> {
+fn column(head: &str, hits: &[Found], sources: &BTreeMap<String, String>, source_max: usize) -> Vec<String> {
     let width = hits.iter().map(|hit| hit.id.chars().count()).max().unwrap_or(0);
-    let line = |hit: &Hit| {
-        let source = in_a_line(hit.source.as_deref().unwrap_or_default(), source_max);
+    let line = |hit: &Found| {
+        let source = in_a_line(sources.get(&hit.id).map_or("", String::as_str), source_max);
         format!("{:<width$}  {:<7}  {:>9.6}  {source}", hit.id, hit.provenance.to_string(), distance(hit))
     };
     std::iter::once(head.to_owned()).chain(hits.iter().map(line)).collect()
 }
 
 /// Rounding may leave −0.0000000001 between a vector and itself.
-fn distance(hit: &Hit) -> f32 {
+fn distance(hit: &Found) -> f32 {
     if hit.distance.abs() < 5e-7 { 0.0 } else { hit.distance }
 }
 

@@ -7,9 +7,9 @@ use rehang::report::percent_rounded_up;
 use rehang::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
-    AutoOptions, Basis, Clock, Ending, Enough, Estimate, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
+    AutoOptions, Basis, Clock, CostEstimate, Ending, Enough, Forecast, Halt, Left, Next, Outlook, PairsDrawn,
     PairsFiles, PairsOptions, Phase, Request, Run, RunOptions, Serving, SigmaHealth, Started, Status, Step,
-    Switched, SystemClock, Taken, Upgrade, left, parse_rate, parse_until,
+    StepResult, Switched, SystemClock, Upgrade, left, parse_rate, parse_until,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -92,38 +92,38 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
 /// A step that was taken: its name, its result as data and in words, and whether it left nothing to a person.
 fn taken_text(
     upgrade: &Upgrade,
-    taken: &Taken<'_>,
+    taken: &StepResult<'_>,
     asked: &AutoOptions,
 ) -> Result<(&'static str, Value, String, bool)> {
     let (name, mut value) = taken.result()?;
     let (text, done) = match *taken {
-        Taken::Examined(examined) => {
+        StepResult::Examined(examined) => {
             let (text, worded) = super::doctor::said(examined);
             value = worded;
             (text, examined.bad == 0)
         }
-        Taken::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
-        Taken::Fit(answer) => {
+        StepResult::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
+        StepResult::Fit(answer) => {
             super::fit::say(answer);
             (super::fit::text(answer), super::fit::outcome(answer) == Outcome::Done)
         }
-        Taken::Report(made) => {
+        StepResult::Report(made) => {
             super::report::write(&made.report, &made.findings, &[])?;
             let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
             (text, super::report::outcome(&made.report) == Outcome::Done)
         }
-        Taken::Plan(outlook) => {
-            warn(&outlook.warnings());
+        StepResult::Plan(outlook) => {
+            warn(&outlook.findings());
             (plan_text(upgrade, outlook), true)
         }
-        Taken::Start(started) => {
-            warn(&started.warnings);
+        StepResult::Start(started) => {
+            warn(&started.findings);
             (start_text(upgrade, started)?, true)
         }
-        Taken::Switch(switched) => {
+        StepResult::Switch(switched) => {
             (switch_text(switched, upgrade.status(0)?.serving_as), switched.lacking == 0)
         }
-        Taken::Run(run) => (run_text(run), run.is_complete()),
+        StepResult::Run(run) => (run_text(run), run.is_complete()),
     };
     Ok((name, value, text, done))
 }
@@ -133,7 +133,7 @@ fn spent_text(what: &str, money: f64, tokens: u64) -> String {
     if money > 0.0 { format!("{what}: {money:.4} for {tokens} tokens\n") } else { String::new() }
 }
 
-/// Why the way ends here, and whether that is what was asked for.
+/// Why no step is next, and whether that is what was asked for.
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
@@ -204,8 +204,8 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
 /// What is left to do, as commands.
 fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
     let files = PairsFiles { folder: None, queries: arguments.sample.queries.as_deref() };
-    let anew = upgrade.anew(asked, &files)?.map(Next::Step);
-    let step = match anew.map_or_else(|| upgrade.next(asked, false), Ok)? {
+    let left = upgrade.steps_left(asked, &files)?;
+    let next = match left.next {
         Next::Step(step) => step,
         Next::Halt(halt) => {
             let (text, is_done) = halt_text(halt, upgrade)?;
@@ -219,39 +219,36 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
     let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
     let limits = limit_words(&arguments.limits);
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-    let first = match step {
-        Step::Backfill => upgrade.passes_at(asked)?.map(|from| format!("{}%", percent_rounded_up(from))),
-        _ => None,
-    };
+    let first = left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
     let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
     let queries = arguments.sample.queries.as_ref().map(|path| path.display().to_string());
     let queries = queries.as_deref().map_or_else(Vec::new, |queries| vec!["--queries", queries]);
     let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
-    let is_named = upgrade.configuration().names_adapter();
     let mut commands = Vec::new();
-    for (of, words) in [
-        (
-            Step::Pairs,
-            [vec!["pairs", "--items", &items, "--worth", &worth], queries, limits.clone()].concat(),
-        ),
-        (Step::Fit, vec!["fit", "--method", &arguments.method]),
-        (Step::Report, vec!["report"]),
-        (Step::Start, vec!["plan"]),
-        (Step::Start, vec!["start"]),
-        (Step::Backfill, [vec!["run"], first.clone(), limits.clone()].concat()),
-        (Step::Switch, if asked.merged { vec!["switch", "--merged"] } else { vec!["switch"] }),
-        (Step::Run, [vec!["run"], until, limits.clone()].concat()),
-    ] {
-        let is_idle = (of == Step::Fit && is_named) || (of == Step::Backfill && first.is_empty());
-        if of >= step && !is_idle {
-            commands.push(command(&words));
-        }
+    for step in &left.steps {
+        let words = match step {
+            Step::Pairs => {
+                [vec!["pairs", "--items", &items, "--worth", &worth], queries.clone(), limits.clone()]
+                    .concat()
+            }
+            Step::Fit => vec!["fit", "--method", &arguments.method],
+            Step::Report => vec!["report"],
+            Step::Start => {
+                commands.push(command(&["plan"]));
+                vec!["start"]
+            }
+            Step::Backfill => [vec!["run"], first.clone(), limits.clone()].concat(),
+            Step::Switch if asked.merged => vec!["switch", "--merged"],
+            Step::Switch => vec!["switch"],
+            Step::Run => [vec!["run"], until.clone(), limits.clone()].concat(),
+        };
+        commands.push(command(&words));
     }
     let mut text = commands.join("\n") + "\n";
-    if step <= Step::Start && !asked.merged {
+    if left.may_backfill_first {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
-    Outcome::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
+    Outcome::Done.print(json, &json!({ "commands": commands, "next": next }), &text)
 }
 
 fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
@@ -349,7 +346,7 @@ fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
     Outcome::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
-    Ok(warn(&outlook.warnings()))
+    Ok(warn(&outlook.findings()))
 }
 
 fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
@@ -410,7 +407,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
 }
 
 /// Time and money, as far as they are known.
-fn estimate_text(estimate: &Estimate, items: u64) -> String {
+fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     const MEASURES: &str = "--probe 32 embeds some items now to measure it";
     let mut text = match (estimate.seconds, estimate.basis) {
         (Some(seconds), Some(basis)) => {
@@ -454,7 +451,7 @@ fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
         upgrade.start(progress)
     })?;
     Outcome::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
-    Ok(warn(&started.warnings))
+    Ok(warn(&started.findings))
 }
 
 fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
@@ -483,8 +480,8 @@ fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
 
 fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
-    let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
-    warn(&warnings);
+    let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
+    warn(&findings);
     let text = switch_text(&switched, serving);
     Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
 }
@@ -658,7 +655,7 @@ fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
     Ok(text)
 }
 
-/// A status with what is next on the way.
+/// A status with what is next.
 #[derive(serde::Serialize)]
 struct Stands<'a> {
     #[serde(flatten)]

@@ -14,7 +14,8 @@
 //! in the second and at most 1 in the third.
 
 use rayon::prelude::*;
-use rehang::Matrix;
+use rehang::study::true_errors;
+use rehang::{Matrix, Pairs};
 
 /// The unit in which the squared error is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,16 @@ fn cosine_row(output: &[f32], target: &[f32], weight: f32, gradient: &mut [f32])
         *gradient += (along * f64::from(output) - towards * f64::from(target)) as f32;
     }
     (f64::from(weight) * (1.0 - cosine)) as f32
+}
+
+/// The squared error relative to the variance of the new vectors: 0 is perfect, 1 is as good as their mean.
+///
+/// Where the new vectors do not vary it is 0 for a perfect map and infinite for any other.
+pub(crate) fn relative_error(outputs: &Matrix, pairs: &Pairs) -> f64 {
+    let new = pairs.new_vectors().matrix();
+    let error: f64 = true_errors(new, outputs).iter().sum();
+    let total = total_variance(new) * new.rows() as f64;
+    if error == 0.0 { 0.0 } else { error / total }
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 
-use crate::auto::{FitParameters, fit_with};
+use crate::auto::fit_with;
 use crate::closed_form::ridge;
 use crate::method::Method;
+use crate::parameters::FitParameters;
 
 struct Gallery {
     train: Pairs,

@@ -1,17 +1,16 @@
 //! An upgrade that an older rehang has begun goes on.
 
-mod common;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{TestEncoder, World, check};
 use rehang::order::Policy;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, Examined, ItemWrite, Ledger};
 use rehang_upgrade::{
-    Ending, Gallery, Limits, OrderSettings, Recorded, Setup, Unobserved, finish, start, status,
+    Ending, Gallery, Limits, OrderSettings, Recorded, Unobserved, UpgradeSetup, finish, start, status,
 };
+
+use crate::common::{self, TestEncoder, World, check};
 
 #[test]
 fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
@@ -19,7 +18,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let path = folder.path().join("gallery.db");
     fs_err::copy(Path::new("../rehang-sqlite/tests/golden/format-1.db"), &path).unwrap();
     let (store, world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
-    let setup = Setup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
+    let setup = UpgradeSetup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
     // Its record knows no epochs: it speaks of the first one.
     assert_eq!(Recorded::expect(&*store).unwrap().record.epoch, Some(Epoch::FIRST));
     let before = status(&*store, 9).unwrap();

@@ -1,13 +1,12 @@
 //! At every named place, at several visits: die, begin again, finish. The final gallery equals the one that never died.
 
-mod common;
-
-use common::{DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 use rehang::Result;
 use rehang_sqlite::SqliteStore;
 use rehang_store::Store;
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Limits, Observer, Place, Serving, Unobserved, Until, finish, rollback, start, switch};
+
+use crate::common::{self, DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
 
 const ITEMS: usize = 150;
 const BATCH: usize = 8;

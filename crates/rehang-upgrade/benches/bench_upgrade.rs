@@ -1,4 +1,4 @@
-//! How fast an upgrade goes on the embedded store: `cargo run --release -p rehang-upgrade --example bench_upgrade -- [ITEMS [ROUNDS]]`.
+//! How fast an upgrade goes on the embedded store: `cargo bench -p rehang-upgrade --bench bench_upgrade -- [ITEMS [ROUNDS]]`.
 //!
 //! Prints the rate at which the store takes vectors that are ready (raw) and the rate of `start` (make the space, read, adapt, order,
 //! write), in turns on copies of one gallery, with medians; how long another application's writes wait beside a `start`; and
@@ -18,8 +18,8 @@ use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Epoch, ItemWrite, Ledger, NewVector, Priority, Scan, Select, VectorWrite};
 use rehang_upgrade::{
-    BackfillSetup, Limits, Observer, OrderSettings, Part, Place, Setup, SystemClock, Unobserved, backfill,
-    start,
+    BackfillScope, BackfillSetup, Limits, Observer, OrderSettings, Place, SystemClock, Unobserved,
+    UpgradeSetup, backfill, start,
 };
 
 const D: usize = 128;
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     // Each on a fresh copy of the same gallery, in turns, so that whatever else the machine does meets both.
     let adapter = adapter(&old, &new);
     let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
-    let setup = Setup { old: &old, new: &new, adapter: &adapter, order };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order };
     let (mut raw, mut started, mut filled) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
     let copy = |name: &str| -> Result<SqliteStore> {
@@ -129,7 +129,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            part: Part::Gallery(&adapter),
+            scope: BackfillScope::Gallery(&adapter),
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",
@@ -158,7 +158,7 @@ fn main() -> Result<()> {
 fn beside_an_application(
     store: &SqliteStore,
     items: usize,
-    setup: &Setup<'_>,
+    setup: &UpgradeSetup<'_>,
     application: &str,
     write: &mut (dyn FnMut() -> Result<()> + Send),
 ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The whole way of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
+//! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
 //!
 //! No step is remembered: which one is next is read off the gallery and the files of the upgrade, so the same call goes on after any
 //! death, and after whatever a person did by hand in between.
@@ -12,18 +12,21 @@ use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::backfill::{Ending, Until};
-use crate::configuration::RunOptions;
+use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::Forecast;
-use crate::observe::{expect_going, prepare_index};
+use crate::index::prepare_index;
+use crate::limits::RunOptions;
+use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
+use crate::setup::expect_between;
+use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
-use crate::verbs::{Started, Switched, expect_between, reaches};
+use crate::verbs::{Started, Switched};
 
-/// A step of the way.
+/// A step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
@@ -41,6 +44,12 @@ pub enum Step {
     Switch,
     /// Re-embed: [`Upgrade::run`].
     Run,
+}
+
+impl Step {
+    /// Every step, in the order in which they are taken.
+    pub const ALL: [Self; 7] =
+        [Self::Pairs, Self::Fit, Self::Report, Self::Start, Self::Backfill, Self::Switch, Self::Run];
 }
 
 /// Why [`Upgrade::auto`] goes no farther.
@@ -74,7 +83,7 @@ pub enum Halt {
     },
 }
 
-/// What is next on the way of an upgrade.
+/// What is next in an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
@@ -82,6 +91,19 @@ pub enum Next {
     Step(Step),
     /// None, for a reason.
     Halt(Halt),
+}
+
+/// The steps that are left of an upgrade; see [`Upgrade::steps_left`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepsLeft {
+    /// What is next.
+    pub next: Next,
+    /// The steps from the next one on; none where nothing is next.
+    pub steps: Vec<Step>,
+    /// The share of native items at which a backfill before the switch ends, where that is next.
+    pub switch_from: Option<f64>,
+    /// Whether such a backfill may come yet: only a forecast will say so.
+    pub may_backfill_first: bool,
 }
 
 /// What the forecast has to be from the switch on.
@@ -143,7 +165,7 @@ pub struct AutoOptions {
 
 /// A step that was taken, and what came of it.
 #[derive(Debug)]
-pub enum Taken<'a> {
+pub enum StepResult<'a> {
     /// The gallery was examined.
     Examined(&'a Examination),
     /// Pairs were drawn.
@@ -162,7 +184,7 @@ pub enum Taken<'a> {
     Run(&'a Run),
 }
 
-impl Taken<'_> {
+impl StepResult<'_> {
     /// The step's name, that of its verb, and what came of it as data.
     ///
     /// # Errors
@@ -186,7 +208,7 @@ impl Taken<'_> {
 }
 
 impl Upgrade {
-    /// What is next on the way of this upgrade, as `asked`. `drawn` says that the pairs are drawn as asked: by itself, the gallery does
+    /// What is next in this upgrade, as `asked`. `drawn` says that the pairs are drawn as asked: by itself, the gallery does
     /// not know how many were wanted, and drawing them again costs nothing.
     ///
     /// # Errors
@@ -260,7 +282,7 @@ impl Upgrade {
         })
     }
 
-    /// Goes the whole way, from where the upgrade is: examines the gallery, draws pairs, fits, measures and plans; where it is asked
+    /// Takes all steps, from where the upgrade is: examines the gallery, draws pairs, fits, measures and plans; where it is asked
     /// to go on, it then starts, embeds first or switches as the forecast says, and re-embeds. It never finishes. `tell` hears of every
     /// step that was taken.
     ///
@@ -273,7 +295,7 @@ impl Upgrade {
         files: &PairsFiles<'_>,
         encoder: Option<&dyn Encoder>,
         progress: &Progress,
-        mut tell: impl FnMut(&Taken<'_>) -> Result<()>,
+        mut tell: impl FnMut(&StepResult<'_>) -> Result<()>,
     ) -> Result<Halt> {
         let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
         let mut anew = self.anew(asked, files)?;
@@ -281,7 +303,7 @@ impl Upgrade {
         if !is_begun {
             let (configuration, location) = (self.configuration(), &self.configuration().gallery);
             let examination = examine_store(location, &*self.store, Some(configuration), false, false)?;
-            tell(&Taken::Examined(&examination))?;
+            tell(&StepResult::Examined(&examination))?;
             if examination.findings.iter().any(|finding| finding.severity == Severity::Problem) {
                 return Ok(Halt::Ill);
             }
@@ -295,7 +317,7 @@ impl Upgrade {
                 Next::Halt(halt) => return Ok(halt),
             };
             if step == Step::Start && !is_planned {
-                tell(&Taken::Plan(&self.plan(0)?))?;
+                tell(&StepResult::Plan(&self.plan(0)?))?;
                 is_planned = true;
             }
             if step >= Step::Start && !asked.go {
@@ -304,7 +326,7 @@ impl Upgrade {
             match step {
                 Step::Pairs => {
                     let pairs = self.pairs(&PairsOptions { run, ..asked.pairs }, files, encoder, progress)?;
-                    tell(&Taken::Pairs(&pairs))?;
+                    tell(&StepResult::Pairs(&pairs))?;
                     let now = pairs.steps.iter().map(|step| step.embedded).sum::<u64>();
                     embedded += now;
                     if let Enough::Ended(ending) = pairs.enough {
@@ -318,7 +340,7 @@ impl Upgrade {
                         anew = Some(Step::Fit);
                     }
                 }
-                Step::Fit => tell(&Taken::Fit(&self.fit(asked.method, progress)?))?,
+                Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, progress)?))?,
                 Step::Report => {
                     let configuration = self.configuration();
                     let pairs =
@@ -326,9 +348,9 @@ impl Upgrade {
                     if !pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
-                    tell(&Taken::Report(&self.report(progress)?))?;
+                    tell(&StepResult::Report(&self.report(progress)?))?;
                 }
-                Step::Start => tell(&Taken::Start(&self.start(progress)?))?,
+                Step::Start => tell(&StepResult::Start(&self.start(progress)?))?,
                 Step::Switch => {
                     let counts = self.store().counts(&self.configuration().new.name)?;
                     let is_mixed = self.passes_at(asked)?.is_some_and(|from| reaches(&counts, from));
@@ -339,7 +361,7 @@ impl Upgrade {
                     prepare_index(self.store(), &self.configuration().new.name, progress)?;
                     expect_going(progress)?;
                     // Whether it is worth it was asked for above.
-                    tell(&Taken::Switch(&self.switch(serving, true)?.0))?;
+                    tell(&StepResult::Switch(&self.switch(serving, true)?.0))?;
                 }
                 Step::Backfill | Step::Run => {
                     let until = match step {
@@ -347,7 +369,7 @@ impl Upgrade {
                         _ => self.passes_at(asked)?.map(Until::Fraction),
                     };
                     let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;
-                    tell(&Taken::Run(&done))?;
+                    tell(&StepResult::Run(&done))?;
                     embedded += done.summary.done.native;
                     let ending = done.summary.ending;
                     if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
@@ -361,14 +383,36 @@ impl Upgrade {
         }
     }
 
-    /// The step that is behind this upgrade and has to be taken again, if one has: before its start, pairs where other queries are given
+    /// The steps that are left, as far as they are known before they are taken. Reads only.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file of queries; as [`Upgrade::next`].
+    pub fn steps_left(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<StepsLeft> {
+        let again = self.anew(asked, files)?.map(Next::Step);
+        let next = again.map_or_else(|| self.next(asked, false), Ok)?;
+        let Next::Step(first) = next else {
+            return Ok(StepsLeft { next, steps: Vec::new(), switch_from: None, may_backfill_first: false });
+        };
+        let switch_from = if first == Step::Backfill { self.passes_at(asked)? } else { None };
+        let is_left = |step: &Step| match step {
+            _ if *step < first => false,
+            Step::Fit => !self.configuration().names_adapter(),
+            Step::Backfill => switch_from.is_some(),
+            _ => true,
+        };
+        let steps = Step::ALL.into_iter().filter(is_left).collect();
+        Ok(StepsLeft { next, steps, switch_from, may_backfill_first: first <= Step::Start && !asked.merged })
+    }
+
+    /// The step that this upgrade has taken before and has to take again, if there is one: before its start, pairs where other queries are given
     /// than those that the map was chosen by, and a fit where another method is asked for than it is of. What follows from either is
     /// [next](Upgrade::next) after it.
     ///
     /// # Errors
     ///
     /// What is wrong with the file of queries; as [`Configuration::planned`](crate::Configuration::planned); those of the store.
-    pub fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
+    fn anew(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<Step>> {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
         let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
@@ -391,7 +435,7 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`Configuration::planned`](crate::Configuration::planned) and [`Configuration::forecast`](crate::Configuration::forecast).
-    pub fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
+    fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
         let planned = self.configuration().planned(self.store())?;
         let forecast = self.configuration().forecast(&planned)?;
         Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))

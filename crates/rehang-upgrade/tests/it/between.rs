@@ -1,21 +1,20 @@
 //! What others do between two steps of a verb, or after it died there: applications that write, operators that call another
 //! verb, and the next upgrade of the same gallery.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::hooked::Hooked;
-use common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
 use rehang_store::{ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Setup, Started,
-    Summary, Unobserved, finish, request, rollback, start, status, switch,
+    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Started, Summary,
+    Unobserved, UpgradeSetup, finish, request, rollback, start, status, switch,
 };
+
+use crate::common::{self, hooked::Hooked};
+use crate::common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
 
 const ITEMS: usize = 60;
 /// Items of two pages of a fill.
@@ -299,7 +298,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         fill(&store, items);
         let hooked = Hooked::before(&store, call, planned_anew);
         let order = OrderSettings { policy: Policy::Coverage, seed: 3 };
-        let setup = Setup { order, ..world.setup() };
+        let setup = UpgradeSetup { order, ..world.setup() };
         let error = start(&hooked, &setup, &Unobserved).unwrap_err();
         assert!(hooked.happened(), "{call}");
         assert!(error.to_string().contains("planned anew"), "{call}: {error}");

@@ -1,5 +1,5 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo run --release -p rehang-upgrade --features postgres --example bench_server -- ADDRESS [ROWS [fill|beside|deaths …]]`, with the address of an empty
+//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
@@ -31,8 +31,8 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Epoch, Problem, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Filler, Limits, OrderSettings, Part, Serving, Setup, SystemClock, Unobserved, backfill,
-    rollback, start, switch,
+    BackfillScope, BackfillSetup, Filler, Limits, OrderSettings, Serving, SystemClock, Unobserved,
+    UpgradeSetup, backfill, rollback, start, switch,
 };
 
 const D_OLD: usize = 128;
@@ -80,7 +80,8 @@ trait Application {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    // Cargo says --bench to every bench.
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let address = arguments.next().expect("the address of an empty database, or of Qdrant");
     let rows = arguments.next();
     let server: Box<dyn Server> = if address.starts_with("http") {
@@ -224,7 +225,7 @@ fn beside_an_application(server: &dyn Server, rows: usize) {
     let store = &*store;
     let adapter = adapter();
     let (old, new) = (space("old", D_OLD), space("new", D_NEW));
-    let setup = Setup { old: &old, new: &new, adapter: &adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let timed = |what: &str, work: &mut dyn FnMut()| {
         let began = Instant::now();
@@ -281,7 +282,7 @@ fn by_workers(server: &dyn Server, adapter: &Adapter, new: &Space, workers: u64,
                 let setup = BackfillSetup {
                     store: &**store,
                     encoder: &encoder,
-                    part: Part::Gallery(adapter),
+                    scope: BackfillScope::Gallery(adapter),
                     limits: Limits { batch: BATCH, workers: 2, budget: Some(budget), ..Limits::default() },
                     clock: &SystemClock::start(),
                     worker: &format!("worker {worker}"),

@@ -3,10 +3,6 @@
 #![cfg(all(unix, feature = "postgres"))]
 #![allow(clippy::print_stdout, reason = "the record of a run is what it prints")]
 
-mod common;
-#[path = "../../rehang-postgres/tests/server/mod.rs"]
-mod server;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -15,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
-use common::{TestEncoder, World, check, item, old_space};
 use postgres::config::Host;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,9 +18,12 @@ use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::Ledger;
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, Part, Serving, SystemClock, Unobserved, Until, backfill, finish, rollback,
-    start, switch,
+    BackfillScope, BackfillSetup, Ending, Limits, Serving, SystemClock, Unobserved, Until, backfill, finish,
+    rollback, start, switch,
 };
+
+use crate::common::{TestEncoder, World, check, item, old_space};
+use crate::server;
 
 const ITEMS: usize = 300;
 
@@ -160,7 +158,7 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            part: Part::Gallery(&world.adapter),
+            scope: BackfillScope::Gallery(&world.adapter),
             limits: Limits { batch: 8, workers: 2, until, ..Limits::default() },
             clock: &SystemClock::start(),
             worker,

@@ -1,12 +1,9 @@
 //! The loop against a real encoder thread: limits are exact, failures are listed, a wrong key ends it with what is done.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{DieAt, TestClock, TestEncoder, World, check, fill, started};
 use rehang::{ErrorKind, Matrix, Provenance, Remedy, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Filter, Ledger, ManualLeaseClock, Queue, QueueBand, Record, Scan, Select};
@@ -15,6 +12,8 @@ use rehang_upgrade::{
     Clock, Ending, Gallery, Limits, Observation, Observer, Place, Request, Serving, Unobserved, Until,
     begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
 };
+
+use crate::common::{self, DieAt, TestClock, TestEncoder, World, check, fill, started};
 
 const ITEMS: usize = 200;
 

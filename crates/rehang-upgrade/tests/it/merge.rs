@@ -1,14 +1,10 @@
 //! Searches while a backfill writes or an upgrade is finished: an item that becomes native between any two reads of one is found,
 //! once; what the scale of merged searches is learned from; and what a handicap does to a ranking.
 
-mod common;
-
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::hooked::Hooked;
-use common::{TestEncoder, World, fill, new_model, old_model};
 use rehang::order::Policy;
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{
@@ -16,8 +12,12 @@ use rehang_store::{
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Limits, Merge, OrderSettings, Recorded, Serving, Setup, Unobserved, finish, rollback, start, switch,
+    Limits, Merge, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, finish, rollback, start,
+    switch,
 };
+
+use crate::common::{self, hooked::Hooked};
+use crate::common::{TestEncoder, World, fill, new_model, old_model};
 
 /// A store in which something happens right before the n-th read of a search (counted from 1), and its count of reads.
 fn before_read(
@@ -235,7 +235,7 @@ fn the_scale_is_learned_from_a_random_sample_that_goes_first() {
     // What the application changes goes before it; a new plan leaves it where it is.
     store.put(&[common::item(7, 1)]).unwrap();
     let other = OrderSettings { policy: Policy::Random, seed: 9 };
-    let replanned = Setup { order: other, ..world.setup() };
+    let replanned = UpgradeSetup { order: other, ..world.setup() };
     start(&store, &replanned, &Unobserved).unwrap();
     let changed = store.get(&[&common::id(7)]).unwrap()[0].as_ref().unwrap().key;
     let now = front(1 + sampled);

@@ -1,5 +1,5 @@
 //! A small world: two models that are known functions of the source, an adapter between them, a gallery.
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "each of the two test programs uses a part of it")]
 
 pub mod hooked;
 mod padding;
@@ -17,8 +17,8 @@ use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BackfillSetup, Clock, Gallery, Limits, Observer, OrderSettings, Part, Place, Setup, Summary, Unobserved,
-    backfill, start,
+    BackfillScope, BackfillSetup, Clock, Gallery, Limits, Observer, OrderSettings, Place, Summary,
+    Unobserved, UpgradeSetup, backfill, start,
 };
 use serde_json::Value;
 
@@ -92,9 +92,9 @@ impl World {
         Self { old, new, adapter }
     }
 
-    pub fn setup(&self) -> Setup<'_> {
+    pub fn setup(&self) -> UpgradeSetup<'_> {
         let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
-        Setup { old: &self.old, new: &self.new, adapter: &self.adapter, order }
+        UpgradeSetup { old: &self.old, new: &self.new, adapter: &self.adapter, order }
     }
 
     /// A backfill by one worker.
@@ -110,8 +110,8 @@ impl World {
         clock: &dyn Clock,
         observer: &dyn Observer,
     ) -> Result<Summary> {
-        let part = Part::Gallery(&self.adapter);
-        backfill(&BackfillSetup { store, encoder, part, limits, clock, worker: "worker" }, observer)
+        let scope = BackfillScope::Gallery(&self.adapter);
+        backfill(&BackfillSetup { store, encoder, scope, limits, clock, worker: "worker" }, observer)
     }
 }
 

@@ -1,19 +1,16 @@
 //! What a backfill makes of an embedding service that serves nobody for a while, and of one that a single text brings down.
 
-mod common;
-#[path = "../../rehang-encode/tests/common/stub.rs"]
-mod stub;
-
 use std::path::Path;
 
-use common::{World, new_model, new_space, started};
 use rehang::Result;
 use rehang_encode::{Encoder, EncoderConfig, open};
 use rehang_store::Ledger;
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Ending, Limits, Summary, status};
 use serde_json::{Value, json};
-use stub::{Reply, Seen, Stub, good_of};
+
+use crate::common::{World, new_model, new_space, started};
+use crate::stub::{Reply, Seen, Stub, good_of};
 
 const ITEMS: usize = 40;
 

@@ -1,20 +1,19 @@
 //! Searches by texts and images: at every stage of an upgrade each query is embedded by the models that the stage needs, and by no
 //! others.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads, Spent};
 use rehang_store::{Filter, Index, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Answer, Asked, Limits, Query, QueryEncoders, Search, Serving, Unobserved, finish, rollback, search,
-    start, switch,
+    Limits, Query, QueryEncoders, Search, SearchAnswer, SearchQueries, Serving, Unobserved, finish, rollback,
+    search, start, switch,
 };
+
+use crate::common::{D_NEW, D_OLD, TestEncoder, World, fill, gallery, id, new_model, number, old_model};
 
 /// A model as a function of the source.
 struct Model {
@@ -103,7 +102,7 @@ fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
 }
 
 /// What is found by texts is what is found by their vectors; gives it, and the models that it took.
-fn found(store: &MemoryStore, before: bool) -> (Answer, Option<Answer>, Vec<String>) {
+fn found(store: &MemoryStore, before: bool) -> (SearchAnswer, Option<SearchAnswer>, Vec<String>) {
     let (gallery, models) = (gallery(store, None), Models::default());
     let (old, new) = by_hand();
     let filter = Filter::default();
@@ -190,20 +189,18 @@ fn hits_say_what_they_are() {
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let models = Models::default();
     let store: Arc<dyn Store> = Arc::new(store);
-    let asked = Asked::Sources { queries: texts(), before: true };
-    let wanted = Search { asked, space: None, k: 2, filter: Filter::default() };
+    let queries = SearchQueries::Sources { queries: texts(), before: true };
+    let wanted = Search { queries, space: None, k: 2, filter: Filter::default() };
     let found = search(&store, &wanted, &|space| Ok(models.open(space))).unwrap();
-    let before = found.before.as_ref().unwrap();
-    assert_eq!((found.results.len(), before.len()), (3, 3));
-    for hit in found.results.iter().chain(before).flatten() {
+    let before = &found.before.as_ref().unwrap().found;
+    let now = &found.answer.found;
+    assert_eq!((now.len(), before.len()), (3, 3));
+    for hit in now.iter().chain(before).flatten() {
         let number = number(&hit.id);
-        assert_eq!(hit.source.as_deref(), Some(format!("source {number} version 0").as_str()));
+        assert_eq!(found.sources[&hit.id], format!("source {number} version 0"));
     }
     assert_eq!(before[0][0].id, id(3));
-    assert_eq!(
-        (before[0][0].provenance, found.results[0][0].provenance),
-        (Provenance::Old, Provenance::Adapted)
-    );
+    assert_eq!((before[0][0].provenance, now[0][0].provenance), (Provenance::Old, Provenance::Adapted));
     let of_another = Search { space: Some("old-model".into()), ..wanted };
     models.asked();
     assert!(search(&store, &of_another, &|space| Ok(models.open(space))).unwrap_err().is_conflict());

@@ -11,7 +11,8 @@ use rehang::{Adapter, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{Scan, Select, Store};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, Part, Serving, Setup, SystemClock, Unobserved, backfill, start, switch,
+    BackfillScope, BackfillSetup, Ending, Limits, Serving, SystemClock, Unobserved, UpgradeSetup, backfill,
+    start, switch,
 };
 
 use crate::{D_NEW, D_OLD, Ends, ORDER, Server, Waits, search_rows, space, vector, write_rows};
@@ -26,7 +27,7 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
     server.index();
     let store = server.adopt();
     let (old, new) = (space("old", D_OLD), space("new", D_NEW));
-    let setup = Setup { old: &old, new: &new, adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let mut written = 0;
     thread::scope(|scope| {
@@ -76,7 +77,7 @@ pub fn work(store: &dyn Store, adapter: &Adapter, name: &str) {
     let setup = BackfillSetup {
         store,
         encoder: &OfTexts(space("new", D_NEW)),
-        part: Part::Gallery(adapter),
+        scope: BackfillScope::Gallery(adapter),
         limits: Limits { batch: BATCH, workers: 2, lease_ms: LEASE_MS, ..Limits::default() },
         clock: &SystemClock::start(),
         worker: &format!("worker {name}"),

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! mount -t tmpfs -o size=64m tmpfs /mnt/small
-//! REHANG_SMALL_DISK=/mnt/small cargo test --release --workspace --test full_disk -- --ignored --nocapture
+//! REHANG_SMALL_DISK=/mnt/small cargo test --release -p rehang-upgrade --test it full_disk -- --ignored --nocapture
 //! ```
 //!
 //! What runs everywhere is a limit on the pages of the file, in the tests of the store, and one on what the files of the binary may
@@ -13,15 +13,14 @@
 
 #![allow(clippy::print_stdout, reason = "run by hand, it says what it does")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{TestEncoder, World, check};
 use rehang::{Error, Matrix};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Filter, Index, ItemWrite, Ledger};
 use rehang_upgrade::{Limits, Serving, Unobserved, start, status, switch};
+
+use crate::common::{self, TestEncoder, World, check};
 
 const BATCH: usize = 200;
 

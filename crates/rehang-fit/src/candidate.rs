@@ -1,0 +1,110 @@
+//! Methods that can be compared with each other: how each is fitted, and what it gives.
+
+use std::collections::BTreeMap;
+
+use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
+use rehang::{Matrix, Pairs, Progress, Result};
+
+use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
+use crate::head_fit::class_numbers;
+use crate::kernel_ridge::fit_kernel_ridge;
+use crate::method::Method;
+
+/// What a method gives.
+#[derive(Debug, Clone)]
+pub(crate) struct FittedMap {
+    /// The map.
+    pub map: Map,
+    /// Choices that were made, by name, for the adapter's record.
+    pub choices: BTreeMap<String, String>,
+    /// How outputs conform, where the method says so itself (the published recipe: raw); `None` measures it.
+    pub geometry: Option<Geometry>,
+    /// Out-of-fold outputs, where the method has them for free; `None` cross-fits.
+    pub evidence: Option<OwnEvidence>,
+    /// σ², where the method learns it together with the map; `None` learns it from out-of-fold residuals.
+    pub uncertainty: Option<Uncertainty>,
+}
+
+impl From<ClosedForm> for FittedMap {
+    fn from(closed: ClosedForm) -> Self {
+        Self { map: closed.map, choices: closed.choices, geometry: None, evidence: None, uncertainty: None }
+    }
+}
+
+/// Out-of-fold outputs that a method has without fitting again.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnEvidence {
+    /// The pairs that they are about, increasing.
+    pub rows: Vec<usize>,
+    /// Raw outputs with items left out one by one, `[rows, d_new]`.
+    pub items_left_out: Matrix,
+    /// Raw outputs with whole groups left out, `[rows, d_new]`.
+    pub groups_left_out: Option<Matrix>,
+}
+
+/// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
+pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
+
+/// A method that can be compared with others.
+pub(crate) struct Candidate<'a> {
+    /// Its name.
+    pub method: Method,
+    /// Whether a fit takes long, so that it is cross-fitted with items left out only and not with groups as well.
+    pub slow: bool,
+    /// How it is fitted. Must give the same map for the same pairs.
+    pub fit: FitFunction<'a>,
+}
+
+/// The methods with a formula, the simplest first.
+pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
+    type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
+    let quick = |method, fit: Fit| Candidate {
+        method,
+        slow: false,
+        fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
+    };
+    vec![
+        quick(Method::DoNothing, |pairs, _, _, _| {
+            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+        }),
+        quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
+        quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into())),
+        quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
+        quick(Method::KernelRidge, kernel),
+    ]
+}
+
+/// Kernel ridge with its exact leave-one-out outputs.
+fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
+    // A pair without a known group is a group of its own.
+    let (numbers, known) = class_numbers(groups);
+    let mut next = known.len();
+    let groups: Vec<usize> = numbers
+        .into_iter()
+        .map(|number| {
+            number.unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            })
+        })
+        .collect();
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    // Without another group nothing would be left to say anything about the only one.
+    let several = |groups: &[usize]| groups.windows(2).any(|two| two[0] != two[1]);
+    let known = several(&groups).then_some(&groups[..]);
+    let fitted = fit_kernel_ridge(old, new, known, InputScaling::UnitLength, seed, progress)?;
+    let centres = fitted.centres.clone();
+    let targets = new.select(&centres);
+    let centre_groups: Vec<usize> = centres.iter().map(|&row| groups[row]).collect();
+    let evidence = OwnEvidence {
+        items_left_out: fitted.leave_one_out(&targets),
+        groups_left_out: several(&centre_groups).then(|| fitted.leave_group_out(&targets, &centre_groups)),
+        rows: centres,
+    };
+    let choices = BTreeMap::from([
+        ("gamma".into(), fitted.gamma.to_string()),
+        ("lambda".into(), fitted.lambda.to_string()),
+        ("centres".into(), evidence.rows.len().to_string()),
+    ]);
+    Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
+}

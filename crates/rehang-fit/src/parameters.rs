@@ -1,0 +1,95 @@
+//! What a fit is asked for: a method, and by what and whose questions methods are compared.
+
+use std::collections::BTreeMap;
+
+use rehang::check::expect_count;
+use rehang::curve::{Metric, Qrels};
+use rehang::{Error, Matrix, Pairs, Result};
+
+use crate::geometry::GeometryKind;
+use crate::method::Method;
+
+/// How an adapter is fitted.
+///
+/// | Name | Default | Purpose | Range |
+/// |---|---|---|---|
+/// | `method` | auto | which map | – |
+/// | `seed` | 0 | splits, folds, samples | – |
+/// | `compare` | true | compare with the closed forms even where the method is named | – |
+/// | `geometry` | measured | how outputs conform to a raw new space | – |
+/// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
+/// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitParameters {
+    /// The method.
+    pub method: Method,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// Whether a named method is compared with the closed forms, so that the table says what it is worth.
+    pub compare: bool,
+    /// How outputs conform; `None` measures it on the held-out pairs.
+    pub geometry: Option<GeometryKind>,
+    /// What maps are compared by, and handicaps chosen by; `None` for mAP by label, nDCG@10 by judgements, or else agreement@10
+    /// with the native gallery.
+    pub metric: Option<Metric>,
+    /// Queries as people ask them; `None` lets held-out pairs ask for each other.
+    pub queries: Option<FitQueries>,
+}
+
+impl Default for FitParameters {
+    fn default() -> Self {
+        Self { method: Method::Auto, seed: 0, compare: true, geometry: None, metric: None, queries: None }
+    }
+}
+
+/// Queries as people ask them, embedded by both models: maps are compared by what these find among held-out pairs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitQueries {
+    /// By the old model, `[m, d_old]`.
+    pub old: Matrix,
+    /// By the new model, `[m, d_new]`.
+    pub new: Matrix,
+    /// Which pairs, by row, were judged for which query; without judgements, a query shall find what it finds in the fully
+    /// native gallery.
+    pub qrels: Option<Qrels>,
+}
+
+impl FitQueries {
+    /// Fails where these cannot be asked of the pairs.
+    pub(crate) fn check(&self, pairs: &Pairs) -> Result<()> {
+        expect_count("`queries_old`", self.old.rows(), "`queries_new`", self.new.rows())?;
+        for (what, queries, vectors) in
+            [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
+        {
+            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
+            queries.check_finite(what)?;
+        }
+        let Some(qrels) = &self.qrels else { return Ok(()) };
+        expect_count("`qrels`", qrels.len(), "`queries_new`", self.new.rows())?;
+        let outside = |query: usize| qrels.query(query).iter().find(|(item, _)| *item >= pairs.len());
+        match (0..qrels.len()).find_map(outside) {
+            Some((item, _)) => Err(Error::corrupt(
+                "`qrels`",
+                format!("pair {item} is judged, and there are {}", pairs.len()),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The judgements of the pairs `items`, by their place among these; `None` where they let no query tell a right ranking
+    /// from a wrong one.
+    pub(crate) fn judged(&self, items: &[usize]) -> Option<Qrels> {
+        let qrels = self.qrels.as_ref()?;
+        let place: BTreeMap<usize, usize> =
+            items.iter().enumerate().map(|(place, &item)| (item, place)).collect();
+        let known = |query: usize| -> Vec<(usize, f64)> {
+            let judged = qrels.query(query).iter();
+            judged.filter_map(|(item, gain)| Some((*place.get(item)?, *gain))).collect()
+        };
+        let queries: Vec<Vec<(usize, f64)>> = (0..qrels.len()).map(known).collect();
+        let right = |judged: &Vec<(usize, f64)>| judged.iter().filter(|(_, gain)| *gain > 0.0).count();
+        let tells_apart = queries.iter().any(|judged| (1..items.len()).contains(&right(judged)));
+        // They were judgements before.
+        tells_apart.then(|| Qrels::new(queries).ok()).flatten()
+    }
+}

@@ -1,0 +1,162 @@
+//! From a map that was fitted on all pairs to an adapter: how its outputs conform, its σ² and its handicap, learned from what it does on
+//! pairs that it has not seen.
+
+use std::collections::BTreeMap;
+
+use rehang::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang::statistics::SigmaQuality;
+use rehang::{Head, Matrix, Pairs, Progress, Result};
+
+use crate::candidate::{Candidate, FittedMap, OwnEvidence};
+use crate::folds::{folds, group_folds, shuffled};
+use crate::geometry::{self, GeometryKind};
+use crate::handicap::{self, HandicapChoice};
+use crate::method::Method;
+use crate::parameters::FitParameters;
+use crate::pseudo_classes::centroid_head;
+use crate::retrieval::{Criterion, Gallery};
+use crate::uncertainty_fit::{self, Evidence, cross_fit};
+
+/// How often a map is fitted again for out-of-fold residuals.
+const FOLDS: usize = 5;
+/// Pairs that a handicap is chosen on: fewest and most.
+const HANDICAP_ITEMS: (usize, usize) = (20, 1500);
+
+/// Pairs, and what is asked of an adapter of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub pairs: &'a Pairs,
+    pub head: Option<&'a Head>,
+    /// The class or cluster of every pair.
+    pub groups: &'a [i64],
+    pub parameters: &'a FitParameters,
+    pub progress: &'a Progress,
+}
+
+impl Task<'_> {
+    /// Learns geometry and σ² of a map that was fitted on all pairs, and puts the adapter together.
+    pub(crate) fn finish(
+        &self,
+        candidate: &Candidate<'_>,
+        fitted: FittedMap,
+        kind: GeometryKind,
+    ) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
+        let Self { pairs, head, groups, parameters, progress } = *self;
+        let native = pairs.new_vectors();
+        let needs_evidence =
+            fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
+        let evidence = match fitted.evidence {
+            Some(evidence) => Some(evidence),
+            None if needs_evidence && pairs.len() >= 2 => Some(self.cross_fitted(candidate)?),
+            None => None,
+        };
+        let empty = Matrix::default();
+        let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
+        let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
+        let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
+            (Some(uncertainty), _) => {
+                (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
+            }
+            (None, Some(evidence)) => {
+                let own_head = match head {
+                    Some(_) => None,
+                    None => Some(centroid_head(native.matrix(), groups)?),
+                };
+                let seen = Evidence {
+                    items_left_out: &evidence.items_left_out,
+                    groups_left_out: evidence.groups_left_out.as_ref(),
+                    groups: &evidence.rows.iter().map(|&row| groups[row]).collect::<Vec<_>>(),
+                    geometry: &conform,
+                    input: fitted.map.input,
+                    head: head.or(own_head.as_ref()),
+                };
+                let seen_pairs = pairs.select(&evidence.rows);
+                let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
+                let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
+                (learned.uncertainty, Some(learned.calibration), handicap)
+            }
+            // A single pair: the map is right on it and nothing else is known.
+            (None, None) => (Uncertainty::Constant { variance: 1.0 }, None, None),
+        };
+        let choices = (candidate.method, parameters.seed, fitted.choices);
+        let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
+        adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
+        Ok((adapter, calibration, handicap))
+    }
+
+    /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left
+    /// out as well: a gallery holds both. `None` for a handful of pairs.
+    fn left_out_handicap(
+        &self,
+        evidence: &OwnEvidence,
+        geometry: &Geometry,
+        calibration: &SigmaQuality,
+    ) -> Result<Option<HandicapChoice>> {
+        let Self { parameters, progress, .. } = *self;
+        let mut places = shuffled(evidence.rows.len(), parameters.seed);
+        if places.len() < HANDICAP_ITEMS.0 {
+            return Ok(None);
+        }
+        places.truncate(HANDICAP_ITEMS.1);
+        let items: Vec<usize> = places.iter().map(|&place| evidence.rows[place]).collect();
+        let pairs = self.pairs.select(&items);
+        let native = pairs.new_vectors();
+        let criterion = Criterion::by_answers(parameters, self.pairs, &items)
+            .unwrap_or_else(|| Criterion::by_agreement(parameters.queries.as_ref()));
+        let gallery = |raw: &Matrix| {
+            let adapted = geometry.conformed(raw.select(&places));
+            Gallery { criterion: &criterion, native, adapted }
+        };
+        let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
+        let galleries: Vec<Gallery<'_>> = raw.into_iter().flatten().map(gallery).collect();
+        let error = calibration.calibration.mean_squared_error;
+        let whole = handicap::whole(native.matrix(), native.space().distance, error);
+        // They were drawn in random order already.
+        let order: Vec<usize> = (0..places.len()).collect();
+        handicap::fit(&galleries, &order, whole, progress).map(Some)
+    }
+
+    fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
+        let Self { pairs, groups, parameters, progress, .. } = *self;
+        let outputs = |fold: &[usize]| {
+            let fit = |fitted: &Pairs, items: &[usize]| {
+                let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
+                Ok((candidate.fit)(fitted, &groups, progress)?.map)
+            };
+            cross_fit(pairs, fold, fit, progress)
+        };
+        // A slow method is fitted twice more and not five times.
+        let k = if candidate.slow { 2 } else { FOLDS }.min(pairs.len());
+        let items_left_out = outputs(&folds(pairs.len(), k, parameters.seed))?;
+        let fold = group_folds(groups, k, parameters.seed);
+        let several = fold.iter().any(|&f| f != fold[0]);
+        let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
+        Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
+    }
+}
+
+/// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.
+pub(crate) fn adapter(
+    pairs: &Pairs,
+    (method, seed, hyper_parameters): (Method, u64, BTreeMap<String, String>),
+    map: Map,
+    geometry: Geometry,
+    uncertainty: Uncertainty,
+) -> Adapter {
+    let (old, new) = (pairs.old(), pairs.new_vectors());
+    let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
+    Adapter {
+        geometry,
+        input_statistics: Some(InputStatistics::of(old.matrix())),
+        training: Training {
+            method: method.name().into(),
+            seed,
+            pairs: pairs.len(),
+            inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+            hyper_parameters,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pairs_sketch: Some(RowSketch::of(old.matrix())),
+        },
+        ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
+    }
+}

@@ -1,0 +1,44 @@
+//! What an encoder is given of an item, and what it says of a batch, also where it panics.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rehang::Result;
+use rehang_encode::{Encoder, Input, ItemFailure};
+use rehang_store::Record;
+
+/// What an encoder is given of an item; `None` without a source.
+pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
+    let Record { item, .. } = record;
+    Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
+}
+
+/// What the encoder says of a batch. Where it panics, each half is asked alone, until the items that it panics at are found: they
+/// fail, and the others do not.
+pub(crate) fn encode(
+    encoder: &dyn Encoder,
+    inputs: &[Input<'_>],
+) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+    let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
+        Ok(answer) => return answer,
+        Err(panic) => panic,
+    };
+    if inputs.len() > 1 {
+        let (left, right) = inputs.split_at(inputs.len() / 2);
+        let mut answers = encode(encoder, left)?;
+        match encode(encoder, right) {
+            Ok(others) => answers.extend(others),
+            // What the first half gave is paid for; the next call says what is wrong.
+            Err(error) if answers.iter().any(Result::is_ok) => {
+                answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));
+            }
+            Err(error) => return Err(error),
+        }
+        return Ok(answers);
+    }
+    let words =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let words = words.unwrap_or("it did not say why");
+    Ok(vec![Err(ItemFailure::Permanent(format!(
+        "the encoder panicked at this item, which is a defect of it: {words}"
+    )))])
+}

@@ -1,0 +1,53 @@
+//! Search indexes of a gallery: made ready, and how much of the truth they find.
+
+use rehang::{Error, Result};
+use rehang_store::Store;
+use serde::Serialize;
+
+use crate::location::Location;
+use crate::observe::{Observer, counting};
+
+/// Stored vectors that stand in as queries when an index is checked.
+const RECALL_SAMPLES: usize = 100;
+/// Neighbours of each.
+const RECALL_DEPTH: usize = 10;
+
+/// Share of the true nearest 10 that searches of a space find.
+pub(crate) fn recall(store: &dyn Store, space: &str) -> Result<f64> {
+    store.recall(space, RECALL_SAMPLES, RECALL_DEPTH)
+}
+
+/// Makes the search index of a space ready, if it is not, and says whether it had to be made.
+pub(crate) fn prepare_index(store: &dyn Store, space: &str, observer: &dyn Observer) -> Result<bool> {
+    if store.is_ready(space)? {
+        return Ok(false);
+    }
+    store.prepare(space, &counting(observer, "making the search index", "vectors"))?;
+    Ok(true)
+}
+
+/// What [`index`] did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Indexed {
+    /// The space.
+    pub space: String,
+    /// Whether its index had to be made; otherwise it was ready.
+    pub made: bool,
+    /// Share of the true nearest 10 that searches find.
+    pub recall: f64,
+}
+
+/// Makes the search index of a space, of the one that serves unless one is named, if it is not ready, and measures its recall.
+///
+/// # Errors
+///
+/// Not found where there is no such space, or no space at all; cancelled where a stop was asked for; those of the store.
+pub fn index(location: &Location, space: Option<&str>, observer: &dyn Observer) -> Result<Indexed> {
+    let store = &*location.open()?;
+    let serving = store.serving()?;
+    let space =
+        space.or(serving.as_deref()).ok_or_else(|| Error::not_found("space", "that serves", store.name()))?;
+    let made = prepare_index(store, space, observer)?;
+    let recall = recall(store, space)?;
+    Ok(Indexed { space: space.to_owned(), made, recall })
+}

@@ -1,0 +1,125 @@
+//! What limits a backfill: what a configuration says, and what a caller asks for in its place.
+
+use rehang::{Error, Result};
+
+use crate::until::Until;
+
+/// What limits a backfill.
+///
+/// | name | default | purpose | range |
+/// |---|---|---|---|
+/// | `batch` | 64 | items that go to the encoder together | 1… |
+/// | `workers` | 1 | batches that are encoded at the same time | 1… |
+/// | `rate` | none | items a second, at most, by all workers together | above 0 |
+/// | `budget` | none | items that this run makes native, at most | 0… |
+/// | `until` | all | share of native items at which it ends | 0–1 |
+/// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
+/// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
+/// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
+/// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Limits {
+    /// Items that go to the encoder together.
+    pub batch: usize,
+    /// Batches that are encoded at the same time.
+    pub workers: usize,
+    /// Items a second, at most, by all workers together that keep to it: each takes its part of those that are at work.
+    pub rate: Option<f64>,
+    /// Items that this run makes native, at most.
+    pub budget: Option<u64>,
+    /// Where it ends.
+    pub until: Until,
+    /// Attempts an item has before it is listed as failed.
+    pub attempts: u32,
+    /// Items that are refused for good, before the first success, after which the run stops: what refuses everything is no fault of
+    /// the items.
+    pub refusals: usize,
+    /// Rest of an item after its first failed attempt, in milliseconds.
+    pub rest_ms: u64,
+    /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
+    pub lease_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            batch: 64,
+            workers: 1,
+            rate: None,
+            budget: None,
+            until: Until::All,
+            attempts: 3,
+            refusals: 100,
+            rest_ms: 1000,
+            lease_ms: 30_000,
+        }
+    }
+}
+
+/// What a caller asks a run for; what is `None` stays as the configuration has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct RunOptions {
+    /// Items that this run makes native, at most.
+    pub budget: Option<u64>,
+    /// Items a second, at most; above 0.
+    pub rate: Option<f64>,
+    /// Where it ends.
+    pub until: Option<Until>,
+    /// Batches that are encoded at the same time, 1 or more.
+    pub workers: Option<usize>,
+    /// Items that go to the encoder together, 1 or more.
+    pub batch: Option<usize>,
+}
+
+/// A count that has to be 1 or more.
+pub(crate) fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(
+    parameter: &str,
+    value: T,
+) -> Result<T> {
+    if value == T::from(0) { Err(Error::option(parameter, value, "1 or more")) } else { Ok(value) }
+}
+
+fn is_rate(rate: f64) -> bool {
+    rate > 0.0 && rate.is_finite()
+}
+
+pub(crate) fn expect_rate(rate: f64) -> Result<f64> {
+    if is_rate(rate) { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
+}
+
+/// `5`, `5/s`, `300/min` or `1000/h`: items a second.
+///
+/// # Errors
+///
+/// An invalid option, named as the parameter, for anything else, and for rates that are not above 0.
+pub fn parse_rate(parameter: &str, text: &str) -> Result<f64> {
+    let expected = "items a second above 0, such as 5/s, or 300/min, or 1000/h";
+    let wrong = || Error::option(parameter, text, expected);
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "s" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    if is_rate(number) { Ok(number / seconds) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        assert_eq!(parse_rate("rate", "5/s").unwrap(), 5.0);
+        assert_eq!(parse_rate("rate", "300/min").unwrap(), 5.0);
+        assert_eq!(parse_rate("rate", "2.5").unwrap(), 2.5);
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(expect_rate(rate).is_err(), "{rate}");
+        }
+        for bad in ["0/s", "-1", "x", "1/fortnight", "nan", "inf"] {
+            assert!(parse_rate("rate", bad).is_err(), "{bad}");
+        }
+    }
+}

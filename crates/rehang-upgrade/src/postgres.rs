@@ -1,0 +1,90 @@
+//! Galleries in tables of PostgreSQL.
+
+use std::sync::Arc;
+
+use rehang::{Error, Provenance, Result, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{Examined, Ledger, Looked, find_space};
+
+use crate::location::{Adopted, GalleryKind, UpgradeLock};
+use crate::observe::{Observer, counting};
+use crate::table::{TableLocation, URL_ENV};
+
+impl TableLocation {
+    fn options(&self) -> TableOptions {
+        TableOptions {
+            table: self.table.clone(),
+            id: self.id.clone(),
+            source: self.source.clone(),
+            label: self.label.clone(),
+            payload: self.payload.clone(),
+            vector: self.vector.clone(),
+            condition: self.condition.clone(),
+        }
+    }
+
+    /// The address, from the configuration or from the environment.
+    fn address(&self) -> Result<String> {
+        if let Some(url) = &self.url {
+            return Ok(url.clone());
+        }
+        let name = self.url_env.as_deref().unwrap_or(URL_ENV);
+        let found = std::env::var(name).ok().filter(|url| !url.is_empty());
+        found.ok_or_else(|| {
+            Error::missing(format!("the variable {name} with the address of the database"), self)
+        })
+    }
+
+    fn store(&self) -> Result<PostgresStore> {
+        PostgresStore::open(&self.address()?, &self.options(), Some(&self.old))
+    }
+}
+
+impl GalleryKind for TableLocation {
+    fn name(&self) -> String {
+        self.to_string()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Examined>> {
+        Ok(Arc::new(self.store()?))
+    }
+
+    /// The lock lasts as long as the connection.
+    fn lock(&self) -> Result<UpgradeLock> {
+        Ok(Box::new(self.store()?.hold()?))
+    }
+
+    fn look(&self) -> Result<Looked> {
+        PostgresStore::inspect(&self.address()?, &self.options())
+    }
+
+    fn statements(&self) -> Result<String> {
+        PostgresStore::statements(&self.address()?, &self.options())
+    }
+
+    fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
+        if self.vector.is_none() {
+            return Err(Error::missing("[gallery] vector, the column with the old model's vectors", self));
+        }
+        let advance = counting(observer, "making a gallery of the table", "rows");
+        let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
+        // Not where an upgrade from it is finished.
+        let space = match store.serving()?.filter(|serving| *serving != old.name) {
+            Some(serving) if find_space(&store, &old.name)?.is_none() => serving,
+            _ => {
+                store.create_space(old, Provenance::Old)?;
+                old.name.clone()
+            }
+        };
+        let counts = store.counts(&space)?;
+        Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
+    }
+
+    fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
+        let store = self.store()?;
+        if let Some(column) = into {
+            store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
+        }
+        store.release(into)
+    }
+}

@@ -1,0 +1,231 @@
+//! What an upgrade is made of, and the checks that verbs share: whether gallery, adapter, configuration and record speak of one upgrade.
+
+use rehang::adapter::Adapter;
+use rehang::finding::Finding;
+use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_store::{Ledger, expect_space, find_space};
+use serde::Serializer;
+
+use crate::fill::drift;
+use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
+
+/// What an upgrade is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct UpgradeSetup<'a> {
+    /// The space that is replaced; it has to be in the gallery.
+    pub old: &'a Space,
+    /// The space that replaces it; made by [`start`](crate::start).
+    pub new: &'a Space,
+    /// The adapter between the two.
+    pub adapter: &'a Adapter,
+    /// In which order items are re-embedded.
+    pub order: OrderSettings,
+}
+
+impl UpgradeSetup<'_> {
+    /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
+    pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
+        // Says so where old and new are swapped, which widths often give away.
+        self.adapter.expect_input_width(self.old.dimension)?;
+        expect_of_adapter(&self.adapter.old, self.old, "old")?;
+        expect_of_adapter(&self.adapter.new, self.new, "new")?;
+        expect_spaces(store, self.old, &self.outputs())?;
+        Ok(drift(store, self.adapter, &self.old.name)?.into_iter().collect())
+    }
+
+    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.
+    fn outputs(&self) -> Space {
+        Space { name: self.new.name.clone(), distance: self.new.distance, ..self.adapter.output_space() }
+    }
+
+    /// The new space: the one that is there, or else one for the adapter's outputs. Where pairs were drawn, nothing was known of
+    /// lengths when it was made, and it holds raw vectors for good.
+    pub(crate) fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
+        Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
+    }
+}
+
+/// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
+pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Result<()> {
+    if old.name == new.name {
+        return Err(Error::option("[new] name", &new.name, "a name that the old space does not have"));
+    }
+    if let Some(Recorded { record, .. }) = Recorded::read(store)?
+        && record.phase == Phase::Finished
+        && record.is_between(&old.name, &new.name)
+        && find_space(store, &old.name)?.is_none()
+    {
+        return Err(finished(store, &record));
+    }
+    let found = expect_space(store, &old.name)?;
+    if (found.space.dimension, found.space.distance) != (old.dimension, old.distance) {
+        return Err(mismatch(&found.space, old)
+            .context(format!("[old] of the configuration against {}", store.name())));
+    }
+    // A space of that name may be there: of this upgrade, or of another application. One of raw vectors holds normalised ones too.
+    let Some(there) = find_space(store, &new.name)? else { return Ok(()) };
+    let as_raw = Space { normalised: false, ..new.clone() };
+    if (there.space != *new && there.space != as_raw) || there.written_as != Provenance::Native {
+        return Err(mismatch(new, &there.space).context(format!(
+            "[new] name {:?} is taken in {} by a space of its own",
+            new.name,
+            store.name()
+        )));
+    }
+    Ok(())
+}
+
+/// Fails where the upgrade of a gallery is not the one of the setup: between other spaces, or filled by another adapter. A process that
+/// is about to write for an upgrade asks this first.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
+pub fn expect_same(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<()> {
+    expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
+}
+
+/// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
+/// as a name, which matches every model. The distance is the gallery's own business: an adapter maps vectors, and how they are
+/// searched does not change them.
+pub(crate) fn expect_of_adapter(space: &Space, wanted: &Space, role: &str) -> Result<()> {
+    let other_model = space.name != wanted.name && space.name != role;
+    if !other_model && space.dimension == wanted.dimension {
+        return Ok(());
+    }
+    Err(mismatch(wanted, space).context(format!("the adapter's {role} space")))
+}
+
+pub(crate) fn mismatch(expected: &Space, received: &Space) -> Error {
+    ErrorKind::SpaceMismatch { expected: expected.to_string(), received: received.to_string() }.into()
+}
+
+/// Whether a record is of this upgrade, and not of one that has come to its end.
+pub(crate) fn is_ongoing(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+    record.phase != Phase::Finished && record.is_between(&setup.old.name, &setup.new.name)
+}
+
+/// Whether a `start` goes on with the upgrade of a record, instead of beginning one. Where pairs were drawn, nothing is planned yet.
+pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+    record.phase != Phase::Sampling && is_ongoing(record, setup)
+}
+
+/// Whether adapted vectors of another adapter or at places of another order may be in the new space, so that a fill has to make
+/// all again.
+pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<'_>, has_new: bool) -> bool {
+    match recorded.map(|recorded| &recorded.record) {
+        Some(record) if goes_on(record, setup) => {
+            !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
+        }
+        // A space that is there before the record of its upgrade belongs to the application.
+        _ => has_new,
+    }
+}
+
+/// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
+pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+    matches!(record.phase, Phase::Filled | Phase::RolledBack)
+        && record.is_between(&setup.old.name, &setup.new.name)
+        && is_the_same(record, setup)
+}
+
+pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
+    rehang_files::adapter_file::fingerprint(&setup.adapter)
+        .is_ok_and(|fingerprint| fingerprint == record.adapter)
+        && record.order == setup.order
+}
+
+/// Fails where the record speaks of other spaces than the configuration while it is live.
+pub(crate) fn expect_no_other(
+    store: &dyn Ledger,
+    recorded: Option<&Recorded>,
+    setup: &UpgradeSetup<'_>,
+) -> Result<()> {
+    match recorded {
+        Some(recorded) if recorded.record.is_live() => {
+            expect_between(store, &recorded.record, setup.old, setup.new)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fails where an upgrade is between other spaces than those of the configuration.
+pub(crate) fn expect_between(
+    store: &dyn Ledger,
+    record: &UpgradeRecord,
+    old: &Space,
+    new: &Space,
+) -> Result<()> {
+    let name = store.name();
+    if !record.is_between(&old.name, &new.name) {
+        let of_record = format!("from {:?} to {:?}", record.old.name, record.new.name);
+        let of_setup = format!("from {:?} to {:?}", old.name, new.name);
+        return Err(if record.is_live() {
+            Error::conflict(
+                format!("another upgrade of {name} is under way, {of_record}"),
+                format!("the configuration says {of_setup}; finish or roll back the first one before"),
+            )
+        } else {
+            Error::conflict(
+                format!("the upgrade of {name} is another one, {of_record} ({})", record.phase.name()),
+                format!("the configuration says {of_setup}"),
+            )
+            .advise(Remedy::BeginUpgrade)
+        });
+    }
+    for (role, recorded, wanted) in [("old", &record.old, old), ("new", &record.new, new)] {
+        if (recorded.dimension, recorded.distance) != (wanted.dimension, wanted.distance) {
+            return Err(mismatch(recorded, wanted)
+                .context(format!("[{role}] of the configuration against the upgrade of {name}")));
+        }
+    }
+    Ok(())
+}
+
+/// The upgrade of a gallery, which has to be between the spaces of the configuration.
+pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Recorded> {
+    let recorded = Recorded::expect(store)?;
+    expect_between(store, &recorded.record, setup.old, setup.new)?;
+    Ok(recorded)
+}
+
+/// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
+/// σ² of two kinds, and searched as if they were of one.
+pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
+    if record.phase == Phase::Sampling {
+        return Err(
+            Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
+        );
+    }
+    if rehang_files::adapter_file::fingerprint(&adapter)? == record.adapter {
+        return Ok(());
+    }
+    Err(Error::conflict(
+        format!("the upgrade of {} is filled by another adapter than the configuration's", store.name()),
+        "vectors of two adapters in one space cannot be told apart",
+    )
+    .advise(Remedy::PlanAnew))
+}
+
+/// How errors name the upgrade of a gallery.
+pub(crate) fn upgrade_of(store: &dyn Ledger) -> String {
+    format!("the upgrade of {}", store.name())
+}
+
+pub(crate) fn finished(store: &dyn Ledger, record: &UpgradeRecord) -> Error {
+    Error::wrong_phase(
+        upgrade_of(store),
+        format!(
+            "finished: its old space is gone; to change the model again, name {:?} as [old] and another space as [new] in the configuration",
+            record.new.name
+        ),
+    )
+}
+
+/// Findings as the JSON of verbs has them: the sentences of each.
+pub(crate) fn as_sentences<S: Serializer>(
+    findings: &[Finding],
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(findings.iter().map(Finding::to_string))
+}

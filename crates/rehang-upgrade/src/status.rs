@@ -1,0 +1,156 @@
+//! How an upgrade stands, and which items it cannot bring home.
+
+use rehang::Result;
+use rehang_encode::Spent;
+use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
+use serde::{Deserialize, Serialize};
+
+use crate::backfill::Request;
+use crate::health::{SigmaHealth, health_of};
+use crate::record::{OrderSettings, Phase, Recorded, Serving};
+use crate::spending::spent_by_all;
+use crate::until::native_share;
+
+/// How an upgrade stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Status {
+    /// The gallery.
+    pub gallery: String,
+    /// The space that is replaced.
+    pub old: String,
+    /// The space that replaces it.
+    pub new: String,
+    /// How far it is.
+    pub phase: Phase,
+    /// What running backfills are asked to do.
+    pub request: Request,
+    /// The space that searches go to.
+    pub serving: Option<String>,
+    /// What searches after the switch look at.
+    pub serving_as: Serving,
+    /// The order.
+    pub order: OrderSettings,
+    /// How the gallery stands in the new space.
+    pub counts: Counts,
+    /// Share of all items that are native, 0–1; 1 for an empty gallery.
+    pub fraction: f64,
+    /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. Before the new
+    /// space is filled: all that lack a vector there.
+    pub lag: u64,
+    /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
+    pub without_vector: u64,
+    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
+    pub sigma: Option<SigmaHealth>,
+    /// The first recorded failures.
+    pub failures: Vec<Failure>,
+    /// Who is re-embedding at this moment, and how many items each has in hand.
+    pub at_work: Vec<AtWork>,
+    /// What all runs have used of the encoder so far, pairs included.
+    pub spent: Spent,
+}
+
+/// How an upgrade stands. Reads only.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade.
+pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
+    let record = Recorded::expect(store)?.record;
+    let new = &record.new.name;
+    let has_new = find_space(store, new)?.is_some();
+    let items = || store.counts(&record.old.name).map(|counts| counts.items);
+    let counts = if has_new {
+        store.counts(new)?
+    } else {
+        let items = items()?;
+        Counts { items, lacking: items, ..Counts::default() }
+    };
+    let fraction = native_share(&counts);
+    let lag = match record.phase {
+        Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
+        Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
+        // A finish that died before its drop still has something to catch up from.
+        Phase::Finished if !record.dropped && find_space(store, &record.old.name)?.is_some() => {
+            store.count_lag(new, &record.old.name)?
+        }
+        Phase::Finished => 0,
+    };
+    Ok(Status {
+        gallery: store.name(),
+        old: record.old.to_string(),
+        new: record.new.to_string(),
+        phase: record.phase,
+        request: record.request,
+        serving: store.serving()?,
+        serving_as: record.serving,
+        order: record.order,
+        counts,
+        fraction,
+        lag,
+        without_vector: counts.lacking.saturating_sub(lag),
+        sigma: if has_new { health_of(store, new)? } else { None },
+        failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
+        at_work: if has_new { store.at_work(new)? } else { Vec::new() },
+        spent: spent_by_all(store, &record)?,
+    })
+}
+
+/// Items that the operator has to know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Left {
+    /// Without a source, and not native: they stay adapted (or without a vector).
+    WithoutSource,
+    /// Without a vector in the new space and without an old one to adapt: no search finds them until they are embedded.
+    WithoutVector,
+    /// Without an old vector: no search finds them where the old space serves, until the application writes one. None once that space is
+    /// gone.
+    WithoutOldVector,
+}
+
+/// A page of ids in the order of keys, at most `limit`, after a key; and where the next page begins, `None` at the end. Memory is bounded
+/// by the page, whatever the gallery.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade; those of the store.
+pub fn left(
+    store: &dyn Ledger,
+    what: Left,
+    after: Option<ItemKey>,
+    limit: usize,
+) -> Result<(Vec<String>, Option<ItemKey>)> {
+    let record = Recorded::expect(store)?.record;
+    let (space, select) = match what {
+        Left::WithoutSource => (&record.new.name, Select::WithoutSource),
+        Left::WithoutVector => (&record.new.name, Select::Lacking),
+        Left::WithoutOldVector => (&record.old.name, Select::Lacking),
+    };
+    if limit == 0 || find_space(store, space)?.is_none() {
+        return Ok((Vec::new(), None));
+    }
+    let has_old = find_space(store, &record.old.name)?.is_some();
+    let (mut ids, mut after) = (Vec::new(), after);
+    loop {
+        let records = store.scan(&Scan::new(space, select.clone(), limit).after(after))?;
+        let is_whole = records.len() == limit;
+        let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
+        // What has an old vector only waits to be adapted.
+        let has_vector = match what {
+            Left::WithoutVector if has_old => store.provenances(&record.old.name, &keys)?,
+            _ => vec![None; keys.len()],
+        };
+        for (record, has_vector) in records.into_iter().zip(has_vector) {
+            after = Some(record.item.key);
+            if has_vector.is_none() {
+                ids.push(record.item.id);
+            }
+            if ids.len() == limit {
+                return Ok((ids, after));
+            }
+        }
+        if !is_whole {
+            return Ok((ids, None));
+        }
+    }
+}

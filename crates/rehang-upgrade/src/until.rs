@@ -1,0 +1,82 @@
+//! How far a backfill goes, and what share of a gallery is native by now: the one place that makes counts of shares.
+
+use rehang::{Error, Result};
+use rehang_store::Counts;
+use serde::{Deserialize, Serialize};
+
+/// How far a backfill goes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Until {
+    /// Until nothing is left that can be embedded.
+    All,
+    /// Until this share of all items is native (0–1).
+    Fraction(f64),
+}
+
+impl Until {
+    /// How many native items a caller asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Backfill, switch and
+    /// [`Upgrade::auto`](crate::Upgrade::auto) all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
+    pub fn target(self, items: u64) -> u64 {
+        match self {
+            Self::All => items,
+            Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
+        }
+    }
+}
+
+/// Share of all items that are native, 0–1; 1 for an empty gallery.
+pub(crate) fn native_share(counts: &Counts) -> f64 {
+    if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }
+}
+
+/// Whether a share of all items is native.
+pub(crate) fn reaches(counts: &Counts, share: f64) -> bool {
+    counts.native >= Until::Fraction(share).target(counts.items)
+}
+
+fn is_share(share: f64) -> bool {
+    (0.0..=1.0).contains(&share)
+}
+
+pub(crate) fn expect_until(until: Until) -> Result<Until> {
+    match until {
+        Until::Fraction(share) if !is_share(share) => {
+            Err(Error::option("until", share, "a share of the gallery from 0 to 1"))
+        }
+        until => Ok(until),
+    }
+}
+
+/// `all`, a share such as `0.3`, or `30%`.
+///
+/// # Errors
+///
+/// An invalid option, named as the parameter, for anything else, and for shares beyond 0 to 1.
+pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
+    let wrong = || Error::option(parameter, text, "all, or a share from 0 to 1 such as 0.3 or 30%");
+    if text == "all" {
+        return Ok(Until::All);
+    }
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
+        None => text.parse().map_err(|_| wrong())?,
+    };
+    if is_share(share) { Ok(Until::Fraction(share)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_as_people_write_them() {
+        assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
+        assert_eq!(parse_until("until", "all").unwrap(), Until::All);
+        for share in [-0.1, 30.0, f64::NAN] {
+            assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
+        }
+        for bad in ["1.5", "-0.1", "130%", "most", "nan"] {
+            assert!(parse_until("until", bad).is_err(), "{bad}");
+        }
+    }
+}

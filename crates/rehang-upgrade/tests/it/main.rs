@@ -1,0 +1,18 @@
+//! The tests of live upgrades from outside, as one program. Random histories (`tests/model.rs`) are a program of their own: their full
+//! disks are a limit of the whole process.
+
+mod between;
+mod common;
+mod cut;
+mod faults;
+mod formats;
+mod full_disk;
+mod merge;
+mod run;
+#[cfg(feature = "postgres")]
+#[path = "../../../rehang-postgres/tests/server/mod.rs"]
+mod server;
+mod service;
+mod source;
+#[path = "../../../rehang-encode/tests/common/stub.rs"]
+mod stub;
