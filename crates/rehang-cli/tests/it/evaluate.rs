@@ -1,12 +1,11 @@
 //! `rehang evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
 //! bad input of every kind.
 
-mod common;
-
-use common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};
 use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
 use serde_json::{Value, json};
+
+use crate::common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};
 
 fn source(path: &str) -> VectorSource {
     VectorSource::parse(path).unwrap()
