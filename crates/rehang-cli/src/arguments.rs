@@ -13,7 +13,7 @@ use rehang_evaluate::AnswerFiles;
 #[cfg(feature = "train")]
 use rehang_train::Part;
 
-use evaluate::Evaluate;
+use evaluate::EvaluateCommand;
 
 /// Replace the embedding model behind a live vector gallery: searches improve at once, items are re-embedded worst first.
 ///
@@ -39,61 +39,61 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// A whole upgrade of a small image gallery on this machine, with a report at the end (under a minute, offline).
-    Demo(Demo),
+    Demo(DemoArguments),
     /// Learn the map from old to new vectors (and how far to trust it) from pairs.
-    Fit(Fit),
+    Fit(FitArguments),
     #[cfg(feature = "train")]
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
-    Train(Train),
+    Train(TrainArguments),
     #[cfg(feature = "train")]
     /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
-    Compare(Compare),
+    Compare(CompareArguments),
     #[cfg(feature = "train")]
     /// Vectors of images or features by an encoder that was trained here.
-    Embed(Embed),
+    Embed(EmbedArguments),
     /// Write an adapter, or an encoder that was trained here, as an ONNX file, for any runtime and device.
-    Export(ExportOnnx),
+    Export(ExportOnnxArguments),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
-    Transform(Transform),
+    Transform(TransformArguments),
     /// Say in which order items should be re-embedded.
-    Order(Order),
+    Order(OrderArguments),
     /// The exact backfilling curve: what every percent of re-embedding buys.
-    Curve(Curve),
+    Curve(CurveArguments),
     /// Compare adapters and orders on a gallery whose new vectors are known, and write a report to look at.
-    Report(Report),
+    Report(ReportArguments),
     /// Compare compatible models: cross matrix, hot refresh, upgrades in a row, face and landmark protocols.
     #[command(subcommand)]
-    Evaluate(Evaluate),
+    Evaluate(EvaluateCommand),
     /// Say what an adapter file is: spaces, method, seed, inputs.
-    Inspect(Inspect),
+    Inspect(InspectArguments),
     /// Make, fill, read and change a gallery file.
     #[command(subcommand)]
-    Gallery(Gallery),
+    Gallery(GalleryCommand),
     /// Search a gallery, right at every stage of an upgrade.
-    Search(Search),
+    Search(SearchArguments),
     /// Write a first rehang.toml, with a comment on every part, from what a gallery and an adapter say of themselves.
-    Init(Init),
+    Init(InitArguments),
     /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and write.
     #[command(subcommand)]
-    Upgrade(Upgrade),
+    Upgrade(UpgradeCommand),
     /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten upgrade.
-    Doctor(Doctor),
+    Doctor(DoctorArguments),
     /// Print the completions of a shell; your shell's manual says where they belong.
-    Completions(Completions),
+    Completions(CompletionsArguments),
     /// Write the manual: a page for every command.
-    Man(Man),
+    Man(ManArguments),
 }
 
 /// Options of `rehang completions`.
 #[derive(Debug, Args)]
-pub struct Completions {
+pub struct CompletionsArguments {
     /// The shell.
     pub shell: clap_complete::Shell,
 }
 
 /// Options of `rehang man`.
 #[derive(Debug, Args)]
-pub struct Man {
+pub struct ManArguments {
     /// Folder for the pages; pages of the same names are replaced.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
@@ -113,7 +113,7 @@ pub enum ManFormat {
 
 /// Options of `rehang demo`.
 #[derive(Debug, Args)]
-pub struct Demo {
+pub struct DemoArguments {
     /// Folder for the report and the files of the upgrade: a new or an empty one, or that of an earlier demo, which begins anew.
     #[arg(long, value_name = "DIR", default_value = "rehang-demo")]
     pub out: PathBuf,
@@ -124,13 +124,13 @@ pub struct Demo {
 
 /// Which rows of the files take part.
 #[derive(Debug, Args, Default)]
-pub struct RowSelection {
+pub struct RowArguments {
     /// Use only rows where this file of integers (one a row) has one of the values, for example role.npy=0 or role.npy=1,2.
     #[arg(long, value_name = "FILE=VALUES")]
     pub rows: Option<String>,
 }
 
-impl RowSelection {
+impl RowArguments {
     /// The selection, where one is given.
     pub fn parsed(&self) -> Result<Option<files::RowSelection>> {
         self.rows.as_deref().map(str::parse).transpose()
@@ -140,7 +140,7 @@ impl RowSelection {
 /// Joining by id: old and new vectors that stand in different orders, or of which one side has more.
 #[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
-pub struct IdFiles {
+pub struct JoinArguments {
     /// Ids of the old vectors, one a line (repeat for several files); with --new-ids, rows are joined by id instead of by position.
     /// What is made from the old vectors (adapted vectors, σ², orders) and what goes with items (labels, groups, side information)
     /// has their rows.
@@ -154,7 +154,7 @@ pub struct IdFiles {
     pub keep_common: bool,
 }
 
-impl IdFiles {
+impl JoinArguments {
     /// As the libraries take them.
     pub fn files(&self) -> JoinFiles {
         JoinFiles {
@@ -168,7 +168,7 @@ impl IdFiles {
 /// Classifier head of the new model.
 #[allow(clippy::struct_field_names, reason = "the fields are the options' own names")]
 #[derive(Debug, Args, Default)]
-pub struct HeadFiles {
+pub struct HeadArguments {
     /// Weight of the new model's classifier head, [classes, d_new].
     #[arg(long, value_name = "FILE")]
     pub head_weight: Option<VectorSource>,
@@ -180,7 +180,7 @@ pub struct HeadFiles {
     pub head_kind: String,
 }
 
-impl HeadFiles {
+impl HeadArguments {
     /// As the libraries take them.
     pub fn files(&self) -> Result<files::HeadFiles> {
         Ok(files::HeadFiles {
@@ -194,7 +194,7 @@ impl HeadFiles {
 #[cfg(feature = "train")]
 /// Options of `rehang train`.
 #[derive(Debug, Args)]
-pub struct Train {
+pub struct TrainArguments {
     /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
     pub method: String,
     /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
@@ -220,7 +220,7 @@ pub struct Train {
 #[cfg(feature = "train")]
 /// Options of `rehang compare`.
 #[derive(Debug, Args)]
-pub struct Compare {
+pub struct CompareArguments {
     /// The study: a training's configuration with a table [compare] (docs/training.md).
     pub config: PathBuf,
     /// Folder for the report.
@@ -237,7 +237,7 @@ pub struct Compare {
 #[cfg(feature = "train")]
 /// Options of `rehang embed`.
 #[derive(Debug, Args)]
-pub struct Embed {
+pub struct EmbedArguments {
     /// The encoder file.
     pub encoder: PathBuf,
     /// The configuration whose [data] and [allocation] say what is embedded.
@@ -258,7 +258,7 @@ pub struct Embed {
 
 /// Options of `rehang export`.
 #[derive(Debug, Args)]
-pub struct ExportOnnx {
+pub struct ExportOnnxArguments {
     /// The file of the adapter or of the encoder.
     pub file: PathBuf,
     /// The ONNX file to write.
@@ -268,7 +268,7 @@ pub struct ExportOnnx {
 
 /// Options of `rehang fit`.
 #[derive(Debug, Args)]
-pub struct Fit {
+pub struct FitArguments {
     /// Old vectors of the pairs: .npy, .parquet, .fvecs, .bvecs or .safetensors (FILE#COLUMN picks a column or tensor); files or addresses
     /// of objects (s3://BUCKET/NAME, gs://…, az://…).
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
@@ -284,13 +284,13 @@ pub struct Fit {
     pub side: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
-    pub ids: IdFiles,
+    pub ids: JoinArguments,
     /// Rows to use.
     #[command(flatten)]
-    pub selection: RowSelection,
+    pub selection: RowArguments,
     /// Head files.
     #[command(flatten)]
-    pub head: HeadFiles,
+    pub head: HeadArguments,
     /// Name of the old model, as it shall stand in the adapter and in reports.
     #[arg(long, value_name = "NAME", default_value = "old")]
     pub old_model: String,
@@ -371,7 +371,7 @@ pub struct Fit {
 
 /// Options of `rehang transform`.
 #[derive(Debug, Args)]
-pub struct Transform {
+pub struct TransformArguments {
     /// Adapter file made by `rehang fit`.
     pub adapter: PathBuf,
     /// Old vectors: files, or one folder of partitions (at any depth), whose outputs are a folder of the same shape. Run again, it
@@ -387,7 +387,7 @@ pub struct Transform {
     pub side: Vec<VectorSource>,
     /// Rows to use.
     #[command(flatten)]
-    pub selection: RowSelection,
+    pub selection: RowArguments,
     /// Vectors of the new space: .npy, .parquet, .fvecs or .safetensors; or the folder, or its address, for
     /// those of a folder.
     #[arg(short, long, value_name = "ADAPTED")]
@@ -405,7 +405,7 @@ pub struct Transform {
 
 /// Options of `rehang order`.
 #[derive(Debug, Args)]
-pub struct Order {
+pub struct OrderArguments {
     /// coverage (recommended), sigma, random, class-mean, least-confidence, margin, entropy or oracle (evaluation only).
     #[arg(long)]
     pub policy: String,
@@ -425,14 +425,14 @@ pub struct Order {
     pub new: Vec<VectorSource>,
     /// Joining the new vectors with the adapted ones by id, for the oracle.
     #[command(flatten)]
-    pub ids: IdFiles,
+    pub ids: JoinArguments,
     /// Adapter file: its own head serves the coverage order (whatever head is given beside it, since it knows how unsure the
     /// adapter is), and the orders through a head where none is given.
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<PathBuf>,
     /// Head files.
     #[command(flatten)]
-    pub head: HeadFiles,
+    pub head: HeadArguments,
     /// Seed of the random order.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -443,7 +443,7 @@ pub struct Order {
 
 /// What counts as a right answer.
 #[derive(Debug, Args, Default)]
-pub struct Relevance {
+pub struct AnswerArguments {
     /// Class labels of the gallery: an item of the query's class is a right answer (repeat for several files).
     #[arg(long, value_name = "FILE")]
     pub labels: Vec<VectorSource>,
@@ -473,7 +473,7 @@ pub struct Relevance {
     pub k: usize,
 }
 
-impl Relevance {
+impl AnswerArguments {
     /// As the libraries take them.
     pub fn files(&self) -> AnswerFiles {
         AnswerFiles {
@@ -492,7 +492,7 @@ impl Relevance {
 
 /// Options of `rehang curve`.
 #[derive(Debug, Args)]
-pub struct Curve {
+pub struct CurveArguments {
     /// New vectors of the gallery; several files are read one after the other.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub new: Vec<VectorSource>,
@@ -507,17 +507,17 @@ pub struct Curve {
     pub old: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
-    pub ids: IdFiles,
+    pub ids: JoinArguments,
     /// Rows to use, of everything that goes with the gallery's items; an order of all rows loses the others.
     #[command(flatten)]
-    pub selection: RowSelection,
+    pub selection: RowArguments,
     /// Adapter file that made the adapted vectors: its handicap and its distances are used. With --old, also says how many items
     /// are among its pairs, and whether it was fitted the wrong way round.
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<PathBuf>,
     /// Relevance.
     #[command(flatten)]
-    pub relevance: Relevance,
+    pub relevance: AnswerArguments,
     /// σ² of every item: adds Kendall's τ-b and the calibration against the true errors.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub sigma: Vec<VectorSource>,
@@ -545,7 +545,7 @@ pub struct Curve {
 
 /// Options of `rehang report`.
 #[derive(Debug, Args)]
-pub struct Report {
+pub struct ReportArguments {
     /// Adapter files to compare, made by `rehang fit`.
     #[arg(required = true, num_args = 1..)]
     pub adapters: Vec<PathBuf>,
@@ -557,7 +557,7 @@ pub struct Report {
     pub new: Vec<VectorSource>,
     /// Joining by id.
     #[command(flatten)]
-    pub ids: IdFiles,
+    pub ids: JoinArguments,
     /// Side information of the gallery.
     #[arg(long, value_name = "FILE")]
     pub side: Option<VectorSource>,
@@ -573,13 +573,13 @@ pub struct Report {
     pub force: bool,
     /// Rows to use.
     #[command(flatten)]
-    pub selection: RowSelection,
+    pub selection: RowArguments,
     /// Relevance.
     #[command(flatten)]
-    pub relevance: Relevance,
+    pub relevance: AnswerArguments,
     /// Head files.
     #[command(flatten)]
-    pub head: HeadFiles,
+    pub head: HeadArguments,
     /// Orders to compare, separated by commas; the first that is not the oracle carries the verdict.
     #[arg(
         long,
@@ -607,43 +607,43 @@ pub struct Report {
 
 /// Options of `rehang inspect`.
 #[derive(Debug, Args)]
-pub struct Inspect {
+pub struct InspectArguments {
     /// Adapter file.
     pub adapter: PathBuf,
 }
 
 /// The verbs on a gallery file.
 #[derive(Debug, Subcommand)]
-pub enum Gallery {
+pub enum GalleryCommand {
     /// Put vectors and their items into a gallery file, which is made where there is none.
-    Import(Import),
+    Import(ImportArguments),
     /// Write the vectors of a space into files, with ids and provenance.
-    Export(Export),
+    Export(ExportArguments),
     /// Put one item, new or changed, as an application would.
-    Put(Put),
+    Put(PutArguments),
     /// Delete items.
-    Delete(Delete),
+    Delete(DeleteArguments),
     /// Drop a space with all its vectors: one that an upgrade left behind. There is no way back.
-    DropSpace(DropSpace),
+    DropSpace(DropSpaceArguments),
     /// Make the search index of a space, so that the first search need not compare every vector.
     ///
     /// `rehang upgrade start` and `run` do so at their end. Does nothing where the index is ready, and says its recall.
-    Index(IndexSpace),
+    Index(IndexArguments),
     /// Give the disk the room back that a dropped space leaves in the file.
-    Compact(Compact),
+    Compact(CompactArguments),
     /// Make a gallery of the table or collection that a configuration names: one schema and triggers on the table, or two fields in each
     /// point and a collection beside it. Applications go on as before.
-    Adopt(Adopt),
+    Adopt(AdoptArguments),
     /// Take everything of ours out of the database again: the table, or the collection, is left as it was found, but for the column, or the
     /// named vector, that it serves from.
-    Release(Release),
+    Release(ReleaseArguments),
     /// Say what a gallery holds: its spaces, how many items and vectors of each provenance, which space serves.
-    Info(Info),
+    Info(InfoArguments),
 }
 
 /// Options of `rehang gallery import`.
 #[derive(Debug, Args)]
-pub struct Import {
+pub struct ImportArguments {
     /// Gallery file.
     #[arg(long, value_name = "FILE")]
     pub gallery: PathBuf,
@@ -665,7 +665,7 @@ pub struct Import {
 /// Which gallery: a file, or the one of a configuration, where it may be a table of PostgreSQL or a collection of Qdrant.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct Which {
+pub struct WhichGallery {
     /// Gallery file.
     #[arg(long, value_name = "FILE")]
     pub gallery: Option<PathBuf>,
@@ -676,7 +676,7 @@ pub struct Which {
 
 /// Options of `rehang gallery adopt`.
 #[derive(Debug, Args)]
-pub struct Adopt {
+pub struct AdoptArguments {
     /// Configuration, whose [gallery] is of kind "postgres" or "qdrant".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
@@ -687,7 +687,7 @@ pub struct Adopt {
 
 /// Options of `rehang gallery release`.
 #[derive(Debug, Args)]
-pub struct Release {
+pub struct ReleaseArguments {
     /// Configuration, whose [gallery] is of kind "postgres" or "qdrant".
     #[arg(long, value_name = "FILE", default_value = "rehang.toml")]
     pub config: PathBuf,
@@ -702,10 +702,10 @@ pub struct Release {
 
 /// Options of `rehang gallery export`.
 #[derive(Debug, Args)]
-pub struct Export {
+pub struct ExportArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
     /// Name of the space.
     #[arg(long, value_name = "NAME")]
     pub space: String,
@@ -722,7 +722,7 @@ pub struct Export {
 
 /// Options of `rehang gallery put`.
 #[derive(Debug, Args)]
-pub struct Put {
+pub struct PutArguments {
     /// Gallery file [default: the one of --config, which is enough by itself].
     #[arg(long, value_name = "FILE", required_unless_present = "config")]
     pub gallery: Option<PathBuf>,
@@ -750,10 +750,10 @@ pub struct Put {
 
 /// Options of `rehang gallery delete`.
 #[derive(Debug, Args)]
-pub struct Delete {
+pub struct DeleteArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
     /// Ids of the items.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
@@ -764,10 +764,10 @@ pub struct Delete {
 
 /// Options of `rehang gallery index`.
 #[derive(Debug, Args)]
-pub struct IndexSpace {
+pub struct IndexArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
     /// Name of the space [default: the one that serves].
     #[arg(long, value_name = "NAME")]
     pub space: Option<String>,
@@ -775,18 +775,18 @@ pub struct IndexSpace {
 
 /// Options of `rehang gallery compact`.
 #[derive(Debug, Args)]
-pub struct Compact {
+pub struct CompactArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
 }
 
 /// Options of `rehang gallery drop-space`.
 #[derive(Debug, Args)]
-pub struct DropSpace {
+pub struct DropSpaceArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
     /// Name of the space: neither the one that serves, nor one of an upgrade that is not finished; but one that only has pairs so far.
     #[arg(long, value_name = "NAME")]
     pub space: String,
@@ -794,16 +794,16 @@ pub struct DropSpace {
 
 /// Options of `rehang gallery info`.
 #[derive(Debug, Args)]
-pub struct Info {
+pub struct InfoArguments {
     /// The gallery.
     #[command(flatten)]
-    pub which: Which,
+    pub which: WhichGallery,
 }
 
 /// Options of `rehang search`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("queries").required(true).multiple(true).args(["vectors", "texts", "images"])))]
-pub struct Search {
+pub struct SearchArguments {
     /// Gallery file [default: the one of --config].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "texts", "images"])]
     pub gallery: Option<PathBuf>,
@@ -846,7 +846,7 @@ pub struct Search {
 
 /// Options of `rehang init`.
 #[derive(Debug, Args)]
-pub struct Init {
+pub struct InitArguments {
     /// Gallery file: it says which space is replaced.
     #[arg(long, value_name = "FILE", required_unless_present = "of_application")]
     pub gallery: Option<PathBuf>,
@@ -916,32 +916,32 @@ pub struct Init {
 
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
-pub enum Upgrade {
+pub enum UpgradeCommand {
     /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. The same
     /// command goes on after any death. It never finishes.
-    Auto(UpgradeAuto),
+    Auto(UpgradeAutoArguments),
     /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
     /// as vectors of the new model, so no item is paid for twice.
-    Pairs(UpgradePairs),
+    Pairs(UpgradePairsArguments),
     /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
-    Fit(UpgradeFit),
+    Fit(UpgradeFitArguments),
     /// Measure the adapter on the pairs that were held out: what the upgrade would buy.
-    Report(UpgradeReport),
+    Report(UpgradeReportArguments),
     /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
-    Plan(UpgradePlan),
+    Plan(UpgradePlanArguments),
     /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
     /// or with another adapter or order.
     Start(UpgradeConfig),
     /// Let searches go to the new space, in one atomic step.
-    Switch(UpgradeSwitch),
+    Switch(UpgradeSwitchArguments),
     /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
-    Run(UpgradeRun),
+    Run(UpgradeRunArguments),
     /// How the upgrade stands.
-    Status(UpgradeStatus),
+    Status(UpgradeStatusArguments),
     /// Ask a running backfill to finish its batches and end; `resume` allows the next one.
     Pause(UpgradeConfig),
     /// Allow backfills again after pause or stop.
-    Resume(UpgradeResume),
+    Resume(UpgradeResumeArguments),
     /// End the backfill where it is: what is adapted stays adapted.
     Stop(UpgradeConfig),
     /// Let searches go back to the old space, at once. The new vectors are kept.
@@ -960,7 +960,7 @@ pub struct UpgradeConfig {
 
 /// Options of `rehang upgrade auto`.
 #[derive(Debug, Args)]
-pub struct UpgradeAuto {
+pub struct UpgradeAutoArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1008,7 +1008,7 @@ pub struct SampleSize {
 
 /// Options of `rehang upgrade pairs`.
 #[derive(Debug, Args)]
-pub struct UpgradePairs {
+pub struct UpgradePairsArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1025,7 +1025,7 @@ pub struct UpgradePairs {
 
 /// Options of `rehang upgrade fit`.
 #[derive(Debug, Args)]
-pub struct UpgradeFit {
+pub struct UpgradeFitArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1036,7 +1036,7 @@ pub struct UpgradeFit {
 
 /// Options of `rehang upgrade report`.
 #[derive(Debug, Args)]
-pub struct UpgradeReport {
+pub struct UpgradeReportArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1047,7 +1047,7 @@ pub struct UpgradeReport {
 
 /// Options of `rehang upgrade plan`.
 #[derive(Debug, Args)]
-pub struct UpgradePlan {
+pub struct UpgradePlanArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1058,7 +1058,7 @@ pub struct UpgradePlan {
 
 /// Options of `rehang upgrade switch`.
 #[derive(Debug, Args)]
-pub struct UpgradeSwitch {
+pub struct UpgradeSwitchArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1073,7 +1073,7 @@ pub struct UpgradeSwitch {
 
 /// Options of `rehang upgrade resume`.
 #[derive(Debug, Args)]
-pub struct UpgradeResume {
+pub struct UpgradeResumeArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1088,7 +1088,7 @@ pub struct UpgradeResume {
 
 /// Options of `rehang upgrade run`.
 #[derive(Debug, Args)]
-pub struct UpgradeRun {
+pub struct UpgradeRunArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1119,7 +1119,7 @@ pub struct RunLimits {
 
 /// Options of `rehang upgrade status`.
 #[derive(Debug, Args)]
-pub struct UpgradeStatus {
+pub struct UpgradeStatusArguments {
     /// Configuration.
     #[command(flatten)]
     pub config: UpgradeConfig,
@@ -1133,7 +1133,7 @@ pub struct UpgradeStatus {
 
 /// Options of `rehang doctor`.
 #[derive(Debug, Args)]
-pub struct Doctor {
+pub struct DoctorArguments {
     /// Gallery file [default: the one of --config, which is enough by itself].
     #[arg(long, value_name = "FILE", required_unless_present = "config")]
     pub gallery: Option<PathBuf>,

@@ -11,14 +11,14 @@ use rehang_encode::{Encoder, Function};
 use rehang_store::Filter;
 use rehang_upgrade::{
     Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
-    Search, Serving, Until,
+    Search, Serving, Until, Upgrade,
 };
 use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
 use crate::sources::{Options, source};
-use crate::verbs::{Report, said, to_json};
+use crate::verbs::{PyReport, said, to_json};
 
 /// Puts vectors and their items into a gallery file.
 #[pyfunction]
@@ -69,14 +69,14 @@ pub fn init(
 const LISTED: usize = 20;
 
 /// An upgrade of a configuration, and the gallery that it is of.
-#[pyclass(frozen)]
-pub struct Upgrade(Arc<rehang_upgrade::Upgrade>);
+#[pyclass(name = "Upgrade", frozen)]
+pub struct PyUpgrade(Arc<Upgrade>);
 
 #[pymethods]
-impl Upgrade {
+impl PyUpgrade {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::Upgrade::open(&path))?;
+        let opened = call(py, None, Interrupted::Waits, move |_| Upgrade::open(&path))?;
         Ok(Self(Arc::new(opened)))
     }
 
@@ -104,11 +104,11 @@ impl Upgrade {
         &self,
         py: Python<'_>,
         show: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(Report, Vec<(String, String)>)> {
+    ) -> PyResult<(PyReport, Vec<(String, String)>)> {
         let upgrade = Arc::clone(&self.0);
         let made = call(py, show, Interrupted::Waits, move |progress| upgrade.report(progress))?;
         let findings = said(made.findings.iter().chain(&made.report.warnings));
-        Ok((Report(made.report), findings))
+        Ok((PyReport(made.report), findings))
     }
 
     /// The spaces of the upgrade, and which serves.
@@ -220,7 +220,7 @@ impl Upgrade {
     }
 }
 
-impl Upgrade {
+impl PyUpgrade {
     /// A callable as the encoder of the new space.
     fn encoder(
         &self,
@@ -337,7 +337,7 @@ impl Verb {
 
     fn run(
         self,
-        upgrade: &rehang_upgrade::Upgrade,
+        upgrade: &Upgrade,
         encoder: Option<&dyn Encoder>,
         progress: &Progress,
     ) -> Result<(Value, Vec<(String, String)>)> {

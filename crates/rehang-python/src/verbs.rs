@@ -10,7 +10,7 @@ use rehang::adapter::AdapterSource;
 use rehang::finding::Finding;
 use rehang::onnx::{Attribute, Numbers, Port};
 use rehang::order::Policy;
-use rehang::report::Report as ReportData;
+use rehang::report::Report;
 use rehang::transform::TransformFiles;
 use rehang::{Error, files};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles};
@@ -45,11 +45,11 @@ pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
 }
 
 /// The map h with its σ².
-#[pyclass(frozen)]
-pub struct Adapter(Arc<rehang::Adapter>);
+#[pyclass(name = "Adapter", frozen)]
+pub struct PyAdapter(Arc<rehang::Adapter>);
 
 #[pymethods]
-impl Adapter {
+impl PyAdapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let loaded = py.detach(|| rehang::Adapter::load(path));
@@ -124,7 +124,7 @@ impl Adapter {
 
 /// An adapter of Python, or the path of one.
 fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
-    if let Ok(adapter) = value.cast::<Adapter>() {
+    if let Ok(adapter) = value.cast::<PyAdapter>() {
         return Ok(AdapterSource::Given(name.to_owned(), Arc::clone(&adapter.get().0)));
     }
     Ok(AdapterSource::File(value.extract()?))
@@ -139,7 +139,7 @@ pub fn fit(
     py: Python<'_>,
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Adapter, String, Findings)> {
+) -> PyResult<(PyAdapter, String, Findings)> {
     let given = Options(options);
     let network = NetworkOptions::default();
     let options = NetworkOptions {
@@ -185,13 +185,13 @@ pub fn fit(
         call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
     let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
     let about = answer.to_json().to_string();
-    Ok((Adapter(Arc::new(answer.fitted.adapter)), about, findings))
+    Ok((PyAdapter(Arc::new(answer.fitted.adapter)), about, findings))
 }
 
 #[pyfunction]
 pub fn transform<'py>(
     py: Python<'py>,
-    adapter: &Bound<'py, Adapter>,
+    adapter: &Bound<'py, PyAdapter>,
     options: &Bound<'py, PyDict>,
     show: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Transformed<'py>> {
@@ -288,11 +288,11 @@ pub fn curve<'py>(
 }
 
 /// What upgrades would buy.
-#[pyclass(frozen)]
-pub struct Report(pub ReportData);
+#[pyclass(name = "Report", frozen)]
+pub struct PyReport(pub Report);
 
 #[pymethods]
-impl Report {
+impl PyReport {
     fn json(&self) -> String {
         rehang_report::json(&self.0)
     }
@@ -314,7 +314,7 @@ pub fn report(
     adapters: Vec<(String, Bound<'_, PyAny>)>,
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Report, Findings)> {
+) -> PyResult<(PyReport, Findings)> {
     let given = Options(options);
     let adapters =
         adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
@@ -342,7 +342,7 @@ pub fn report(
     let made =
         call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::report(&files, progress))?;
     let findings = said(made.findings.iter().chain(&made.report.warnings));
-    Ok((Report(made.report), findings))
+    Ok((PyReport(made.report), findings))
 }
 
 /// A result of a verb as JSON.

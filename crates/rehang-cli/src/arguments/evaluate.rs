@@ -7,49 +7,49 @@ use rehang::Result;
 use rehang::files::VectorSource;
 use rehang_evaluate::{FaceFiles, ModelFiles, NamedFile};
 
-use super::RowSelection;
+use super::RowArguments;
 
 /// Verbs of `rehang evaluate`.
 #[derive(Debug, Subcommand)]
-pub enum Evaluate {
+pub enum EvaluateCommand {
     /// Every model's queries in every model's gallery: is the new model compatible, and what does it gain?
     ///
     /// Prints M(i, j) with queries by model i and gallery by model j; then for every older and newer model the empirical
     /// criterion M(new, old) > M(old, old), the update gain Γ (BCT), the absolute gain, Δ↑ and Δ↓ (DMU).
     ///
     /// Example: rehang evaluate cross --models old=old.npy new=new.npy --labels labels.npy
-    Cross(Cross),
+    Cross(CrossArguments),
     /// Follow a hot refresh: queries by the new model, the gallery backfilled from old to new, in every order given.
     ///
     /// No adapter is used: old vectors stay as they are until they are replaced. Prints mAP, mAP@k and the negative flip rates
     /// NFR@1 and NFR@k (RACT).
     ///
     /// Example: rehang evaluate refresh --models old=old.npy new=new.npy --labels labels.npy --orders worst=order.npy
-    Refresh(Refresh),
+    Refresh(RefreshArguments),
     /// Follow several upgrades in a row: a gallery that is never backfilled beside one that is (RACT §5.4, DMU table 6).
     ///
     /// Example: rehang evaluate sequence --models v1=a.npy v2=b.npy v3=c.npy --labels labels.npy --backfilled 0.5 1
-    Sequence(Sequence),
+    Sequence(SequenceArguments),
     /// 1:1 face verification: TAR@FAR of template pairs, the first template by one model, the second by another.
     ///
     /// Example: rehang evaluate verification --models old=old.npy new=new.npy --metadata faces.csv --pairs pairs.csv
-    Verification(Verification),
+    Verification(VerificationArguments),
     /// 1:N face search: TPIR@FPIR for probes of whom some are enrolled, and rank-1 and rank-5.
     ///
     /// Example: rehang evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery g1.csv g2.csv
     /// --probes probes.csv
-    Identification(Identification),
+    Identification(IdentificationArguments),
     /// Landmark retrieval: mAP@100 of Google Landmarks v2 (--solution), or revisited Oxford and Paris in Easy, Medium and Hard
     /// (--ground-truth).
     ///
     /// Example: rehang evaluate landmarks --models old=index-old.npy new=index-new.npy --queries old=q-old.npy new=q-new.npy
     /// --ground-truth roxford.json --distance cosine
-    Landmarks(Landmarks),
+    Landmarks(LandmarksArguments),
 }
 
 /// The models to compare.
 #[derive(Debug, Args)]
-pub struct Models {
+pub struct NamedModels {
     /// A model and its vectors, NAME=FILE; give every model, oldest first. All files hold the same items in the same order.
     #[arg(long, value_name = "NAME=FILE", required = true, num_args = 1..)]
     pub models: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Models {
 
 /// Right answers, and how vectors are compared.
 #[derive(Debug, Args)]
-pub struct Answers {
+pub struct ModelArguments {
     /// Class labels of the gallery's items: an item of the query's class is a right answer. Negative means unknown.
     #[arg(long, value_name = "FILE", required_unless_present = "qrels")]
     pub labels: Option<VectorSource>,
@@ -82,7 +82,7 @@ pub struct Answers {
     pub query_ids: Option<VectorSource>,
     /// Rows to use, of the models' vectors, of --labels and of --ids.
     #[command(flatten)]
-    pub selection: RowSelection,
+    pub selection: RowArguments,
     /// l2, cosine or dot; in every gallery. Where widths differ, the query is cut or filled up with zeros to fit the gallery.
     #[arg(long, default_value = "l2")]
     pub distance: String,
@@ -91,7 +91,7 @@ pub struct Answers {
     pub k: usize,
 }
 
-impl Answers {
+impl ModelArguments {
     /// These models with their right answers, as the library takes them.
     pub fn files(&self, models: &[String]) -> Result<ModelFiles> {
         Ok(ModelFiles {
@@ -116,13 +116,13 @@ pub fn named(parameter: &str, texts: &[String]) -> Result<Vec<NamedFile>> {
 
 /// Options of `rehang evaluate cross`.
 #[derive(Debug, Args)]
-pub struct Cross {
+pub struct CrossArguments {
     /// Models.
     #[command(flatten)]
-    pub models: Models,
+    pub models: NamedModels,
     /// Right answers.
     #[command(flatten)]
-    pub answers: Answers,
+    pub answers: ModelArguments,
     /// Bootstrap samples of the queries for the interval of the absolute gain; 0 for none.
     #[arg(long, value_name = "SAMPLES", default_value_t = 1000)]
     pub bootstrap: usize,
@@ -130,13 +130,13 @@ pub struct Cross {
 
 /// Options of `rehang evaluate refresh`.
 #[derive(Debug, Args)]
-pub struct Refresh {
+pub struct RefreshArguments {
     /// The old and the new model's vectors of the gallery, NAME=FILE, the old one first.
     #[arg(long, value_name = "NAME=FILE", required = true, num_args = 1..)]
     pub models: Vec<String>,
     /// Right answers.
     #[command(flatten)]
-    pub answers: Answers,
+    pub answers: ModelArguments,
     /// Orders of backfill, NAME=FILE, as `rehang order` writes them [default: one random order].
     #[arg(long, value_name = "NAME=FILE", num_args = 1..)]
     pub orders: Vec<String>,
@@ -150,13 +150,13 @@ pub struct Refresh {
 
 /// Options of `rehang evaluate sequence`.
 #[derive(Debug, Args)]
-pub struct Sequence {
+pub struct SequenceArguments {
     /// The models' vectors of all items, NAME=FILE, in the order in which they come; the first one embeds the first gallery.
     #[arg(long, value_name = "NAME=FILE", required = true, num_args = 1..)]
     pub models: Vec<String>,
     /// Right answers.
     #[command(flatten)]
-    pub answers: Answers,
+    pub answers: ModelArguments,
     /// Which share of the older vectors each upgrade backfills before the next one, 0 to 1: one number for all upgrades, or one
     /// for each.
     #[arg(long, value_name = "SHARE", num_args = 1.., default_values_t = [1.0])]
@@ -178,7 +178,7 @@ pub struct Sequence {
 
 /// Face images and who they are.
 #[derive(Debug, Args)]
-pub struct Faces {
+pub struct FaceArguments {
     /// Face metadata with the columns TEMPLATE_ID, SUBJECT_ID and, if there, MEDIA_ID (or SIGHTING_ID) and FILENAME; a header line
     /// names them. Several files are read as one.
     #[arg(long, value_name = "CSV", required = true, num_args = 1..)]
@@ -188,7 +188,7 @@ pub struct Faces {
     pub names: Option<VectorSource>,
 }
 
-impl Faces {
+impl FaceArguments {
     /// These faces by several models, as the library takes them.
     pub fn files(&self, models: &Models) -> Result<FaceFiles> {
         Ok(FaceFiles {
@@ -202,13 +202,13 @@ impl Faces {
 
 /// Options of `rehang evaluate verification`.
 #[derive(Debug, Args)]
-pub struct Verification {
+pub struct VerificationArguments {
     /// Models.
     #[command(flatten)]
-    pub models: Models,
+    pub models: NamedModels,
     /// Faces.
     #[command(flatten)]
-    pub faces: Faces,
+    pub faces: FaceArguments,
     /// Pairs of template ids to verify, two (and perhaps a label) a line.
     #[arg(long, value_name = "CSV")]
     pub pairs: PathBuf,
@@ -219,13 +219,13 @@ pub struct Verification {
 
 /// Options of `rehang evaluate identification`.
 #[derive(Debug, Args)]
-pub struct Identification {
+pub struct IdentificationArguments {
     /// Models.
     #[command(flatten)]
-    pub models: Models,
+    pub models: NamedModels,
     /// Faces.
     #[command(flatten)]
-    pub faces: Faces,
+    pub faces: FaceArguments,
     /// Templates that are enrolled: a list with a column TEMPLATE_ID, or one id a line. With several galleries each is searched
     /// on its own, and the mean is printed (IJB-C has two).
     #[arg(long, value_name = "CSV", required = true, num_args = 1..)]
@@ -243,10 +243,10 @@ pub struct Identification {
 
 /// Options of `rehang evaluate landmarks`.
 #[derive(Debug, Args)]
-pub struct Landmarks {
+pub struct LandmarksArguments {
     /// Models.
     #[command(flatten)]
-    pub models: Models,
+    pub models: NamedModels,
     /// Vectors of the queries, NAME=FILE for every model.
     #[arg(long, value_name = "NAME=FILE", required = true, num_args = 1..)]
     pub queries: Vec<String>,

@@ -6,12 +6,12 @@ use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
 use super::train::say_refused;
-use super::{Outcome, say};
-use crate::arguments::Compare;
+use super::{Exit, say};
+use crate::arguments::CompareArguments;
 use crate::bar::with_bar;
 
 /// Trains, fits, measures, and writes the report.
-pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &CompareArguments, json: bool) -> Result<Exit> {
     let files = CompareFiles {
         config: arguments.config.clone(),
         seeds: arguments.seeds,
@@ -29,5 +29,5 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
     let value = json!({ "report": report, "comparison": comparison, "refused": refused });
-    Outcome::done_if(refused.is_empty()).print(json, &value, &format!("{markdown}\n{}\n", report.display()))
+    Exit::done_if(refused.is_empty()).print(json, &value, &format!("{markdown}\n{}\n", report.display()))
 }

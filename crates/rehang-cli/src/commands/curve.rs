@@ -7,12 +7,12 @@ use rehang::curve::{Line, Metric};
 use rehang::statistics::Interval;
 use rehang_evaluate::{CurveAnswer, CurveFiles, TABLE, curve, further};
 
-use super::{Outcome, one_decimal, say_findings};
-use crate::arguments::Curve;
+use super::{Exit, one_decimal, say_findings};
+use crate::arguments::CurveArguments;
 use crate::bar::with_bar;
 
 /// Computes the exact curve of one adapted gallery and one order.
-pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &CurveArguments, json: bool) -> Result<Exit> {
     let files = CurveFiles {
         new: arguments.new.clone(),
         adapted: arguments.adapted.clone(),
@@ -42,7 +42,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let _ =
             writeln!(text, "σ²: Kendall τ-b with the true error {tau}, mean σ² / mean true error {ratio:.2}");
     }
-    Outcome::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
+    Exit::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
 }
 
 fn labelled(answer: &CurveAnswer) -> String {

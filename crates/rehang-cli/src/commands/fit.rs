@@ -6,24 +6,24 @@ use rehang::Result;
 use rehang::finding::{Finding, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, fit_files};
 
-use super::{Outcome, one_decimal, say_findings};
-use crate::arguments::Fit;
+use super::{Exit, one_decimal, say_findings};
+use crate::arguments::FitArguments;
 use crate::places;
 
 /// Fits an adapter on pairs and writes it.
-pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &FitArguments, json: bool) -> Result<Exit> {
     let answer = make(arguments)?;
     outcome(&answer).print(json, &answer.to_json(), &text(&answer))
 }
 
 /// Done, or with refusals where a guard found that the pairs are not to be learned from.
-pub fn outcome(answer: &FitAnswer) -> Outcome {
+pub fn outcome(answer: &FitAnswer) -> Exit {
     let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
-    Outcome::done_if(!is_refused)
+    Exit::done_if(!is_refused)
 }
 
 /// Fits and writes, and says what was found.
-pub fn make(arguments: &Fit) -> Result<FitAnswer> {
+pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
     let options = NetworkOptions {
         epochs: arguments.epochs,
         early_stop: arguments.early_stop,

@@ -4,40 +4,41 @@ use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
 use rehang_upgrade::{Configuration, Location};
 
-use super::{Outcome, location, say};
+use super::{Exit, location, say};
 use crate::arguments::{
-    Adopt, Compact, Delete, DropSpace, Export, Gallery, Import, IndexSpace, Info, Put, Release, Which,
+    AdoptArguments, CompactArguments, DeleteArguments, DropSpaceArguments, ExportArguments, GalleryCommand,
+    ImportArguments, IndexArguments, InfoArguments, PutArguments, ReleaseArguments, WhichGallery,
 };
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
-pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &GalleryCommand, json: bool) -> Result<Exit> {
     match arguments {
-        Gallery::Import(import) => run_import(import, json),
-        Gallery::Export(export) => run_export(export, json),
-        Gallery::Put(put) => run_put(put, json),
-        Gallery::Delete(delete) => run_delete(delete, json),
-        Gallery::DropSpace(space) => run_drop_space(space, json),
-        Gallery::Index(space) => run_index(space, json),
-        Gallery::Compact(compact) => run_compact(compact, json),
-        Gallery::Adopt(adopt) => run_adopt(adopt, json),
-        Gallery::Release(release) => run_release(release, json),
-        Gallery::Info(info) => run_info(info, json),
+        GalleryCommand::Import(import) => run_import(import, json),
+        GalleryCommand::Export(export) => run_export(export, json),
+        GalleryCommand::Put(put) => run_put(put, json),
+        GalleryCommand::Delete(delete) => run_delete(delete, json),
+        GalleryCommand::DropSpace(space) => run_drop_space(space, json),
+        GalleryCommand::Index(space) => run_index(space, json),
+        GalleryCommand::Compact(compact) => run_compact(compact, json),
+        GalleryCommand::Adopt(adopt) => run_adopt(adopt, json),
+        GalleryCommand::Release(release) => run_release(release, json),
+        GalleryCommand::Info(info) => run_info(info, json),
     }
 }
 
 /// The gallery that was named.
-fn of(which: &Which) -> Result<Location> {
+fn of(which: &WhichGallery) -> Result<Location> {
     let configuration = which.config.as_deref().map(Configuration::read).transpose()?;
     location(which.gallery.as_deref(), configuration.as_ref())
 }
 
-fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
+fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
     let configuration = Configuration::read(&arguments.config)?;
     let gallery = &configuration.gallery;
     if arguments.dry_run {
         let statements = gallery.statements()?;
-        return Outcome::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
+        return Exit::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
     }
     let adopted = with_bar(|progress| gallery.adopt(&configuration.old, progress))?;
     let text = format!(
@@ -48,10 +49,10 @@ fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
         configuration.old.name,
         path = arguments.config.display()
     );
-    Outcome::Done.print(json, &adopted, &text)
+    Exit::Done.print(json, &adopted, &text)
 }
 
-fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
+fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     let configuration = Configuration::read(&arguments.config)?;
     let gallery = &configuration.gallery;
     let into = match (arguments.yes, &arguments.into) {
@@ -65,14 +66,14 @@ fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }
-    Outcome::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
+    Exit::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
 }
 
 fn without_yes(error: Error) -> Error {
     error.context("without --yes, the vectors that serve move into a column of the table first")
 }
 
-fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
+fn run_import(arguments: &ImportArguments, json: bool) -> Result<Exit> {
     let import = rehang_upgrade::Import {
         space: arguments.space.clone(),
         distance: arguments.distance.parse()?,
@@ -82,10 +83,10 @@ fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
     let location = Location::file(&arguments.gallery);
     let imported = with_bar(|progress| rehang_upgrade::import(&location, &import, progress))?;
     let text = format!("{}: {} items with vectors of {}\n", imported.gallery, imported.items, imported.of);
-    Outcome::Done.print(json, &imported, &text)
+    Exit::Done.print(json, &imported, &text)
 }
 
-fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
+fn run_export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let outputs = [
         ("vectors", Some(&arguments.vectors)),
@@ -104,7 +105,7 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     let store = location.open()?;
     let exported = with_bar(|progress| rehang_upgrade::export(&*store, &export, progress))?;
     let text = format!("{}: {} vectors of {}\n", arguments.vectors.display(), exported.vectors, exported.of);
-    let outcome = Outcome::done_if(exported.lacking == 0).print(json, &exported, &text)?;
+    let outcome = Exit::done_if(exported.lacking == 0).print(json, &exported, &text)?;
     if exported.lacking > 0 {
         say(&format!(
             "{} items have no vector in {:?}: they are not in the files.",
@@ -114,7 +115,7 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
+fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let json_payload = |text: &String| {
         serde_json::from_str(text).map_err(|error| Error::option("payload", text, format!("JSON ({error})")))
@@ -143,7 +144,7 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
             done.removed_from
         );
     }
-    Outcome::Done.print(json, &done, &text)
+    Exit::Done.print(json, &done, &text)
 }
 
 /// `NAME=FILE` with one row, or `NAME=[…]`.
@@ -162,13 +163,13 @@ fn parse_vector(text: &str) -> Result<(String, Vec<f32>)> {
     Ok((name.into(), matrix.into_data()))
 }
 
-fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
+fn run_delete(arguments: &DeleteArguments, json: bool) -> Result<Exit> {
     let ids: Vec<&str> = arguments.ids.iter().chain(&arguments.more_ids).map(String::as_str).collect();
     if ids.is_empty() {
         return Err(Error::missing("an id", "`rehang gallery delete`"));
     }
     let done = rehang_upgrade::delete(&*of(&arguments.which)?.open()?, &ids)?;
-    let outcome = Outcome::done_if(done.missing.is_empty());
+    let outcome = Exit::done_if(done.missing.is_empty());
     outcome.print(json, &done, &format!("{} deleted\n", done.deleted))?;
     if !done.missing.is_empty() {
         say(&format!("There is no item {}.", done.missing.join(", ")));
@@ -176,7 +177,7 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
+fn run_index(arguments: &IndexArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let space = arguments.space.as_deref();
     let indexed = with_bar(|progress| rehang_upgrade::index(&location, space, progress))?;
@@ -186,10 +187,10 @@ fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
         indexed.space,
         100.0 * indexed.recall
     );
-    Outcome::Done.print(json, &indexed, &text)
+    Exit::Done.print(json, &indexed, &text)
 }
 
-fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
+fn run_compact(arguments: &CompactArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let compacted = with_bar(|progress| {
         progress.begin("giving room back", "bytes", 0);
@@ -201,17 +202,17 @@ fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
         megabytes(compacted.bytes_before),
         megabytes(compacted.bytes)
     );
-    Outcome::Done.print(json, &compacted, &text)
+    Exit::Done.print(json, &compacted, &text)
 }
 
-fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
+fn run_drop_space(arguments: &DropSpaceArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let dropped = rehang_upgrade::drop_space(&location, &arguments.space)?;
     let text = format!("{} is gone from {location}, with {} vectors\n", dropped.space, dropped.vectors);
-    Outcome::Done.print(json, &dropped, &text)
+    Exit::Done.print(json, &dropped, &text)
 }
 
-fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
+fn run_info(arguments: &InfoArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let contents = rehang_upgrade::contents(&*location.open()?)?;
     let mut text = format!("{location}\n");
@@ -228,5 +229,5 @@ fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
             counts.lacking
         );
     }
-    Outcome::Done.print(json, &contents, &text)
+    Exit::Done.print(json, &contents, &text)
 }

@@ -3,11 +3,11 @@
 use rehang::Result;
 use rehang_upgrade::{CollectionLocation, Location, TableLocation};
 
-use super::{Outcome, location};
-use crate::arguments::Init;
+use super::{Exit, location};
+use crate::arguments::InitArguments;
 
 /// Writes a first configuration.
-pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &InitArguments, json: bool) -> Result<Exit> {
     let (source, label, vector) = (&arguments.source, &arguments.label, &arguments.vector);
     let old = arguments.old_name.clone().unwrap_or_default();
     let location = match (&arguments.table, &arguments.collection) {
@@ -50,5 +50,5 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
         written.old, written.new,
     );
-    Outcome::Done.print(json, &written, &text)
+    Exit::Done.print(json, &written, &text)
 }

@@ -5,12 +5,12 @@ use rehang::files::VectorSource;
 use rehang::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
 
-use super::{Outcome, say_findings};
-use crate::arguments::Order;
+use super::{Exit, say_findings};
+use crate::arguments::OrderArguments;
 use crate::places;
 
 /// Orders a gallery and writes the permutation.
-pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &OrderArguments, json: bool) -> Result<Exit> {
     if !arguments.first.is_empty() {
         return cuts(arguments, json);
     }
@@ -27,11 +27,11 @@ pub fn run(arguments: &Order, json: bool) -> Result<Outcome> {
     })?;
     say_findings(&ordered.findings);
     let (policy, items, path) = (&ordered.policy, ordered.items, arguments.output.display());
-    Outcome::Done.print(json, &ordered, &format!("Order {policy} of {items} items written to {path}\n"))
+    Exit::Done.print(json, &ordered, &format!("Order {policy} of {items} items written to {path}\n"))
 }
 
 /// Finds where the first items of the order by σ² end.
-fn cuts(arguments: &Order, json: bool) -> Result<Outcome> {
+fn cuts(arguments: &OrderArguments, json: bool) -> Result<Exit> {
     if arguments.policy != "sigma" {
         let expected =
             "sigma, the order that can be cut without sorting; leave out `first` for an order of all items";
@@ -54,5 +54,5 @@ fn cuts(arguments: &Order, json: bool) -> Result<Outcome> {
         text += &format!("{first}: {items} items: the {} with σ² above {threshold}", cut.above);
         text += &format!(", and {} of the {} at it\n", cut.ties_taken, cut.ties);
     }
-    Outcome::Done.print(json, &made, &text)
+    Exit::Done.print(json, &made, &text)
 }

@@ -7,12 +7,12 @@ use rehang_train::encoder::Shape;
 use rehang_train::examples::Refusal;
 use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
 
-use super::{Outcome, say, say_findings};
-use crate::arguments::{Embed, ExportOnnx, Train};
+use super::{Exit, say, say_findings};
+use crate::arguments::{EmbedArguments, ExportOnnxArguments, TrainArguments};
 use crate::bar::with_bar;
 
 /// Trains an encoder and writes it.
-pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
     let files = TrainFiles {
         method: arguments.method.clone(),
         config: arguments.config.clone(),
@@ -30,11 +30,11 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     }
     // A warning above says why; a script that waits for the file must not take the command for done.
     let is_whole = !answer.is_adapter_lost && answer.refused.is_empty();
-    Outcome::done_if(is_whole).print(json, &answer, &text(&answer))
+    Exit::done_if(is_whole).print(json, &answer, &text(&answer))
 }
 
 /// Vectors of a part of the data.
-pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
+pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
     let files = EmbedFiles {
         encoder: arguments.encoder.clone(),
         config: arguments.config.clone(),
@@ -46,11 +46,11 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
     let text = format!("{} vectors of {} in {}\n", answer.items, answer.space, answer.vectors.display());
-    Outcome::done_if(answer.refused.is_empty()).print(json, &answer, &text)
+    Exit::done_if(answer.refused.is_empty()).print(json, &answer, &text)
 }
 
 /// The encoder as an ONNX file.
-pub fn export(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
+pub fn export(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
     let answer = export_onnx(&arguments.file, &arguments.output)?;
     let input = match answer.input {
         Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),
@@ -60,7 +60,7 @@ pub fn export(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
     };
     let (path, bytes, dimension) = (answer.onnx.display(), answer.bytes, answer.dimension);
     let text = format!("{path} ({bytes} bytes): input {input}, output \"vector\" [batch, {dimension}]\n");
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// Lists what could not be read.

@@ -8,12 +8,12 @@ use rehang::partitions::{Share, TransformFolder, transform_folder};
 use rehang::transform::{TransformFiles, transform};
 use rehang::{Error, Result};
 
-use super::{Outcome, say_findings};
-use crate::arguments::Transform;
+use super::{Exit, say_findings};
+use crate::arguments::TransformArguments;
 use crate::places;
 
 /// Transforms files, or a folder of partitions.
-pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &TransformArguments, json: bool) -> Result<Exit> {
     if let [source] = arguments.input.as_slice()
         && let Some(folder) = places::folder_there(&source.path)?
     {
@@ -36,7 +36,7 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
     let written = places::with_bar(paths, |progress| transform(&files, progress))?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
-    Outcome::done_if(!written.drift_suspicious).print(
+    Exit::done_if(!written.drift_suspicious).print(
         json,
         &written,
         &format!("{count} vectors of space {space} written to {path}\n"),
@@ -44,11 +44,11 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
 }
 
 fn run_folder(
-    arguments: &Transform,
+    arguments: &TransformArguments,
     source: &VectorSource,
     input: Arc<dyn Folder>,
     json: bool,
-) -> Result<Outcome> {
+) -> Result<Exit> {
     let idle = [
         ("side", !arguments.side.is_empty()),
         ("rows", arguments.selection.rows.is_some()),
@@ -77,5 +77,5 @@ fn run_folder(
         "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there, {} are empty\n",
         done.vectors, done.empty
     );
-    Outcome::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
+    Exit::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
 }

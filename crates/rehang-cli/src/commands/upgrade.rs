@@ -14,10 +14,11 @@ use rehang_upgrade::{
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
-use super::{Outcome, end_at_ctrl_c, one_decimal, warn, written};
+use super::{Exit, end_at_ctrl_c, one_decimal, warn, written};
 use crate::arguments::{
-    self, RunLimits, SampleSize, UpgradeAuto, UpgradeConfig, UpgradeFit, UpgradePairs, UpgradePlan,
-    UpgradeReport, UpgradeResume, UpgradeRun, UpgradeStatus, UpgradeSwitch,
+    self, RunLimits, SampleSize, UpgradeAutoArguments, UpgradeConfig, UpgradeFitArguments,
+    UpgradePairsArguments, UpgradePlanArguments, UpgradeReportArguments, UpgradeResumeArguments,
+    UpgradeRunArguments, UpgradeStatusArguments, UpgradeSwitchArguments,
 };
 use crate::bar::with_bar;
 use crate::wording;
@@ -32,8 +33,8 @@ const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
 const LIST_PAGE: usize = 1000;
 
 /// Runs one of the verbs.
-pub fn run(arguments: &arguments::Upgrade, json: bool) -> Result<Outcome> {
-    use arguments::Upgrade as Verb;
+pub fn run(arguments: &arguments::UpgradeCommand, json: bool) -> Result<Exit> {
+    use arguments::UpgradeCommand as Verb;
     match arguments {
         Verb::Auto(auto) => run_auto(auto, json),
         Verb::Pairs(pairs) => run_pairs(pairs, json),
@@ -56,7 +57,7 @@ fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
     Upgrade::open(&arguments.config)
 }
 
-fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
+fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
     let run = run_options(&arguments.limits, arguments.until.as_deref())?;
     let asked = AutoOptions {
@@ -81,12 +82,12 @@ fn run_auto(arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
                 steps.push(json!({ "step": name, "result": value }));
                 return Ok(());
             }
-            Outcome::Done.print(false, &value, &format!("── {name}\n{text}\n")).map(drop)
+            Exit::Done.print(false, &value, &format!("── {name}\n{text}\n")).map(drop)
         })
     })?;
     let (text, is_done) = halt_text(halt, &upgrade)?;
     let value = json!({ "steps": steps, "halt": halt });
-    Outcome::done_if(all_done && is_done).print(json, &value, &text)
+    Exit::done_if(all_done && is_done).print(json, &value, &text)
 }
 
 /// A step that was taken: its name, its result as data and in words, and whether it left nothing to a person.
@@ -105,12 +106,12 @@ fn taken_text(
         Taken::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
         Taken::Fit(answer) => {
             super::fit::say(answer);
-            (super::fit::text(answer), super::fit::outcome(answer) == Outcome::Done)
+            (super::fit::text(answer), super::fit::outcome(answer) == Exit::Done)
         }
         Taken::Report(made) => {
             super::report::write(&made.report, &made.findings, &[])?;
             let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
-            (text, super::report::outcome(&made.report) == Outcome::Done)
+            (text, super::report::outcome(&made.report) == Exit::Done)
         }
         Taken::Plan(outlook) => {
             warn(&outlook.warnings());
@@ -202,14 +203,19 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
 }
 
 /// What is left to do, as commands.
-fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json: bool) -> Result<Outcome> {
+fn dry_run(
+    upgrade: &Upgrade,
+    asked: &AutoOptions,
+    arguments: &UpgradeAutoArguments,
+    json: bool,
+) -> Result<Exit> {
     let files = PairsFiles { folder: None, queries: arguments.sample.queries.as_deref() };
     let anew = upgrade.anew(asked, &files)?.map(Next::Step);
     let step = match anew.map_or_else(|| upgrade.next(asked, false), Ok)? {
         Next::Step(step) => step,
         Next::Halt(halt) => {
             let (text, is_done) = halt_text(halt, upgrade)?;
-            return Outcome::done_if(is_done).print(json, &json!({ "commands": [], "halt": halt }), &text);
+            return Exit::done_if(is_done).print(json, &json!({ "commands": [], "halt": halt }), &text);
         }
     };
     let config = upgrade.configuration().path.display().to_string();
@@ -251,10 +257,10 @@ fn dry_run(upgrade: &Upgrade, asked: &AutoOptions, arguments: &UpgradeAuto, json
     if step <= Step::Start && !asked.merged {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
-    Outcome::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
+    Exit::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
 }
 
-fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
+fn run_pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
     let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None)? };
     let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
@@ -269,7 +275,7 @@ fn run_pairs(arguments: &UpgradePairs, json: bool) -> Result<Outcome> {
         _ => "Next: `rehang upgrade fit`.\n",
     };
     let text = pairs_text(&drawn, options.worth) + next;
-    Outcome::done_if(drawn.is_complete()).print(json, &drawn, &text)
+    Exit::done_if(drawn.is_complete()).print(json, &drawn, &text)
 }
 
 fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
@@ -320,7 +326,7 @@ fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     text
 }
 
-fn run_fit(arguments: &UpgradeFit, json: bool) -> Result<Outcome> {
+fn run_fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
     let method = arguments.method.parse()?;
     let upgrade = open(&arguments.config)?;
     let answer = with_bar(|progress| {
@@ -332,7 +338,7 @@ fn run_fit(arguments: &UpgradeFit, json: bool) -> Result<Outcome> {
     super::fit::outcome(&answer).print(json, &answer.to_json(), &text)
 }
 
-fn run_report(arguments: &UpgradeReport, json: bool) -> Result<Outcome> {
+fn run_report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
     super::report::expect_outputs(&arguments.out)?;
     let upgrade = open(&arguments.config)?;
     let made = with_bar(|progress| {
@@ -345,10 +351,10 @@ fn run_report(arguments: &UpgradeReport, json: bool) -> Result<Outcome> {
     super::report::outcome(&made.report).print(json, &value, &text)
 }
 
-fn run_plan(arguments: &UpgradePlan, json: bool) -> Result<Outcome> {
+fn run_plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
-    Outcome::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
+    Exit::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
     Ok(warn(&outlook.warnings()))
 }
 
@@ -447,13 +453,13 @@ const WITHOUT_ADAPTER: &str = "        there is no adapter: this is right only f
 /// Where most of its vectors were replaced.
 const INDEXED: &str = "The search index was made again.\n";
 
-fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+fn run_start(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     let upgrade = open(arguments)?;
     let started = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.start(progress)
     })?;
-    Outcome::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
+    Exit::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
     Ok(warn(&started.warnings))
 }
 
@@ -481,12 +487,12 @@ fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     Ok(text)
 }
 
-fn run_switch(arguments: &UpgradeSwitch, json: bool) -> Result<Outcome> {
+fn run_switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
     let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&warnings);
     let text = switch_text(&switched, serving);
-    Outcome::done_if(switched.lacking == 0).print(json, &switched, &text)
+    Exit::done_if(switched.lacking == 0).print(json, &switched, &text)
 }
 
 fn switch_text(switched: &Switched, serving: Serving) -> String {
@@ -525,14 +531,14 @@ fn run_options(limits: &RunLimits, until: Option<&str>) -> Result<RunOptions> {
     })
 }
 
-fn run_backfill(arguments: &UpgradeRun, json: bool) -> Result<Outcome> {
+fn run_backfill(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
     let options = run_options(&arguments.limits, arguments.until.as_deref())?;
     let upgrade = open(&arguments.config)?;
     let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.run(&options, None, progress)
     })?;
-    Outcome::done_if(run.is_complete()).print(json, &run, &run_text(&run))
+    Exit::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 
 /// Why a backfill ended.
@@ -585,7 +591,7 @@ fn run_text(run: &Run) -> String {
     text
 }
 
-fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
+fn run_status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let clock = SystemClock::start();
     let mut before: Option<(u64, u64)> = None;
@@ -607,12 +613,12 @@ fn run_status(arguments: &UpgradeStatus, json: bool) -> Result<Outcome> {
             if over {
                 text += &lists_text(&upgrade, &status)?;
             }
-            Outcome::Done.print(json, &stands, &text)?;
+            Exit::Done.print(json, &stands, &text)?;
         }
         if over {
             let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
             let doubtful = alarm || status.counts.failed > 0;
-            return Ok(Outcome::done_if(!doubtful));
+            return Ok(Exit::done_if(!doubtful));
         }
         clock.wait(WATCH_EVERY);
     }
@@ -807,17 +813,17 @@ fn sigma_text(sigma: &SigmaHealth) -> String {
     )
 }
 
-fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Outcome> {
+fn run_request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Exit> {
     let requested = open(arguments)?.request(request)?;
     let text = match request {
         Request::Pause => "Running backfills end after the batches they have in hand.\n",
         Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
         Request::Run => MAY_GO_ON,
     };
-    Outcome::Done.print(json, &requested, text)
+    Exit::Done.print(json, &requested, text)
 }
 
-fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
+fn run_resume(arguments: &UpgradeResumeArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let resumed = with_bar(|progress| upgrade.resume(arguments.retry_failed, arguments.re_embed, progress))?;
     let mut text = MAY_GO_ON.to_owned();
@@ -827,10 +833,10 @@ fn run_resume(arguments: &UpgradeResume, json: bool) -> Result<Outcome> {
     if resumed.put_back > 0 {
         text += &format!("{} native items are adapted again and will be embedded again.\n", resumed.put_back);
     }
-    Outcome::Done.print(json, &resumed, &text)
+    Exit::Done.print(json, &resumed, &text)
 }
 
-fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     let back = open(arguments)?.rollback()?;
     let mut text = format!(
         "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
@@ -844,10 +850,10 @@ fn run_rollback(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
             back.examples.join(", ")
         );
     }
-    Outcome::done_if(back.without_old_vector == 0).print(json, &back, &text)
+    Exit::done_if(back.without_old_vector == 0).print(json, &back, &text)
 }
 
-fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
+fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     let upgrade = open(arguments)?;
     let done = with_bar(|progress| upgrade.finish(progress))?;
     let mut text = format!(
@@ -861,7 +867,7 @@ fn run_finish(arguments: &UpgradeConfig, json: bool) -> Result<Outcome> {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
     text += "`rehang gallery compact` gives the disk the room back that it took.\n";
-    Outcome::done_if(done.lacking == 0).print(json, &done, &text)
+    Exit::done_if(done.lacking == 0).print(json, &done, &text)
 }
 
 fn bytes(count: u64) -> String {
