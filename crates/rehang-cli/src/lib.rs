@@ -6,10 +6,10 @@
 //!
 //! Exit codes: 0 done, 1 finished with something refused or doubtful, 2 failed.
 
+mod addresses;
 mod arguments;
 mod bar;
 mod commands;
-mod places;
 mod wording;
 
 use std::ffi::OsString;

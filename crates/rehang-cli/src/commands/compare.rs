@@ -7,17 +7,13 @@ use serde_json::json;
 
 use super::train::say_refused;
 use super::{Exit, say};
-use crate::arguments::CompareArguments;
+use crate::arguments::library::Argument;
+use crate::arguments::train::CompareArguments;
 use crate::bar::with_bar;
 
 /// Trains, fits, measures, and writes the report.
 pub fn run(arguments: &CompareArguments, json: bool) -> Result<Exit> {
-    let files = CompareFiles {
-        config: arguments.config.clone(),
-        seeds: arguments.seeds,
-        device: arguments.device.parse()?,
-        out: arguments.out.clone(),
-    };
+    let files: CompareFiles = arguments.value()?;
     let (comparison, refused) = with_bar(|progress| compare_files(&files, progress))?;
     say_refused(&refused);
     let markdown = rehang_report::comparison_markdown(&comparison);

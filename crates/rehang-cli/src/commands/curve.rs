@@ -8,28 +8,13 @@ use rehang::statistics::Interval;
 use rehang_evaluate::{CurveAnswer, CurveFiles, TABLE, curve, further};
 
 use super::{Exit, one_decimal, say_findings};
-use crate::arguments::CurveArguments;
+use crate::arguments::library::Argument;
+use crate::arguments::vectors::CurveArguments;
 use crate::bar::with_bar;
 
 /// Computes the exact curve of one adapted gallery and one order.
 pub fn run(arguments: &CurveArguments, json: bool) -> Result<Exit> {
-    let files = CurveFiles {
-        new: arguments.new.clone(),
-        adapted: arguments.adapted.clone(),
-        order: arguments.order.clone(),
-        old: arguments.old.clone(),
-        join: arguments.ids.files(),
-        rows: arguments.selection.parsed()?,
-        adapter: arguments.adapter.clone().map(Into::into),
-        answers: arguments.relevance.files(),
-        sigma: arguments.sigma.clone(),
-        distance: arguments.distance.as_deref().map(str::parse).transpose()?,
-        old_distance: arguments.old_distance.as_deref().map(str::parse).transpose()?,
-        handicap: arguments.handicap,
-        grid: arguments.grid,
-        bootstrap: arguments.bootstrap,
-        points: arguments.points.clone(),
-    };
+    let files: CurveFiles = arguments.value()?;
     let answer = with_bar(|progress| curve(&files, progress))?;
     say_findings(&answer.findings);
     let mut text = match answer.agreement() {

@@ -2,13 +2,14 @@
 
 use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
-use rehang_upgrade::{Configuration, Location};
+use rehang_upgrade::{Configuration, Export, Import, Location, Put};
 
 use super::{Exit, location, say};
-use crate::arguments::{
-    AdoptArguments, CompactArguments, DeleteArguments, DropSpaceArguments, ExportArguments, GalleryCommand,
-    ImportArguments, IndexArguments, InfoArguments, PutArguments, ReleaseArguments, WhichGallery,
+use crate::arguments::gallery::{
+    AdoptArguments, DeleteArguments, DropSpaceArguments, ExportArguments, GalleryCommand, ImportArguments,
+    IndexArguments, PutArguments, ReleaseArguments, WhichGallery,
 };
+use crate::arguments::library::options;
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -74,12 +75,10 @@ fn without_yes(error: Error) -> Error {
 }
 
 fn run_import(arguments: &ImportArguments, json: bool) -> Result<Exit> {
-    let import = rehang_upgrade::Import {
-        space: arguments.space.clone(),
-        distance: arguments.distance.parse()?,
-        vectors: VectorSource::parse(&arguments.vectors)?,
-        items: arguments.items.clone(),
-    };
+    let import = options!(
+        Import { space, distance, items } from arguments,
+        vectors: VectorSource::parse(&arguments.vectors)?
+    );
     let location = Location::file(&arguments.gallery);
     let imported = with_bar(|progress| rehang_upgrade::import(&location, &import, progress))?;
     let text = format!("{}: {} items with vectors of {}\n", imported.gallery, imported.items, imported.of);
@@ -96,12 +95,7 @@ fn run_export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     let inputs = [("gallery", &arguments.which.gallery), ("config", &arguments.which.config)];
     let inputs: Vec<_> = inputs.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))).collect();
     expect_apart(&outputs, &inputs)?;
-    let export = rehang_upgrade::Export {
-        space: arguments.space.clone(),
-        vectors: arguments.vectors.clone(),
-        ids: arguments.ids.clone(),
-        provenance: arguments.provenance.clone(),
-    };
+    let export = options!(Export { space, vectors, ids, provenance } from arguments);
     let store = location.open()?;
     let exported = with_bar(|progress| rehang_upgrade::export(&*store, &export, progress))?;
     let text = format!("{}: {} vectors of {}\n", arguments.vectors.display(), exported.vectors, exported.of);
@@ -120,13 +114,11 @@ fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
     let json_payload = |text: &String| {
         serde_json::from_str(text).map_err(|error| Error::option("payload", text, format!("JSON ({error})")))
     };
-    let item = rehang_upgrade::Put {
-        id: arguments.id.clone(),
-        source: arguments.source.clone(),
-        label: arguments.label.clone(),
+    let item = options!(
+        Put { id, source, label } from arguments,
         payload: arguments.payload.as_ref().map(json_payload).transpose()?,
-        vectors: arguments.vectors.iter().map(|text| parse_vector(text)).collect::<Result<_>>()?,
-    };
+        vectors: arguments.vectors.iter().map(|text| parse_vector(text)).collect::<Result<_>>()?
+    );
     let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
     let store = location.open()?;
     if let Some(configuration) = &configuration {
@@ -190,8 +182,8 @@ fn run_index(arguments: &IndexArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &indexed, &text)
 }
 
-fn run_compact(arguments: &CompactArguments, json: bool) -> Result<Exit> {
-    let location = of(&arguments.which)?;
+fn run_compact(which: &WhichGallery, json: bool) -> Result<Exit> {
+    let location = of(which)?;
     let compacted = with_bar(|progress| {
         progress.begin("giving room back", "bytes", 0);
         rehang_upgrade::compact(&location)
@@ -212,8 +204,8 @@ fn run_drop_space(arguments: &DropSpaceArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &dropped, &text)
 }
 
-fn run_info(arguments: &InfoArguments, json: bool) -> Result<Exit> {
-    let location = of(&arguments.which)?;
+fn run_info(which: &WhichGallery, json: bool) -> Result<Exit> {
+    let location = of(which)?;
     let contents = rehang_upgrade::contents(&*location.open()?)?;
     let mut text = format!("{location}\n");
     for space in &contents.spaces {

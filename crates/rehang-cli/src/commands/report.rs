@@ -11,7 +11,8 @@ use rehang_report::Format;
 use serde_json::json;
 
 use super::{Exit, one_decimal, say_findings};
-use crate::arguments::ReportArguments;
+use crate::arguments::library::options;
+use crate::arguments::vectors::ReportArguments;
 use crate::bar::with_bar;
 use crate::wording;
 
@@ -32,27 +33,15 @@ pub fn outcome(report: &Report) -> Exit {
 
 /// Makes the report and writes it to every output.
 pub fn make(arguments: &ReportArguments) -> Result<Report> {
-    let orders = arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
-    let files = ReportFiles {
-        adapters: arguments.adapters.iter().map(Into::into).collect(),
-        old: arguments.old.clone(),
-        new: arguments.new.clone(),
-        join: arguments.ids.files(),
+    let files = options!(
+        ReportFiles {
+            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, title,
+            output
+        } from arguments,
         side: arguments.side.iter().cloned().collect(),
-        pairs_old: arguments.pairs_old.clone(),
-        pairs_rows: arguments.pairs_rows.as_deref().map(str::parse).transpose()?,
-        force: arguments.force,
-        rows: arguments.selection.parsed()?,
-        answers: arguments.relevance.files(),
-        head: arguments.head.files()?,
-        orders,
-        random_orders: arguments.random_orders,
-        seed: arguments.seed,
-        bootstrap: arguments.bootstrap,
-        title: arguments.title.clone(),
-        command: command(),
-        output: arguments.output.clone(),
-    };
+        orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
+        command: command()
+    );
     expect_outputs(&files.output)?;
     let made = with_bar(|progress| report(&files, progress))?;
     write(&made.report, &made.findings, &files.output)?;

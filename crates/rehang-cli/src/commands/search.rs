@@ -9,7 +9,7 @@ use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
 use serde_json::Value;
 
 use super::{Exit, location, say};
-use crate::arguments::SearchArguments;
+use crate::arguments::gallery::SearchArguments;
 use crate::wording;
 
 /// Characters of a source that a line has room for, alone and beside another answer.

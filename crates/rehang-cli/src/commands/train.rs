@@ -8,20 +8,14 @@ use rehang_train::examples::Refusal;
 use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
 
 use super::{Exit, say, say_findings};
-use crate::arguments::{EmbedArguments, ExportOnnxArguments, TrainArguments};
+use crate::arguments::ExportOnnxArguments;
+use crate::arguments::library::Argument;
+use crate::arguments::train::{EmbedArguments, TrainArguments};
 use crate::bar::with_bar;
 
 /// Trains an encoder and writes it.
 pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
-    let files = TrainFiles {
-        method: arguments.method.clone(),
-        config: arguments.config.clone(),
-        output: arguments.output.clone(),
-        adapter: arguments.adapter.clone(),
-        seed: arguments.seed,
-        epochs: arguments.epochs,
-        device: arguments.device.parse()?,
-    };
+    let files: TrainFiles = arguments.value()?;
     let answer = with_bar(|progress| train_files(&files, progress))?;
     say_refused(&answer.refused);
     say_findings(&answer.findings);
@@ -35,14 +29,7 @@ pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
 
 /// Vectors of a part of the data.
 pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
-    let files = EmbedFiles {
-        encoder: arguments.encoder.clone(),
-        config: arguments.config.clone(),
-        part: arguments.part,
-        output: arguments.output.clone(),
-        labels: arguments.labels.clone(),
-        device: arguments.device.parse()?,
-    };
+    let files: EmbedFiles = arguments.value()?;
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
     let text = format!("{} vectors of {} in {}\n", answer.items, answer.space, answer.vectors.display());

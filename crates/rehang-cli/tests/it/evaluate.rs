@@ -224,7 +224,8 @@ fn identification_gives_the_numbers_made_by_hand() {
     let command = "evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery gallery.csv \
                    --probes probes.csv --fpir 1 0.1";
     let result = run(&place, command);
-    // Probes 2 and 4 are enrolled, 5 is not. The old model takes probe 2 for person 80; the new one does not.
+    // The persons of probes 2 and 4 are enrolled, that of probe 5 is not. By the old model probe 2 is nearest to person 80, who is somebody
+    // else; the new model finds the right person for both.
     for metric in ["rank-1", "TPIR@FPIR=1"] {
         assert_eq!(result["metrics"][metric]["matrix"], json!([[50.0, 50.0], [100.0, 100.0]]), "{metric}");
     }

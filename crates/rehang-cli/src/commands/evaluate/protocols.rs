@@ -9,6 +9,7 @@ use rehang_evaluate::{
 
 use super::table;
 use crate::arguments::evaluate::{IdentificationArguments, LandmarksArguments, VerificationArguments, named};
+use crate::arguments::library::options;
 use crate::bar::with_bar;
 use crate::commands::{Exit, say_findings};
 
@@ -34,12 +35,7 @@ pub fn verification(arguments: &VerificationArguments, json: bool) -> Result<Exi
 /// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
 pub fn identification(arguments: &IdentificationArguments, json: bool) -> Result<Exit> {
     let files = arguments.faces.files(&arguments.models)?;
-    let how = IdentificationFiles {
-        gallery: arguments.gallery.clone(),
-        probes: arguments.probes.clone(),
-        fpir: arguments.fpir.clone(),
-        candidates: arguments.candidates,
-    };
+    let how = options!(IdentificationFiles { gallery, probes, fpir, candidates } from arguments);
     let answer = with_bar(|progress| identify(&files, &how, progress))?;
     say_findings(&answer.findings);
     let mut text = String::new();
@@ -80,15 +76,13 @@ pub fn landmarks(arguments: &LandmarksArguments, json: bool) -> Result<Exit> {
         (None, Some(file)) => LandmarkTruth::Revisited(file.clone()),
         (None, None) => return Err(Error::missing("`solution` or `ground_truth`", "landmark retrieval")),
     };
-    let files = LandmarkFiles {
+    let files = options!(
+        LandmarkFiles { ids, query_ids, distance } from arguments,
         models: named("models", &arguments.models.models)?,
         best: arguments.models.best.clone(),
         queries: named("queries", &arguments.queries)?,
-        truth,
-        ids: arguments.ids.clone(),
-        query_ids: arguments.query_ids.clone(),
-        distance: arguments.distance.parse()?,
-    };
+        truth: truth
+    );
     let answer = with_bar(|progress| retrieve_landmarks(&files, progress))?;
     say_findings(&answer.findings);
     let text = match &answer.measured {

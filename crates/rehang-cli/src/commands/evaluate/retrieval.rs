@@ -11,6 +11,7 @@ use rehang_evaluate::{
 
 use super::table;
 use crate::arguments::evaluate::{CrossArguments, RefreshArguments, SequenceArguments, named};
+use crate::arguments::library::options;
 use crate::bar::with_bar;
 use crate::commands::{Exit, say_findings};
 
@@ -72,13 +73,11 @@ pub fn refresh(arguments: &RefreshArguments, json: bool) -> Result<Exit> {
 /// Upgrades in a row.
 pub fn sequence(arguments: &SequenceArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models)?;
-    let how = SequenceFiles {
-        backfilled: arguments.backfilled.clone(),
+    let how = options!(
+        SequenceFiles { backfilled, seed, joined } from arguments,
         orders: named("orders", &arguments.orders)?,
-        adapters: named("adapters", &arguments.adapters)?,
-        seed: arguments.seed,
-        joined: arguments.joined.clone(),
-    };
+        adapters: named("adapters", &arguments.adapters)?
+    );
     let answer = with_bar(|progress| upgrade_sequence(&files, &how, progress))?;
     say_findings(&answer.on.findings);
     let mut text = counted(answer.on.queries);
