@@ -8,7 +8,6 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rehang::adapter::AdapterSource;
 use rehang::curve::Metric;
 use rehang::files::{self, GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang::order::Policy;
@@ -18,7 +17,6 @@ use rehang_fit::{Device, FitParameters, LossParts, Method, NetworkOptions, Uncer
 use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
 
 use crate::error::raised;
-use crate::verbs::adapter_source;
 
 /// The options of a call, by their names; what is not given is not there.
 pub struct Options<'a, 'py>(pub &'a Bound<'py, PyDict>);
@@ -103,12 +101,6 @@ impl<'py> Given<'py> for VectorSource {
 impl<'py> Given<'py> for Vec<VectorSource> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         Ok(VectorSource::read(given, name)?.map(|source| vec![source]))
-    }
-}
-
-impl<'py> Given<'py> for AdapterSource {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        given.object(name)?.map(|value| adapter_source(name, &value)).transpose()
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
-use crate::sources::{Options, filled};
+use crate::sources::{Given, Options, filled};
 
 /// What was found, as severity and sentence.
 pub type Findings = Vec<(String, String)>;
@@ -123,11 +123,17 @@ impl PyAdapter {
 }
 
 /// An adapter of Python, or the path of one.
-pub fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
+fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
     if let Ok(adapter) = value.cast::<PyAdapter>() {
         return Ok(AdapterSource::Given(name.to_owned(), Arc::clone(&adapter.get().0)));
     }
     Ok(AdapterSource::File(value.extract()?))
+}
+
+impl<'py> Given<'py> for AdapterSource {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        given.object(name)?.map(|value| adapter_source(name, &value)).transpose()
+    }
 }
 
 #[pyfunction]

@@ -8,7 +8,7 @@ use rehang::files::VectorSource;
 use rehang_evaluate::{FaceFiles, ModelFiles, NamedFile};
 
 use super::groups::RowArguments;
-use super::library::{Argument, options};
+use super::library::options;
 
 /// Verbs of `rehang evaluate`.
 #[derive(Debug, Subcommand)]
