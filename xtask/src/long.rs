@@ -7,9 +7,9 @@ use rehang::{Error, Result};
 /// Stores that histories are played in.
 const STORES: [&str; 4] = ["memory", "disk", "postgres", "qdrant"];
 
-/// Kills so many times.
-pub fn kill(test: &str, times: &str) -> Result<()> {
-    run(test, "", "REHANG_KILLS", times)
+/// Kills the binary so many times, in the tests of that module.
+pub fn kill(module: &str, times: &str) -> Result<()> {
+    run("it", &format!("{module}::"), "REHANG_KILLS", times)
 }
 
 /// Plays so many histories in one store, or in every one where none is named.
@@ -20,7 +20,7 @@ pub fn race(histories: &str, store: &str) -> Result<()> {
     run("model", store, "PROPTEST_CASES", histories)
 }
 
-/// Runs those tests of a file whose names hold a word, with another number of kills or histories, which an environment variable names.
+/// Runs those tests of a test program whose names hold a word, with another number of kills or histories, which an environment variable names.
 fn run(test: &str, word: &str, variable: &str, times: &str) -> Result<()> {
     if !times.parse::<u32>().is_ok_and(|times| times > 0) {
         return Err(Error::option(variable, times, "a whole number from 1"));
@@ -33,5 +33,5 @@ fn run(test: &str, word: &str, variable: &str, times: &str) -> Result<()> {
     if status.success() {
         return Ok(());
     }
-    Err(Error::corrupt("the gallery", format!("the test {test} failed; see above")))
+    Err(Error::corrupt("the gallery", format!("a test of {test} {word} failed; see above")))
 }

@@ -6,10 +6,10 @@
 //!
 //! Exit codes: 0 done, 1 finished with something refused or doubtful, 2 failed.
 
+mod addresses;
 mod arguments;
 mod bar;
 mod commands;
-mod places;
 mod wording;
 
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use clap::{CommandFactory, FromArgMatches};
 use rehang::{Error, Result};
 
 use arguments::{Arguments, Command};
-use commands::Outcome;
+use commands::Exit;
 
 /// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a line that cannot be
 /// read end the process, as programs do.
@@ -28,8 +28,8 @@ pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     wording::called(line, &matches);
     match run(&arguments) {
-        Ok(Outcome::Done) => 0,
-        Ok(Outcome::WithRefusals) => 1,
+        Ok(Exit::Done) => 0,
+        Ok(Exit::WithRefusals) => 1,
         Err(error) => {
             commands::say(&format!("Error: {}", wording::said(&error)));
             2
@@ -37,7 +37,7 @@ pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<Outcome> {
+fn run(arguments: &Arguments) -> Result<Exit> {
     if let Some(threads) = arguments.threads {
         if threads == 0 {
             return Err(Error::option("--threads", 0, "1 or more"));

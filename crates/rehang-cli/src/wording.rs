@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::{ArgMatches, Command, CommandFactory};
-use rehang::{Error, Remedy, Wording};
+use rehang::{Error, Remedy, Verb, Wording};
 
 use crate::arguments::Arguments;
 
@@ -47,7 +47,7 @@ pub fn in_flags(text: &str) -> String {
 
 /// What a remedy is on the command line.
 pub fn remedy(remedy: &Remedy) -> String {
-    CALLED.get().map_or_else(|| remedy.to_string(), |flags| flags.remedy(remedy))
+    CALLED.get().map_or_else(|| remedy.to_string(), |flags| remedy.worded(flags))
 }
 
 /// The words of one subcommand.
@@ -91,59 +91,33 @@ impl Wording for Flags {
         )
     }
 
-    fn remedy(&self, remedy: &Remedy) -> String {
-        match remedy {
-            Remedy::AdoptTable => "`rehang gallery adopt` makes it one, and ends what was begun",
-            Remedy::BeginUpgrade => "`rehang upgrade start` begins one",
-            Remedy::ContinueFilling => "run `rehang upgrade start`, which goes on where it was",
-            Remedy::PlanAnew => {
-                "run `rehang upgrade start` with it to re-plan (native vectors are kept), or name the adapter it was started with"
-            }
-            Remedy::AwaitNewPlan => {
-                "let that `rehang upgrade start` come to its end, or run this one again to plan it anew once more"
-            }
-            Remedy::SettleOtherUpgrade => "`rehang upgrade status` says which; finish or roll back that one",
-            Remedy::SwitchFirst => "run `rehang upgrade switch` first",
-            Remedy::SwitchAgain => {
-                "`rehang upgrade status` says how it stands, and `rehang upgrade switch` tries again"
-            }
-            Remedy::RollBackOrSwitch => {
-                "run `rehang upgrade rollback` again to go back, or `rehang upgrade switch` to stay"
-            }
-            Remedy::RollBackOrFill => {
-                "run `rehang upgrade rollback` again to go back, or `rehang upgrade start` to stay"
-            }
-            Remedy::ResumeBackfill => "`rehang upgrade resume` lets it go on",
-            Remedy::EmbedNativesAgain => {
-                "or run `rehang upgrade resume --re-embed`, which puts the native vectors back, so that the next run embeds them again"
-            }
-            Remedy::ReconsiderSwitch { backfill_percent } => {
-                let first = backfill_percent.map_or_else(
-                    || "it never passes doing nothing;".to_owned(),
-                    |percent| {
-                        format!(
-                            "it passes doing nothing at {percent:.1} %, so `rehang upgrade run --until {percent:.1}%` first; or"
-                        )
-                    },
-                );
-                return format!(
-                    "{first} serve merged searches (`switch --merged`), or switch all the same (`switch --anyway`)"
-                );
-            }
-            Remedy::MakeReport => "`rehang report … -o report.json` makes one",
-            Remedy::DrawPairs => "`rehang upgrade pairs` draws them",
-            Remedy::FitPairs => "`rehang upgrade fit` learns one from the pairs that were drawn",
-            Remedy::FitAgain => "fit the adapter again on newer pairs, then `rehang upgrade start`",
-            Remedy::WriteSingleItems => "write single items with `rehang gallery put`",
-            Remedy::DropSpace => "`rehang gallery drop-space` removes it",
-            Remedy::Compact => "`rehang gallery compact` gives the disk its room back",
-            Remedy::PrepareIndex => "`rehang gallery index` makes it",
-            Remedy::RebuildIndex => "`rehang doctor --repair` makes it again",
-            Remedy::AwaitOtherProcess => "wait for it, or ask it to end with `rehang upgrade pause`",
-            // A remedy that is new to this face has words that fit any.
-            other => return other.to_string(),
-        }
-        .to_owned()
+    fn imperative(&self) -> &'static str {
+        "run"
+    }
+
+    fn verb(&self, verb: Verb) -> String {
+        let command = match verb {
+            Verb::Adopt => "rehang gallery adopt",
+            Verb::Start => "rehang upgrade start",
+            Verb::Status => "rehang upgrade status",
+            Verb::Switch => "rehang upgrade switch",
+            Verb::SwitchMerged => "switch --merged",
+            Verb::SwitchAnyway => "switch --anyway",
+            Verb::Rollback => "rehang upgrade rollback",
+            Verb::Resume => "rehang upgrade resume",
+            Verb::ReEmbed => "rehang upgrade resume --re-embed",
+            Verb::RunUntil { percent } => return format!("`rehang upgrade run --until {percent:.1}%`"),
+            Verb::Pause => "rehang upgrade pause",
+            Verb::Report => "rehang report … -o report.json",
+            Verb::Pairs => "rehang upgrade pairs",
+            Verb::Fit => "rehang upgrade fit",
+            Verb::Put => "rehang gallery put",
+            Verb::DropSpace => "rehang gallery drop-space",
+            Verb::Compact => "rehang gallery compact",
+            Verb::Index => "rehang gallery index",
+            Verb::Repair => "rehang doctor --repair",
+        };
+        format!("`{command}`")
     }
 }
 
@@ -172,7 +146,7 @@ mod tests {
     fn every_remedy_has_words_of_the_command_line() {
         let words = words(&["rehang", "inspect", "a"]);
         let switch = Remedy::ReconsiderSwitch { backfill_percent: Some(25.0) };
-        assert!(words.remedy(&switch).contains("--until 25.0%"));
-        assert!(words.remedy(&Remedy::ContinueFilling).contains("`rehang upgrade start`"));
+        assert!(switch.worded(&words).contains("--until 25.0%"));
+        assert!(Remedy::ContinueFilling.worded(&words).contains("`rehang upgrade start`"));
     }
 }

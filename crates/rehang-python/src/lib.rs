@@ -34,7 +34,7 @@ fn _rehang(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(verbs::report, module)?)?;
     module.add_function(wrap_pyfunction!(live::import_items, module)?)?;
     module.add_function(wrap_pyfunction!(live::init, module)?)?;
-    module.add_class::<verbs::Adapter>()?;
-    module.add_class::<verbs::Report>()?;
-    module.add_class::<live::Upgrade>()
+    module.add_class::<verbs::PyAdapter>()?;
+    module.add_class::<verbs::PyReport>()?;
+    module.add_class::<live::PyUpgrade>()
 }

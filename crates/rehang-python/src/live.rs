@@ -8,17 +8,18 @@ use pyo3::types::{PyDict, PyList};
 use rehang::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function};
 use rehang_files::{VectorSource, read_matrix};
+use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{
-    AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions, Search,
-    SearchQueries, Serving, Until,
+    Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
+    Search, Serving, Upgrade,
 };
 use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
-use crate::sources::{Options, source};
-use crate::verbs::{Report, said, to_json};
+use crate::sources::{Options, filled, source};
+use crate::verbs::{Findings, PyReport, said, to_json};
 
 /// Puts vectors and their items into a gallery file.
 #[pyfunction]
@@ -31,8 +32,8 @@ pub fn import_items(
 ) -> PyResult<String> {
     let given = Options(options);
     let import = Import {
-        space: given.get("space")?.unwrap_or_default(),
-        distance: given.parsed("distance")?.unwrap_or(Distance::L2),
+        space: given.or("space", String::new())?,
+        distance: given.or("distance", Distance::L2)?,
         vectors: given.needed("vectors", "an import")?,
         items,
     };
@@ -53,12 +54,12 @@ pub fn init(
     let given = Options(options);
     let init = Init {
         gallery: Location::file(&gallery),
-        old_distance: given.parsed("old_distance")?.unwrap_or(Distance::L2),
-        adapter: given.path("adapter")?,
-        forecast: given.path("forecast")?,
-        new_name: given.get("new_name")?,
-        new_dimension: given.get("new_dimension")?,
-        new_distance: given.parsed("new_distance")?,
+        old_distance: Distance::L2,
+        adapter: given.or("adapter", None)?,
+        forecast: given.or("forecast", None)?,
+        new_name: given.or("new_name", None)?,
+        new_dimension: given.or("new_dimension", None)?,
+        new_distance: given.or("new_distance", None)?,
         path,
     };
     let made = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::init(&init))?;
@@ -69,14 +70,14 @@ pub fn init(
 const LISTED: usize = 20;
 
 /// An upgrade of a configuration, and the gallery that it is of.
-#[pyclass(frozen)]
-pub struct Upgrade(Arc<rehang_upgrade::Upgrade>);
+#[pyclass(name = "Upgrade", frozen)]
+pub struct PyUpgrade(Arc<Upgrade>);
 
 #[pymethods]
-impl Upgrade {
+impl PyUpgrade {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let opened = call(py, None, Interrupted::Waits, move |_| rehang_upgrade::Upgrade::open(&path))?;
+        let opened = call(py, None, Interrupted::Waits, move |_| Upgrade::open(&path))?;
         Ok(Self(Arc::new(opened)))
     }
 
@@ -87,28 +88,24 @@ impl Upgrade {
         name: &str,
         options: &Bound<'_, PyDict>,
         show: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(String, Vec<(String, String)>)> {
+    ) -> PyResult<(String, Findings)> {
         let given = Options(options);
-        let asked = Verb::read(name, &given)?;
+        let work = verb(name, &given)?;
         let encoder = given.object("encoder")?;
         let encoder = encoder.map(|callable| self.encoder(py, &callable, &given)).transpose()?;
         let upgrade = Arc::clone(&self.0);
         let (value, findings) = call(py, show, Interrupted::Waits, move |progress| {
-            asked.run(&upgrade, encoder.as_ref().map(|encoder| encoder as &dyn Encoder), progress)
+            work(&upgrade, encoder.as_ref().map(|encoder| encoder as &dyn Encoder), progress)
         })?;
         Ok((value.to_string(), findings))
     }
 
     /// Makes the report of the upgrade.
-    fn report(
-        &self,
-        py: Python<'_>,
-        show: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<(Report, Vec<(String, String)>)> {
+    fn report(&self, py: Python<'_>, show: Option<&Bound<'_, PyAny>>) -> PyResult<(PyReport, Findings)> {
         let upgrade = Arc::clone(&self.0);
         let made = call(py, show, Interrupted::Waits, move |progress| upgrade.report(progress))?;
         let findings = said(made.findings.iter().chain(&made.report.warnings));
-        Ok((Report(made.report), findings))
+        Ok((PyReport(made.report), findings))
     }
 
     /// The spaces of the upgrade, and which serves.
@@ -131,7 +128,7 @@ impl Upgrade {
             payload: payload(&given, "payload")?,
             provenances: Vec::new(),
         };
-        let k = given.get("k")?.unwrap_or(10);
+        let k = given.or("k", 10)?;
         let upgrade = Arc::clone(&self.0);
         let asked = if let Ok(by_model) = queries.cast::<PyDict>() {
             let named = by_model.iter().map(|(name, rows)| {
@@ -142,15 +139,15 @@ impl Upgrade {
             SearchQueries::ByModel(named.collect::<PyResult<_>>()?)
         } else if let Ok(texts) = queries.cast::<PyList>() {
             let texts: Vec<String> = texts.extract()?;
-            let before = given.get("before")?.unwrap_or_default();
-            SearchQueries::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
+            let before = given.or("before", false)?;
+            Asked::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
         } else {
-            SearchQueries::Vectors {
+            Asked::Vectors {
                 vectors: source("queries", queries)?,
-                old_vectors: given.source("old_queries")?,
+                old_vectors: given.or("old_queries", None)?,
             }
         };
-        let search = Search { queries: asked, space: given.get("space")?, k, filter };
+        let search = Search { asked, space: given.or("space", None)?, k, filter };
         let encoders: Vec<(String, Py<PyAny>)> = match given.get::<Bound<'_, PyDict>>("encoders")? {
             None => Vec::new(),
             Some(by_model) => by_model
@@ -158,7 +155,7 @@ impl Upgrade {
                 .map(|(name, callable)| Ok((name.extract()?, callable.unbind())))
                 .collect::<PyResult<_>>()?,
         };
-        let normalise = given.get("normalise")?.unwrap_or_default();
+        let normalise = given.or("normalise", false)?;
         let found = call(py, None, Interrupted::Leaves, move |_| {
             let open = |space: &Space| -> Result<Arc<dyn Encoder>> {
                 match encoders.iter().find(|(name, _)| *name == space.name) {
@@ -187,9 +184,9 @@ impl Upgrade {
                     .collect::<PyResult<_>>()?,
             };
             puts.push(Put {
-                id: given.get("id")?.unwrap_or_default(),
-                source: given.get("source")?,
-                label: given.get("label")?,
+                id: given.or("id", String::new())?,
+                source: given.or("source", None)?,
+                label: given.or("label", None)?,
                 payload: given.get::<String>("payload")?.map(|text| json_of(py, &text)).transpose()?,
                 vectors,
             });
@@ -223,7 +220,7 @@ impl Upgrade {
     }
 }
 
-impl Upgrade {
+impl PyUpgrade {
     /// A callable as the encoder of the new space.
     fn encoder(
         &self,
@@ -232,9 +229,9 @@ impl Upgrade {
         given: &Options<'_, '_>,
     ) -> PyResult<Function> {
         let space = py.detach(|| self.0.new_space()).map_err(|error| raised(py, &error))?;
-        let batch = given.get("batch")?.unwrap_or(BATCH);
-        let normalise = given.get("normalise")?.unwrap_or_default();
-        let fingerprint = given.get("fingerprint")?;
+        let batch = given.or("batch", BATCH)?;
+        let normalise = given.or("normalise", false)?;
+        let fingerprint = given.or("fingerprint", None)?;
         // A new space that is not made yet is what the callable makes: of length 1 where it scales.
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
         let is_made = is_made.iter().any(|record| record.space.name == space.name);
@@ -285,68 +282,19 @@ fn json_of(py: Python<'_>, text: &str) -> PyResult<Value> {
 }
 
 /// A verb with what it is asked for.
-enum Verb {
-    Auto { asked: AutoOptions, queries: Option<PathBuf> },
-    Pairs { asked: PairsOptions, folder: Option<PathBuf>, queries: Option<PathBuf> },
-    Fit(rehang_fit::Method),
-    Plan { probe: usize },
-    Start,
-    Switch { serving: Serving, anyway: bool },
-    Run(RunOptions),
-    Status { failures: usize },
-    Request(Request),
-    Resume { retry_failed: bool, re_embed: bool },
-    Rollback,
-    Finish,
-}
+type Work = Box<dyn FnOnce(&Upgrade, Option<&dyn Encoder>, &Progress) -> Result<(Value, Findings)> + Send>;
 
-impl Verb {
-    fn read(name: &str, given: &Options<'_, '_>) -> PyResult<Self> {
-        let method = || Ok::<rehang_fit::Method, PyErr>(given.parsed("method")?.unwrap_or_default());
-        let flag = |name: &str| Ok::<_, PyErr>(given.get(name)?.unwrap_or_default());
-        Ok(match name {
-            "auto" => Self::Auto {
-                asked: AutoOptions {
-                    pairs: pairs_options(given)?,
-                    method: method()?,
-                    go: flag("yes")?,
-                    merged: flag("merged")?,
-                    switch_if: given.parsed("switch_if")?.unwrap_or_default(),
-                },
-                queries: given.path("queries")?,
-            },
-            "pairs" => Self::Pairs {
-                asked: pairs_options(given)?,
-                folder: given.path("folder")?,
-                queries: given.path("queries")?,
-            },
-            "fit" => Self::Fit(method()?),
-            "plan" => Self::Plan { probe: given.get("probe")?.unwrap_or_default() },
-            "start" => Self::Start,
-            "switch" => Self::Switch {
-                serving: if flag("merged")? { Serving::Merged } else { Serving::Mixed },
-                anyway: flag("anyway")?,
-            },
-            "run" => Self::Run(run_options(given)?),
-            "status" => Self::Status { failures: given.get("failures")?.unwrap_or(LISTED) },
-            "pause" => Self::Request(Request::Pause),
-            "stop" => Self::Request(Request::Stop),
-            "resume" => Self::Resume { retry_failed: flag("retry_failed")?, re_embed: flag("re_embed")? },
-            "rollback" => Self::Rollback,
-            "finish" => Self::Finish,
-            _ => return Err(raised(given.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
-        })
-    }
-
-    fn run(
-        self,
-        upgrade: &rehang_upgrade::Upgrade,
-        encoder: Option<&dyn Encoder>,
-        progress: &Progress,
-    ) -> Result<(Value, Vec<(String, String)>)> {
-        let mut findings = Vec::new();
-        let value = match self {
-            Self::Auto { asked, queries } => {
+/// The verb of a name, with the options that are given to it.
+fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
+    let flag = |name: &str| given.or(name, false);
+    let path = |name: &str| given.or::<Option<PathBuf>>(name, None);
+    let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
+    Ok(match name {
+        "auto" => {
+            let asked = filled!(given, { pairs, method, merged, switch_if } over AutoOptions::default());
+            let asked = AutoOptions { go: flag("yes")?, ..asked };
+            let queries = path("queries")?;
+            Box::new(move |upgrade, encoder, progress| {
                 let mut steps = Vec::new();
                 let files = PairsFiles { folder: None, queries: queries.as_deref() };
                 let halt = upgrade.auto(&asked, &files, encoder, progress, |taken| {
@@ -354,65 +302,71 @@ impl Verb {
                     steps.push(json!({ "step": step, "result": result }));
                     Ok(())
                 })?;
-                json!({ "steps": steps, "halt": halt })
-            }
-            Self::Pairs { asked, folder, queries } => {
+                plain(&json!({ "steps": steps, "halt": halt }))
+            })
+        }
+        "pairs" => {
+            let asked = given.or("pairs", PairsOptions::default())?;
+            let (folder, queries) = (path("folder")?, path("queries")?);
+            Box::new(move |upgrade, encoder, progress| {
                 let files = PairsFiles { folder: folder.as_deref(), queries: queries.as_deref() };
-                value(&upgrade.pairs(&asked, &files, encoder, progress)?)?
-            }
-            Self::Fit(method) => {
+                plain(&upgrade.pairs(&asked, &files, encoder, progress)?)
+            })
+        }
+        "fit" => {
+            let method = given.or("method", Method::default())?;
+            Box::new(move |upgrade, _, progress| {
                 let answer = upgrade.fit(method, progress)?;
-                findings = said(answer.fitted.findings.iter().chain(&answer.findings));
-                answer.to_json()
-            }
-            Self::Plan { probe } => {
+                let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
+                Ok((answer.to_json(), findings))
+            })
+        }
+        "plan" => {
+            let probe = given.or("probe", 0)?;
+            Box::new(move |upgrade, _, _| {
                 let outlook = upgrade.plan(probe)?;
-                findings = said(&outlook.findings());
-                value(&outlook)?
-            }
-            Self::Start => {
-                let started = upgrade.start(progress)?;
-                findings = said(&started.findings);
-                value(&started)?
-            }
-            Self::Switch { serving, anyway } => {
-                let (switched, seen) = upgrade.switch(serving, anyway)?;
-                findings = said(&seen);
-                value(&switched)?
-            }
-            Self::Run(asked) => value(&upgrade.run(&asked, encoder, progress)?)?,
-            Self::Status { failures } => value(&upgrade.status(failures)?)?,
-            Self::Request(request) => value(&upgrade.request(request)?)?,
-            Self::Resume { retry_failed, re_embed } => {
-                value(&upgrade.resume(retry_failed, re_embed, progress)?)?
-            }
-            Self::Rollback => value(&upgrade.rollback()?)?,
-            Self::Finish => value(&upgrade.finish(progress)?)?,
-        };
-        Ok((value, findings))
-    }
-}
-
-fn value(result: &impl serde::Serialize) -> Result<Value> {
-    serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))
-}
-
-fn run_options(given: &Options<'_, '_>) -> PyResult<RunOptions> {
-    let until: Option<f64> = given.get("until")?;
-    Ok(RunOptions {
-        budget: given.get("budget")?,
-        rate: given.get("rate")?,
-        until: until.map(Until::Fraction),
-        workers: given.get("workers")?,
-        batch: given.get("batch")?,
+                warned(&outlook, outlook.warnings())
+            })
+        }
+        "start" => Box::new(|upgrade, _, progress| {
+            let started = upgrade.start(progress)?;
+            warned(&started, started.warnings.clone())
+        }),
+        "switch" => {
+            let serving = if flag("merged")? { Serving::Merged } else { Serving::Mixed };
+            let anyway = flag("anyway")?;
+            Box::new(move |upgrade, _, _| {
+                let (switched, warnings) = upgrade.switch(serving, anyway)?;
+                warned(&switched, warnings)
+            })
+        }
+        "run" => {
+            let asked = given.or("run", RunOptions::default())?;
+            Box::new(move |upgrade, encoder, progress| plain(&upgrade.run(&asked, encoder, progress)?))
+        }
+        "status" => {
+            let failures = given.or("failures", LISTED)?;
+            Box::new(move |upgrade, _, _| plain(&upgrade.status(failures)?))
+        }
+        "pause" => request(Request::Pause),
+        "stop" => request(Request::Stop),
+        "resume" => {
+            let (retry_failed, re_embed) = (flag("retry_failed")?, flag("re_embed")?);
+            Box::new(move |upgrade, _, progress| plain(&upgrade.resume(retry_failed, re_embed, progress)?))
+        }
+        "rollback" => Box::new(|upgrade, _, _| plain(&upgrade.rollback()?)),
+        "finish" => Box::new(|upgrade, _, progress| plain(&upgrade.finish(progress)?)),
+        _ => return Err(raised(given.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
     })
 }
 
-fn pairs_options(given: &Options<'_, '_>) -> PyResult<PairsOptions> {
-    let plain = PairsOptions::default();
-    Ok(PairsOptions {
-        items: given.get("items")?.unwrap_or(plain.items),
-        worth: given.get("worth")?.unwrap_or(plain.worth),
-        run: run_options(given)?,
-    })
+/// A result of which nothing was found.
+fn plain(result: &impl serde::Serialize) -> Result<(Value, Findings)> {
+    warned(result, Vec::new())
+}
+
+/// A result with what a person should know beside it.
+fn warned(result: &impl serde::Serialize, warnings: Vec<String>) -> Result<(Value, Findings)> {
+    let value = serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))?;
+    Ok((value, warnings.into_iter().map(|said| ("warning".to_owned(), said)).collect()))
 }

@@ -1,7 +1,6 @@
 //! What Python gives a verb: files by their paths, arrays in memory, and options by their names.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use numpy::{PyArrayDescrMethods, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
@@ -9,8 +8,13 @@ use pyo3::conversion::FromPyObjectOwned;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use rehang::{Error, Result};
-use rehang_files::{Given, GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
+use rehang::curve::Metric;
+use rehang::order::Policy;
+use rehang::{Distance, Error, HeadKind, Result};
+use rehang_evaluate::AnswerFiles;
+use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
+use rehang_fit::{Device, FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
+use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
 
 use crate::error::raised;
 
@@ -28,54 +32,112 @@ impl<'py> Options<'_, 'py> {
         self.object(name)?.map(|value| value.extract().map_err(Into::into)).transpose()
     }
 
-    /// A value that a library reads from text.
-    pub fn parsed<T: FromStr<Err = Error>>(&self, name: &str) -> PyResult<Option<T>> {
-        let text: Option<String> = self.get(name)?;
-        text.map(|text| text.parse().map_err(|error| raised(self.0.py(), &error))).transpose()
-    }
-
-    /// A file or an array.
-    pub fn source(&self, name: &str) -> PyResult<Option<VectorSource>> {
-        self.object(name)?.map(|value| source(name, &value)).transpose()
-    }
-
-    /// The same where a verb takes several.
-    pub fn sources(&self, name: &str) -> PyResult<Vec<VectorSource>> {
-        Ok(self.source(name)?.into_iter().collect())
-    }
-
-    /// A file that is needed.
+    /// A file or an array that is needed.
     pub fn needed(&self, name: &str, by: &str) -> PyResult<VectorSource> {
-        self.source(name)?.ok_or_else(|| raised(self.0.py(), &Error::missing(name, by)))
+        Given::read(self, name)?.ok_or_else(|| raised(self.0.py(), &Error::missing(name, by)))
     }
 
-    /// A path.
-    pub fn path(&self, name: &str) -> PyResult<Option<PathBuf>> {
-        self.get(name)
+    /// An option of that name; what stands there where it is not given.
+    pub fn or<T: Given<'py>>(&self, name: &str, plain: T) -> PyResult<T> {
+        Ok(T::read(self, name)?.unwrap_or(plain))
     }
+}
 
-    /// How rows are joined.
-    pub fn join(&self) -> PyResult<JoinFiles> {
-        Ok(JoinFiles {
-            old_ids: self.sources("old_ids")?,
-            new_ids: self.sources("new_ids")?,
-            keep_common: self.get("keep_common")?.unwrap_or_default(),
-        })
-    }
+/// A library's options with those filled in that are given under the same names; what is not given is as in the options behind
+/// `over`.
+macro_rules! filled {
+    ($given:expr, { $($name:ident),* $(,)? } over $plain:expr) => {{
+        let mut filled = $plain;
+        $(filled.$name = $given.or(stringify!($name), filled.$name)?;)*
+        filled
+    }};
+}
+pub(crate) use filled;
 
-    /// Which rows of files take part.
-    pub fn rows(&self) -> PyResult<Option<RowSelection>> {
-        self.parsed("rows")
-    }
+/// What can be given as an option.
+pub trait Given<'py>: Sized {
+    /// The option of that name, where it is given.
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>>;
+}
 
-    /// The new model's classifier head.
-    pub fn head(&self) -> PyResult<HeadFiles> {
-        Ok(HeadFiles {
-            head_weight: self.source("head_weight")?,
-            head_bias: self.source("head_bias")?,
-            head_kind: self.parsed("head_kind")?.unwrap_or_default(),
-        })
+/// Values of Python's own types.
+macro_rules! of_python {
+    ($($type:ty),*) => {
+        $(impl<'py> Given<'py> for $type {
+            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                given.get(name)
+            }
+        })*
+    };
+}
+of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2]);
+
+/// Values that a library reads from text, which words what it expects.
+macro_rules! of_text {
+    ($($type:ty),*) => {
+        $(impl<'py> Given<'py> for $type {
+            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                let text: Option<String> = given.get(name)?;
+                text.map(|text| text.parse().map_err(|error| raised(given.0.py(), &error))).transpose()
+            }
+        })*
+    };
+}
+of_text!(Device, Distance, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+
+impl<'py, T: Given<'py>> Given<'py> for Option<T> {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        Ok(T::read(given, name)?.map(Some))
     }
+}
+
+impl<'py> Given<'py> for VectorSource {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        given.object(name)?.map(|value| source(name, &value)).transpose()
+    }
+}
+
+/// Where a verb takes several files, Python gives it one array.
+impl<'py> Given<'py> for Vec<VectorSource> {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        Ok(VectorSource::read(given, name)?.map(|source| vec![source]))
+    }
+}
+
+impl<'py> Given<'py> for Vec<Policy> {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        let names: Option<Vec<String>> = given.get(name)?;
+        let parse = |name: String| name.parse().map_err(|error: Error| raised(given.0.py(), &error));
+        names.map(|names| names.into_iter().map(parse).collect()).transpose()
+    }
+}
+
+impl<'py> Given<'py> for Until {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        Ok(given.get(name)?.map(Self::Fraction))
+    }
+}
+
+/// Options that stand in a group of their own in the libraries, and beside the others in Python.
+macro_rules! groups {
+    ($($group:ident { $($name:ident),* $(,)? })*) => {
+        $(impl<'py> Given<'py> for $group {
+            fn read(given: &Options<'_, 'py>, _: &str) -> PyResult<Option<Self>> {
+                Ok(Some(filled!(given, { $($name),* } over $group::default())))
+            }
+        })*
+    };
+}
+groups! {
+    JoinFiles { old_ids, new_ids, keep_common }
+    HeadFiles { head_weight, head_bias, head_kind }
+    AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
+    FitParameters { method, seed, metric, compare }
+    NetworkOptions {
+        epochs, early_stop, seeds, device, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights
+    }
+    RunOptions { budget, rate, until, workers, batch }
+    PairsOptions { items, worth, run }
 }
 
 /// A path, or an array of one or two dimensions. The Python package has made one of the two of whatever it was given.
@@ -85,8 +147,8 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
         return VectorSource::parse(&path.to_cow()?).map_err(|error| raised(py, &error));
     }
     let array = value.cast::<PyUntypedArray>()?;
-    let given: Given = match *array.shape() {
-        [rows, width] => Given::Rows(Arc::new(Rows {
+    let given: rehang_files::Given = match *array.shape() {
+        [rows, width] => rehang_files::Given::Rows(Arc::new(Rows {
             array: array.clone().unbind(),
             name: name.to_owned(),
             count: rows,

@@ -243,7 +243,7 @@ impl Error {
         text += &self.kind.worded(wording);
         if let Some(remedy) = &self.remedy {
             text += "; ";
-            text += &wording.remedy(remedy);
+            text += &remedy.worded(wording);
         }
         text
     }
@@ -494,6 +494,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remedy::Verb;
 
     #[test]
     fn contexts_are_printed_from_the_outside_in() {
@@ -526,15 +527,18 @@ mod tests {
                 format!("--{}", name.replace('_', "-"))
             }
 
-            fn remedy(&self, remedy: &Remedy) -> String {
-                if *remedy == Remedy::BeginUpgrade { "run start".into() } else { remedy.to_string() }
+            fn verb(&self, verb: Verb) -> String {
+                format!("rehang {verb:?}")
             }
         }
         let error = Error::option("old_ids", "x", "a file").context("reading").advise(Remedy::BeginUpgrade);
-        assert_eq!(error.worded(&Flags), "reading: --old-ids cannot be \"x\"; expected a file; run start");
+        assert_eq!(
+            error.worded(&Flags),
+            "reading: --old-ids cannot be \"x\"; expected a file; rehang Start begins one"
+        );
         assert_eq!(
             error.to_string(),
-            "reading: old_ids cannot be \"x\"; expected a file; starting the upgrade begins one"
+            "reading: old_ids cannot be \"x\"; expected a file; `Start` begins one"
         );
         assert_eq!(
             Error::missing("labels", "entropy").worded(&Flags),

@@ -39,7 +39,7 @@ pub use pairs::Pairs;
 pub use printable::printable;
 pub use processor::Processor;
 pub use progress::{Progress, ProgressSnapshot};
-pub use remedy::{Remedy, Wording};
+pub use remedy::{Remedy, Verb, Wording};
 pub use space::{Distance, Space};
 pub use vectors::{
     Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,

@@ -1,8 +1,9 @@
 //! What a reader can do about an error, as data that every face words in its own language.
 //!
 //! A library does not know how it is called: a command line has flags, Python has keyword arguments. So an error holds
-//! the names of the library's own parameters and, where there is a next step, a [`Remedy`]; a face gives both its own
-//! words through [`Wording`], and [`Error::worded`](crate::Error::worded) puts them into the sentence.
+//! the names of the library's own parameters and, where there is a next step, a [`Remedy`]. What a remedy says is written
+//! here once; a face gives parameters and verbs its own names through [`Wording`], and
+//! [`Error::worded`](crate::Error::worded) puts all of them into the sentence.
 
 use std::fmt;
 
@@ -10,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 /// What the reader can do next.
 ///
-/// [`Display`](fmt::Display) gives words that fit any face; a face with words of its own matches on the variants.
+/// [`Remedy::worded`] says it in the words of a face, [`Display`](fmt::Display) in those of this library.
 ///
 /// ```
 /// use rehang::{Error, ErrorKind, Remedy};
 ///
 /// let error = Error::from(ErrorKind::WrongPhase { what: "the upgrade of g".into(), phase: "filling".into() })
 ///     .advise(Remedy::ContinueFilling);
-/// assert_eq!(error.to_string(), "the upgrade of g is filling; start the upgrade again, which goes on where it was");
+/// assert_eq!(error.to_string(), "the upgrade of g is filling; call `Start`, which goes on where it was");
 /// assert_eq!(error.remedy(), Some(&Remedy::ContinueFilling));
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,59 +78,136 @@ pub enum Remedy {
     AwaitOtherProcess,
 }
 
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AdoptTable => "make a gallery of it first, which also ends one that was begun",
-            Self::BeginUpgrade => "starting the upgrade begins one",
-            Self::ContinueFilling => "start the upgrade again, which goes on where it was",
-            Self::PlanAnew => {
-                "start the upgrade with it to plan it anew (native vectors are kept), or name the adapter it was started with"
-            }
+impl Remedy {
+    /// The words of a face: what a remedy says is the same in all of them, and each names its own verbs.
+    pub fn worded(&self, face: &dyn Wording) -> String {
+        let verb = |verb| face.verb(verb);
+        let start = || face.verb(Verb::Start);
+        let call = face.imperative();
+        match self {
+            Self::AdoptTable => format!("{} makes it one, and ends what was begun", verb(Verb::Adopt)),
+            Self::BeginUpgrade => format!("{} begins one", start()),
+            Self::ContinueFilling => format!("{call} {}, which goes on where it was", start()),
+            Self::PlanAnew => format!(
+                "{call} {} with it to re-plan (native vectors are kept), or name the adapter it was started with",
+                start()
+            ),
             Self::AwaitNewPlan => {
-                "let that start come to its end, or start this one again to plan it anew once more"
+                format!(
+                    "let that {} come to its end, or {call} this one again to plan it anew once more",
+                    start()
+                )
             }
-            Self::SettleOtherUpgrade => "its status says which; finish or roll back that one",
-            Self::SwitchFirst => "switch searches to the new space first",
-            Self::SwitchAgain => "its status says how it stands; switch again",
-            Self::RollBackOrSwitch => "roll back again to go back, or switch to stay",
-            Self::RollBackOrFill => "roll back again to go back, or start the upgrade again to stay",
-            Self::ResumeBackfill => "resuming lets it go on",
-            Self::EmbedNativesAgain => "or put the native vectors back, so that the next run embeds them again",
-            Self::ReconsiderSwitch { backfill_percent: Some(percent) } => {
-                return write!(
-                    f,
-                    "it passes doing nothing at {percent:.1} %, so backfill to there first; or serve merged searches, or switch all \
-                     the same"
+            Self::SettleOtherUpgrade => {
+                format!("{} says which; finish or roll back that one", verb(Verb::Status))
+            }
+            Self::SwitchFirst => format!("{call} {} first", verb(Verb::Switch)),
+            Self::SwitchAgain => {
+                format!("{} says how it stands, and {} tries again", verb(Verb::Status), verb(Verb::Switch))
+            }
+            Self::RollBackOrSwitch => {
+                format!("{call} {} again to go back, or {} to stay", verb(Verb::Rollback), verb(Verb::Switch))
+            }
+            Self::RollBackOrFill => {
+                format!("{call} {} again to go back, or {} to stay", verb(Verb::Rollback), start())
+            }
+            Self::ResumeBackfill => format!("{} lets it go on", verb(Verb::Resume)),
+            Self::EmbedNativesAgain => format!(
+                "or {call} {}, which puts the native vectors back, so that the next run embeds them again",
+                verb(Verb::ReEmbed)
+            ),
+            Self::ReconsiderSwitch { backfill_percent } => {
+                let first = backfill_percent.map_or_else(
+                    || "it never passes doing nothing;".to_owned(),
+                    |percent| {
+                        let run = verb(Verb::RunUntil { percent });
+                        format!("it passes doing nothing at {percent:.1} %, so {run} first; or")
+                    },
                 );
+                let (merged, anyway) = (verb(Verb::SwitchMerged), verb(Verb::SwitchAnyway));
+                format!("{first} serve merged searches ({merged}), or switch all the same ({anyway})")
             }
-            Self::ReconsiderSwitch { backfill_percent: None } => {
-                "it never passes doing nothing; serve merged searches, or switch all the same"
-            }
-            Self::MakeReport => "a report written as JSON is one",
-            Self::DrawPairs => "draw more pairs from the gallery",
-            Self::FitPairs => "fit one on the pairs that were drawn",
-            Self::FitAgain => "fit the adapter again on newer pairs, then start the upgrade with it",
-            Self::WriteSingleItems => "write single items instead",
-            Self::DropSpace => "drop it",
-            Self::Compact => "compacting the gallery gives the disk its room back",
-            Self::PrepareIndex => "making its search index makes it ready",
-            Self::RebuildIndex => "make it again",
-            Self::AwaitOtherProcess => "wait for it, or ask it to end with a pause",
-        })
+            Self::MakeReport => format!("{} makes one", verb(Verb::Report)),
+            Self::DrawPairs => format!("{} draws them", verb(Verb::Pairs)),
+            Self::FitPairs => format!("{} learns one from the pairs that were drawn", verb(Verb::Fit)),
+            Self::FitAgain => format!("fit the adapter again on newer pairs, then {}", start()),
+            Self::WriteSingleItems => format!("write single items with {}", verb(Verb::Put)),
+            Self::DropSpace => format!("{} removes it", verb(Verb::DropSpace)),
+            Self::Compact => format!("{} gives the disk its room back", verb(Verb::Compact)),
+            Self::PrepareIndex => format!("{} makes it", verb(Verb::Index)),
+            Self::RebuildIndex => format!("{} makes it again", verb(Verb::Repair)),
+            Self::AwaitOtherProcess => format!("wait for it, or ask it to end with {}", verb(Verb::Pause)),
+        }
     }
 }
 
-/// How a face words what errors hold as data. The methods it leaves out give words that fit any face.
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.worded(&Plain))
+    }
+}
+
+/// A verb that a remedy names. Every face has a name for each of them, which the compiler makes sure of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verb {
+    /// Make a gallery of an application's table.
+    Adopt,
+    /// Start an upgrade, or start it again.
+    Start,
+    /// Say how an upgrade stands.
+    Status,
+    /// Switch searches to the new space.
+    Switch,
+    /// Switch to merged searches; said beside the other ways to switch.
+    SwitchMerged,
+    /// Switch whatever the forecast says; said beside the other ways to switch.
+    SwitchAnyway,
+    /// Let searches go back to the old space.
+    Rollback,
+    /// Allow backfills again.
+    Resume,
+    /// Allow backfills again, and put native vectors back.
+    ReEmbed,
+    /// Backfill until a share of the items is native.
+    RunUntil {
+        /// The share, in percent.
+        percent: f64,
+    },
+    /// Ask backfills to end.
+    Pause,
+    /// Make a report as JSON.
+    Report,
+    /// Draw pairs from the gallery.
+    Pairs,
+    /// Fit an adapter on the pairs of the gallery.
+    Fit,
+    /// Write single items.
+    Put,
+    /// Drop a space.
+    DropSpace,
+    /// Give the disk its room back.
+    Compact,
+    /// Make a search index.
+    Index,
+    /// Make a search index again that has fallen behind.
+    Repair,
+}
+
+/// How a face words what errors hold as data. Without words of its own, it uses the names of this library.
 pub trait Wording {
     /// A parameter of a library function (`"old_ids"`), as the reader of this face knows it.
     fn parameter(&self, name: &str) -> String {
         name.to_owned()
     }
 
-    /// What the reader can do.
-    fn remedy(&self, remedy: &Remedy) -> String {
-        remedy.to_string()
+    /// What the reader of this face does with a verb: "run" it, or "call" it.
+    fn imperative(&self) -> &'static str {
+        "call"
+    }
+
+    /// A verb, as the reader of this face writes it, between backticks.
+    fn verb(&self, verb: Verb) -> String {
+        format!("`{verb:?}`")
     }
 }
 

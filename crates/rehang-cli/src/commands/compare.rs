@@ -6,18 +6,14 @@ use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
 use super::train::say_refused;
-use super::{Outcome, say};
-use crate::arguments::Compare;
+use super::{Exit, say};
+use crate::arguments::library::Argument;
+use crate::arguments::train::CompareArguments;
 use crate::bar::with_bar;
 
 /// Trains, fits, measures, and writes the report.
-pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
-    let files = CompareFiles {
-        config: arguments.config.clone(),
-        seeds: arguments.seeds,
-        device: arguments.device.parse()?,
-        out: arguments.out.clone(),
-    };
+pub fn run(arguments: &CompareArguments, json: bool) -> Result<Exit> {
+    let files: CompareFiles = arguments.value()?;
     let (comparison, refused) = with_bar(|progress| compare_files(&files, progress))?;
     say_refused(&refused);
     let markdown = rehang_report::comparison_markdown(&comparison);
@@ -29,5 +25,5 @@ pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
         say(&format!("Warning: {}.", warning.trim_end_matches('.')));
     }
     let value = json!({ "report": report, "comparison": comparison, "refused": refused });
-    Outcome::done_if(refused.is_empty()).print(json, &value, &format!("{markdown}\n{}\n", report.display()))
+    Exit::done_if(refused.is_empty()).print(json, &value, &format!("{markdown}\n{}\n", report.display()))
 }

@@ -7,29 +7,14 @@ use rehang::curve::{Line, Metric};
 use rehang::statistics::Interval;
 use rehang_evaluate::{CurveAnswer, CurveFiles, TABLE, curve, further};
 
-use super::{Outcome, one_decimal, say_findings};
-use crate::arguments::Curve;
+use super::{Exit, one_decimal, say_findings};
+use crate::arguments::library::Argument;
+use crate::arguments::vectors::CurveArguments;
 use crate::bar::with_bar;
 
 /// Computes the exact curve of one adapted gallery and one order.
-pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
-    let files = CurveFiles {
-        new: arguments.new.clone(),
-        adapted: arguments.adapted.clone(),
-        order: arguments.order.clone(),
-        old: arguments.old.clone(),
-        join: arguments.ids.files(),
-        rows: arguments.selection.parsed()?,
-        adapter: arguments.adapter.clone().map(Into::into),
-        answers: arguments.relevance.files(),
-        sigma: arguments.sigma.clone(),
-        distance: arguments.distance.as_deref().map(str::parse).transpose()?,
-        old_distance: arguments.old_distance.as_deref().map(str::parse).transpose()?,
-        handicap: arguments.handicap,
-        grid: arguments.grid,
-        bootstrap: arguments.bootstrap,
-        points: arguments.points.clone(),
-    };
+pub fn run(arguments: &CurveArguments, json: bool) -> Result<Exit> {
+    let files: CurveFiles = arguments.value()?;
     let answer = with_bar(|progress| curve(&files, progress))?;
     say_findings(&answer.findings);
     let mut text = match answer.agreement() {
@@ -42,7 +27,7 @@ pub fn run(arguments: &Curve, json: bool) -> Result<Outcome> {
         let _ =
             writeln!(text, "σ²: Kendall τ-b with the true error {tau}, mean σ² / mean true error {ratio:.2}");
     }
-    Outcome::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
+    Exit::done_if(!answer.is_refused).print(json, &answer.to_json(), &text)
 }
 
 fn labelled(answer: &CurveAnswer) -> String {

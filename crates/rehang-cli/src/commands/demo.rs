@@ -9,12 +9,12 @@ use rehang::{Error, Result, Verdict};
 use rehang_demo::{DemoStep, Live, RATE, unpack};
 use serde_json::json;
 
-use super::{Outcome, fit, one_decimal, report, say};
-use crate::arguments::Demo;
+use super::{Exit, fit, one_decimal, report, say};
+use crate::arguments::DemoArguments;
 use crate::bar::with_bar;
 
 /// Runs the demo.
-pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &DemoArguments, json: bool) -> Result<Exit> {
     let folder = &arguments.out;
     unpack(folder)?;
     let path = |name: &str| folder.join(name).display().to_string();
@@ -94,7 +94,7 @@ pub fn run(arguments: &Demo, json: bool) -> Result<Outcome> {
         live_text(&live),
         output
     );
-    Outcome::done_if(live.first_failure.is_none()).print(json, &value, &text)
+    Exit::done_if(live.first_failure.is_none()).print(json, &value, &text)
 }
 
 /// What a user would type for a step.

@@ -4,18 +4,18 @@ use rehang::Result;
 use rehang::finding::Severity;
 use rehang_upgrade::{Configuration, Examination, examine};
 
-use super::{Outcome, location};
-use crate::arguments::Doctor;
+use super::{Exit, location};
+use crate::arguments::DoctorArguments;
 use crate::wording;
 use serde_json::{Value, json};
 
 /// Examines a gallery.
-pub fn run(arguments: &Doctor, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &DoctorArguments, json: bool) -> Result<Exit> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
     let examination = examine(&location, configuration.as_ref(), arguments.repair)?;
     let (text, value) = said(&examination);
-    Outcome::done_if(examination.bad == 0).print(json, &value, &text)
+    Exit::done_if(examination.bad == 0).print(json, &value, &text)
 }
 
 /// What was found, in words and as data.

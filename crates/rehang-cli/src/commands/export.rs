@@ -3,11 +3,11 @@
 use rehang::Result;
 use rehang_files::adapter_file::export_onnx;
 
-use super::Outcome;
-use crate::arguments::ExportOnnx;
+use super::Exit;
+use crate::arguments::ExportOnnxArguments;
 
 /// Writes the ONNX file.
-pub fn run(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
     #[cfg(feature = "train")]
     if !rehang_files::adapter_file::is_adapter(&arguments.file)? {
         return super::train::export(arguments, json);
@@ -16,5 +16,5 @@ pub fn run(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
     let (path, bytes) = (answer.onnx.display(), answer.bytes);
     let (inputs, outputs) = (answer.inputs.join(", "), answer.outputs.join(", "));
     let text = format!("{path} ({bytes} bytes): input {inputs}, output {outputs}\n");
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }

@@ -6,70 +6,50 @@ use rehang::Result;
 use rehang::finding::{Finding, Severity};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, fit_files};
 
-use super::{Outcome, one_decimal, say_findings};
-use crate::arguments::Fit;
-use crate::places;
+use super::{Exit, one_decimal, say_findings};
+use crate::addresses;
+use crate::arguments::library::options;
+use crate::arguments::vectors::FitArguments;
 
 /// Fits an adapter on pairs and writes it.
-pub fn run(arguments: &Fit, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &FitArguments, json: bool) -> Result<Exit> {
     let answer = make(arguments)?;
     outcome(&answer).print(json, &answer.to_json(), &text(&answer))
 }
 
 /// Done, or with refusals where a guard found that the pairs are not to be learned from.
-pub fn outcome(answer: &FitAnswer) -> Outcome {
+pub fn outcome(answer: &FitAnswer) -> Exit {
     let is_refused = answer.fitted.findings.iter().any(|finding| finding.severity == Severity::Problem);
-    Outcome::done_if(!is_refused)
+    Exit::done_if(!is_refused)
 }
 
 /// Fits and writes, and says what was found.
-pub fn make(arguments: &Fit) -> Result<FitAnswer> {
-    let options = NetworkOptions {
-        epochs: arguments.epochs,
-        early_stop: arguments.early_stop,
-        seeds: arguments.seeds,
-        device: arguments.device.parse()?,
-        checkpoints: arguments.checkpoints.clone(),
-        thorough: arguments.thorough,
-        loss: arguments.loss.as_deref().map(str::parse).transpose()?,
-        uncertainty: arguments.uncertainty.as_deref().map(str::parse).transpose()?,
-        label_smoothing: arguments.label_smoothing,
-        uncertainty_weights: arguments
-            .uncertainty_weights
-            .as_deref()
-            .and_then(|weights| weights.try_into().ok()),
-    };
-    let files = FitFiles {
-        old: places::here(&arguments.old)?,
-        new: places::here(&arguments.new)?,
-        labels: places::here(&arguments.labels)?,
-        side: places::here(&arguments.side)?,
-        join: arguments.ids.files(),
-        rows: arguments.selection.parsed()?,
-        queries_old: arguments.queries_old.clone(),
-        queries_new: arguments.queries_new.clone(),
-        qrels: arguments.qrels.clone(),
-        ids: arguments.item_ids.clone(),
-        query_ids: arguments.query_ids.clone(),
-        head: arguments.head.files()?,
-        old_model: arguments.old_model.clone(),
-        new_model: arguments.new_model.clone(),
-        distance: arguments.distance.parse()?,
-        old_distance: arguments.old_distance.as_deref().map(str::parse).transpose()?,
-        parameters: FitParameters {
-            method: arguments.method.parse()?,
-            seed: arguments.seed,
-            metric: arguments.metric.as_deref().map(str::parse).transpose()?,
-            compare: !arguments.no_compare,
+pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
+    let files = options!(
+        FitFiles {
+            join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance, old_distance,
+            evaluation_old
+        } from arguments,
+        old: addresses::fetched(&arguments.old)?,
+        new: addresses::fetched(&arguments.new)?,
+        labels: addresses::fetched(&arguments.labels)?,
+        side: addresses::fetched(&arguments.side)?,
+        parameters: options!(
+            FitParameters { method, seed, metric } from arguments,
+            compare: !arguments.no_compare;
             ..FitParameters::default()
-        },
-        options,
-        evaluation_old: arguments.evaluation_old.clone(),
-        output: Some(arguments.output.clone()),
-    };
+        ),
+        options: options!(
+            NetworkOptions {
+                epochs, early_stop, seeds, device, checkpoints, thorough, loss, uncertainty, label_smoothing
+            } from arguments,
+            uncertainty_weights: arguments.uncertainty_weights.as_deref().and_then(|weights| weights.try_into().ok())
+        ),
+        output: Some(arguments.output.clone())
+    );
     let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];
     let paths = sources.into_iter().flatten().map(|source| source.path.as_path());
-    let answer = places::with_bar(paths, |progress| fit_files(&files, progress))?;
+    let answer = addresses::with_bar(paths, |progress| fit_files(&files, progress))?;
     say(&answer);
     Ok(answer)
 }

@@ -2,42 +2,44 @@
 
 use rehang::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
-use rehang_upgrade::{Configuration, Location};
+use rehang_upgrade::{Configuration, Export, Import, Location, Put};
 
-use super::{Outcome, location, say};
-use crate::arguments::{
-    Adopt, Compact, Delete, DropSpace, Export, Gallery, Import, IndexSpace, Info, Put, Release, Which,
+use super::{Exit, location, say};
+use crate::arguments::gallery::{
+    AdoptArguments, DeleteArguments, DropSpaceArguments, ExportArguments, GalleryCommand, ImportArguments,
+    IndexArguments, PutArguments, ReleaseArguments, WhichGallery,
 };
+use crate::arguments::library::options;
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
-pub fn run(arguments: &Gallery, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &GalleryCommand, json: bool) -> Result<Exit> {
     match arguments {
-        Gallery::Import(import) => run_import(import, json),
-        Gallery::Export(export) => run_export(export, json),
-        Gallery::Put(put) => run_put(put, json),
-        Gallery::Delete(delete) => run_delete(delete, json),
-        Gallery::DropSpace(space) => run_drop_space(space, json),
-        Gallery::Index(space) => run_index(space, json),
-        Gallery::Compact(compact) => run_compact(compact, json),
-        Gallery::Adopt(adopt) => run_adopt(adopt, json),
-        Gallery::Release(release) => run_release(release, json),
-        Gallery::Info(info) => run_info(info, json),
+        GalleryCommand::Import(import) => run_import(import, json),
+        GalleryCommand::Export(export) => run_export(export, json),
+        GalleryCommand::Put(put) => run_put(put, json),
+        GalleryCommand::Delete(delete) => run_delete(delete, json),
+        GalleryCommand::DropSpace(space) => run_drop_space(space, json),
+        GalleryCommand::Index(space) => run_index(space, json),
+        GalleryCommand::Compact(compact) => run_compact(compact, json),
+        GalleryCommand::Adopt(adopt) => run_adopt(adopt, json),
+        GalleryCommand::Release(release) => run_release(release, json),
+        GalleryCommand::Info(info) => run_info(info, json),
     }
 }
 
 /// The gallery that was named.
-fn of(which: &Which) -> Result<Location> {
+fn of(which: &WhichGallery) -> Result<Location> {
     let configuration = which.config.as_deref().map(Configuration::read).transpose()?;
     location(which.gallery.as_deref(), configuration.as_ref())
 }
 
-fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
+fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
     let configuration = Configuration::read(&arguments.config)?;
     let gallery = &configuration.gallery;
     if arguments.dry_run {
         let statements = gallery.statements()?;
-        return Outcome::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
+        return Exit::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
     }
     let adopted = with_bar(|progress| gallery.adopt(&configuration.old, progress))?;
     let text = format!(
@@ -48,10 +50,10 @@ fn run_adopt(arguments: &Adopt, json: bool) -> Result<Outcome> {
         configuration.old.name,
         path = arguments.config.display()
     );
-    Outcome::Done.print(json, &adopted, &text)
+    Exit::Done.print(json, &adopted, &text)
 }
 
-fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
+fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     let configuration = Configuration::read(&arguments.config)?;
     let gallery = &configuration.gallery;
     let into = match (arguments.yes, &arguments.into) {
@@ -65,27 +67,25 @@ fn run_release(arguments: &Release, json: bool) -> Result<Outcome> {
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }
-    Outcome::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
+    Exit::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
 }
 
 fn without_yes(error: Error) -> Error {
     error.context("without --yes, the vectors that serve move into a column of the table first")
 }
 
-fn run_import(arguments: &Import, json: bool) -> Result<Outcome> {
-    let import = rehang_upgrade::Import {
-        space: arguments.space.clone(),
-        distance: arguments.distance.parse()?,
-        vectors: VectorSource::parse(&arguments.vectors)?,
-        items: arguments.items.clone(),
-    };
+fn run_import(arguments: &ImportArguments, json: bool) -> Result<Exit> {
+    let import = options!(
+        Import { space, distance, items } from arguments,
+        vectors: VectorSource::parse(&arguments.vectors)?
+    );
     let location = Location::file(&arguments.gallery);
     let imported = with_bar(|progress| rehang_upgrade::import(&location, &import, progress))?;
     let text = format!("{}: {} items with vectors of {}\n", imported.gallery, imported.items, imported.of);
-    Outcome::Done.print(json, &imported, &text)
+    Exit::Done.print(json, &imported, &text)
 }
 
-fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
+fn run_export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let outputs = [
         ("vectors", Some(&arguments.vectors)),
@@ -95,16 +95,11 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     let inputs = [("gallery", &arguments.which.gallery), ("config", &arguments.which.config)];
     let inputs: Vec<_> = inputs.into_iter().filter_map(|(name, path)| Some((name, path.clone()?))).collect();
     expect_apart(&outputs, &inputs)?;
-    let export = rehang_upgrade::Export {
-        space: arguments.space.clone(),
-        vectors: arguments.vectors.clone(),
-        ids: arguments.ids.clone(),
-        provenance: arguments.provenance.clone(),
-    };
+    let export = options!(Export { space, vectors, ids, provenance } from arguments);
     let store = location.open()?;
     let exported = with_bar(|progress| rehang_upgrade::export(&*store, &export, progress))?;
     let text = format!("{}: {} vectors of {}\n", arguments.vectors.display(), exported.vectors, exported.of);
-    let outcome = Outcome::done_if(exported.lacking == 0).print(json, &exported, &text)?;
+    let outcome = Exit::done_if(exported.lacking == 0).print(json, &exported, &text)?;
     if exported.lacking > 0 {
         say(&format!(
             "{} items have no vector in {:?}: they are not in the files.",
@@ -114,18 +109,16 @@ fn run_export(arguments: &Export, json: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
+fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let json_payload = |text: &String| {
         serde_json::from_str(text).map_err(|error| Error::option("payload", text, format!("JSON ({error})")))
     };
-    let item = rehang_upgrade::Put {
-        id: arguments.id.clone(),
-        source: arguments.source.clone(),
-        label: arguments.label.clone(),
+    let item = options!(
+        Put { id, source, label } from arguments,
         payload: arguments.payload.as_ref().map(json_payload).transpose()?,
-        vectors: arguments.vectors.iter().map(|text| parse_vector(text)).collect::<Result<_>>()?,
-    };
+        vectors: arguments.vectors.iter().map(|text| parse_vector(text)).collect::<Result<_>>()?
+    );
     let location = location(arguments.gallery.as_deref(), configuration.as_ref())?;
     let store = location.open()?;
     if let Some(configuration) = &configuration {
@@ -143,7 +136,7 @@ fn run_put(arguments: &Put, json: bool) -> Result<Outcome> {
             done.removed_from
         );
     }
-    Outcome::Done.print(json, &done, &text)
+    Exit::Done.print(json, &done, &text)
 }
 
 /// `NAME=FILE` with one row, or `NAME=[…]`.
@@ -162,13 +155,13 @@ fn parse_vector(text: &str) -> Result<(String, Vec<f32>)> {
     Ok((name.into(), matrix.into_data()))
 }
 
-fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
+fn run_delete(arguments: &DeleteArguments, json: bool) -> Result<Exit> {
     let ids: Vec<&str> = arguments.ids.iter().chain(&arguments.more_ids).map(String::as_str).collect();
     if ids.is_empty() {
         return Err(Error::missing("an id", "`rehang gallery delete`"));
     }
     let done = rehang_upgrade::delete(&*of(&arguments.which)?.open()?, &ids)?;
-    let outcome = Outcome::done_if(done.missing.is_empty());
+    let outcome = Exit::done_if(done.missing.is_empty());
     outcome.print(json, &done, &format!("{} deleted\n", done.deleted))?;
     if !done.missing.is_empty() {
         say(&format!("There is no item {}.", done.missing.join(", ")));
@@ -176,7 +169,7 @@ fn run_delete(arguments: &Delete, json: bool) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
+fn run_index(arguments: &IndexArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let space = arguments.space.as_deref();
     let indexed = with_bar(|progress| rehang_upgrade::index(&location, space, progress))?;
@@ -186,11 +179,11 @@ fn run_index(arguments: &IndexSpace, json: bool) -> Result<Outcome> {
         indexed.space,
         100.0 * indexed.recall
     );
-    Outcome::Done.print(json, &indexed, &text)
+    Exit::Done.print(json, &indexed, &text)
 }
 
-fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
-    let location = of(&arguments.which)?;
+fn run_compact(which: &WhichGallery, json: bool) -> Result<Exit> {
+    let location = of(which)?;
     let compacted = with_bar(|progress| {
         progress.begin("giving room back", "bytes", 0);
         rehang_upgrade::compact(&location)
@@ -201,18 +194,18 @@ fn run_compact(arguments: &Compact, json: bool) -> Result<Outcome> {
         megabytes(compacted.bytes_before),
         megabytes(compacted.bytes)
     );
-    Outcome::Done.print(json, &compacted, &text)
+    Exit::Done.print(json, &compacted, &text)
 }
 
-fn run_drop_space(arguments: &DropSpace, json: bool) -> Result<Outcome> {
+fn run_drop_space(arguments: &DropSpaceArguments, json: bool) -> Result<Exit> {
     let location = of(&arguments.which)?;
     let dropped = rehang_upgrade::drop_space(&location, &arguments.space)?;
     let text = format!("{} is gone from {location}, with {} vectors\n", dropped.space, dropped.vectors);
-    Outcome::Done.print(json, &dropped, &text)
+    Exit::Done.print(json, &dropped, &text)
 }
 
-fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
-    let location = of(&arguments.which)?;
+fn run_info(which: &WhichGallery, json: bool) -> Result<Exit> {
+    let location = of(which)?;
     let contents = rehang_upgrade::contents(&*location.open()?)?;
     let mut text = format!("{location}\n");
     for space in &contents.spaces {
@@ -228,5 +221,5 @@ fn run_info(arguments: &Info, json: bool) -> Result<Outcome> {
             counts.lacking
         );
     }
-    Outcome::Done.print(json, &contents, &text)
+    Exit::Done.print(json, &contents, &text)
 }

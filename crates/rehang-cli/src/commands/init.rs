@@ -1,13 +1,14 @@
 //! `rehang init`.
 
 use rehang::Result;
-use rehang_upgrade::{CollectionLocation, Location, TableLocation};
+use rehang_upgrade::{CollectionLocation, Init, Location, TableLocation, init};
 
-use super::{Outcome, location};
-use crate::arguments::Init;
+use super::{Exit, location};
+use crate::arguments::gallery::InitArguments;
+use crate::arguments::library::options;
 
 /// Writes a first configuration.
-pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &InitArguments, json: bool) -> Result<Exit> {
     let (source, label, vector) = (&arguments.source, &arguments.label, &arguments.vector);
     let old = arguments.old_name.clone().unwrap_or_default();
     let location = match (&arguments.table, &arguments.collection) {
@@ -33,16 +34,11 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         (None, None) => location(arguments.gallery.as_deref(), None)?,
     };
     let is_file = matches!(location, Location::File(_));
-    let written = rehang_upgrade::init(&rehang_upgrade::Init {
+    let written = init(&options!(
+        Init { old_distance, adapter, forecast, new_name, new_dimension, new_distance } from arguments,
         gallery: location,
-        old_distance: arguments.old_distance.parse()?,
-        adapter: arguments.adapter.clone(),
-        forecast: arguments.forecast.clone(),
-        new_name: arguments.new_name.clone(),
-        new_dimension: arguments.new_dimension,
-        new_distance: arguments.new_distance.as_deref().map(str::parse).transpose()?,
-        path: arguments.out.clone(),
-    })?;
+        path: arguments.out.clone()
+    ))?;
     let next = if arguments.adapter.is_some() { "plan" } else { "auto" };
     let path = written.path.display();
     let adopt = if is_file { String::new() } else { format!("rehang gallery adopt --config {path}, then: ") };
@@ -50,5 +46,5 @@ pub fn run(arguments: &Init, json: bool) -> Result<Outcome> {
         "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
         written.old, written.new,
     );
-    Outcome::Done.print(json, &written, &text)
+    Exit::Done.print(json, &written, &text)
 }

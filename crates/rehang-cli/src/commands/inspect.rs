@@ -5,11 +5,11 @@ use std::fmt::Write;
 use rehang::Result;
 use rehang_files::adapter_file::inspect;
 
-use super::Outcome;
-use crate::arguments::Inspect;
+use super::Exit;
+use crate::arguments::InspectArguments;
 
 /// Says what an adapter file is.
-pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &InspectArguments, json: bool) -> Result<Exit> {
     let found = inspect(&arguments.adapter)?;
     let training = &found.training;
     let mut text = format!(
@@ -33,5 +33,5 @@ pub fn run(arguments: &Inspect, json: bool) -> Result<Outcome> {
     for (role, fingerprint) in &training.inputs {
         let _ = writeln!(text, "  input        {role} {fingerprint}");
     }
-    Outcome::Done.print(json, &found, &text)
+    Exit::Done.print(json, &found, &text)
 }

@@ -7,19 +7,19 @@ use rehang::{Error, Result};
 use rehang_files::AtomicFile;
 use serde_json::json;
 
-use super::Outcome;
-use crate::arguments::{Arguments, Completions, Man, ManFormat};
+use super::Exit;
+use crate::arguments::{Arguments, CompletionsArguments, ManArguments, ManFormat};
 
 /// Prints the completions of a shell.
-pub fn completions(arguments: &Completions, json: bool) -> Result<Outcome> {
+pub fn completions(arguments: &CompletionsArguments, json: bool) -> Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "rehang", &mut script);
     let script = String::from_utf8_lossy(&script);
-    Outcome::Done.print(json, &json!({ "shell": arguments.shell.to_string(), "script": script }), &script)
+    Exit::Done.print(json, &json!({ "shell": arguments.shell.to_string(), "script": script }), &script)
 }
 
 /// Writes the manual into a folder.
-pub fn man(arguments: &Man, json: bool) -> Result<Outcome> {
+pub fn man(arguments: &ManArguments, json: bool) -> Result<Exit> {
     let folder = &arguments.out;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     let mut root = Arguments::command().disable_help_subcommand(true);
@@ -34,7 +34,7 @@ pub fn man(arguments: &Man, json: bool) -> Result<Outcome> {
         AtomicFile::write(&path, &text)?;
         written.push(path.display().to_string());
     }
-    Outcome::Done.print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))
+    Exit::Done.print(json, &json!({ "written": written }), &format!("{}\n", written.join("\n")))
 }
 
 /// One page for every command: its file's name and its text.

@@ -32,14 +32,14 @@ use crate::wording::in_flags;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Exit {
     /// Everything was done.
     Done,
     /// It finished, with something refused or doubtful that was said.
     WithRefusals,
 }
 
-impl Outcome {
+impl Exit {
     /// Done, or with refusals where not all was.
     pub fn done_if(all: bool) -> Self {
         if all { Self::Done } else { Self::WithRefusals }
@@ -71,11 +71,11 @@ pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -
 }
 
 /// Says what a person should know.
-pub fn warn(findings: &[Finding]) -> Outcome {
-    for finding in findings {
-        say(&format!("Warning: {finding}"));
+pub fn warn(warnings: &[String]) -> Exit {
+    for warning in warnings {
+        say(&format!("Warning: {warning}"));
     }
-    Outcome::done_if(findings.is_empty())
+    Exit::done_if(warnings.is_empty())
 }
 
 /// Says what was found, on stderr.

@@ -3,20 +3,21 @@
 use std::path::PathBuf;
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{Report as ReportData, percent_rounded_up};
+use rehang::report::{Report, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, is_same_file};
 use rehang_report::Format;
 use serde_json::json;
 
-use super::{Outcome, one_decimal, say_findings};
-use crate::arguments::Report;
+use super::{Exit, one_decimal, say_findings};
+use crate::arguments::library::options;
+use crate::arguments::vectors::ReportArguments;
 use crate::bar::with_bar;
 use crate::wording;
 
 /// Compares adapters and orders on a gallery and writes the report.
-pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &ReportArguments, json: bool) -> Result<Exit> {
     let report = make(arguments)?;
     let text = verdict(&report);
     let paths: Vec<String> = arguments.output.iter().map(|path| path.display().to_string()).collect();
@@ -25,34 +26,22 @@ pub fn run(arguments: &Report, json: bool) -> Result<Outcome> {
 }
 
 /// Done, or with refusals where a warning says that the report is not to be relied on.
-pub fn outcome(report: &ReportData) -> Outcome {
+pub fn outcome(report: &Report) -> Exit {
     let is_severe = report.warnings.iter().any(|warning| warning.severity == Severity::Problem);
-    Outcome::done_if(!is_severe)
+    Exit::done_if(!is_severe)
 }
 
 /// Makes the report and writes it to every output.
-pub fn make(arguments: &Report) -> Result<ReportData> {
-    let orders = arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?;
-    let files = ReportFiles {
-        adapters: arguments.adapters.iter().map(Into::into).collect(),
-        old: arguments.old.clone(),
-        new: arguments.new.clone(),
-        join: arguments.ids.files(),
+pub fn make(arguments: &ReportArguments) -> Result<Report> {
+    let files = options!(
+        ReportFiles {
+            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, title,
+            output
+        } from arguments,
         side: arguments.side.iter().cloned().collect(),
-        pairs_old: arguments.pairs_old.clone(),
-        pairs_rows: arguments.pairs_rows.as_deref().map(str::parse).transpose()?,
-        force: arguments.force,
-        rows: arguments.selection.parsed()?,
-        answers: arguments.relevance.files(),
-        head: arguments.head.files()?,
-        orders,
-        random_orders: arguments.random_orders,
-        seed: arguments.seed,
-        bootstrap: arguments.bootstrap,
-        title: arguments.title.clone(),
-        command: command(),
-        output: arguments.output.clone(),
-    };
+        orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
+        command: command()
+    );
     expect_outputs(&files.output)?;
     let made = with_bar(|progress| report(&files, progress))?;
     write(&made.report, &made.findings, &files.output)?;
@@ -72,7 +61,7 @@ pub fn expect_outputs(outputs: &[PathBuf]) -> Result<()> {
 }
 
 /// Says what was found, and writes a report to every output.
-pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> Result<()> {
+pub fn write(report: &Report, findings: &[Finding], outputs: &[PathBuf]) -> Result<()> {
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
@@ -82,7 +71,7 @@ pub fn write(report: &ReportData, findings: &[Finding], outputs: &[PathBuf]) -> 
 }
 
 /// The numbers that matter, in words.
-pub fn verdict(report: &ReportData) -> String {
+pub fn verdict(report: &Report) -> String {
     let (Some(metric), Some(curve)) = (report.headline_metric(), report.headline_curve()) else {
         return String::new();
     };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use rehang::{Error, Remedy, Result, Space};
 use rehang_files::VectorSource;
-use rehang_store::{Filter, Found, Store};
-use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
+use rehang_store::{Filter, Store};
+use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
 use serde_json::Value;
 
-use super::{Outcome, location, say};
-use crate::arguments::Search;
+use super::{Exit, location, say};
+use crate::arguments::gallery::SearchArguments;
 use crate::wording;
 
 /// Characters of a source that a line has room for, alone and beside another answer.
@@ -18,9 +18,9 @@ const SOURCE_MAX: usize = 60;
 const SOURCE_BESIDE_MAX: usize = 32;
 
 /// Searches, and prints the nearest items of every query.
-pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
-    let queries = match &arguments.vectors {
-        Some(vectors) => SearchQueries::Vectors {
+pub fn run(arguments: &SearchArguments, json: bool) -> Result<Exit> {
+    let asked = match &arguments.vectors {
+        Some(vectors) => Asked::Vectors {
             vectors: VectorSource::parse(vectors)?,
             old_vectors: arguments.old_vectors.as_deref().map(VectorSource::parse).transpose()?,
         },
@@ -52,10 +52,10 @@ pub fn run(arguments: &Search, json: bool) -> Result<Outcome> {
         SearchQueries::Vectors { .. } | SearchQueries::ByModel(_) => rows(&found),
         SearchQueries::Sources { queries, .. } => answers(queries, &found),
     };
-    Outcome::Done.print(json, &found, &text)
+    Exit::Done.print(json, &found, &text)
 }
 
-fn texts_and_images(arguments: &Search) -> Vec<Query> {
+fn queries(arguments: &SearchArguments) -> Vec<Query> {
     let texts = arguments.texts.iter().cloned().map(Query::Text);
     texts.chain(arguments.images.iter().cloned().map(Query::Image)).collect()
 }
@@ -125,7 +125,7 @@ fn in_a_line(text: &str, characters_max: usize) -> String {
     format!("{start}…")
 }
 
-fn filter(arguments: &Search) -> Result<Filter> {
+fn filter(arguments: &SearchArguments) -> Result<Filter> {
     let mut payload = Vec::new();
     for text in &arguments.payload {
         let (field, value) =

@@ -7,21 +7,15 @@ use rehang_train::encoder::Shape;
 use rehang_train::examples::Refusal;
 use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
 
-use super::{Outcome, say, say_findings};
-use crate::arguments::{Embed, ExportOnnx, Train};
+use super::{Exit, say, say_findings};
+use crate::arguments::ExportOnnxArguments;
+use crate::arguments::library::Argument;
+use crate::arguments::train::{EmbedArguments, TrainArguments};
 use crate::bar::with_bar;
 
 /// Trains an encoder and writes it.
-pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
-    let files = TrainFiles {
-        method: arguments.method.clone(),
-        config: arguments.config.clone(),
-        output: arguments.output.clone(),
-        adapter: arguments.adapter.clone(),
-        seed: arguments.seed,
-        epochs: arguments.epochs,
-        device: arguments.device.parse()?,
-    };
+pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
+    let files: TrainFiles = arguments.value()?;
     let answer = with_bar(|progress| train_files(&files, progress))?;
     say_refused(&answer.refused);
     say_findings(&answer.findings);
@@ -30,27 +24,20 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
     }
     // A warning above says why; a script that waits for the file must not take the command for done.
     let is_whole = !answer.is_adapter_lost && answer.refused.is_empty();
-    Outcome::done_if(is_whole).print(json, &answer, &text(&answer))
+    Exit::done_if(is_whole).print(json, &answer, &text(&answer))
 }
 
 /// Vectors of a part of the data.
-pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
-    let files = EmbedFiles {
-        encoder: arguments.encoder.clone(),
-        config: arguments.config.clone(),
-        part: arguments.part,
-        output: arguments.output.clone(),
-        labels: arguments.labels.clone(),
-        device: arguments.device.parse()?,
-    };
+pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
+    let files: EmbedFiles = arguments.value()?;
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
     let text = format!("{} vectors of {} in {}\n", answer.items, answer.space, answer.vectors.display());
-    Outcome::done_if(answer.refused.is_empty()).print(json, &answer, &text)
+    Exit::done_if(answer.refused.is_empty()).print(json, &answer, &text)
 }
 
 /// The encoder as an ONNX file.
-pub fn export(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
+pub fn export(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
     let answer = export_onnx(&arguments.file, &arguments.output)?;
     let input = match answer.input {
         Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),
@@ -60,7 +47,7 @@ pub fn export(arguments: &ExportOnnx, json: bool) -> Result<Outcome> {
     };
     let (path, bytes, dimension) = (answer.onnx.display(), answer.bytes, answer.dimension);
     let text = format!("{path} ({bytes} bytes): input {input}, output \"vector\" [batch, {dimension}]\n");
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// Lists what could not be read.

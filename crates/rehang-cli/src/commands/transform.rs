@@ -8,35 +8,31 @@ use rehang_files::folders::Folder;
 use rehang_files::partitions::{Share, TransformFolder, transform_folder};
 use rehang_files::transform::{TransformFiles, transform};
 
-use super::{Outcome, say_findings};
-use crate::arguments::Transform;
-use crate::places;
+use super::{Exit, say_findings};
+use crate::addresses;
+use crate::arguments::library::options;
+use crate::arguments::vectors::TransformArguments;
 
 /// Transforms files, or a folder of partitions.
-pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &TransformArguments, json: bool) -> Result<Exit> {
     if let [source] = arguments.input.as_slice()
-        && let Some(folder) = places::folder_there(&source.path)?
+        && let Some(folder) = addresses::folder_there(&source.path)?
     {
         return run_folder(arguments, source, folder, json);
     }
     if let Some(share) = &arguments.share {
         return Err(Error::option("share", share, "nothing beside files: it is for a folder of partitions"));
     }
-    let files = TransformFiles {
-        adapter: arguments.adapter.clone().into(),
-        input: places::here(&arguments.input)?,
-        side: arguments.side.clone(),
-        rows: arguments.selection.parsed()?,
-        output: Some(arguments.output.clone()),
-        sigma: arguments.sigma.clone(),
-        force: arguments.force,
-        batch: arguments.batch,
-    };
+    let files = options!(
+        TransformFiles { adapter, side, rows, sigma, force, batch } from arguments,
+        input: addresses::fetched(&arguments.input)?,
+        output: Some(arguments.output.clone())
+    );
     let paths = arguments.input.iter().map(|source| source.path.as_path());
-    let written = places::with_bar(paths, |progress| transform(&files, progress))?;
+    let written = addresses::with_bar(paths, |progress| transform(&files, progress))?;
     say_findings(&written.findings);
     let (count, space, path) = (written.vectors, &written.space, arguments.output.display());
-    Outcome::done_if(!written.drift_suspicious).print(
+    Exit::done_if(!written.drift_suspicious).print(
         json,
         &written,
         &format!("{count} vectors of space {space} written to {path}\n"),
@@ -44,30 +40,28 @@ pub fn run(arguments: &Transform, json: bool) -> Result<Outcome> {
 }
 
 fn run_folder(
-    arguments: &Transform,
+    arguments: &TransformArguments,
     source: &VectorSource,
     input: Arc<dyn Folder>,
     json: bool,
-) -> Result<Outcome> {
+) -> Result<Exit> {
     let idle = [
         ("side", !arguments.side.is_empty()),
-        ("rows", arguments.selection.rows.is_some()),
+        ("rows", arguments.rows.rows.is_some()),
         ("sigma", arguments.sigma.is_some()),
     ];
     if let Some((name, _)) = idle.into_iter().find(|(_, is_given)| *is_given) {
         let expected = "nothing beside a folder: σ² stands beside the vectors of Parquet partitions";
         return Err(Error::option(name, "given", expected));
     }
-    let files = TransformFolder {
-        adapter: arguments.adapter.clone().into(),
-        input,
+    let files = options!(
+        TransformFolder { adapter, force, batch } from arguments,
+        input: input,
         column: source.column.clone(),
-        output: places::folder(&arguments.output)?,
-        share: arguments.share.as_deref().map_or(Ok(Share::ALL), str::parse)?,
-        force: arguments.force,
-        batch: arguments.batch,
-    };
-    let done = places::with_bar([source.path.as_path(), &arguments.output], |progress| {
+        output: addresses::folder(&arguments.output)?,
+        share: arguments.share.as_deref().map_or(Ok(Share::ALL), str::parse)?
+    );
+    let done = addresses::with_bar([source.path.as_path(), &arguments.output], |progress| {
         transform_folder(&files, progress)
     })?;
     say_findings(&done.findings);
@@ -77,5 +71,5 @@ fn run_folder(
         "{made} partitions ({} vectors of space {space}) written to {path}; {there} were there, {} are empty\n",
         done.vectors, done.empty
     );
-    Outcome::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
+    Exit::done_if(done.drift_suspicious.is_empty()).print(json, &done, &text)
 }

@@ -6,17 +6,17 @@ mod table;
 
 use rehang::Result;
 
-use super::Outcome;
-use crate::arguments::evaluate::Evaluate;
+use super::Exit;
+use crate::arguments::evaluate::EvaluateCommand;
 
 /// Runs one of the verbs.
-pub fn run(arguments: &Evaluate, json: bool) -> Result<Outcome> {
+pub fn run(arguments: &EvaluateCommand, json: bool) -> Result<Exit> {
     match arguments {
-        Evaluate::Cross(cross) => retrieval::cross(cross, json),
-        Evaluate::Refresh(refresh) => retrieval::refresh(refresh, json),
-        Evaluate::Sequence(sequence) => retrieval::sequence(sequence, json),
-        Evaluate::Verification(verification) => protocols::verification(verification, json),
-        Evaluate::Identification(identification) => protocols::identification(identification, json),
-        Evaluate::Landmarks(landmarks) => protocols::landmarks(landmarks, json),
+        EvaluateCommand::Cross(cross) => retrieval::cross(cross, json),
+        EvaluateCommand::Refresh(refresh) => retrieval::refresh(refresh, json),
+        EvaluateCommand::Sequence(sequence) => retrieval::sequence(sequence, json),
+        EvaluateCommand::Verification(verification) => protocols::verification(verification, json),
+        EvaluateCommand::Identification(identification) => protocols::identification(identification, json),
+        EvaluateCommand::Landmarks(landmarks) => protocols::landmarks(landmarks, json),
     }
 }

@@ -8,12 +8,13 @@ use rehang_evaluate::{
 };
 
 use super::table;
-use crate::arguments::evaluate::{Identification, Landmarks, Verification, named};
+use crate::arguments::evaluate::{IdentificationArguments, LandmarksArguments, VerificationArguments, named};
+use crate::arguments::library::options;
 use crate::bar::with_bar;
-use crate::commands::{Outcome, say_findings};
+use crate::commands::{Exit, say_findings};
 
 /// TAR@FAR for every pair of models.
-pub fn verification(arguments: &Verification, json: bool) -> Result<Outcome> {
+pub fn verification(arguments: &VerificationArguments, json: bool) -> Result<Exit> {
     let files = arguments.faces.files(&arguments.models)?;
     let answer = with_bar(|_| verify(&files, &arguments.pairs, &arguments.far))?;
     say_findings(&answer.findings);
@@ -28,18 +29,13 @@ pub fn verification(arguments: &Verification, json: bool) -> Result<Outcome> {
             None => undefined(&title, answer.impostors, "impostor pairs"),
         };
     }
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// TPIR@FPIR, rank-1 and rank-5 for every pair of models.
-pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome> {
+pub fn identification(arguments: &IdentificationArguments, json: bool) -> Result<Exit> {
     let files = arguments.faces.files(&arguments.models)?;
-    let how = IdentificationFiles {
-        gallery: arguments.gallery.clone(),
-        probes: arguments.probes.clone(),
-        fpir: arguments.fpir.clone(),
-        candidates: arguments.candidates,
-    };
+    let how = options!(IdentificationFiles { gallery, probes, fpir, candidates } from arguments);
     let answer = with_bar(|progress| identify(&files, &how, progress))?;
     say_findings(&answer.findings);
     let mut text = String::new();
@@ -65,11 +61,11 @@ pub fn identification(arguments: &Identification, json: bool) -> Result<Outcome>
             }
         };
     }
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// Landmark retrieval for every pair of models.
-pub fn landmarks(arguments: &Landmarks, json: bool) -> Result<Outcome> {
+pub fn landmarks(arguments: &LandmarksArguments, json: bool) -> Result<Exit> {
     let truth = match (&arguments.solution, &arguments.ground_truth) {
         (Some(file), _) => LandmarkTruth::Solution {
             file: file.clone(),
@@ -80,15 +76,13 @@ pub fn landmarks(arguments: &Landmarks, json: bool) -> Result<Outcome> {
         (None, Some(file)) => LandmarkTruth::Revisited(file.clone()),
         (None, None) => return Err(Error::missing("`solution` or `ground_truth`", "landmark retrieval")),
     };
-    let files = LandmarkFiles {
+    let files = options!(
+        LandmarkFiles { ids, query_ids, distance } from arguments,
         models: named("models", &arguments.models.models)?,
         best: arguments.models.best.clone(),
         queries: named("queries", &arguments.queries)?,
-        truth,
-        ids: arguments.ids.clone(),
-        query_ids: arguments.query_ids.clone(),
-        distance: arguments.distance.parse()?,
-    };
+        truth: truth
+    );
     let answer = with_bar(|progress| retrieve_landmarks(&files, progress))?;
     say_findings(&answer.findings);
     let text = match &answer.measured {
@@ -115,7 +109,7 @@ pub fn landmarks(arguments: &Landmarks, json: bool) -> Result<Outcome> {
             text
         }
     };
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 fn undefined(title: &str, count: usize, what: &str) -> String {

@@ -10,12 +10,13 @@ use rehang_evaluate::{
 };
 
 use super::table;
-use crate::arguments::evaluate::{Cross, Refresh, Sequence, named};
+use crate::arguments::evaluate::{CrossArguments, RefreshArguments, SequenceArguments, named};
+use crate::arguments::library::options;
 use crate::bar::with_bar;
-use crate::commands::{Outcome, say_findings};
+use crate::commands::{Exit, say_findings};
 
 /// The cross matrix of retrieval metrics.
-pub fn cross(arguments: &Cross, json: bool) -> Result<Outcome> {
+pub fn cross(arguments: &CrossArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models.models)?;
     let best = arguments.models.best.as_ref();
     let answer = with_bar(|progress| cross_models(&files, best, arguments.bootstrap, progress))?;
@@ -28,11 +29,11 @@ pub fn cross(arguments: &Cross, json: bool) -> Result<Outcome> {
     if answer.width_rules.iter().flatten().any(|&rule| rule != WidthRule::Same) {
         text += "\nWidths differ: a query is cut to the first coordinates, or filled up with zeros, to fit the gallery.\n";
     }
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// A hot refresh in every order.
-pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
+pub fn refresh(arguments: &RefreshArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models)?;
     let orders = named("orders", &arguments.orders)?;
     let answer = with_bar(|progress| hot_refresh(&files, &orders, arguments.seed, arguments.grid, progress))?;
@@ -66,19 +67,17 @@ pub fn refresh(arguments: &Refresh, json: bool) -> Result<Outcome> {
             text.push('\n');
         }
     }
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 /// Upgrades in a row.
-pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
+pub fn sequence(arguments: &SequenceArguments, json: bool) -> Result<Exit> {
     let files = arguments.answers.files(&arguments.models)?;
-    let how = SequenceFiles {
-        backfilled: arguments.backfilled.clone(),
+    let how = options!(
+        SequenceFiles { backfilled, seed, joined } from arguments,
         orders: named("orders", &arguments.orders)?,
-        adapters: named("adapters", &arguments.adapters)?,
-        seed: arguments.seed,
-        joined: arguments.joined.clone(),
-    };
+        adapters: named("adapters", &arguments.adapters)?
+    );
     let answer = with_bar(|progress| upgrade_sequence(&files, &how, progress))?;
     say_findings(&answer.on.findings);
     let mut text = counted(answer.on.queries);
@@ -105,7 +104,7 @@ pub fn sequence(arguments: &Sequence, json: bool) -> Result<Outcome> {
     }
     text += "\nno-refresh: every item keeps its first vector; hot: backfilled step by step; full: everything by that model;\n\
              by it: items by that model when its step is done.\n";
-    Outcome::Done.print(json, &answer, &text)
+    Exit::Done.print(json, &answer, &text)
 }
 
 fn counted(queries: QueryCount) -> String {

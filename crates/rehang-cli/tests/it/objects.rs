@@ -1,19 +1,16 @@
 //! Folders of partitions in an object store, through the command line.
 #![cfg(feature = "objects")]
 
-mod common;
-#[path = "../../rehang-objects/tests/server/mod.rs"]
-mod server;
-
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use common::{Place, waves};
 use rehang_files::Ids;
 use rehang_files::folders::{Folder, LocalFolder};
 use rehang_objects::ObjectFolder;
-use server::Server;
+
+use crate::common::{Place, waves};
+use crate::object_server::{self, Server};
 
 /// A command with what it has to know of a server, and a temporary folder of its own.
 fn command(place: &Place, server: &Server, arguments: &[&str]) -> std::process::Command {
@@ -71,7 +68,7 @@ fn expect_same(place: &Place, server: &Server, address: &str) {
 
 #[test]
 fn a_folder_of_a_bucket_is_transformed_resumed_cut_and_fitted_on() {
-    let Some(server) = server::server() else { return };
+    let Some(server) = object_server::server() else { return };
     let (place, address) = prepared(server, "whole", 5, 400);
     let (old, new) = (format!("{address}/old/"), format!("{address}/new"));
     let share = |share| ["transform", "a.safetensors", old.as_str(), "-o", new.as_str(), "--share", share];
@@ -115,7 +112,7 @@ fn a_folder_of_a_bucket_is_transformed_resumed_cut_and_fitted_on() {
 
 #[test]
 fn processes_that_are_killed_at_any_moment_leave_what_the_next_one_finishes() {
-    let Some(server) = server::server() else { return };
+    let Some(server) = object_server::server() else { return };
     let (place, address) = prepared(server, "killed", 8, 9_000);
     place.finish(&["transform", "a.safetensors", "in", "-o", "out"]);
     let [old, new] = ["old", "new"].map(|name| format!("{address}/{name}"));
@@ -159,7 +156,7 @@ fn processes_that_are_killed_at_any_moment_leave_what_the_next_one_finishes() {
 
 #[test]
 fn what_a_store_refuses_is_one_sentence_that_says_what_to_do() {
-    let Some(server) = server::server() else { return };
+    let Some(server) = object_server::server() else { return };
     let strict = Server::start(true).unwrap();
     let (place, address) = prepared(server, "refused", 1, 10);
     let old = format!("{address}/old");

@@ -1,11 +1,10 @@
 //! Bad input of every kind, command by command: one clear error, exit code 2, nothing half-written.
 
-mod common;
-
 use std::process::{Command, Output};
 
-use common::{Place, faults_of_refusal, waves, words};
 use rehang::Matrix;
+
+use crate::common::{Place, faults_of_refusal, waves, words};
 
 /// A command, what its error must say, and why the input is bad.
 struct Case {

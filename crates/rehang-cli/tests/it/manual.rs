@@ -1,8 +1,6 @@
 //! The manual, the completions and `docs/cli.md` come from the definitions of the command line.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 
 #[test]
 fn the_page_of_all_commands_is_fresh() {

@@ -3,14 +3,12 @@
 
 #![cfg(unix)]
 
-mod common;
-#[path = "../../rehang-qdrant/tests/server/mod.rs"]
-mod server;
-
 use std::time::Duration;
 
-use common::deaths::{self, Act, D_OLD, ITEMS, Row, Served, model, model_of};
 use serde_json::{Value, json};
+
+use crate::common::deaths::{self, Act, D_OLD, ITEMS, Row, Served, model, model_of};
+use crate::qdrant_server;
 
 /// The tag's part of the new space, which is the second one that was made.
 const NEW: &str = "rehang_tag.s2.p";
@@ -18,7 +16,7 @@ const NEW: &str = "rehang_tag.s2.p";
 /// All points with a new vector and what the tag says of it, by plain requests. A point without a revision has changed since.
 fn rows(url: &str) -> Vec<Row> {
     let body = json!({"limit": 10 * ITEMS, "with_payload": true, "with_vector": true});
-    let points = server::send(url, "POST", "/collections/notes/points/scroll", &body)["points"].take();
+    let points = qdrant_server::send(url, "POST", "/collections/notes/points/scroll", &body)["points"].take();
     let row = |point: &Value| {
         let payload = &point["payload"];
         let said =
@@ -66,14 +64,14 @@ fn act(url: &str, act: Act) -> bool {
             ("POST", "/query", body)
         }
     };
-    server::try_send(url, method, &format!("/collections/notes/points{path}?wait=true"), &body).is_ok()
+    qdrant_server::try_send(url, method, &format!("/collections/notes/points{path}?wait=true"), &body).is_ok()
 }
 
 #[test]
 fn a_collection_is_upgraded_whatever_dies_while_an_application_writes_it() {
-    let Some(mut own) = server::Server::start(None) else { return server::skipped() };
+    let Some(mut own) = qdrant_server::Server::start(None) else { return qdrant_server::skipped() };
     let url = own.url.clone();
-    server::collection(&url, "notes", D_OLD);
+    qdrant_server::collection(&url, "notes", D_OLD);
     let place = deaths::place(&format!(
         "kind = \"qdrant\"\nurl = {url:?}\ncollection = \"notes\"\nsource = \"body\"\nvector = \"embedding\""
     ));
@@ -85,13 +83,13 @@ fn a_collection_is_upgraded_whatever_dies_while_an_application_writes_it() {
     deaths::upgrade_among_deaths(&place, served);
     place.finish(&["gallery", "release", "--yes"]);
     let body = json!({"limit": 10 * ITEMS, "with_payload": true, "with_vector": true});
-    let left = server::send(&url, "POST", "/collections/notes/points/scroll", &body);
+    let left = qdrant_server::send(&url, "POST", "/collections/notes/points/scroll", &body);
     for point in left["points"].as_array().unwrap() {
         let payload = point["payload"].as_object().unwrap();
         assert!(payload.keys().all(|field| ["body", "seen"].contains(&field.as_str())), "{payload:?}");
         let vector: Vec<f32> = serde_json::from_value(point["vector"]["second"].clone()).unwrap();
         assert_eq!(vector, model_of(payload["body"].as_str().unwrap()));
     }
-    let collections = server::send(&url, "GET", "/collections", &Value::Null);
+    let collections = qdrant_server::send(&url, "GET", "/collections", &Value::Null);
     assert_eq!(collections["collections"], json!([{"name": "notes"}]), "nothing of ours is left beside it");
 }

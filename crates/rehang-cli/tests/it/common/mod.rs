@@ -1,5 +1,4 @@
 //! Runs the real binary in a fresh folder.
-#![allow(dead_code, reason = "each test file needs a part of it")]
 
 pub mod deaths;
 pub mod upgrade;

@@ -1,16 +1,15 @@
 //! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use common::upgrade::padding;
-use common::{Place, words};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Scan, Select};
+
+use crate::common::upgrade::padding;
+use crate::common::{Place, words};
 
 const ITEMS: usize = 120;
 const D_OLD: usize = 4;

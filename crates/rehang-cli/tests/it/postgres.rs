@@ -3,16 +3,14 @@
 
 #![cfg(unix)]
 
-mod common;
-#[path = "../../rehang-postgres/tests/server/mod.rs"]
-mod server;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::deaths::{self, Act, D_OLD, Row, Served, model, model_of};
 use postgres::{Client, NoTls};
+
+use crate::common::deaths::{self, Act, D_OLD, Row, Served, model, model_of};
+use crate::postgres_server;
 
 fn text(vector: &[f32]) -> String {
     format!("{vector:?}")
@@ -20,7 +18,7 @@ fn text(vector: &[f32]) -> String {
 
 /// The rows of the table, each with its vector in the new space and who made that, straight from the tables.
 fn rows(address: &str) -> Vec<Row> {
-    let mut client = server::client(address);
+    let mut client = postgres_server::client(address);
     let number: i32 =
         client.query_one("SELECT number FROM rehang.space WHERE name = 'second'", &[]).unwrap().get(0);
     let sql = format!(
@@ -74,14 +72,14 @@ fn act(client: &mut Option<Client>, address: &str, act: Act) -> bool {
 
 /// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a moment to end.
 #[allow(clippy::disallowed_methods, reason = "a server takes a moment to end")]
-fn start_again(data: &Path) -> server::Server {
+fn start_again(data: &Path) -> postgres_server::Server {
     let mut said = String::new();
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(200));
         for left in ["postmaster.pid", ".s.PGSQL.5432.lock"] {
             drop(fs_err::remove_file(data.join(left)));
         }
-        match server::Server::start(Some(data)) {
+        match postgres_server::Server::start(Some(data)) {
             Ok(server) => return server,
             Err(error) => said = error,
         }
@@ -91,17 +89,17 @@ fn start_again(data: &Path) -> server::Server {
 
 #[test]
 fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
-    if server::server().is_none() {
+    if postgres_server::server().is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let mut servers = vec![server::Server::start(Some(&data)).unwrap()];
+    let mut servers = vec![postgres_server::Server::start(Some(&data)).unwrap()];
     let address = servers[0].database();
     let place = deaths::place(&format!(
         "kind = \"postgres\"\nurl = {address:?}\ntable = \"notes\"\nsource = \"body\"\nvector = \"embedding\""
     ));
-    server::client(&address)
+    postgres_server::client(&address)
         .batch_execute(
             "CREATE TABLE notes (id bigint PRIMARY KEY, body text, seen int NOT NULL DEFAULT 0, embedding vector(4));
              CREATE INDEX ON notes USING hnsw (embedding vector_l2_ops)",
@@ -118,7 +116,7 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
         },
     };
     deaths::upgrade_among_deaths(&place, served);
-    let mut client = server::client(&address);
+    let mut client = postgres_server::client(&address);
     let mut count =
         |of: &str| client.query_one(&format!("SELECT count(*) FROM {of}"), &[]).unwrap().get::<_, i64>(0);
     // Adopting once more, as one of an earlier version has to be, brings nothing back that the end took away.

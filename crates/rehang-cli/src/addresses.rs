@@ -1,4 +1,4 @@
-//! Where arguments lead: to files and folders of this machine, or to those of an object store.
+//! Files and folders by path on this machine, and by address in an object store.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnO
 }
 
 /// Files, those of an object store fetched to this machine.
-pub fn here(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
+pub fn fetched(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
     let fetched = |source: &VectorSource| {
         if !is_address(&source.path) {
             return Ok(source.clone());

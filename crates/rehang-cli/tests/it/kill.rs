@@ -5,18 +5,17 @@
 
 #![cfg(unix)]
 
-mod common;
-
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::Place;
-use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Failure, Ledger, Scan, Select};
+
+use crate::common::Place;
+use crate::common::upgrade::{self, IMPORT, upgrade};
 
 const ITEMS: usize = 1200;
 const BATCH: usize = 8;

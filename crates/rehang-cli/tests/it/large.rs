@@ -1,13 +1,12 @@
 //! A gallery that is large enough for a graph, through a whole upgrade: no search makes an index, no switch goes without one, and the
 //! disk gets its room back.
 
-mod common;
-
 use std::process::Output;
 
-use common::{Place, words};
 use rand::{RngExt as _, SeedableRng as _};
 use rehang::Matrix;
+
+use crate::common::{self, Place, words};
 
 /// More than are compared one by one.
 const ITEMS: usize = 20_500;

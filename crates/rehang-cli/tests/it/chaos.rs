@@ -6,19 +6,18 @@
 
 #![cfg(unix)]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use common::Place;
-use common::upgrade::{self, IMPORT, upgrade};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Provenance};
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Examined, Index as _, Ledger as _, Scan, Select};
 use rusqlite::{Connection, TransactionBehavior, params};
+
+use crate::common::Place;
+use crate::common::upgrade::{self, IMPORT, upgrade};
 
 /// The items that are imported. More than are compared one by one, at any time.
 const ITEMS: usize = 21_000;

@@ -1,20 +1,17 @@
 //! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a wrong width, gone in the
 //! middle. In the end every text is native, but for those that the service refuses, which are listed with what it said.
 
-mod common;
-#[path = "../../rehang-encode/tests/common/stub.rs"]
-mod stub;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::upgrade::{self, IMPORT};
-use common::{Place, words};
 use rehang::Matrix;
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
-use stub::{Reply, Seen, Stub, good_of};
+
+use crate::common::upgrade::{self, IMPORT};
+use crate::common::{Place, words};
+use crate::stub::{Reply, Seen, Stub, good_of};
 
 const ITEMS: usize = 60;
 const D_OLD: usize = 3;

@@ -1,12 +1,11 @@
 //! Folders of partitions through the command line.
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Place, waves, words};
 use rehang_files::Ids;
+
+use crate::common::{Place, waves, words};
 
 /// An adapter from 3 to 4 coordinates, and a folder `in` of partitions with ids.
 fn prepared(rows: &[usize]) -> Place {

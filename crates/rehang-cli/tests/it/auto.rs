@@ -1,19 +1,16 @@
 //! The whole way of an upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
 
-mod common;
-#[path = "../../rehang-encode/tests/common/stub.rs"]
-mod stub;
-
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Place, demo, waves, words};
 use rehang::{Matrix, Provenance};
 use rehang_files::VectorSource;
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Index, ItemWrite, Ledger, Scan, Select};
 use serde_json::Value;
-use stub::{Reply, Seen, Stub, good_of};
+
+use crate::common::{Place, demo, waves, words};
+use crate::stub::{Reply, Seen, Stub, good_of};
 
 /// How a gallery is made.
 struct Made {

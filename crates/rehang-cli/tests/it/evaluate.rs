@@ -1,12 +1,11 @@
 //! `rehang evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
 //! bad input of every kind.
 
-mod common;
-
-use common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};
 use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
+
+use crate::common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};
 
 fn source(path: &str) -> VectorSource {
     VectorSource::parse(path).unwrap()
@@ -226,7 +225,8 @@ fn identification_gives_the_numbers_made_by_hand() {
     let command = "evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery gallery.csv \
                    --probes probes.csv --fpir 1 0.1";
     let result = run(&place, command);
-    // Probes 2 and 4 are enrolled, 5 is not. The old model takes probe 2 for person 80; the new one does not.
+    // The persons of probes 2 and 4 are enrolled, that of probe 5 is not. By the old model probe 2 is nearest to person 80, who is somebody
+    // else; the new model finds the right person for both.
     for metric in ["rank-1", "TPIR@FPIR=1"] {
         assert_eq!(result["metrics"][metric]["matrix"], json!([[50.0, 50.0], [100.0, 100.0]]), "{metric}");
     }

@@ -1,17 +1,14 @@
 //! Searching as people do, by texts and images: the query is embedded by the models that the stage of the upgrade needs.
 
-mod common;
-#[path = "../../rehang-encode/tests/common/stub.rs"]
-mod stub;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::upgrade::{self, IMPORT, configure};
-use common::{Place, words};
 use rehang::Matrix;
 use serde_json::{Value, json};
-use stub::{Reply, Stub, good_of};
+
+use crate::common::upgrade::{self, IMPORT, configure};
+use crate::common::{Place, words};
+use crate::stub::{Reply, Stub, good_of};
 
 const ITEMS: usize = 40;
 const D_OLD: usize = 3;

@@ -1,10 +1,9 @@
 //! The commands that scripts rely on, from pairs to a curve, on the demo's real data.
 
-mod common;
-
-use common::{Place, demo, demo_gallery, words};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
 use serde_json::Value;
+
+use crate::common::{self, Place, demo, demo_gallery, words};
 
 fn source(path: &str) -> VectorSource {
     VectorSource::parse(path).unwrap()

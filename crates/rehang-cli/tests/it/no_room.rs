@@ -3,15 +3,14 @@
 
 #![cfg(unix)]
 
-mod common;
-
 use std::process::{Command, Output};
 
-use common::upgrade::{IMPORT, upgrade};
-use common::{Place, words};
 use rehang::Matrix;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Counts, Examined, Ledger};
+
+use crate::common::upgrade::{IMPORT, upgrade};
+use crate::common::{self, Place, words};
 
 const ITEMS: usize = 3000;
 const D_OLD: usize = 16;

@@ -1,15 +1,14 @@
 //! `rehang train`, `embed` and `export` on the demo's digits, and with bad input of every kind.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use common::{Place, demo, faults_of_refusal, waves, words};
-use rehang::{Distance, Matrix, Space};
+use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use serde_json::{Value, json};
+
+use crate::common::{Place, demo, faults_of_refusal, waves, words};
 
 /// `[data]` of the demo's digits: 1,797 images of 8 × 8 pixels from 0 to 16.
 fn digits() -> String {
@@ -894,7 +893,7 @@ fn an_encoder_that_was_there_survives_a_failed_training() {
     assert!(fs_err::read(place.path("digits.safetensors")).unwrap() == before);
 }
 
-const GUIDE: &str = include_str!("../../../docs/laboratory/training.md");
+const GUIDE: &str = include_str!("../../../../docs/laboratory/training.md");
 
 /// The old model's configuration of the guide trains, and so does the new one's by every method.
 #[test]

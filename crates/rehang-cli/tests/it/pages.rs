@@ -1,19 +1,16 @@
 //! `docs/quickstart.md`, `docs/postgres.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
 //! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
 
-mod common;
-#[path = "../../rehang-qdrant/tests/server/mod.rs"]
-mod qdrant;
-#[path = "../../rehang-postgres/tests/server/mod.rs"]
-mod server;
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, demo};
 use rehang_files::VectorSource;
 use serde_json::{Value, json};
+
+use crate::common::{Place, demo};
+use crate::postgres_server;
+use crate::qdrant_server;
 
 /// The files that the page begins with: the digits of the demo, by a small and by a larger model.
 fn place() -> Place {
@@ -123,12 +120,12 @@ fn the_quick_start_does_what_it_says() {
 
 #[test]
 fn the_page_on_postgres_does_what_it_says() {
-    let Some(server) = server::server() else { return };
+    let Some(server) = postgres_server::server() else { return };
     let (place, address) = (place(), server.database());
     let rows = |name: &str| rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap();
     let (old, labels) =
         (rows("old.npy"), rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
-    let mut client = server::client(&address);
+    let mut client = postgres_server::client(&address);
     client
         .batch_execute(
             "CREATE TABLE digits (id int PRIMARY KEY, path text NOT NULL, label text, seen int NOT NULL DEFAULT 0, embedding vector(8));
@@ -162,22 +159,27 @@ fn a_page_that_is_not_true_is_found() {
 
 #[test]
 fn the_page_on_qdrant_does_what_it_says() {
-    let Some(server) = qdrant::server() else { return };
+    let Some(server) = qdrant_server::server() else { return };
     let place = place();
     let old = rehang_files::read_matrix(&VectorSource::path(demo("old.npy"))).unwrap();
     let labels = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let collection = json!({"vectors": {"embedding": {"size": old.columns(), "distance": "Cosine"}}});
-    qdrant::send(&server.url, "PUT", "/collections/digits", &collection);
+    qdrant_server::send(&server.url, "PUT", "/collections/digits", &collection);
     let payload = |row: usize| json!({"path": format!("digits/{row}.png"), "label": labels[row].to_string(), "seen": 0});
     let points: Vec<Value> = (0..old.rows())
         .map(|row| json!({"id": row, "payload": payload(row), "vector": {"embedding": old.row(row)}}))
         .collect();
-    qdrant::send(&server.url, "PUT", "/collections/digits/points?wait=true", &json!({"points": points}));
+    qdrant_server::send(
+        &server.url,
+        "PUT",
+        "/collections/digits/points?wait=true",
+        &json!({"points": points}),
+    );
     let ids: String = (0..old.rows()).map(|row| format!("{row}\n")).collect();
     place.write_bytes("ids.txt", ids.as_bytes());
     assert!(run_page("qdrant.md", &place, &[("QDRANT_URL", server.url.clone())]) >= 10);
     // The application's own are as they were, with one more vector in each point.
-    let first = qdrant::send(
+    let first = qdrant_server::send(
         &server.url,
         "POST",
         "/collections/digits/points",

@@ -1,0 +1,73 @@
+//! How arguments become the options of a library: an argument fills the option of its name.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use rehang::curve::Metric;
+use rehang::{Distance, Error, HeadKind, Result};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::cuts::First;
+use rehang_files::{RowSelection, VectorSource};
+use rehang_fit::{Device, LossParts, Method, UncertaintySource};
+use rehang_upgrade::SwitchIf;
+
+/// A library's options, filled from the arguments of the same names. What is not an argument of that name stands behind them.
+macro_rules! options {
+    ($options:ident { $($name:ident),* $(,)? } from $arguments:expr $(, $other:ident: $value:expr)* $(; ..$plain:expr)?) => {
+        $options {
+            $($name: $crate::arguments::library::Argument::value(&$arguments.$name)?,)*
+            $($other: $value,)*
+            $(..$plain)?
+        }
+    };
+}
+pub(crate) use options;
+
+/// An argument as a library takes it.
+pub trait Argument<T> {
+    /// The library's value.
+    fn value(&self) -> Result<T>;
+}
+
+/// Types that the command line and the libraries share.
+pub trait Shared: Clone {}
+
+/// Types that a library reads from text, which words what it expects.
+pub trait Text: FromStr<Err = Error> {}
+
+macro_rules! are {
+    ($kind:ident: $($type:ty),*) => { $(impl $kind for $type {})* };
+}
+
+are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
+are!(Text: Device, Distance, First, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+
+impl<T: Shared> Argument<T> for T {
+    fn value(&self) -> Result<T> {
+        Ok(self.clone())
+    }
+}
+
+impl<T: Text> Argument<T> for String {
+    fn value(&self) -> Result<T> {
+        self.parse()
+    }
+}
+
+impl Argument<AdapterSource> for PathBuf {
+    fn value(&self) -> Result<AdapterSource> {
+        Ok(self.into())
+    }
+}
+
+impl<T, A: Argument<T>> Argument<Option<T>> for Option<A> {
+    fn value(&self) -> Result<Option<T>> {
+        self.as_ref().map(A::value).transpose()
+    }
+}
+
+impl<T, A: Argument<T>> Argument<Vec<T>> for Vec<A> {
+    fn value(&self) -> Result<Vec<T>> {
+        self.iter().map(A::value).collect()
+    }
+}

@@ -1,0 +1,63 @@
+//! What can be said behind `rehang train`, `compare` and `embed`.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rehang_train::{CompareFiles, EmbedFiles, Part, TrainFiles};
+
+use super::library::Shared;
+
+impl Shared for Part {}
+
+arguments! {
+    /// Options of `rehang train`.
+    TrainArguments => TrainFiles {
+        /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
+        method: String = [],
+        /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
+        /// [output] (docs/laboratory/training.md).
+        config: PathBuf = [],
+        /// The encoder file to write [default: output.encoder of the configuration].
+        output: Option<PathBuf> = [short, long, value_name = "FILE"],
+        /// The adapter file to write, for methods that train one (dmu) [default: output.adapter of the configuration].
+        adapter: Option<PathBuf> = [long, value_name = "FILE"],
+        /// Seed of initial weights, batches and variations [default: training.seed of the configuration, or 0].
+        seed: Option<u64> = [long],
+        /// Epochs [default: training.epochs of the configuration, or 30].
+        epochs: Option<usize> = [long, value_name = "N"],
+        /// Where the encoder is trained: cpu, flex (burn's own CPU device), wgpu or cuda (builds with that feature).
+        device: String = [long, default_value = "cpu"],
+    }
+
+    /// Options of `rehang compare`.
+    CompareArguments => CompareFiles {
+        /// The study: a training's configuration with a table [compare] (docs/laboratory/training.md).
+        config: PathBuf = [],
+        /// Folder for the report.
+        out: PathBuf = [long, value_name = "DIR", default_value = "rehang-compare"],
+        /// Use the seeds 0, 1, … N−1 instead of those of the configuration.
+        seeds: Option<u64> = [long, value_name = "N"],
+        /// Where encoders are trained: cpu, flex, wgpu or cuda.
+        device: String = [long, default_value = "cpu"],
+    }
+
+    /// Options of `rehang embed`.
+    EmbedArguments => EmbedFiles {
+        /// The encoder file.
+        encoder: PathBuf = [],
+        /// The configuration whose [data] and [allocation] say what is embedded.
+        config: PathBuf = [],
+        /// Which part of the allocation.
+        part: Part = [long, value_parser = part(), default_value = "all"],
+        /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
+        output: PathBuf = [short, long, value_name = "FILE"],
+        /// Write the class numbers of these rows too.
+        labels: Option<PathBuf> = [long, value_name = "FILE"],
+        /// Where it runs: cpu, flex, wgpu or cuda.
+        device: String = [long, default_value = "cpu"],
+    }
+}
+
+fn part() -> impl TypedValueParser<Value = Part> {
+    PossibleValuesParser::new(Part::ALL.map(Part::name)).try_map(|name| name.parse::<Part>())
+}

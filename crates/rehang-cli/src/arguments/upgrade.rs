@@ -1,0 +1,160 @@
+//! What can be said behind `rehang upgrade`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// The verbs of an upgrade, in the order of their use.
+#[derive(Debug, Subcommand)]
+pub enum UpgradeCommand {
+    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. The same
+    /// command goes on after any death. It never finishes.
+    Auto(UpgradeAutoArguments),
+    /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
+    /// as vectors of the new model, so no item is paid for twice.
+    Pairs(UpgradePairsArguments),
+    /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
+    Fit(UpgradeFitArguments),
+    /// Measure the adapter on the pairs that were held out: what the upgrade would buy.
+    Report(UpgradeReportArguments),
+    /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
+    Plan(UpgradePlanArguments),
+    /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
+    /// or with another adapter or order.
+    Start(UpgradeConfig),
+    /// Let searches go to the new space, in one atomic step.
+    Switch(UpgradeSwitchArguments),
+    /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
+    Run(UpgradeRunArguments),
+    /// How the upgrade stands.
+    Status(UpgradeStatusArguments),
+    /// Ask a running backfill to finish its batches and end; `resume` allows the next one.
+    Pause(UpgradeConfig),
+    /// Allow backfills again after pause or stop.
+    Resume(UpgradeResumeArguments),
+    /// End the backfill where it is: what is adapted stays adapted.
+    Stop(UpgradeConfig),
+    /// Let searches go back to the old space, at once. The new vectors are kept.
+    Rollback(UpgradeConfig),
+    /// Drop the old space for good. There is no way back after it, and what is still adapted stays so.
+    Finish(UpgradeConfig),
+}
+
+arguments! {
+    /// Where the upgrade is written down.
+    UpgradeConfig {
+        /// Configuration of the upgrade.
+        config: PathBuf = [long, value_name = "FILE", default_value = "rehang.toml"],
+    }
+
+    /// Options of `rehang upgrade auto`.
+    UpgradeAutoArguments {
+        config: UpgradeConfig = [flatten],
+        /// Go on after the plan: fill the new space, switch, and re-embed.
+        yes: bool = [long],
+        /// Print what is left to do as the commands that a person would type, and do nothing.
+        dry_run: bool = [long],
+        /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing nothing", or a quality in
+        /// percent such as ">= 70".
+        switch_if: String = [long, value_name = "CONDITION", default_value = ">= doing nothing"],
+        /// Serve merged searches where the switch is not worth it yet, instead of re-embedding first. Searches then need both queries.
+        merged: bool = [long],
+        /// The map: auto compares them as they would serve.
+        method: String = [long, value_name = "METHOD", default_value = "auto"],
+        sample: SampleSize = [flatten],
+        /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
+        until: Option<String> = [long, value_name = "FRACTION|all"],
+        /// Limits; the budget is over all steps.
+        limits: RunLimits = [flatten],
+    }
+
+    /// How many pairs are drawn.
+    SampleSize {
+        /// Items of the sample, at most: it begins with 250 and is doubled.
+        items: usize = [long, value_name = "N", default_value_t = 2000],
+        /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
+        worth: f64 = [long, value_name = "POINTS", default_value_t = 1.0],
+        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}. Both models embed them ([old.encoder] too), and
+        /// the map is chosen and forecast by them.
+        queries: Option<PathBuf> = [long, value_name = "FILE"],
+    }
+
+    /// Options of `rehang upgrade pairs`.
+    UpgradePairsArguments {
+        config: UpgradeConfig = [flatten],
+        sample: SampleSize = [flatten],
+        /// Write the pairs into this folder too: old.npy, new.npy, ids.txt, held-out.npy, labels.npy.
+        out: Option<PathBuf> = [long, value_name = "FOLDER"],
+        limits: RunLimits = [flatten],
+    }
+
+    /// Options of `rehang upgrade fit`.
+    UpgradeFitArguments {
+        config: UpgradeConfig = [flatten],
+        /// The map: auto compares them as they would serve.
+        method: String = [long, value_name = "METHOD", default_value = "auto"],
+    }
+
+    /// Options of `rehang upgrade report`.
+    UpgradeReportArguments {
+        config: UpgradeConfig = [flatten],
+        /// Report to write (.html, .md or .json) beside the one that the upgrade keeps for itself; repeatable.
+        out: Vec<PathBuf> = [short, long, value_name = "FILE"],
+    }
+
+    /// Options of `rehang upgrade plan`.
+    UpgradePlanArguments {
+        config: UpgradeConfig = [flatten],
+        /// Embed this many items now, to measure the encoder's rate (it costs what embedding them costs; nothing is written).
+        probe: usize = [long, value_name = "ITEMS", default_value_t = 0],
+    }
+
+    /// Options of `rehang upgrade switch`.
+    UpgradeSwitchArguments {
+        config: UpgradeConfig = [flatten],
+        /// Serve native vectors by the new query and all others by the old one, on one scale: for weak adapters. Searches then
+        /// need both queries. 200 random items are re-embedded first, which the scale is learned from.
+        merged: bool = [long],
+        /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready.
+        anyway: bool = [long],
+    }
+
+    /// Options of `rehang upgrade resume`.
+    UpgradeResumeArguments {
+        config: UpgradeConfig = [flatten],
+        /// Try the items again that are listed as failed.
+        retry_failed: bool = [long],
+        /// Put native vectors back to adapted ones, so that the next run embeds their items again: after a change of [encoder] that
+        /// gives other vectors.
+        re_embed: bool = [long],
+    }
+
+    /// Options of `rehang upgrade run`.
+    UpgradeRunArguments {
+        config: UpgradeConfig = [flatten],
+        /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
+        until: Option<String> = [long, value_name = "FRACTION|all"],
+        limits: RunLimits = [flatten],
+    }
+
+    /// Limits of a verb that embeds.
+    RunLimits {
+        /// Make at most this many items native in this run.
+        budget: Option<u64> = [long, value_name = "N"],
+        /// At most this many items a second (or a minute: 300/min), by all processes at work together.
+        rate: Option<String> = [long, value_name = "N/s"],
+        /// Batches that are embedded at the same time.
+        workers: Option<usize> = [long, value_name = "N"],
+        /// Items of a batch [default: 64, or as many as the encoder takes at once if that is more].
+        batch: Option<usize> = [long, value_name = "N"],
+    }
+
+    /// Options of `rehang upgrade status`.
+    UpgradeStatusArguments {
+        config: UpgradeConfig = [flatten],
+        /// Say it again every second until Ctrl-C or the end of the upgrade; with --json, one object a line.
+        watch: bool = [long],
+        /// How many failures to list.
+        failures: usize = [long, value_name = "N", default_value_t = 10],
+    }
+}

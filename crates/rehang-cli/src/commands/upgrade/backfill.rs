@@ -1,0 +1,114 @@
+//! `rehang upgrade run`: the backfill.
+
+use rehang::Result;
+use rehang_upgrade::{Ending, Run, RunOptions, parse_rate, parse_until};
+
+use super::status::{alarm, sigma_text};
+use super::steps::INDEXED;
+use super::{duration, open};
+use crate::arguments::library::options;
+use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
+use crate::bar::with_bar;
+use crate::commands::{Exit, end_at_ctrl_c};
+
+/// What a verb that embeds is asked for.
+pub fn run_options(limits: &RunLimits, until: Option<&str>) -> Result<RunOptions> {
+    Ok(options!(
+        RunOptions { budget, workers, batch } from limits,
+        rate: limits.rate.as_deref().map(|text| parse_rate("rate", text)).transpose()?,
+        until: until.map(|text| parse_until("until", text)).transpose()?
+    ))
+}
+
+pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
+    let options = run_options(&arguments.limits, arguments.until.as_deref())?;
+    let upgrade = open(&arguments.config)?;
+    let run = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.run(&options, None, progress)
+    })?;
+    Exit::done_if(run.is_complete()).print(json, &run, &run_text(&run))
+}
+
+/// Why a backfill ended.
+pub fn ending_text(ending: Ending) -> &'static str {
+    match ending {
+        Ending::NothingLeft => "nothing is left that can be embedded",
+        Ending::ReachedFraction => "the wanted share is native",
+        Ending::SpentBudget => "the budget of this run is used",
+        Ending::Paused => "a pause was asked for (`rehang upgrade resume` lets it go on)",
+        Ending::Stopped => "a stop was asked for",
+        Ending::RolledBack => "the upgrade was rolled back meanwhile; what was made native is kept",
+        Ending::EncoderBudgetSpent => "a budget of the encoder is spent",
+        Ending::Interrupted => "it was interrupted; run it again to go on",
+    }
+}
+
+pub fn run_text(run: &Run) -> String {
+    let (summary, failed) = (&run.summary, run.failed_in_all);
+    let why = ending_text(summary.ending);
+    let share = if summary.items == 0 { 100.0 } else { 100.0 * summary.native as f64 / summary.items as f64 };
+    let mut text = format!(
+        "{} items made native in {}; {} of {} are native now ({share:.1} %). It ended because {why}.\n",
+        summary.done.native,
+        duration(summary.elapsed_ms as f64 / 1000.0),
+        summary.native,
+        summary.items
+    );
+    if summary.indexed {
+        text += INDEXED;
+    }
+    if let Some(share) = run.share_missed() {
+        text += &format!(
+            "Less than the {:.1} % asked for are native: the other items have no source, or failed.\n",
+            100.0 * share
+        );
+    }
+    if let Some(said) = &summary.encoder_said {
+        text += &format!("The encoder says: {said}.\n");
+    }
+    if summary.caught_up > 0 {
+        text += &format!("{} items that came or changed meanwhile were caught up with.\n", summary.caught_up);
+    }
+    if failed > 0 {
+        text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
+    }
+    text += &spent_text("Spent", summary.spent.money, summary.spent.tokens);
+    if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
+        text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
+    }
+    text
+}
+
+/// What an encoder has used, in a line; nothing where it takes no money.
+pub fn spent_text(what: &str, money: f64, tokens: u64) -> String {
+    if money > 0.0 { format!("{what}: {money:.4} for {tokens} tokens\n") } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_encode::Spent;
+    use rehang_upgrade::{Summary, Tally, Until};
+
+    use super::*;
+
+    #[test]
+    fn a_run_says_where_the_share_that_was_asked_for_was_missed() {
+        let summary = Summary {
+            ending: Ending::NothingLeft,
+            encoder_said: None,
+            done: Tally::default(),
+            items: 10,
+            native: 5,
+            caught_up: 0,
+            indexed: false,
+            spent: Spent::default(),
+            elapsed_ms: 0,
+            encoder_busy_ms: 0,
+            sigma: None,
+        };
+        let text = |until| run_text(&Run { summary: summary.clone(), failed_in_all: 0, until });
+        assert!(text(Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
+        assert!(!text(Until::All).contains("asked for"));
+    }
+}

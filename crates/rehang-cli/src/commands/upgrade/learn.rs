@@ -1,0 +1,104 @@
+//! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
+
+use rehang::Result;
+use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions};
+use serde_json::json;
+
+use super::backfill::{ending_text, run_options, spent_text};
+use super::open;
+use crate::arguments::upgrade::{
+    SampleSize, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
+};
+use crate::bar::with_bar;
+use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
+
+pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
+    let SampleSize { items, worth, ref queries } = arguments.sample;
+    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None)? };
+    let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
+    let upgrade = open(&arguments.config)?;
+    let drawn = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.pairs(&options, &files, None, progress)
+    })?;
+    let next = match drawn.enough {
+        Enough::Ended(_) => "",
+        _ if upgrade.configuration().names_adapter() => "Next: `rehang upgrade report`.\n",
+        _ => "Next: `rehang upgrade fit`.\n",
+    };
+    let text = pairs_text(&drawn, options.worth) + next;
+    Exit::done_if(drawn.is_complete()).print(json, &drawn, &text)
+}
+
+pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
+    let mut text = String::new();
+    for (place, step) in drawn.steps.iter().enumerate() {
+        text += &format!("{} items: {} embedded, {} pairs", step.items, step.embedded, step.pairs);
+        text += &match &step.learned {
+            // An earlier call has measured it.
+            None if place + 1 < drawn.steps.len() => "\n".to_owned(),
+            None => "; too few to say what more would bring\n".to_owned(),
+            Some(learned) => format!(
+                "; {} at the switch {}, the last doubling brought {:+.1}, the next is expected to bring {:.1} ± {:.1}\n",
+                learned.criterion,
+                learned.points.last().map_or("–".into(), |point| one_decimal(point.1)),
+                learned.gain,
+                learned.next,
+                learned.spread
+            ),
+        };
+    }
+    let why = match drawn.enough {
+        Enough::Learned => format!("one more doubling is not expected to bring {worth} points"),
+        Enough::Asked => "there are as many as were asked for".into(),
+        Enough::WholeGallery => "the sample is all of the gallery that can be embedded".into(),
+        Enough::Ended(ending) => ending_text(ending).into(),
+    };
+    let (pairs, held_out) = (drawn.pairs, drawn.held_out);
+    text += &format!("{pairs} pairs, {held_out} of them held out. No more are drawn because {why}.\n");
+    if drawn.failed > 0 {
+        text += &format!(
+            "{} items could not be embedded: `rehang upgrade status` lists them; others took their place.\n",
+            drawn.failed
+        );
+    }
+    if let Some(said) = &drawn.encoder_said {
+        text += &format!("The encoder says: {said}.\n");
+    }
+    text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
+    if let Some(queries) = drawn.queries {
+        text += &format!("{queries} queries are embedded by both models.\n");
+    }
+    if let Some(first) = drawn.queries_left_out.first() {
+        text += &format!("{} queries are left out; the first: {first}.\n", drawn.queries_left_out.len());
+    }
+    if let Some(folder) = &drawn.folder {
+        text += &format!("Written to {}.\n", folder.display());
+    }
+    text
+}
+
+pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
+    let method = arguments.method.parse()?;
+    let upgrade = open(&arguments.config)?;
+    let answer = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.fit(method, progress)
+    })?;
+    commands::fit::say(&answer);
+    let text = commands::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
+    commands::fit::outcome(&answer).print(json, &answer.to_json(), &text)
+}
+
+pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
+    commands::report::expect_outputs(&arguments.out)?;
+    let upgrade = open(&arguments.config)?;
+    let made = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.report(progress)
+    })?;
+    commands::report::write(&made.report, &made.findings, &arguments.out)?;
+    let text = format!("{}Report: {}\n", commands::report::verdict(&made.report), made.path.display());
+    let value = json!({ "report": made.path, "reports": arguments.out, "data": made.report });
+    commands::report::outcome(&made.report).print(json, &value, &text)
+}

@@ -1,0 +1,119 @@
+//! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
+
+use rehang::Result;
+use rehang_upgrade::{Basis, Estimate, Forecast, Outlook, Upgrade};
+
+use super::{duration, open};
+use crate::arguments::upgrade::UpgradePlanArguments;
+use crate::commands::{Exit, one_decimal, warn};
+
+pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    let outlook = upgrade.plan(arguments.probe)?;
+    Exit::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
+    Ok(warn(&outlook.warnings()))
+}
+
+pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
+    let Outlook { plan, estimate, forecast, .. } = outlook;
+    let mut text = format!(
+        "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\n{}run     \
+         re-embeds up to {} items, {} first\n",
+        plan.gallery,
+        plan.old,
+        plan.new,
+        plan.to_adapt,
+        if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
+        bytes(plan.bytes),
+        if plan.as_they_are && plan.to_adapt > 0 { WITHOUT_ADAPTER } else { "" },
+        plan.to_embed,
+        upgrade.configuration().order.policy,
+    );
+    if plan.without_source > 0 {
+        text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
+    }
+    if plan.to_embed > 0 {
+        text += &estimate_text(estimate, plan.to_embed);
+    }
+    text += "switch  one step; rollback undoes it at any time before finish\n";
+    text + &forecast_text(forecast.as_ref())
+}
+
+/// What the report on held-out pairs says.
+fn forecast_text(forecast: Option<&Forecast>) -> String {
+    let Some(forecast) = forecast else {
+        return "\nforecast  none, so nothing is known of the quality. `rehang upgrade report` makes one on pairs of the gallery that the adapter was \
+                not fitted on; or [forecast] names the JSON of a `rehang report` on other pairs\n"
+            .into();
+    };
+    let today = forecast.do_nothing.map_or("not measured".into(), one_decimal);
+    let mut text = format!(
+        "\nforecast  {} of {} on {} held-out items, searched among themselves ({})\n          do nothing {today}, at the switch {}",
+        forecast.metric,
+        forecast.curve,
+        forecast.items,
+        forecast.source,
+        one_decimal(forecast.start)
+    );
+    for (share, value) in &forecast.curve_at {
+        text += &format!(", {:.0} % native {}", 100.0 * share, one_decimal(*value));
+    }
+    text += match (forecast.do_nothing, forecast.passes_at_percent()) {
+        (None, _) => "\n".into(),
+        (_, Some(percent)) if percent <= 0.0 => "\n          above doing nothing from the switch on\n".into(),
+        (_, Some(percent)) => format!(
+            "\n          above doing nothing from {} % native on: before it, `switch` refuses, and merged searches help\n",
+            one_decimal(percent)
+        ),
+        (_, None) => "\n          never above doing nothing: this adapter does not pay with mixed searches\n".to_owned(),
+    }
+    .as_str();
+    text
+}
+
+/// Time and money, as far as they are known.
+fn estimate_text(estimate: &Estimate, items: u64) -> String {
+    const MEASURES: &str = "--probe 32 embeds some items now to measure it";
+    let mut text = match (estimate.seconds, estimate.basis) {
+        (Some(seconds), Some(basis)) => {
+            let (about, why) = match basis {
+                Basis::Probe => {
+                    let embedded = estimate.probed_items.unwrap_or(0) - estimate.failed.unwrap_or(0);
+                    ("about", format!("as measured on {embedded} items"))
+                }
+                Basis::EarlierRun => ("about", "as an earlier run of this gallery had".to_owned()),
+                Basis::Limits => ("at least", format!("which the limits allow ({MEASURES})")),
+            };
+            let rate = if seconds > 0.0 { items as f64 / seconds } else { 0.0 };
+            format!("        {about} {} at {rate:.1} items a second, {why}\n", duration(seconds))
+        }
+        _ => format!("        how long it takes is not known ({MEASURES})\n"),
+    };
+    text += &match (estimate.tokens, estimate.money) {
+        (Some(tokens), Some(money)) => {
+            format!("        about {tokens} tokens, {money:.2} in the unit of the configured price\n")
+        }
+        (Some(tokens), None) => format!("        about {tokens} tokens; no price is configured\n"),
+        (None, Some(money)) => format!("        about {money:.2} in the unit of the configured price\n"),
+        (None, None) => String::new(),
+    };
+    if let Some(budget) = estimate.budget_items.filter(|budget| *budget < items) {
+        text += &format!("        the budget of [encoder] ends a run after about {budget} items\n");
+    }
+    text
+}
+
+/// Where nothing maps old vectors into the new space.
+pub const WITHOUT_ADAPTER: &str = "        there is no adapter: this is right only for a model that was trained to search old vectors; for any other, `rehang \
+                               upgrade pairs` and `rehang upgrade fit` come before `start`\n";
+
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}

@@ -1,0 +1,247 @@
+//! `rehang upgrade status`: how the upgrade stands, once or again and again.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use rehang::{Remedy, Result};
+use rehang_store::Store;
+use rehang_upgrade::{
+    AutoOptions, Clock, Halt, Left, Next, Phase, Request, SigmaHealth, Status, Step, SystemClock, Upgrade,
+    left,
+};
+use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
+
+use super::backfill::spent_text;
+use super::{duration, open};
+use crate::arguments::upgrade::UpgradeStatusArguments;
+use crate::commands::{Exit, written};
+use crate::wording;
+
+/// Time between two lines of `status --watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// Items that a status lists for people.
+const LISTED: usize = 20;
+/// Items that are read at a time where all are listed.
+const LIST_PAGE: usize = 1000;
+
+pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    let clock = SystemClock::start();
+    let mut before: Option<(u64, u64)> = None;
+    loop {
+        let status = upgrade.status(arguments.failures)?;
+        // What is wrong with the configuration is for the next verb to say.
+        let stands = Stands { status: &status, next: upgrade.next(&AutoOptions::default(), false).ok() };
+        let now = clock.now_ms();
+        let rate = before.map(|(time, native)| {
+            status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
+        });
+        before = Some((now, status.counts.native));
+        let over = !arguments.watch || status.phase == Phase::Finished || status.fraction >= 1.0;
+        if json && over {
+            // Every item that is left, as it is read: there may be millions.
+            print_with_lists(upgrade.store(), &stands)?;
+        } else {
+            let mut text = status_text(&stands, rate);
+            if over {
+                text += &lists_text(&upgrade, &status)?;
+            }
+            Exit::Done.print(json, &stands, &text)?;
+        }
+        if over {
+            let alarm = status.sigma.is_some_and(|sigma| sigma.alarm);
+            let doubtful = alarm || status.counts.failed > 0;
+            return Ok(Exit::done_if(!doubtful));
+        }
+        clock.wait(WATCH_EVERY);
+    }
+}
+
+/// The first few of what cannot come home, for people.
+fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
+    let mut text = String::new();
+    // The record of a rollback comes before searches go back.
+    let is_taken_back = matches!(status.phase, Phase::RolledBack | Phase::Abandoned)
+        && status.serving.as_ref() == Some(&upgrade.configuration().old.name);
+    let mut lists = vec![
+        (Left::WithoutSource, Some(status.counts.without_source), "without a source"),
+        (
+            Left::WithoutVector,
+            Some(status.without_vector),
+            "without any vector; no search finds them until they are embedded",
+        ),
+    ];
+    if is_taken_back {
+        // How many is not known: counting reads all of the old space.
+        let words = "without an old vector; no search finds them until the application writes one";
+        lists.push((Left::WithoutOldVector, None, words));
+    }
+    for (what, count, words) in lists {
+        if count == Some(0) {
+            continue;
+        }
+        let (ids, next) = left(upgrade.store(), what, None, LISTED)?;
+        if ids.is_empty() {
+            continue;
+        }
+        text += &format!("  {words}:\n");
+        for id in &ids {
+            text += &format!("    {id}\n");
+        }
+        let more = count.map(|count| count.saturating_sub(ids.len() as u64));
+        if next.is_some() && more != Some(0) {
+            let more = more.map_or_else(|| "more".to_owned(), |more| format!("{more} more"));
+            text += &format!("    … and {more}; --json lists all\n");
+        }
+    }
+    Ok(text)
+}
+
+/// A status with what is next on the way.
+#[derive(serde::Serialize)]
+struct Stands<'a> {
+    #[serde(flatten)]
+    status: &'a Status,
+    next: Option<Next>,
+}
+
+/// A status with the ids of everything that cannot come home, in memory for one page of them.
+#[derive(serde::Serialize)]
+struct WithLists<'a> {
+    #[serde(flatten)]
+    stands: &'a Stands<'a>,
+    items_without_source: Ids<'a>,
+    items_without_vector: Ids<'a>,
+    items_without_old_vector: Ids<'a>,
+}
+
+/// Ids that are read while they are written.
+struct Ids<'a> {
+    store: &'a dyn Store,
+    what: Left,
+}
+
+impl Serialize for Ids<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut after = None;
+        loop {
+            let (ids, next) = left(self.store, self.what, after, LIST_PAGE).map_err(S::Error::custom)?;
+            for id in &ids {
+                list.serialize_element(id)?;
+            }
+            if next.is_none() {
+                return list.end();
+            }
+            after = next;
+        }
+    }
+}
+
+fn print_with_lists(store: &dyn Store, stands: &Stands<'_>) -> Result<()> {
+    let ids = |what| Ids { store, what };
+    let whole = WithLists {
+        stands,
+        items_without_source: ids(Left::WithoutSource),
+        items_without_vector: ids(Left::WithoutVector),
+        items_without_old_vector: ids(Left::WithoutOldVector),
+    };
+    let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
+    let outcome = serde_json::to_writer(&mut stdout, &whole)
+        .map_err(|error| match error.io_error_kind() {
+            Some(kind) => std::io::Error::from(kind),
+            None => std::io::Error::other(error.to_string()),
+        })
+        .and_then(|()| writeln!(stdout).and_then(|()| stdout.flush()));
+    written(outcome)
+}
+
+fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
+    let status = stands.status;
+    let counts = &status.counts;
+    let mut text = format!(
+        "{}: {}\n  from {}\n  to   {}\n  searches go to {:?}\n  {} of {} items are native ({:.1} %), {} adapted, {} wait to be \
+         caught up with\n",
+        status.gallery,
+        status.phase.name(),
+        status.old,
+        status.new,
+        status.serving.as_deref().unwrap_or("nothing"),
+        counts.native,
+        counts.items,
+        100.0 * status.fraction,
+        counts.adapted,
+        status.lag,
+    );
+    text += &way_text(stands.next);
+    match status.request {
+        Request::Run => {}
+        Request::Pause => text += "  paused: `rehang upgrade resume` lets backfills go on\n",
+        Request::Stop => text += "  stopped: `rehang upgrade resume` lets backfills go on\n",
+    }
+    if let Some(rate) = rate
+        && rate > 0.0
+    {
+        let left = (counts.items - counts.native).saturating_sub(counts.without_source + counts.failed);
+        text += &format!("  {rate:.1} items a second, {} left\n", duration(left as f64 / rate));
+    }
+    text += &spent_text("  spent by all runs", status.spent.money, status.spent.tokens);
+    for worker in &status.at_work {
+        let left = duration(worker.left_ms as f64 / 1000.0);
+        text += &format!("  {} works on {} items, leased for {left}\n", worker.worker, worker.items);
+    }
+    if counts.without_source > 0 {
+        text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);
+    }
+    if let Some(sigma) = &status.sigma {
+        text += &format!("  {}\n", sigma_text(sigma));
+        if sigma.alarm {
+            text += &format!("  {}\n", alarm());
+        }
+    }
+    if counts.failed > 0 {
+        text += &format!("  {} items could not be embedded:\n", counts.failed);
+        for failure in &status.failures {
+            text += &format!("    {}: {}\n", failure.id, failure.reason);
+        }
+    }
+    text
+}
+
+/// The way, with the place where the upgrade is.
+fn way_text(next: Option<Next>) -> String {
+    let at = match next {
+        Some(Next::Step(Step::Pairs)) => "pairs",
+        Some(Next::Step(Step::Fit)) => "fit",
+        Some(Next::Step(Step::Report)) => "report",
+        Some(Next::Step(Step::Start)) => "start",
+        Some(
+            Next::Step(Step::Switch | Step::Backfill) | Next::Halt(Halt::NotWorthwhile | Halt::NotMeasured),
+        ) => "switch",
+        Some(Next::Step(Step::Run) | Next::Halt(Halt::Reached)) => "run",
+        Some(Next::Halt(Halt::Home)) => "finish",
+        _ => return String::new(),
+    };
+    let steps = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
+    let marked = steps.map(|step| if step == at { format!("[{step}]") } else { step.to_owned() });
+    format!("  next: {}\n", marked.join(" → "))
+}
+
+/// What is said where σ² and the true errors disagree.
+pub fn alarm() -> String {
+    format!(
+        "ALARM: σ² and the true errors disagree, in scale or in order. The worst may not go first: {}.",
+        wording::remedy(&Remedy::FitAgain)
+    )
+}
+
+/// σ² beside the true errors.
+pub fn sigma_text(sigma: &SigmaHealth) -> String {
+    format!(
+        "σ² of the last {} backfilled items: mean {:.4}, true squared error {:.4}, τ {}",
+        sigma.items,
+        sigma.mean_sigma2,
+        sigma.mean_squared_error,
+        sigma.tau.map_or("–".into(), |tau| format!("{tau:.2}"))
+    )
+}

@@ -1,0 +1,128 @@
+//! `rehang upgrade start`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
+
+use rehang::Result;
+use rehang_upgrade::{Request, Serving, Started, Switched, Upgrade};
+
+use super::open;
+use super::plan::WITHOUT_ADAPTER;
+use crate::arguments::upgrade::{UpgradeConfig, UpgradeResumeArguments, UpgradeSwitchArguments};
+use crate::bar::with_bar;
+use crate::commands::{Exit, end_at_ctrl_c, warn};
+
+/// What is said where backfills are allowed again.
+const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
+/// Where most of its vectors were replaced.
+pub const INDEXED: &str = "The search index was made again.\n";
+
+pub fn start(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
+    let upgrade = open(arguments)?;
+    let started = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.start(progress)
+    })?;
+    Exit::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
+    Ok(warn(&started.warnings))
+}
+
+pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
+    let configuration = upgrade.configuration();
+    let new = upgrade.new_space()?;
+    let mut text = if started.as_they_are {
+        format!("{} OLD vectors stand in {new} as they are.\n{WITHOUT_ADAPTER}", started.adapted)
+    } else {
+        format!("{} vectors adapted into {new}.\n", started.adapted)
+    };
+    if started.replanned {
+        text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
+    }
+    if started.lacking > 0 {
+        text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
+    }
+    if let Some(recall) = started.recall {
+        text +=
+            &format!("Its search index is made and finds {:.1} % of the true nearest 10.\n", 100.0 * recall);
+    }
+    if upgrade.store().serving()?.as_deref() == Some(configuration.old.name.as_str()) {
+        text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
+    }
+    Ok(text)
+}
+
+pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
+    let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
+    let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
+    warn(&warnings);
+    let text = switch_text(&switched, serving);
+    Exit::done_if(switched.lacking == 0).print(json, &switched, &text)
+}
+
+pub fn switch_text(switched: &Switched, serving: Serving) -> String {
+    let mut text = format!("Searches go to {:?} now.\n", switched.serving);
+    if serving == Serving::Merged {
+        text += "They are merged: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
+    }
+    if switched.lacking > 0 {
+        text += &format!(
+            "{} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n",
+            switched.lacking
+        );
+    }
+    text
+}
+
+pub fn request(arguments: &UpgradeConfig, request: Request, json: bool) -> Result<Exit> {
+    let requested = open(arguments)?.request(request)?;
+    let text = match request {
+        Request::Pause => "Running backfills end after the batches they have in hand.\n",
+        Request::Stop => "The backfill stays where it is; what is adapted stays adapted.\n",
+        Request::Run => MAY_GO_ON,
+    };
+    Exit::Done.print(json, &requested, text)
+}
+
+pub fn resume(arguments: &UpgradeResumeArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    let resumed = with_bar(|progress| upgrade.resume(arguments.retry_failed, arguments.re_embed, progress))?;
+    let mut text = MAY_GO_ON.to_owned();
+    if resumed.retried > 0 {
+        text += &format!("{} failed items will be tried again.\n", resumed.retried);
+    }
+    if resumed.put_back > 0 {
+        text += &format!("{} native items are adapted again and will be embedded again.\n", resumed.put_back);
+    }
+    Exit::Done.print(json, &resumed, &text)
+}
+
+pub fn rollback(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
+    let back = open(arguments)?.rollback()?;
+    let mut text = format!(
+        "Searches go to {:?} again. The new vectors are kept; `rehang upgrade switch` goes back to them.\n",
+        back.serving
+    );
+    if back.without_old_vector > 0 {
+        text += &format!(
+            "{} items have no old vector (they were written since the switch) and are not found until the application writes one \
+             (`rehang upgrade status --json` lists all): {} …\n",
+            back.without_old_vector,
+            back.examples.join(", ")
+        );
+    }
+    Exit::done_if(back.without_old_vector == 0).print(json, &back, &text)
+}
+
+pub fn finish(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
+    let upgrade = open(arguments)?;
+    let done = with_bar(|progress| upgrade.finish(progress))?;
+    let mut text = format!(
+        "Space {:?} is gone. {} items are native, {} stay adapted.\n",
+        done.dropped, done.counts.native, done.counts.adapted
+    );
+    if done.indexed {
+        text += INDEXED;
+    }
+    if done.lacking > 0 {
+        text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
+    }
+    text += "`rehang gallery compact` gives the disk the room back that it took.\n";
+    Exit::done_if(done.lacking == 0).print(json, &done, &text)
+}

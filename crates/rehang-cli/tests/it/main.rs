@@ -1,0 +1,31 @@
+//! The command line as people and scripts call it: every test starts the real binary.
+
+mod common;
+#[cfg(feature = "objects")]
+#[path = "../../../rehang-objects/tests/server/mod.rs"]
+mod object_server;
+#[path = "../../../rehang-postgres/tests/server/mod.rs"]
+mod postgres_server;
+#[path = "../../../rehang-qdrant/tests/server/mod.rs"]
+mod qdrant_server;
+#[path = "../../../rehang-encode/tests/common/stub.rs"]
+mod stub;
+
+mod auto;
+mod bad_input;
+mod chaos;
+mod evaluate;
+mod folder;
+mod kill;
+mod large;
+mod live;
+mod manual;
+mod no_room;
+mod objects;
+mod pages;
+mod postgres;
+mod qdrant;
+mod search;
+mod surface;
+mod texts;
+mod training;
