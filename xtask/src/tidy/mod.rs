@@ -12,6 +12,7 @@
 //! | pages of results are what their records say | a table that was edited, or a record without its page, would be believed |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
+//! | `rust-toolchain.toml` names the smallest Rust that the workspace promises | what everybody runs proves the promise |
 
 mod circles;
 mod modules;
@@ -69,6 +70,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     faults.extend(imports(&sources, CIRCLES));
     faults.extend(names(&sources, NAMES));
     faults.extend(features(root, &packages)?);
+    faults.extend(toolchain(root)?);
     faults.extend(documents(root, &packages)?);
     faults.extend(results(root)?);
     Ok(faults)
@@ -452,6 +454,27 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
         .collect()
 }
 
+fn toolchain(root: &Path) -> Result<Option<Fault>> {
+    let value = |file: &str, key: &str| {
+        let path = root.join(file);
+        let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+        Ok(value.unwrap_or_default().trim_matches('"').to_string())
+    };
+    let (promised, used) = (value("Cargo.toml", "rust-version")?, value(TOOLCHAIN, "channel")?);
+    Ok(another_rust(&promised, &used))
+}
+
+const TOOLCHAIN: &str = "rust-toolchain.toml";
+
+fn another_rust(promised: &str, used: &str) -> Option<Fault> {
+    let what =
+        format!("its channel is {used:?}, and rust-version in Cargo.toml {promised:?}: one Rust for both");
+    let is_same = !promised.is_empty()
+        && used.strip_prefix(promised).is_some_and(|rest| rest.is_empty() || rest == ".0");
+    (!is_same).then(|| Fault { path: TOOLCHAIN.into(), line: 1, what })
+}
+
 fn unneeded(exception: &str) -> Fault {
     let what = format!("the exception for {exception} is not needed any more: remove it");
     Fault { path: RULES.into(), line: 1, what }
@@ -639,6 +662,16 @@ mod tests {
                 (1, "the table has no line for the feature b of rehang-cli"),
                 (4, "rehang-cli has no feature gone")
             ]
+        );
+    }
+
+    #[test]
+    fn another_rust_than_the_promised_one_is_found() {
+        assert_eq!((another_rust("1.95", "1.95.0"), another_rust("1.95", "1.95")), (None, None));
+        assert!(
+            [("1.95", "1.96.0"), ("1.95", "stable"), ("1.9", "1.95.0"), ("", "")]
+                .iter()
+                .all(|(promised, used)| another_rust(promised, used).is_some())
         );
     }
 
