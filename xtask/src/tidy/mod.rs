@@ -5,22 +5,31 @@
 //! | crates depend on each other along the arrows of [`rules::ARROWS`] only | a part can be used, tested and read without the rest |
 //! | heavy dependencies stay in the crates that are about them | a program that fits adapters builds no database |
 //! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
+//! | no circle of imports has more than three files ([`rules::CIRCLES`]) | each file is read, moved and tested without the others |
+//! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
 //! | pages of results are what their records say | a table that was edited, or a record without its page, would be believed |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
+//! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
+//! | `rust-toolchain.toml` names the smallest Rust that the workspace promises | what everybody runs proves the promise |
 
+mod circles;
+mod modules;
 mod rules;
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use rehang::{Error, Result};
 use serde_json::Value;
 
 use crate::papers;
-use rules::{ARROWS, DOORS, FACES, HEAVY, SAID, SPEAKERS};
+use circles::Tie;
+use rules::{ARROWS, CIRCLES, DOORS, FACES, HEAVY, NAMES, SAID, SPEAKERS};
+pub use source::root;
 use source::{Source, is_word};
 
 /// A place where a rule is broken.
@@ -45,11 +54,6 @@ pub fn run() -> Result<()> {
     Err(Error::conflict("the repository", format!("{} rules are broken, see above", faults.len())))
 }
 
-/// The root of the repository.
-pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
-}
-
 fn faults(root: &Path) -> Result<Vec<Fault>> {
     let sources = source::read(root, &["crates", "xtask/src"])?;
     let packages = packages(root)?;
@@ -63,6 +67,10 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
         faults.extend(introduction(source));
     }
     faults.extend(stale(&sources));
+    faults.extend(imports(&sources, CIRCLES));
+    faults.extend(names(&sources, NAMES));
+    faults.extend(features(root, &packages)?);
+    faults.extend(toolchain(root)?);
     faults.extend(documents(root, &packages)?);
     faults.extend(results(root)?);
     Ok(faults)
@@ -76,6 +84,7 @@ struct Package {
     /// Those of `normal` that only a feature brings in.
     optional: Vec<String>,
     development: Vec<String>,
+    features: Vec<String>,
 }
 
 fn packages(root: &Path) -> Result<Vec<Package>> {
@@ -105,6 +114,12 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
                 normal: of(&|dependency| dependency["kind"] != "dev"),
                 optional: of(&|dependency| dependency["optional"] == true),
                 development: of(&|dependency| dependency["kind"] == "dev"),
+                features: package["features"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, _)| name.clone())
+                    .collect(),
             }
         })
         .collect())
@@ -348,6 +363,123 @@ fn introduction(source: &Source) -> Option<Fault> {
     })
 }
 
+const RULES: &str = "xtask/src/tidy/rules.rs";
+
+/// Circles of imports among more than three files of one crate, but for so many files as `allowed` says.
+fn imports(sources: &[Source], allowed: &[(&str, usize)]) -> Vec<Fault> {
+    let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| is_product(source)) {
+        crates.entry(source.crate_name()).or_default().push(source);
+    }
+    let mut faults = Vec::new();
+    for (name, files) in &crates {
+        let circles = circles::of(files);
+        let files: usize = circles.iter().map(|circle| circles::size(circle)).sum();
+        let allowed = allowed.iter().find(|(of, _)| of == name).map_or(0, |(_, files)| *files);
+        if files < allowed {
+            let what = format!(
+                "of {name} only {files} files stand in circles: say so in CIRCLES, or remove the line"
+            );
+            faults.push(Fault { path: RULES.into(), line: 1, what });
+        }
+        for circle in circles.iter().filter(|_| files > allowed) {
+            let ties = circle
+                .iter()
+                .map(|Tie { from, line, path, to }| format!("\n    {from}:{line}: {path} in {to}"));
+            let what = format!(
+                "{} files import each other in a circle: move what all of them need below them{}",
+                circles::size(circle),
+                ties.collect::<String>()
+            );
+            faults.push(Fault { path: circle[0].from.clone(), line: circle[0].line, what });
+        }
+    }
+    let gone = allowed.iter().filter(|(name, _)| !crates.contains_key(name));
+    faults.extend(gone.map(|(name, _)| unneeded(&format!("the circles of {name}"))));
+    faults
+}
+
+/// Names of public types that are defined more than once and not among `allowed`.
+fn names(sources: &[Source], allowed: &[(&str, &str)]) -> Vec<Fault> {
+    let mut defined: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
+    for source in sources.iter().filter(|source| is_product(source)) {
+        let modules = modules::read(source, 0).into_iter();
+        for (name, item) in
+            modules.flat_map(|(_, module)| module.items).filter(|(_, item)| item.is_public_type)
+        {
+            defined.entry(name).or_default().push((&source.path, item.line));
+        }
+    }
+    let is_allowed = |name: &str| allowed.iter().any(|(allowed, _)| *allowed == name);
+    let mut faults = Vec::new();
+    for (name, places) in defined.iter().filter(|(name, places)| places.len() > 1 && !is_allowed(name)) {
+        let (first, _) = places[0];
+        for &(path, line) in &places[1..] {
+            let what = format!(
+                "`{name}` is the name of another public type in {first}: one word for one thing (NAMES)"
+            );
+            faults.push(Fault { path: path.into(), line, what });
+        }
+    }
+    let is_one = |name: &str| defined.get(name).is_none_or(|places| places.len() < 2);
+    faults.extend(allowed.iter().filter(|(name, _)| is_one(name)).map(|(name, _)| unneeded(name)));
+    faults
+}
+
+/// Features of the command line without a line on their page, and lines without a feature.
+fn features(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
+    let path = "docs/features.md";
+    let page = root.join(path);
+    let text = fs_err::read_to_string(&page).map_err(|error| Error::io("read", &page, &error))?;
+    let all =
+        packages.iter().filter(|package| package.name == "rehang-cli").flat_map(|package| &package.features);
+    let features: Vec<&str> = all.map(String::as_str).collect();
+    Ok(unlisted(path, &text, &features))
+}
+
+/// What the first part of a page, up to the first heading below its title, lacks of features or has too many. A line of its table begins
+/// with the name of a feature.
+fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
+    let fault = |line: usize, what: String| Fault { path: path.into(), line, what };
+    let first_part = text.lines().take_while(|line| !line.starts_with("## ")).enumerate();
+    let named = |(number, line): (usize, &str)| {
+        Some((number + 1, line.strip_prefix("| `")?.split_once('`')?.0.to_string()))
+    };
+    let listed: Vec<(usize, String)> = first_part.filter_map(named).collect();
+    let lacking = features.iter().filter(|feature| !listed.iter().any(|(_, name)| name == *feature));
+    let unknown = listed.iter().filter(|(_, name)| !features.contains(&name.as_str()));
+    lacking
+        .map(|name| fault(1, format!("the table has no line for the feature {name} of rehang-cli")))
+        .chain(unknown.map(|(line, name)| fault(*line, format!("rehang-cli has no feature {name}"))))
+        .collect()
+}
+
+fn toolchain(root: &Path) -> Result<Option<Fault>> {
+    let value = |file: &str, key: &str| {
+        let path = root.join(file);
+        let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+        Ok(value.unwrap_or_default().trim_matches('"').to_string())
+    };
+    let (promised, used) = (value("Cargo.toml", "rust-version")?, value(TOOLCHAIN, "channel")?);
+    Ok(another_rust(&promised, &used))
+}
+
+const TOOLCHAIN: &str = "rust-toolchain.toml";
+
+fn another_rust(promised: &str, used: &str) -> Option<Fault> {
+    let what =
+        format!("its channel is {used:?}, and rust-version in Cargo.toml {promised:?}: one Rust for both");
+    let is_same = !promised.is_empty()
+        && used.strip_prefix(promised).is_some_and(|rest| rest.is_empty() || rest == ".0");
+    (!is_same).then(|| Fault { path: TOOLCHAIN.into(), line: 1, what })
+}
+
+fn unneeded(exception: &str) -> Fault {
+    let what = format!("the exception for {exception} is not needed any more: remove it");
+    Fault { path: RULES.into(), line: 1, what }
+}
+
 /// Exceptions that are none any more.
 fn stale(sources: &[Source]) -> Vec<Fault> {
     let of = |path: &str| sources.iter().find(|source| source.path == path);
@@ -355,13 +487,7 @@ fn stale(sources: &[Source]) -> Vec<Fault> {
     let doors = DOORS.iter().filter(|(path, _)| !lines(path).any(|line| reads_time(&line.code)));
     let said = SAID.iter().filter(|(path, part, _)| !lines(path).any(|line| line.text.contains(part)));
     let named = doors.map(|(path, _)| *path).chain(said.map(|(path, ..)| *path));
-    named
-        .map(|path| Fault {
-            path: "xtask/src/tidy/rules.rs".into(),
-            line: 1,
-            what: format!("the exception for {path} is not needed any more: remove it"),
-        })
-        .collect()
+    named.map(unneeded).collect()
 }
 
 fn documents(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
@@ -435,6 +561,7 @@ mod tests {
                 .map(ToString::to_string)
                 .collect(),
             development: development.iter().map(ToString::to_string).collect(),
+            features: Vec::new(),
         };
         let said = |package: Package| {
             dependencies(&[package]).into_iter().map(|fault| fault.what).collect::<Vec<_>>()
@@ -480,6 +607,72 @@ mod tests {
         assert_eq!(found(words, text), [1, 2, 5]);
         assert_eq!(command_line_word("--paper:{};--ink:{};"), None);
         assert_eq!(command_line_word("(--old-ids)").as_deref(), Some("--old-ids"));
+    }
+
+    #[test]
+    fn a_circle_is_named_unless_its_files_are_allowed_for() {
+        let file = |name: &str, other: &str| {
+            Source::new(
+                &format!("crates/rehang/src/{name}.rs"),
+                &format!("use crate::{other}::it;\npub fn it() {{}}"),
+            )
+        };
+        let sources = [file("a", "b"), file("b", "c"), file("c", "d"), file("d", "a"), file("lib", "a")];
+        let said = |allowed: &[(&str, usize)]| -> Vec<String> {
+            imports(&sources, allowed).into_iter().map(|fault| fault.what).collect()
+        };
+        let [fault] = &said(&[])[..] else { panic!("one circle") };
+        assert!(
+            fault.starts_with("4 files")
+                && fault.contains("\n    crates/rehang/src/d.rs:1: crate::a::it in crates/rehang/src/a.rs"),
+            "{fault}"
+        );
+        assert_eq!(said(&[("rehang", 4)]), [""; 0]);
+        assert!(said(&[("rehang", 3)])[0].starts_with("4 files"));
+        assert!(said(&[("rehang", 5)])[0].contains("only 4 files"));
+        assert!(said(&[("rehang", 4), ("rehang-gone", 4)])[0].contains("rehang-gone is not needed"));
+    }
+
+    #[test]
+    fn a_second_public_type_of_one_name_is_found() {
+        let source = |name: &str, text: &str| Source::new(&format!("crates/{name}/src/lib.rs"), text);
+        let sources = [
+            source("a", "pub struct Part;\npub enum Step {}\npub(crate) struct Whole;"),
+            source("b", "struct Step;\npub type Whole = u8;\npub trait Part {\n    type Step;\n}"),
+        ];
+        let faults = names(&sources, &[]);
+        assert_eq!(
+            faults.iter().map(|fault| (fault.path.as_str(), fault.line)).collect::<Vec<_>>(),
+            [("crates/b/src/lib.rs", 3)]
+        );
+        assert_eq!(names(&sources, &[("Part", "a reason")]), []);
+        assert!(
+            names(&sources, &[("Part", "a reason"), ("Step", "none")])[0].what.contains("exception for Step")
+        );
+    }
+
+    #[test]
+    fn a_feature_without_its_line_and_a_line_without_its_feature_are_found() {
+        let text = "| feature | brings |\n|---|---|\n| `a` | much |\n| `gone` | nothing |\n\n## Libraries\n\n| `other` | more |\n";
+        let found = unlisted("docs/features.md", text, &["a", "b"]);
+        let said: Vec<(usize, &str)> = found.iter().map(|fault| (fault.line, fault.what.as_str())).collect();
+        assert_eq!(
+            said,
+            [
+                (1, "the table has no line for the feature b of rehang-cli"),
+                (4, "rehang-cli has no feature gone")
+            ]
+        );
+    }
+
+    #[test]
+    fn another_rust_than_the_promised_one_is_found() {
+        assert_eq!((another_rust("1.95", "1.95.0"), another_rust("1.95", "1.95")), (None, None));
+        assert!(
+            [("1.95", "1.96.0"), ("1.95", "stable"), ("1.9", "1.95.0"), ("", "")]
+                .iter()
+                .all(|(promised, used)| another_rust(promised, used).is_some())
+        );
     }
 
     #[test]

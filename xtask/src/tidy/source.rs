@@ -4,6 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rehang::Result;
 
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
 /// One line of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Line {
