@@ -10,9 +10,8 @@ use std::path::PathBuf;
 use rehang::order::Policy;
 use rehang::{Matrix, Progress, Provenance, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{
-    Filter, ItemWrite, Ledger, MemoryStore, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
-};
+use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, start, switch};
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use adapters::{broken, fitted_on, of_every_kind};
-use rehang::ErrorKind;
-use rehang::adapter::{Adapter, Applier};
+use rehang::adapter::{Applier, input_drift};
+use rehang::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};
 use serde::Deserialize;
 use serde_json::Value;
@@ -121,7 +121,7 @@ fn a_damaged_file_is_refused_with_its_reason() {
     type Damage = fn(&mut Value, &mut Vec<u8>);
     let kinds = of_every_kind();
     let (_, sound) = &kinds[1];
-    let bytes = sound.to_bytes().unwrap();
+    let bytes = adapter_file::to_bytes(sound).unwrap();
     let damages: &[(&str, Damage)] = &[
         ("not an adapter", |header, _| {
             header.as_object_mut().unwrap().remove("__metadata__");
@@ -190,7 +190,7 @@ fn with_right_checksum(mut header: Value, data: &[u8]) -> Vec<u8> {
 fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
     type Damage = fn(&mut Value, &mut Vec<u8>);
     let kinds = of_every_kind();
-    let bytes = kinds[1].1.to_bytes().unwrap();
+    let bytes = adapter_file::to_bytes(&kinds[1].1).unwrap();
     let damages: &[(&str, Damage)] = &[
         ("\"mixer.0.bias\" is missing", |header, _| {
             let tensor = header.as_object_mut().unwrap().remove("mixer.0.bias").unwrap();
@@ -232,7 +232,7 @@ fn a_file_whose_parts_do_not_make_an_adapter_is_refused() {
 fn a_sketch_of_the_pairs_survives_and_a_damaged_one_is_refused() {
     let kinds = of_every_kind();
     let (_, sketched) = kinds.iter().find(|(name, _)| *name == "linear-sketched-pairs").unwrap();
-    let bytes = sketched.to_bytes().unwrap();
+    let bytes = adapter_file::to_bytes(sketched).unwrap();
     let read = adapter_file::from_bytes(&bytes, "a.safetensors").unwrap();
     assert_eq!(read.training.pairs_sketch.unwrap().rows(), 40);
     // Nobody who reads what is known about an adapter is shown thousands of hashes.

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use rehang::check::expect_count;
 use rehang::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
     evaluate_today,

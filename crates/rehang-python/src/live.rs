@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use rehang::finding::Finding;
 use rehang::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{
-    Asked, AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions,
-    Search, Serving, Upgrade,
+    AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions, Search,
+    SearchQueries, Serving, Upgrade,
 };
 use serde_json::{Value, json};
 
@@ -140,14 +141,14 @@ impl PyUpgrade {
         } else if let Ok(texts) = queries.cast::<PyList>() {
             let texts: Vec<String> = texts.extract()?;
             let before = given.or("before", false)?;
-            Asked::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
+            SearchQueries::Sources { queries: texts.into_iter().map(Query::Text).collect(), before }
         } else {
-            Asked::Vectors {
+            SearchQueries::Vectors {
                 vectors: source("queries", queries)?,
                 old_vectors: given.or("old_queries", None)?,
             }
         };
-        let search = Search { asked, space: given.or("space", None)?, k, filter };
+        let search = Search { queries: asked, space: given.or("space", None)?, k, filter };
         let encoders: Vec<(String, Py<PyAny>)> = match given.get::<Bound<'_, PyDict>>("encoders")? {
             None => Vec::new(),
             Some(by_model) => by_model
@@ -325,19 +326,19 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             let probe = given.or("probe", 0)?;
             Box::new(move |upgrade, _, _| {
                 let outlook = upgrade.plan(probe)?;
-                warned(&outlook, outlook.warnings())
+                warned(&outlook, &outlook.findings())
             })
         }
         "start" => Box::new(|upgrade, _, progress| {
             let started = upgrade.start(progress)?;
-            warned(&started, started.warnings.clone())
+            warned(&started, &started.findings)
         }),
         "switch" => {
             let serving = if flag("merged")? { Serving::Merged } else { Serving::Mixed };
             let anyway = flag("anyway")?;
             Box::new(move |upgrade, _, _| {
-                let (switched, warnings) = upgrade.switch(serving, anyway)?;
-                warned(&switched, warnings)
+                let (switched, findings) = upgrade.switch(serving, anyway)?;
+                warned(&switched, &findings)
             })
         }
         "run" => {
@@ -366,7 +367,7 @@ fn plain(result: &impl serde::Serialize) -> Result<(Value, Findings)> {
 }
 
 /// A result with what a person should know beside it.
-fn warned(result: &impl serde::Serialize, warnings: Vec<String>) -> Result<(Value, Findings)> {
+fn warned(result: &impl serde::Serialize, findings: &[Finding]) -> Result<(Value, Findings)> {
     let value = serde_json::to_value(result).map_err(|error| Error::corrupt("the result", error))?;
-    Ok((value, warnings.into_iter().map(|said| ("warning".to_owned(), said)).collect()))
+    Ok((value, said(findings)))
 }

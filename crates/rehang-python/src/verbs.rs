@@ -11,7 +11,8 @@ use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::report::Report;
 use rehang_evaluate::{CurveFiles, OrderFiles, ReportFiles};
-use rehang_files::adapter_file::AdapterSource;
+use rehang_files::adapter_file::{self, AdapterSource};
+use rehang_files::adapter_network::to_network;
 use rehang_files::onnx::{Attribute, Numbers, Port};
 use rehang_files::transform::TransformFiles;
 use rehang_fit::FitFiles;
@@ -52,13 +53,13 @@ pub struct PyAdapter(Arc<rehang::Adapter>);
 impl PyAdapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let loaded = py.detach(|| rehang_files::adapter_file::load(path));
+        let loaded = py.detach(|| adapter_file::load(path));
         loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let read = rehang_files::adapter_file::from_bytes(bytes, "the adapter's bytes");
+        let read = adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 

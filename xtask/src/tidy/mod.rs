@@ -455,7 +455,7 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
 }
 
 fn toolchain(root: &Path) -> Result<Option<Fault>> {
-    let value = |file: &str, key: &str| {
+    let value = |file: &str, key: &str| -> Result<String> {
         let path = root.join(file);
         let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
         let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));

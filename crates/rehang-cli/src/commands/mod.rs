@@ -71,11 +71,11 @@ pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -
 }
 
 /// Says what a person should know.
-pub fn warn(warnings: &[String]) -> Exit {
-    for warning in warnings {
-        say(&format!("Warning: {warning}"));
+pub fn warn(findings: &[Finding]) -> Exit {
+    for finding in findings {
+        say(&format!("Warning: {finding}"));
     }
-    Exit::done_if(warnings.is_empty())
+    Exit::done_if(findings.is_empty())
 }
 
 /// Says what was found, on stderr.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rehang::{Error, Remedy, Result, Space};
 use rehang_files::VectorSource;
-use rehang_store::{Filter, Store};
-use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
+use rehang_store::{Filter, Found, Store};
+use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
 use serde_json::Value;
 
 use super::{Exit, location, say};
@@ -19,8 +19,8 @@ const SOURCE_BESIDE_MAX: usize = 32;
 
 /// Searches, and prints the nearest items of every query.
 pub fn run(arguments: &SearchArguments, json: bool) -> Result<Exit> {
-    let asked = match &arguments.vectors {
-        Some(vectors) => Asked::Vectors {
+    let queries = match &arguments.vectors {
+        Some(vectors) => SearchQueries::Vectors {
             vectors: VectorSource::parse(vectors)?,
             old_vectors: arguments.old_vectors.as_deref().map(VectorSource::parse).transpose()?,
         },
@@ -55,7 +55,7 @@ pub fn run(arguments: &SearchArguments, json: bool) -> Result<Exit> {
     Exit::Done.print(json, &found, &text)
 }
 
-fn queries(arguments: &SearchArguments) -> Vec<Query> {
+fn texts_and_images(arguments: &SearchArguments) -> Vec<Query> {
     let texts = arguments.texts.iter().cloned().map(Query::Text);
     texts.chain(arguments.images.iter().cloned().map(Query::Image)).collect()
 }

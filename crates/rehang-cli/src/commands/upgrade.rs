@@ -9,7 +9,7 @@ mod steps;
 use rehang::Result;
 use rehang::report::percent_rounded_up;
 use rehang_upgrade::{
-    AutoOptions, Ending, Halt, Next, PairsFiles, PairsOptions, Phase, Request, Step, Taken, Upgrade,
+    AutoOptions, Ending, Halt, Next, PairsFiles, PairsOptions, Phase, Request, Step, StepResult, Upgrade,
 };
 use serde_json::{Value, json};
 
@@ -117,7 +117,7 @@ fn taken_text(
     Ok((name, value, text, done))
 }
 
-/// Why the way ends here, and whether that is what was asked for.
+/// Why no step is next, and whether that is what was asked for.
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
@@ -237,7 +237,7 @@ fn dry_run(
     if left.may_backfill_first {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }
-    Exit::Done.print(json, &json!({ "commands": commands, "next": step }), &text)
+    Exit::Done.print(json, &json!({ "commands": commands, "next": next }), &text)
 }
 
 /// The limits as a person types them.

@@ -1,7 +1,7 @@
 //! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
 
 use rehang::Result;
-use rehang_upgrade::{Basis, Estimate, Forecast, Outlook, Upgrade};
+use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Upgrade};
 
 use super::{duration, open};
 use crate::arguments::upgrade::UpgradePlanArguments;
@@ -11,7 +11,7 @@ pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
     Exit::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
-    Ok(warn(&outlook.warnings()))
+    Ok(warn(&outlook.findings()))
 }
 
 pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
@@ -72,7 +72,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
 }
 
 /// Time and money, as far as they are known.
-fn estimate_text(estimate: &Estimate, items: u64) -> String {
+fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     const MEASURES: &str = "--probe 32 embeds some items now to measure it";
     let mut text = match (estimate.seconds, estimate.basis) {
         (Some(seconds), Some(basis)) => {

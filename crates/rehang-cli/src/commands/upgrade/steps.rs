@@ -21,7 +21,7 @@ pub fn start(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
         upgrade.start(progress)
     })?;
     Exit::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
-    Ok(warn(&started.warnings))
+    Ok(warn(&started.findings))
 }
 
 pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
@@ -50,8 +50,8 @@ pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
 
 pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
     let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
-    let (switched, warnings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
-    warn(&warnings);
+    let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
+    warn(&findings);
     let text = switch_text(&switched, serving);
     Exit::done_if(switched.lacking == 0).print(json, &switched, &text)
 }

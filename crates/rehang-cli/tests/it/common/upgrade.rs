@@ -1,6 +1,6 @@
 //! A gallery and everything that its upgrade needs.
 
-#[path = "../../../../rehang-upgrade/tests/common/padding.rs"]
+#[path = "../../../../rehang-upgrade/tests/it/common/padding.rs"]
 mod padding;
 
 pub use padding::padding;
