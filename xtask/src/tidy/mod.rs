@@ -55,7 +55,7 @@ pub fn run() -> Result<()> {
 }
 
 fn faults(root: &Path) -> Result<Vec<Fault>> {
-    let sources = source::read(root, &["crates", "xtask/src"])?;
+    let sources = source::read(root, &["crates", "examples", "xtask/src"])?;
     let packages = packages(root)?;
     let mut faults = dependencies(&packages);
     for source in &sources {
@@ -455,7 +455,7 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
 }
 
 fn toolchain(root: &Path) -> Result<Option<Fault>> {
-    let value = |file: &str, key: &str| {
+    let value = |file: &str, key: &str| -> Result<String> {
         let path = root.join(file);
         let text = fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))?;
         let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));

@@ -28,6 +28,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-cli", EVERYTHING),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
+    ("rehang-examples", &["rehang", "rehang-fit", "rehang-store", "rehang-encode", "rehang-upgrade"]),
     ("xtask", EVERYTHING),
 ];
 
