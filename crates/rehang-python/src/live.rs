@@ -363,7 +363,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
 
 /// A result of which nothing was found.
 fn plain(result: &impl serde::Serialize) -> Result<(Value, Findings)> {
-    warned(result, Vec::new())
+    warned(result, &[])
 }
 
 /// A result with what a person should know beside it.

@@ -33,6 +33,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-cli", CLI),
     // The wheel carries the command line.
     ("rehang-python", PYTHON),
+    (
+        "rehang-examples",
+        &["rehang", "rehang-fit", "rehang-store", "rehang-sqlite", "rehang-encode", "rehang-upgrade"],
+    ),
     ("xtask", XTASK),
 ];
 
