@@ -7,7 +7,8 @@ use rehang::files::{AtomicFile, VectorSource, expect_count, read_labels};
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, Purpose, generator};
+use super::dataset::Examples;
+use super::draws::{Purpose, generator};
 
 /// What an allocation file says it is.
 const FORMAT: &str = "rehang-allocation";
