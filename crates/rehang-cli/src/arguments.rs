@@ -212,9 +212,6 @@ pub struct Train {
     /// Epochs [default: training.epochs of the configuration, or 30].
     #[arg(long, value_name = "N")]
     pub epochs: Option<usize>,
-    /// Where the encoder is trained: cpu, flex (burn's own CPU device), wgpu or cuda (builds with that feature).
-    #[arg(long, default_value = "cpu")]
-    pub device: String,
 }
 
 #[cfg(feature = "train")]
@@ -229,9 +226,6 @@ pub struct Compare {
     /// Use the seeds 0, 1, … N−1 instead of those of the configuration.
     #[arg(long, value_name = "N")]
     pub seeds: Option<u64>,
-    /// Where encoders are trained: cpu, flex, wgpu or cuda.
-    #[arg(long, default_value = "cpu")]
-    pub device: String,
 }
 
 #[cfg(feature = "train")]
@@ -251,9 +245,6 @@ pub struct Embed {
     /// Write the class numbers of these rows too.
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
-    /// Where it runs: cpu, flex, wgpu or cuda.
-    #[arg(long, default_value = "cpu")]
-    pub device: String,
 }
 
 /// Options of `rehang export`.
@@ -349,9 +340,6 @@ pub struct Fit {
     /// Ids of the queries, for --qrels.
     #[arg(long, value_name = "FILE", requires = "qrels")]
     pub query_ids: Option<VectorSource>,
-    /// Where learned methods train: cpu, flex, wgpu or cuda.
-    #[arg(long, default_value = "cpu")]
-    pub device: String,
     /// Keep the state of every training in this folder; an interrupted fit goes on from it.
     #[arg(long, value_name = "FOLDER")]
     pub checkpoints: Option<PathBuf>,

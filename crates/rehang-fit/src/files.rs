@@ -11,8 +11,7 @@ use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
 use serde_json::{Value, json};
 
 use crate::{
-    Device, FitParameters, Fitted, LossParts, Method, NetworkOptions, Queries, UncertaintySource,
-    fit_adapter, guards,
+    FitParameters, Fitted, LossParts, Method, NetworkOptions, Queries, UncertaintySource, fit_adapter, guards,
 };
 
 /// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
@@ -292,7 +291,6 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`epochs`", options.epochs.is_some(), network),
         ("`early_stop`", options.early_stop.is_some(), network),
         ("`seeds`", options.seeds > 1, network),
-        ("`device`", options.device != Device::Cpu, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
         ("`loss`", options.loss.is_some(), fastfill),
         ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),

@@ -31,8 +31,6 @@
 
 pub mod adam;
 mod auto;
-#[cfg(any(test, feature = "burn"))]
-pub mod burn;
 pub mod closed_form;
 mod compare;
 mod files;
@@ -65,6 +63,5 @@ pub use handicap::{HandicapChoice, HandicapRow};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
-pub use network_fit::Device;
 pub use retrieval::Queries;
 pub use schedule::Pace;

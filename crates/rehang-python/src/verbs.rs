@@ -146,7 +146,6 @@ pub fn fit(
         epochs: given.get("epochs")?,
         early_stop: given.get("early_stop")?,
         seeds: given.get("seeds")?.unwrap_or(network.seeds),
-        device: given.parsed("device")?.unwrap_or(network.device),
         checkpoints: given.path("checkpoints")?,
         thorough: given.get("thorough")?.unwrap_or(network.thorough),
         loss: given.parsed("loss")?,

@@ -63,7 +63,6 @@ pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
 /// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
 /// feature any crate may have them.
 pub const HEAVY: &[(&str, &[&str])] = &[
-    ("burn", &["rehang-train", "xtask"]),
     ("gemm", &["rehang-fit", "rehang-train"]),
     ("faer", &["rehang-fit", "rehang-train"]),
     ("rusqlite", &["rehang-store"]),

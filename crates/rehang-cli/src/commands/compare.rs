@@ -12,12 +12,8 @@ use crate::bar::with_bar;
 
 /// Trains, fits, measures, and writes the report.
 pub fn run(arguments: &Compare, json: bool) -> Result<Outcome> {
-    let files = CompareFiles {
-        config: arguments.config.clone(),
-        seeds: arguments.seeds,
-        device: arguments.device.parse()?,
-        out: arguments.out.clone(),
-    };
+    let files =
+        CompareFiles { config: arguments.config.clone(), seeds: arguments.seeds, out: arguments.out.clone() };
     let (comparison, refused) = with_bar(|progress| compare_files(&files, progress))?;
     say_refused(&refused);
     let markdown = rehang_report::comparison_markdown(&comparison);

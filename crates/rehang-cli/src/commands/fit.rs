@@ -28,7 +28,6 @@ pub fn make(arguments: &Fit) -> Result<FitAnswer> {
         epochs: arguments.epochs,
         early_stop: arguments.early_stop,
         seeds: arguments.seeds,
-        device: arguments.device.parse()?,
         checkpoints: arguments.checkpoints.clone(),
         thorough: arguments.thorough,
         loss: arguments.loss.as_deref().map(str::parse).transpose()?,

@@ -20,7 +20,6 @@ pub fn run(arguments: &Train, json: bool) -> Result<Outcome> {
         adapter: arguments.adapter.clone(),
         seed: arguments.seed,
         epochs: arguments.epochs,
-        device: arguments.device.parse()?,
     };
     let answer = with_bar(|progress| train_files(&files, progress))?;
     say_refused(&answer.refused);
@@ -41,7 +40,6 @@ pub fn embed(arguments: &Embed, json: bool) -> Result<Outcome> {
         part: arguments.part,
         output: arguments.output.clone(),
         labels: arguments.labels.clone(),
-        device: arguments.device.parse()?,
     };
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
