@@ -1,7 +1,7 @@
 """The same steps in PyTorch on the CPU: `rival.py FILE ENCODER THREADS STEPS {first|last}`.
 
-FILE comes from `bench_encoder write`: weights, batch and targets. `first` and `last` say where the channels lie in memory
-(PyTorch's default, and `channels_last`). Prints one JSON line like `bench_encoder run`.
+FILE comes from the bench's `write`: weights, batch and targets. `first` and `last` say where the channels lie in memory
+(PyTorch's default, and `channels_last`). Prints one JSON line like the bench's `run`.
 """
 
 import json

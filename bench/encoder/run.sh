@@ -10,12 +10,13 @@ steps=${2:-3}
 python=${PYTHON:-python3}
 here=bench/encoder
 raw=$target/bench_encoder.jsonl
-cargo build --release --quiet --workspace --example bench_encoder
-ours=$target/release/examples/bench_encoder
+ours() {
+    cargo bench --quiet --package rehang-train --bench encoder -- "$@"
+}
 data=$(mktemp -d)
 trap 'rm -rf "$data"' EXIT
 for encoder in cnn-small resnet18; do
-    "$ours" write "$encoder" "$data/$encoder.safetensors"
+    ours write "$encoder" "$data/$encoder.safetensors"
 done
 : > "$raw"
 for round in $(seq "$rounds"); do
@@ -23,7 +24,7 @@ for round in $(seq "$rounds"); do
         # A step of cnn-small is a thirtieth of a ResNet's.
         count=$([ "$encoder" = cnn-small ] && echo $((10 * steps)) || echo "$steps")
         for threads in 1 2; do
-            "$ours" run "$encoder" "$threads" "$count" >> "$raw"
+            ours run "$encoder" "$threads" "$count" >> "$raw"
             for channels in first last; do
                 "$python" $here/rival.py "$data/$encoder.safetensors" "$encoder" "$threads" "$count" "$channels" >> "$raw"
             done

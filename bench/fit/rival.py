@@ -1,7 +1,7 @@
 """The same epochs in PyTorch on the CPU: `rival.py FILE THREADS EPOCHS {foreach|fused}`.
 
-FILE comes from `bench_fit write`: pairs, initial weights and the order of the first epoch.
-Prints one JSON line like `bench_fit run`.
+FILE comes from the bench's `write`: pairs, initial weights and the order of the first epoch.
+Prints one JSON line like the bench's `run`.
 """
 
 import json

@@ -10,15 +10,16 @@ epochs=${2:-2}
 python=${PYTHON:-python3}
 here=bench/fit
 raw=$target/bench_fit.jsonl
-cargo build --release --quiet --workspace --example bench_fit
-ours=$target/release/examples/bench_fit
+ours() {
+    cargo bench --quiet --package rehang-fit --bench fit -- "$@"
+}
 data=$(mktemp --suffix=.safetensors)
 trap 'rm -f "$data"' EXIT
-"$ours" write "$data"
+ours write "$data"
 : > "$raw"
 for round in $(seq "$rounds"); do
     for threads in 1 2; do
-        "$ours" run "$threads" "$epochs" >> "$raw"
+        ours run "$threads" "$epochs" >> "$raw"
         for kind in foreach fused; do
             "$python" $here/rival.py "$data" "$threads" "$epochs" "$kind" >> "$raw"
         done

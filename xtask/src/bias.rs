@@ -113,9 +113,7 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
             Ok(train(TrainingSet { examples, rows, old_rows: None }, None, &parameters, &progress)?.encoder)
         };
     let new = trained("new", 32, 128, 20, &allocation.new)?;
-    let embed = |encoder: &Encoder, rows: &[usize]| {
-        encoder.embed(&examples.select(rows).inputs, rehang_fit::Device::Cpu, &progress)
-    };
+    let embed = |encoder: &Encoder, rows: &[usize]| encoder.embed(&examples.select(rows).inputs, &progress);
     let labels = |rows: &[usize]| -> Vec<i64> {
         rows.iter()
             .map(|&row| {

@@ -4,14 +4,14 @@
 //! few units, and learned five of the ten digits. The new one sees every pixel and learned all ten. Both learn only
 //! from the images with role 0; the gallery of the demo is made of images with role 1, which neither has seen.
 
-use burn_tensor::activation::{log_softmax, relu};
-use burn_tensor::{Device, Tensor, TensorData};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_files::{AtomicFile, VectorSource};
+use rehang_fit::objectives::cross_entropy::cross_entropy_row;
+use rehang_train::encoder::{Graph, Mode, Passes, Shape};
 
 /// Share of the images that the encoders and the adapter may learn from.
 const TRAINING_SHARE: f64 = 0.4;
@@ -20,13 +20,14 @@ const OLD_CLASSES: usize = 5;
 const CLASSES: usize = 10;
 const SEED: u64 = 7;
 
-/// An encoder `x → relu(x W₁ + b₁) W₂ + b₂` with a linear head on top, as plain numbers.
+/// One layer: weight `[outputs, inputs]` and bias.
+type Layer = (Matrix, Vec<f32>);
+
+/// An encoder `x → relu(W₂ relu(W₁ x + b₁) + b₂)` with a linear head on top.
 struct Encoder {
-    inputs: usize,
-    hidden: usize,
-    outputs: usize,
-    classes: usize,
-    parameters: [Vec<f32>; 6],
+    hidden: Layer,
+    vector: Layer,
+    head: Layer,
 }
 
 /// Writes `demo/{role,old,new,head_weight,head_bias}.npy` and `demo/{old,new}_encoder.onnx` from
@@ -51,16 +52,14 @@ pub fn run() -> Result<()> {
     let known: Vec<usize> =
         training.iter().copied().filter(|&row| (labels[row] as usize) < OLD_CLASSES).collect();
 
-    let old = train(&coarse.select(&known), &pick(&labels, &known), 12, 8, OLD_CLASSES, 60);
-    let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300);
+    let old = train(&coarse.select(&known), &pick(&labels, &known), 12, 8, OLD_CLASSES, 60)?;
+    let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300)?;
     rehang_files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
     rehang_files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
     AtomicFile::write("demo/old_encoder.onnx", to_onnx(&old, 2))?;
     AtomicFile::write("demo/new_encoder.onnx", to_onnx(&new, 1))?;
-    let [.., head_weight, head_bias] = &new.parameters;
-    // burn keeps weights as [inputs, outputs]; a head file is [classes, d].
-    let weight = Matrix::from_fn(CLASSES, new.outputs, |class, column| head_weight[column * CLASSES + class]);
-    rehang_files::write_matrix("demo/head_weight.npy", &weight, None)?;
+    let (head_weight, head_bias) = &new.head;
+    rehang_files::write_matrix("demo/head_weight.npy", head_weight, None)?;
     rehang_files::write_f32("demo/head_bias.npy", head_bias)?;
     rehang_files::write_labels("demo/role.npy", &role)?;
     Ok(())
@@ -69,22 +68,19 @@ pub fn run() -> Result<()> {
 /// The encoder as a network from images `[batch, 1, 8, 8]` (pixels from 0 to 1) to vectors; it sees means of blocks of
 /// `block` x `block` pixels.
 fn to_onnx(encoder: &Encoder, block: i64) -> Vec<u8> {
-    let [w1, b1, w2, b2, ..] = &encoder.parameters;
-    // burn keeps weights as [inputs, outputs]; a dense layer here is [outputs, inputs].
-    let transposed = |weight: &[f32], inputs: usize, outputs: usize| {
-        Matrix::from_fn(outputs, inputs, |output, input| weight[input * outputs + output])
-    };
     let mut network = Network::new("encoder");
     network.input("pixels", &[1, 8, 8]);
     let sides = Attribute::Integers(vec![block, block]);
     let seen =
         network.operator("AveragePool", &["pixels"], &[("kernel_shape", sides.clone()), ("strides", sides)]);
     let flat = network.operator("Flatten", &[&seen], &[]);
-    let hidden = network.dense(&flat, &transposed(w1, encoder.inputs, encoder.hidden), b1);
+    let (weight, bias) = &encoder.hidden;
+    let hidden = network.dense(&flat, weight, bias);
     let hidden = network.operator("Relu", &[&hidden], &[]);
-    let output = network.dense(&hidden, &transposed(w2, encoder.hidden, encoder.outputs), b2);
+    let (weight, bias) = &encoder.vector;
+    let output = network.dense(&hidden, weight, bias);
     let output = network.operator("Relu", &[&output], &[]);
-    network.output("vector", &output, &[encoder.outputs]);
+    network.output("vector", &output, &[weight.rows()]);
     network.to_bytes()
 }
 
@@ -100,65 +96,61 @@ fn train(
     outputs: usize,
     classes: usize,
     steps: usize,
-) -> Encoder {
-    let device = Device::flex().autodiff();
+) -> Result<Encoder> {
+    let mut graph = Graph::new(Shape { channels: inputs.columns(), height: 1, width: 1 });
+    let mut node = 0;
+    for (name, width) in [("hidden", hidden), ("vector", outputs)] {
+        node = graph.dense(node, name, width);
+        node = graph.relu(node);
+    }
+    graph.dense(node, "head", classes);
+    let mut state = graph.initial(SEED);
     let mut random = ChaCha8Rng::seed_from_u64(SEED);
-    let shapes = [
-        [inputs.columns(), hidden],
-        [1, hidden],
-        [hidden, outputs],
-        [1, outputs],
-        [outputs, classes],
-        [1, classes],
-    ];
-    let mut parameters = shapes.map(|[rows, columns]| {
+    for parameter in &graph.parameters {
+        // A bias is drawn as a weight of one input and starts at 0.
+        let columns = parameter.shape[0];
+        let rows = parameter.shape.get(1).copied().unwrap_or(1);
         let bound = if rows == 1 { 0.0 } else { (6.0 / rows as f32).sqrt() };
-        let start: Vec<f32> = (0..rows * columns).map(|_| random.random_range(-1.0..=1.0) * bound).collect();
-        Tensor::<2>::from_data(TensorData::new(start, [rows, columns]), &device).require_grad()
-    });
-    let x = Tensor::<2>::from_data(
-        TensorData::new(inputs.as_slice().to_vec(), [inputs.rows(), inputs.columns()]),
-        &device,
-    );
-    let targets = Matrix::from_fn(labels.len(), classes, |row, class| f32::from(labels[row] == class as i64));
-    let y = Tensor::<2>::from_data(TensorData::new(targets.into_data(), [labels.len(), classes]), &device);
-    let mut velocity: [Option<Tensor<2>>; 6] = Default::default();
-    for _ in 0..steps {
-        let [w1, b1, w2, b2, w3, b3] = parameters.clone();
-        let embedding = relu(x.clone().matmul(w1) + b1).matmul(w2) + b2;
-        let logits = relu(embedding).matmul(w3) + b3;
-        let loss = (log_softmax(logits, 1) * y.clone()).sum().neg() / labels.len() as f32;
-        let gradients = loss.backward();
-        for (parameter, velocity) in parameters.iter_mut().zip(&mut velocity) {
-            let Some(gradient) = parameter.grad(&gradients) else { continue };
-            let gradient = gradient.inner();
-            let next = match velocity.take() {
-                Some(previous) => previous * 0.9 + gradient,
-                None => gradient,
-            };
-            *parameter = Tensor::from_inner(parameter.clone().inner() - next.clone() * 0.1).require_grad();
-            *velocity = Some(next);
+        let values = &mut state.parameters[parameter.range.clone()];
+        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+            values[column * rows + row] = random.random_range(-1.0..=1.0) * bound;
         }
     }
-    let parameters = parameters
-        .map(|tensor| tensor.into_data().try_to_vec::<f32>().expect("parameters are 32-bit floats"));
-    Encoder { inputs: inputs.columns(), hidden, outputs, classes, parameters }
+    let mut passes = Passes::new(&graph);
+    let mut velocity = vec![0.0; graph.parameter_count()];
+    let mut gradient = velocity.clone();
+    for _ in 0..steps {
+        let mut logits = passes.forward(&mut state, inputs.as_slice(), labels.len(), Mode::Training)?;
+        for (logits, &label) in logits.chunks_exact_mut(classes).zip(labels) {
+            cross_entropy_row(logits, label as usize, 0.0);
+            logits.iter_mut().for_each(|slope| *slope /= labels.len() as f32);
+        }
+        gradient.fill(0.0);
+        passes.backward(&state, &logits, &mut gradient)?;
+        for ((parameter, velocity), &gradient) in
+            state.parameters.iter_mut().zip(&mut velocity).zip(&gradient)
+        {
+            *velocity = 0.9 * *velocity + gradient;
+            *parameter -= 0.1 * *velocity;
+        }
+    }
+    let numbers = |parameter: usize| state.parameters[graph.parameters[parameter].range.clone()].to_vec();
+    let layer = |number: usize| -> Result<Layer> {
+        let inputs = graph.parameters[2 * number].shape[1];
+        Ok((Matrix::new(inputs, numbers(2 * number))?, numbers(2 * number + 1)))
+    };
+    Ok(Encoder { hidden: layer(0)?, vector: layer(1)?, head: layer(2)? })
 }
 
 /// The embedding of every input: `[n, outputs]`.
+///
+/// The head reads it through a ReLU, and so does the gallery: penultimate features, as models ship them.
 fn embed(encoder: &Encoder, inputs: &Matrix) -> Matrix {
-    let [w1, b1, w2, b2, ..] = &encoder.parameters;
-    debug_assert_eq!(encoder.inputs, inputs.columns());
-    debug_assert_eq!(encoder.parameters[5].len(), encoder.classes);
-    let hidden = Matrix::from_fn(inputs.rows(), encoder.hidden, |row, unit| {
-        let x = inputs.row(row);
-        let sum: f32 = (0..x.len()).map(|input| x[input] * w1[input * encoder.hidden + unit]).sum();
-        (sum + b1[unit]).max(0.0)
-    });
-    // The head reads the embedding through a ReLU, and so does the gallery: penultimate features, as models ship them.
-    Matrix::from_fn(inputs.rows(), encoder.outputs, |row, unit| {
-        let x = hidden.row(row);
-        let sum: f32 = (0..x.len()).map(|input| x[input] * w2[input * encoder.outputs + unit]).sum();
-        (sum + b2[unit]).max(0.0)
-    })
+    let through = |(weight, bias): &Layer, inputs: &Matrix| {
+        Matrix::from_fn(inputs.rows(), weight.rows(), |row, unit| {
+            let products = inputs.row(row).iter().zip(weight.row(unit));
+            (products.map(|(x, w)| x * w).sum::<f32>() + bias[unit]).max(0.0)
+        })
+    };
+    through(&encoder.vector, &through(&encoder.hidden, inputs))
 }

@@ -17,11 +17,11 @@ use rayon::prelude::*;
 use rehang::vectorised;
 
 /// How slowly the mean of the gradient moves.
-pub(crate) const BETA_1: f32 = 0.9;
+const BETA_1: f32 = 0.9;
 /// How slowly the mean of the squared gradient moves.
-pub(crate) const BETA_2: f32 = 0.999;
+const BETA_2: f32 = 0.999;
 /// Added to the root of the second moment.
-pub(crate) const EPSILON: f32 = 1e-8;
+const EPSILON: f32 = 1e-8;
 
 /// Parameters updated by one task; a fixed number, so that results do not depend on the number of threads.
 const CHUNK: usize = 1 << 15;

@@ -12,8 +12,8 @@ use rehang_files::{
 use serde_json::{Value, json};
 
 use crate::{
-    Device, FitParameters, FitQueries, Fitted, LossParts, Method, NetworkOptions, UncertaintySource,
-    fit_adapter, guards,
+    FitParameters, FitQueries, Fitted, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter,
+    guards,
 };
 
 /// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
@@ -298,7 +298,6 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`epochs`", options.epochs.is_some(), network),
         ("`early_stop`", options.early_stop.is_some(), network),
         ("`seeds`", options.seeds > 1, network),
-        ("`device`", options.device != Device::Cpu, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
         ("`loss`", options.loss.is_some(), fastfill),
         ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),

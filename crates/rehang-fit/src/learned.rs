@@ -19,7 +19,7 @@ use crate::head_fit::{class_numbers, fit_head, known_labels};
 use crate::method::Method;
 use crate::network::Architecture;
 use crate::network_fit::{
-    Device, FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
+    FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
@@ -74,7 +74,6 @@ rehang::named! {
 /// | `uncertainty_weights` | ½, ½ | weights of `L/σ²` and of `log σ²` where ψ is trained with h: FastFill (5) with λ their ratio | > 0 |
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
 /// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
-/// | `device` | CPU | where networks train | |
 /// | `checkpoints` | none | folder for the state of each training | |
 /// | `thorough` | no | whether `auto` fits networks of any cost | |
 #[derive(Debug, Clone, PartialEq)]
@@ -93,8 +92,6 @@ pub struct NetworkOptions {
     pub early_stop: Option<usize>,
     /// How many seeds are tried.
     pub seeds: u64,
-    /// Where networks train.
-    pub device: Device,
     /// Folder for the state of each training, from which an interrupted fit goes on.
     pub checkpoints: Option<PathBuf>,
     /// Whether `auto` fits networks of any cost.
@@ -111,7 +108,6 @@ impl Default for NetworkOptions {
             uncertainty_weights: None,
             early_stop: None,
             seeds: 1,
-            device: Device::Cpu,
             checkpoints: None,
             thorough: false,
         }
@@ -314,7 +310,6 @@ impl<'a> Asked<'a> {
         }
         network.early_stop = options.early_stop;
         network.seed = seed;
-        network.device = options.device;
         Ok(network)
     }
 

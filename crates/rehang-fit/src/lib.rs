@@ -31,8 +31,6 @@
 
 pub mod adam;
 mod auto;
-#[cfg(any(test, feature = "burn"))]
-pub mod burn;
 mod candidate;
 pub mod closed_form;
 mod compare;
@@ -68,6 +66,6 @@ pub use handicap::{HandicapChoice, HandicapRow};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
-pub use network_fit::Device;
+
 pub use parameters::{FitParameters, FitQueries};
 pub use schedule::Pace;

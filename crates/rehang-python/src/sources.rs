@@ -13,7 +13,7 @@ use rehang::order::Policy;
 use rehang::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
-use rehang_fit::{Device, FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
+use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
 use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
 
 use crate::error::raised;
@@ -83,7 +83,7 @@ macro_rules! of_text {
         })*
     };
 }
-of_text!(Device, Distance, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+of_text!(Distance, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
 
 impl<'py, T: Given<'py>> Given<'py> for Option<T> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
@@ -134,7 +134,7 @@ groups! {
     AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
     FitParameters { method, seed, metric, compare }
     NetworkOptions {
-        epochs, early_stop, seeds, device, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights
+        epochs, early_stop, seeds, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights
     }
     RunOptions { budget, rate, until, workers, batch }
     PairsOptions { items, worth, run }

@@ -331,7 +331,7 @@ impl AllocationPart {
         };
         if self.file.exists() {
             let allocation = Allocation::read(&self.file, examples)?;
-            // What is not said is not asked for: the file alone is enough.
+            // A configuration may name the file alone. Parameters that it leaves out are not compared with the file's.
             let drawn_so = parameters.as_ref().is_none_or(|asked| {
                 (asked, self.new_share) == (&allocation.parameters, allocation.new_share)
             });

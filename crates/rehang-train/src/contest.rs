@@ -393,8 +393,7 @@ impl Study<'_> {
     ) -> Result<Vec<Side>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let chosen = data.examples.select(data.new_rows);
-        let embed =
-            |encoder: &Encoder| encoder.embed(&chosen.inputs, parameters.independent.device, progress);
+        let embed = |encoder: &Encoder| encoder.embed(&chosen.inputs, progress);
         // The head numbers its classes by name.
         let number = |label: u32| -> i64 {
             let name = &data.examples.classes[label as usize];
@@ -489,13 +488,12 @@ impl Study<'_> {
     }
 
     fn galleries(&self, encoder: &Encoder) -> Result<Galleries> {
-        let device = self.parameters.independent.device;
         self.data
             .parts
             .iter()
             .map(|(_, rows)| {
                 let chosen = self.data.examples.select(rows);
-                Ok(encoder.embed(&chosen.inputs, device, self.progress)?.matrix().clone())
+                Ok(encoder.embed(&chosen.inputs, self.progress)?.matrix().clone())
             })
             .collect()
     }

@@ -7,7 +7,6 @@ use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
-use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::compatible::{EpochRecord, HeadForm, Method, TrainingParameters, TrainingSet, train};
@@ -31,8 +30,6 @@ pub struct TrainFiles {
     pub seed: Option<u64>,
     /// Epochs, in place of `training.epochs`.
     pub epochs: Option<usize>,
-    /// Where the encoder is trained.
-    pub device: Device,
 }
 
 /// An encoder that was trained and written.
@@ -79,7 +76,6 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     let mut parameters = file.parameters(&files.method)?;
     parameters.seed = files.seed.unwrap_or(parameters.seed);
     parameters.epochs = files.epochs.unwrap_or(parameters.epochs);
-    parameters.device = files.device;
     let output = files.output.clone().or_else(|| file.output.encoder.clone());
     let output = output.ok_or_else(|| Error::missing("`output` (or output.encoder)", "training"))?;
     let adapter_output = files.adapter.clone().or_else(|| file.output.adapter.clone());
@@ -155,8 +151,6 @@ pub struct EmbedFiles {
     pub output: PathBuf,
     /// The class numbers of these rows to write.
     pub labels: Option<PathBuf>,
-    /// Where the encoder runs.
-    pub device: Device,
 }
 
 /// Vectors that were written.
@@ -194,7 +188,7 @@ pub fn embed_files(files: &EmbedFiles, progress: &Progress) -> Result<EmbedAnswe
     let examples = Examples::read(&file.data)?;
     let rows = file.rows(&examples, Some(files.part))?;
     let chosen = examples.select(&rows);
-    let vectors = encoder.embed(&chosen.inputs, files.device, progress)?;
+    let vectors = encoder.embed(&chosen.inputs, progress)?;
     rehang_files::write_matrix(&files.output, vectors.matrix(), None)?;
     if let Some(path) = &files.labels {
         let labels: Vec<i64> = chosen.labels.iter().map(|&label| label.into()).collect();
@@ -248,8 +242,6 @@ pub struct CompareFiles {
     pub config: PathBuf,
     /// Uses the seeds 0, 1, … below this number in place of those of the configuration.
     pub seeds: Option<u64>,
-    /// Where encoders are trained.
-    pub device: Device,
     /// The folder that the caller writes reports to, which is made before anything expensive.
     pub out: PathBuf,
 }
@@ -272,12 +264,6 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
     let mut parameters = parameters(&file, &part, path)?;
     if let Some(seeds) = files.seeds {
         parameters.seeds = (0..seeds).collect();
-    }
-    for training in [&mut parameters.old, &mut parameters.independent] {
-        training.device = files.device;
-    }
-    for contender in &mut parameters.contenders {
-        contender.parameters.device = files.device;
     }
     for folder in parameters.folder.iter().chain([&files.out]) {
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;

@@ -557,7 +557,7 @@ mod tests {
             normal: normal.iter().map(ToString::to_string).collect(),
             optional: normal
                 .iter()
-                .filter(|name| name.starts_with("burn"))
+                .filter(|name| name.starts_with("postgres"))
                 .map(ToString::to_string)
                 .collect(),
             development: development.iter().map(ToString::to_string).collect(),
@@ -576,7 +576,7 @@ mod tests {
         );
         assert!(said(package("rehang", &["rusqlite"], &[]))[0].contains("which is for rehang-sqlite"));
         assert_eq!(
-            said(package("rehang-fit", &["rehang", "burn-tensor"], &[])),
+            said(package("rehang-fit", &["rehang", "postgres"], &[])),
             [""; 0],
             "only behind a feature"
         );

@@ -8,7 +8,7 @@ use rehang::{Distance, Error, HeadKind, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::cuts::First;
 use rehang_files::{RowSelection, VectorSource};
-use rehang_fit::{Device, LossParts, Method, UncertaintySource};
+use rehang_fit::{LossParts, Method, UncertaintySource};
 use rehang_upgrade::SwitchIf;
 
 /// A library's options, filled from the arguments of the same names. What is not an argument of that name stands behind them.
@@ -40,7 +40,7 @@ macro_rules! are {
 }
 
 are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
-are!(Text: Device, Distance, First, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+are!(Text: Distance, First, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
 
 impl<T: Shared> Argument<T> for T {
     fn value(&self) -> Result<T> {

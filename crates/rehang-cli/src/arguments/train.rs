@@ -25,8 +25,6 @@ arguments! {
         seed: Option<u64> = [long],
         /// Epochs [default: training.epochs of the configuration, or 30].
         epochs: Option<usize> = [long, value_name = "N"],
-        /// Where the encoder is trained: cpu, flex (burn's own CPU device), wgpu or cuda (builds with that feature).
-        device: String = [long, default_value = "cpu"],
     }
 
     /// Options of `rehang compare`.
@@ -37,8 +35,6 @@ arguments! {
         out: PathBuf = [long, value_name = "DIR", default_value = "rehang-compare"],
         /// Use the seeds 0, 1, … N−1 instead of those of the configuration.
         seeds: Option<u64> = [long, value_name = "N"],
-        /// Where encoders are trained: cpu, flex, wgpu or cuda.
-        device: String = [long, default_value = "cpu"],
     }
 
     /// Options of `rehang embed`.
@@ -53,8 +49,6 @@ arguments! {
         output: PathBuf = [short, long, value_name = "FILE"],
         /// Write the class numbers of these rows too.
         labels: Option<PathBuf> = [long, value_name = "FILE"],
-        /// Where it runs: cpu, flex, wgpu or cuda.
-        device: String = [long, default_value = "cpu"],
     }
 }
 

@@ -61,8 +61,6 @@ arguments! {
         ids: Vec<VectorSource> = [long, value_name = "FILE", requires = "qrels"],
         /// Ids of the queries, for --qrels.
         query_ids: Option<VectorSource> = [long, value_name = "FILE", requires = "qrels"],
-        /// Where learned methods train: cpu, flex, wgpu or cuda.
-        device: String = [long, default_value = "cpu"],
         /// Keep the state of every training in this folder; an interrupted fit goes on from it.
         checkpoints: Option<PathBuf> = [long, value_name = "FOLDER"],
         /// Let auto also fit networks that take minutes on these pairs.

@@ -112,11 +112,6 @@ const CASES: &[Case] = &[
         "fit --old old.npy --new new.npy --distance manhattan -o OUT.safetensors",
         &["manhattan", "cosine"],
     ),
-    case(
-        "an unknown device",
-        "fit --old old.npy --new new.npy --device tpu -o OUT.safetensors",
-        &["tpu", "cpu"],
-    ),
     case("an unknown loss", "fit --old old.npy --new new.npy --loss l1 -o OUT.safetensors", &["l1", "disc"]),
     case("no epochs", "fit --old old.npy --new new.npy --epochs 0 -o OUT.safetensors", &["epochs"]),
     case("no seeds", "fit --old old.npy --new new.npy --seeds 0 -o OUT.safetensors", &["seeds"]),

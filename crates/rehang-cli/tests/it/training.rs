@@ -533,12 +533,6 @@ const CASES: &[Case] = &[
         says: &["nowhere"],
     },
     Case {
-        why: "an unknown device",
-        config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
-        command: "train plain bad.toml -o OUT.safetensors --device tpu",
-        says: &["tpu", "cpu"],
-    },
-    Case {
         why: "no epochs",
         config: "[encoder]\nkind = 'mlp'\noutputs = 3\n",
         command: "train plain bad.toml -o OUT.safetensors --epochs 0",

@@ -21,7 +21,7 @@ impl Dropout {
     pub(crate) const NONE: Self = Self { rate: 0.0, key: 0 };
 
     /// The factor of every unit of one layer's batch: 0, or 1/(1 − rate).
-    #[cfg(any(test, feature = "burn"))]
+    #[cfg(test)]
     pub(crate) fn factors(self, layer: usize, count: usize) -> Vec<f32> {
         let mut factors = vec![1.0; count];
         if self.rate > 0.0 {

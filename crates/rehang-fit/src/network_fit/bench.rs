@@ -4,7 +4,7 @@ use rehang::{Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation};
 use super::run::{Fit, run_epoch};
-use super::trainer::FusedTrainer;
+use super::trainer::Trainer;
 use super::{Batch, NetworkParameters, Objective, Snapshot};
 
 /// A fit that is run epoch by epoch on the CPU.
@@ -12,7 +12,7 @@ pub struct EpochByEpoch<'a> {
     parameters: NetworkParameters,
     data: Data<'a>,
     initial: Snapshot,
-    trainer: FusedTrainer,
+    trainer: Trainer,
     batch: Batch,
 }
 
@@ -25,7 +25,7 @@ impl<'a> EpochByEpoch<'a> {
         let initial = fit.initial(&parameters);
         let capacity = (parameters.batch + 1).min(data.len());
         let objective = Objective::new(&parameters.loss, fit.variance, fit.layout.widths.new, capacity);
-        let trainer = FusedTrainer::new(&fit.layout, &parameters, objective, capacity, initial.clone());
+        let trainer = Trainer::new(&fit.layout, &parameters, objective, capacity, initial.clone());
         Ok(Self { parameters, data, initial, trainer, batch: Batch::default() })
     }
 

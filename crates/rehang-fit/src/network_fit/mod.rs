@@ -37,18 +37,18 @@ pub mod bench;
 mod checkpoint;
 mod objective;
 mod parameters;
+#[cfg(test)]
+mod reference;
 mod run;
 mod trainer;
 
 pub use average::average_maps;
-pub use parameters::{Device, LossParameters, NetworkParameters, UncertaintyLoss};
+pub use parameters::{LossParameters, NetworkParameters, UncertaintyLoss};
 pub use run::fit_network;
 
 pub(crate) use batches::Batch;
 pub(crate) use checkpoint::identity;
 pub(crate) use objective::{Objective, Stage, uncertainty_of};
-#[cfg(test)]
-pub(crate) use trainer::FusedTrainer;
 pub(crate) use trainer::{Snapshot, Step, Trainer};
 
 #[cfg(test)]

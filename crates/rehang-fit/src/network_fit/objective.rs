@@ -11,6 +11,7 @@ use crate::objectives::arcface::{arcface_row, cosface_row};
 use crate::objectives::cross_entropy::cross_entropy_row;
 use crate::objectives::likelihood::weigh;
 use crate::objectives::squared::squared_error;
+use crate::objectives::unit::{through_unit, unit_rows};
 
 /// How ψ takes part in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +79,7 @@ impl Objective {
         let (kind, classes, head_weight) = (head.kind(), head.classes(), head.weight().as_slice());
         let on_sphere = self.parameters.on_sphere || kind.scale().is_some();
         let seen: &[f32] = if on_sphere {
-            normalise_rows(outputs, d, &mut self.unit, &mut self.norms);
+            unit_rows(outputs, d, &mut self.unit, &mut self.norms);
             &self.unit[..rows * d]
         } else {
             outputs
@@ -119,7 +120,7 @@ impl Objective {
                 weight,
                 false,
             );
-            through_normalisation(&self.unit[..rows * d], &self.norms, unit_gradient, d, gradient);
+            through_unit(&self.unit[..rows * d], &self.norms, unit_gradient, d, gradient);
         } else {
             product::input_gradient(rows, (&self.logits, tall), head_weight, (gradient, wide), weight, true);
         }
@@ -188,44 +189,6 @@ pub(crate) fn uncertainty_of<'a>(
     gradient: &'a mut [f32],
 ) -> Option<(&'a [f32], &'a mut [f32])> {
     range.map(|range| (&parameters[range.clone()], &mut gradient[range.clone()]))
-}
-
-/// `u = h/‖h‖` row by row; a zero row stays zero, with the length 0 that tells the backward pass.
-fn normalise_rows(outputs: &[f32], d: usize, unit: &mut [f32], norms: &mut [f32]) {
-    outputs
-        .par_chunks_exact(d)
-        .zip(unit.par_chunks_exact_mut(d))
-        .zip(norms.par_iter_mut())
-        .with_min_len(64)
-        .for_each(|((output, unit), norm)| {
-            let length = rehang::norm(output);
-            *norm = length as f32;
-            let inverse = if length > 0.0 { 1.0 / length } else { 0.0 };
-            for (unit, &output) in unit.iter_mut().zip(output) {
-                *unit = (f64::from(output) * inverse) as f32;
-            }
-        });
-}
-
-/// Adds `(g − u·⟨u, g⟩)/‖h‖` to `gradient`, with `g` the derivative with respect to `u = h/‖h‖`.
-fn through_normalisation(unit: &[f32], norms: &[f32], unit_gradient: &[f32], d: usize, gradient: &mut [f32]) {
-    let rows = unit.len() / d;
-    gradient
-        .par_chunks_exact_mut(d)
-        .zip(unit.par_chunks_exact(d))
-        .zip(unit_gradient[..rows * d].par_chunks_exact(d))
-        .zip(&norms[..rows])
-        .with_min_len(64)
-        .for_each(|(((gradient, unit), unit_gradient), &norm)| {
-            if norm == 0.0 {
-                return;
-            }
-            let along: f64 =
-                unit.iter().zip(unit_gradient).map(|(&u, &g)| f64::from(u) * f64::from(g)).sum::<f64>();
-            for ((gradient, &u), &g) in gradient.iter_mut().zip(unit).zip(unit_gradient) {
-                *gradient += (g - along as f32 * u) / norm;
-            }
-        });
 }
 
 #[cfg(test)]

@@ -2,42 +2,12 @@
 
 use rehang::adapter::{Dense, InputScaling};
 use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Head, HeadKind, Result};
-use serde::{Deserialize, Serialize};
+use rehang::{Error, Head, HeadKind, Result};
 
 use crate::adam::WeightDecay;
 use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::schedule::Pace;
-
-rehang::named! {
-    /// Where a network is trained.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub enum Device ("device") {
-        /// The fused passes of this crate.
-        #[default]
-        Cpu = "cpu",
-        /// burn's CPU device: the same network through automatic differentiation (feature `burn`).
-        Flex = "flex",
-        /// A GPU through Vulkan, Metal or DirectX (feature `wgpu`).
-        Wgpu = "wgpu",
-        /// An NVIDIA GPU (feature `cuda`).
-        Cuda = "cuda",
-    }
-}
-
-impl Device {
-    /// The error of a build that leaves this device out.
-    pub(crate) fn missing_feature(self) -> Error {
-        let feature = match self {
-            Self::Cpu | Self::Flex => "burn",
-            Self::Wgpu => "wgpu",
-            Self::Cuda => "cuda",
-        };
-        ErrorKind::MissingFeature { feature }.into()
-    }
-}
 
 /// Whether and how ψ is trained with h.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -126,7 +96,6 @@ impl LossParameters {
 /// | `early_stop` | none | epochs without a new best on held-out pairs after which the fit ends | ≥ 1, needs such pairs |
 /// | `checkpoint_every` | 10 | epochs between checkpoints, where a path is given | ≥ 1 |
 /// | `seed` | 0 | initial weights, shuffling, dropout | any |
-/// | `device` | CPU | where it runs | |
 ///
 /// ```
 /// use rehang_fit::network_fit::NetworkParameters;
@@ -169,8 +138,6 @@ pub struct NetworkParameters {
     pub checkpoint_every: usize,
     /// Initial weights, shuffling, dropout.
     pub seed: u64,
-    /// Where it runs.
-    pub device: Device,
 }
 
 impl NetworkParameters {
@@ -201,7 +168,6 @@ impl NetworkParameters {
             early_stop: None,
             checkpoint_every: 10,
             seed: 0,
-            device: Device::Cpu,
         }
     }
 
@@ -258,7 +224,7 @@ impl NetworkParameters {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`] naming the option and its range; [`ErrorKind::MissingInput`] for a discriminative
+    /// [`rehang::ErrorKind::InvalidOption`] naming the option and its range; [`rehang::ErrorKind::MissingInput`] for a discriminative
     /// part without a head.
     pub fn check(&self) -> Result<()> {
         let within = |name: &str, value: f64, good: bool, range: &str| -> Result<()> {

@@ -7,9 +7,8 @@ use rehang::{Error, ErrorKind, Matrix, Pairs, Progress, Result};
 
 use super::batches::{Data, epoch_generator, permutation, steps};
 use super::checkpoint::{self, Checkpoint};
-use super::trainer::FusedTrainer;
 use super::{
-    Batch, Device, EpochLoss, FittedNetwork, NetworkParameters, Objective, Snapshot, Stage, Step, Trainer,
+    Batch, EpochLoss, FittedNetwork, NetworkParameters, Objective, Snapshot, Stage, Step, Trainer,
     UncertaintyLoss,
 };
 use crate::adam::Adam;
@@ -33,8 +32,7 @@ use crate::schedule::Schedule;
 /// information that do not fit; [`ErrorKind::InvalidOption`] for fewer than two pairs, or for new vectors that are all
 /// equal where the loss is relative to their variance; [`ErrorKind::Diverged`] with the step (counted from 0) at which
 /// the loss left the finite numbers (the last checkpoint is kept); [`ErrorKind::Corrupt`] and
-/// [`ErrorKind::InvalidOption`] for a checkpoint that is damaged or of another fit; [`ErrorKind::MissingFeature`] for
-/// a device that this build leaves out; [`ErrorKind::Cancelled`] where `progress` was told to cancel.
+/// [`ErrorKind::InvalidOption`] for a checkpoint that is damaged or of another fit; [`ErrorKind::Cancelled`] where `progress` was told to cancel.
 pub fn fit_network(
     pairs: &Pairs,
     held_out: Option<&Pairs>,
@@ -165,19 +163,8 @@ fn train(
     }
     let capacity = (parameters.batch + 1).min(data.len());
     let objective = Objective::new(&parameters.loss, fit.variance, fit.layout.widths.new, capacity);
-    let mut trainer: Box<dyn Trainer> = match parameters.device {
-        Device::Cpu => Box::new(FusedTrainer::new(
-            &fit.layout,
-            parameters,
-            objective.clone(),
-            capacity,
-            so_far.snapshot.clone(),
-        )),
-        #[cfg(any(test, feature = "burn"))]
-        device => crate::burn::trainer(&fit.layout, parameters, fit.variance, &so_far.snapshot, device)?,
-        #[cfg(not(any(test, feature = "burn")))]
-        left_out => return Err(left_out.missing_feature()),
-    };
+    let mut trainer =
+        Trainer::new(&fit.layout, parameters, objective.clone(), capacity, so_far.snapshot.clone());
     let mut evaluation = held_out.map(|held_out| Evaluation {
         data: held_out,
         workspace: Workspace::new(&fit.layout, capacity),
@@ -187,10 +174,10 @@ fn train(
     let mut batch = Batch::default();
     while !so_far.is_finished(parameters) {
         let epoch = so_far.history.len();
-        let training = run_epoch(trainer.as_mut(), parameters, data, &mut batch, epoch, progress)?;
+        let training = run_epoch(&mut trainer, parameters, data, &mut batch, epoch, progress)?;
         let mut line = EpochLoss { training, held_out: None };
         if let Some(evaluation) = &mut evaluation {
-            let mut state = trainer.snapshot()?.state;
+            let mut state = trainer.snapshot().state.clone();
             let loss = evaluation.mean_loss(&fit.layout, &mut state);
             line.held_out = Some(loss);
             if parameters.early_stop.is_some() && so_far.is_better(loss) {
@@ -201,7 +188,7 @@ fn train(
         let done = so_far.is_finished(parameters);
         let write = checkpoint.filter(|_| done || (epoch + 1).is_multiple_of(parameters.checkpoint_every));
         if done || write.is_some() {
-            so_far.snapshot = trainer.snapshot()?;
+            so_far.snapshot = trainer.snapshot().clone();
         }
         if let Some(path) = write {
             checkpoint::write(path, identity, so_far)?;
@@ -217,7 +204,7 @@ fn train(
 
 /// All steps of one epoch. Gives the mean of what was minimised.
 pub(crate) fn run_epoch(
-    trainer: &mut dyn Trainer,
+    trainer: &mut Trainer,
     parameters: &NetworkParameters,
     data: &Data<'_>,
     batch: &mut Batch,
@@ -251,7 +238,7 @@ pub(crate) fn run_epoch(
             },
             stage: if epoch < warm_up { Stage::WarmUp } else { Stage::Joint },
         };
-        let loss = trainer.step(batch, step)?;
+        let loss = trainer.step(batch, step);
         if !loss.is_finite() {
             return Err(ErrorKind::Diverged { what: "the loss".into(), step: step_number }.into());
         }

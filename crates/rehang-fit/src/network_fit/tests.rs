@@ -329,19 +329,3 @@ fn the_average_of_maps_gives_the_average_of_their_outputs() {
         assert!(average_maps(&[maps[0].clone(), other]).is_err());
     }
 }
-
-#[test]
-fn a_fit_on_burns_device_ends_where_the_fused_one_ends() {
-    let pairs = pairs(150, 4, 5, true);
-    let mut parameters = small();
-    parameters.dropout = 0.1;
-    let fused = fit(&pairs, &parameters);
-    parameters.device = Device::Flex;
-    let other = fit(&pairs, &parameters);
-    for (fused, other) in fused.history.iter().zip(&other.history) {
-        assert!(
-            (fused.training - other.training).abs() < 1e-2 * fused.training.abs(),
-            "{fused:?}, burn {other:?}"
-        );
-    }
-}

@@ -1,6 +1,4 @@
-//! What does a step: the fused passes on the CPU, or burn on another device.
-
-use rehang::Result;
+//! Steps of the optimiser.
 
 use super::{Batch, NetworkParameters, Objective, Stage, uncertainty_of};
 use crate::adam::{Adam, Group, WeightDecay};
@@ -23,16 +21,8 @@ pub(crate) struct Snapshot {
     pub adam: Adam,
 }
 
-/// A way to do steps.
-pub(crate) trait Trainer {
-    /// One step of the optimiser on one batch; gives the sum over its rows of what was minimised.
-    fn step(&mut self, batch: &Batch, step: Step) -> Result<f64>;
-    /// The state after the steps so far.
-    fn snapshot(&self) -> Result<Snapshot>;
-}
-
-/// Steps by the fused passes of this crate.
-pub(crate) struct FusedTrainer {
+/// A network on its way, and what a step needs.
+pub(crate) struct Trainer {
     layout: Layout,
     workspace: Workspace,
     objective: Objective,
@@ -42,7 +32,7 @@ pub(crate) struct FusedTrainer {
     current: Snapshot,
 }
 
-impl FusedTrainer {
+impl Trainer {
     pub(crate) fn new(
         layout: &Layout,
         parameters: &NetworkParameters,
@@ -73,18 +63,18 @@ impl FusedTrainer {
         workspace.backward(layout, state, batch.inputs(), batch.rows, gradient);
         (loss, gradient)
     }
-}
 
-impl Trainer for FusedTrainer {
-    fn step(&mut self, batch: &Batch, step: Step) -> Result<f64> {
+    /// One step of the optimiser on one batch; gives the sum over its rows of what was minimised.
+    pub(crate) fn step(&mut self, batch: &Batch, step: Step) -> f64 {
         let (loss, _) = self.differentiate(batch, step);
         let Snapshot { state, adam } = &mut self.current;
         adam.step(&self.groups, &mut state.parameters, &self.gradient, step.rate, self.decay);
-        Ok(loss)
+        loss
     }
 
-    fn snapshot(&self) -> Result<Snapshot> {
-        Ok(self.current.clone())
+    /// The state after the steps so far.
+    pub(crate) fn snapshot(&self) -> &Snapshot {
+        &self.current
     }
 }
 

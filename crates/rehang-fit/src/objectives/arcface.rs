@@ -63,7 +63,14 @@ fn row(cosines: &mut [f32], label: usize, scale: f32, with_margin: impl Fn(f32) 
 }
 
 /// `cos(θ + m)` of `cos θ`, with the guard beyond π − m, and its derivative with respect to `cos θ`.
-fn with_margin(cosine: f32, margin: f32) -> (f32, f32) {
+///
+/// ```
+/// use rehang_fit::objectives::arcface::with_margin;
+///
+/// // Without a margin it is the cosine itself.
+/// assert_eq!(with_margin(0.5, 0.0), (0.5, 1.0));
+/// ```
+pub fn with_margin(cosine: f32, margin: f32) -> (f32, f32) {
     if cosine <= (std::f32::consts::PI - margin).cos() {
         return (cosine - margin * margin.sin(), 1.0);
     }

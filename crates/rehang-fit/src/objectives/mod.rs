@@ -8,3 +8,4 @@ pub mod arcface;
 pub mod cross_entropy;
 pub mod likelihood;
 pub mod squared;
+pub mod unit;

@@ -242,7 +242,6 @@ def fit(
     epochs: int | None = None,
     early_stop: int | None = None,
     seeds: int | None = None,
-    device: str | None = None,
     checkpoints: Path | None = None,
     thorough: bool = False,
     loss: Literal["l2", "disc", "both"] | None = None,
@@ -287,7 +286,7 @@ def fit(
         What methods are compared by.
     compare : bool
         Compare the named method with the others on held-out pairs, which takes most of the time. Without, it is fitted alone.
-    epochs, early_stop, seeds, device, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights : optional
+    epochs, early_stop, seeds, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights : optional
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional
         Old vectors of evaluation items, which must not be among the pairs.

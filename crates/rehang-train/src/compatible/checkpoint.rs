@@ -10,7 +10,6 @@ use std::path::Path;
 use rehang::{Error, Matrix, Result};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use rehang_fit::Device;
 use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;
@@ -69,8 +68,7 @@ pub(crate) struct Checkpoint {
     pub tensors: BTreeMap<String, Tensor<'static>>,
 }
 
-/// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with. The processor
-/// goes without saying: another device adds up in another order, and a training that changed it would be neither's.
+/// Names everything that a training depends on; `initial` is the fingerprint of the file that it begins with.
 pub(crate) fn identity(
     set: TrainingSet<'_>,
     old: Option<&OldModel>,
@@ -91,12 +89,8 @@ pub(crate) fn identity(
         _ => String::new(),
     };
     let initial = initial.map(|initial| format!("initial={initial} ")).unwrap_or_default();
-    let device = match parameters.device {
-        Device::Cpu => String::new(),
-        other => format!("device={} ", json(&other)?),
-    };
     Ok(format!(
-        "version={} examples={} rows={} {of_old}old={old} {initial}{device}{}",
+        "version={} examples={} rows={} {of_old}old={old} {initial}{}",
         env!("CARGO_PKG_VERSION"),
         examples.fingerprint(),
         fingerprint(rows),
@@ -127,7 +121,7 @@ pub(crate) fn read(path: &Path, identity: &str) -> Result<Checkpoint> {
         return Err(Error::option(
             "checkpoint",
             path.display(),
-            "the checkpoint of this very training (same examples, parameters, initial weights, old model, device and version); \
+            "the checkpoint of this very training (same examples, parameters, initial weights, old model and version); \
              remove it to start anew",
         ));
     }

@@ -18,11 +18,10 @@
 //! the training set; K of their formulas is then the whole batch. What `focal-distillation` distils is the old head as it is. `bct` on the old training set synthesises nothing: its old head
 //! is the one that the old model was trained with.
 
-use burn_tensor::Device;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::heads::HeadTensors;
+use super::heads::HeadWeights;
 use super::objectives::Objective;
 use super::objectives::both_heads::both_heads;
 use super::objectives::classification::classification;
@@ -273,9 +272,9 @@ fn usual_focal_temperature() -> f32 {
 /// The old model's frozen head.
 pub(crate) struct OldHeads {
     /// As the old model was trained with it.
-    pub own: HeadTensors,
+    pub own: HeadWeights,
     /// With the weights that were synthesised for classes that it does not know, where [`Method::synthesises`] says so.
-    pub whole: HeadTensors,
+    pub whole: HeadWeights,
 }
 
 /// What a method is made of, ready to be evaluated: weights and objectives.
@@ -579,11 +578,6 @@ fn expect_units(units: usize) -> Result<()> {
     if units > 0 { Ok(()) } else { Err(Error::option("hidden", 0, "at least 1 unit")) }
 }
 
-/// The device on which objectives are evaluated: they are small beside any encoder.
-pub(crate) fn objective_device() -> Device {
-    Device::flex()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -591,8 +585,7 @@ mod tests {
     #[test]
     fn every_method_is_made_of_what_its_table_says() {
         let weight = rehang::Matrix::new(2, vec![1.0, 0.0, 0.0, 1.0]).unwrap();
-        let head =
-            HeadTensors::frozen(&weight, &[0.0, 0.0], super::super::HeadForm::default(), &objective_device());
+        let head = HeadWeights::new(weight, vec![0.0, 0.0], super::super::HeadForm::default());
         let head = OldHeads { own: head.clone(), whole: head };
         let names = |name: &str, options: &str| -> Vec<&'static str> {
             let method = Method::named(name, options).unwrap();
@@ -625,14 +618,12 @@ mod tests {
     fn what_is_distilled_is_the_old_head_as_it_is() {
         use super::super::objectives::tests::{Plain, frozen};
         use crate::finite_differences::numbers;
-        use rehang_fit::burn::read;
 
         let form = super::super::HeadForm::default();
         let own = frozen(&numbers(2 * 4, 9), 4, form);
         let heads = OldHeads { own: own.clone(), whole: frozen(&numbers(3 * 4, 7), 4, form) };
         let focal = Method::named("focal-distillation", "").unwrap();
-        let (batch, _) = Plain::usual().batch();
-        let value = |objective: &Objective| read(objective.loss(&batch)).unwrap();
+        let value = |objective: &Objective| Plain::usual().value(objective);
         let terms = focal.terms(0.0, Some(&heads)).unwrap();
         assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 100.0)));
         let influence = influence(heads.whole.clone(), InfluenceSet::New, NewClasses::Synthesised);

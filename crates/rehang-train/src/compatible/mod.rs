@@ -11,6 +11,7 @@ mod method;
 mod objectives;
 mod old;
 mod optimiser;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod trainer;

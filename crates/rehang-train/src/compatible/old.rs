@@ -2,7 +2,6 @@
 
 use rehang::check::{expect_count, expect_width};
 use rehang::{Error, Head, Matrix, Progress, Result};
-use rehang_fit::Device;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
@@ -96,18 +95,10 @@ impl OldModel {
     }
 
     /// Its vectors of some examples, `[rows, d_old]`, without variation.
-    pub(crate) fn vectors(
-        &self,
-        examples: &Examples,
-        rows: &[usize],
-        device: Device,
-        progress: &Progress,
-    ) -> Result<Matrix> {
+    pub(crate) fn vectors(&self, examples: &Examples, rows: &[usize], progress: &Progress) -> Result<Matrix> {
         match &self.source {
             OldSource::Vectors(vectors) => Ok(vectors.select(rows)),
-            OldSource::Encoder { encoder, .. } => {
-                encoder.vectors_of(&examples.inputs, rows, device, progress)
-            }
+            OldSource::Encoder { encoder, .. } => encoder.vectors_of(&examples.inputs, rows, progress),
         }
     }
 

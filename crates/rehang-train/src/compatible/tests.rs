@@ -6,12 +6,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
 use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
-use rehang_fit::Device;
 
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{OwnBatches, PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
-use crate::encoder::{Architecture, Encoder, Mode, Pooling, Resnet, Stem, passes};
+use crate::encoder::{Architecture, Encoder, Mode, Passes, Pooling, Resnet, Stem};
 use crate::examples::tests::balanced;
 use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
 use crate::finite_differences::numbers;
@@ -164,7 +163,6 @@ fn a_checkpoint_of_another_training_or_a_damaged_one_is_refused_and_kept() {
     refused(&rows, &old, &TrainingParameters { seed: 1, ..parameters.clone() });
     refused(&rows, &old, &TrainingParameters { epochs: 3, ..parameters.clone() });
     refused(&rows[1..], &old, &parameters);
-    refused(&rows, &old, &TrainingParameters { device: Device::Flex, ..parameters.clone() });
     // An old model that differs in its running statistics, or in its head's bias, is another one.
     let mut other = old.clone();
     let OldSource::Encoder { encoder, .. } = &mut other.source else { panic!("it is an encoder") };
@@ -247,7 +245,7 @@ fn check_methods(architecture: &Architecture, examples: &Examples, methods: &[(&
         // The weights moved, and the vectors are finite.
         let graph = architecture.graph(trained.encoder.input).unwrap();
         assert!(trained.encoder.state.parameters != graph.initial(parameters.seed).parameters);
-        let vectors = trained.encoder.embed(&examples.inputs, Device::Cpu, &Progress::default());
+        let vectors = trained.encoder.embed(&examples.inputs, &Progress::default());
         let vectors = vectors.unwrap_or_else(|error| panic!("{name} {options}: {error}"));
         assert_eq!((vectors.len(), vectors.matrix().columns()), (examples.len(), architecture.outputs()));
     }
@@ -310,7 +308,7 @@ fn the_old_model_stays_as_it_is_and_may_be_run_or_remembered() {
     let rows = all(&examples);
     let (live, cached) = (old_model(&examples, false), old_model(&examples, true));
     let before = live.clone();
-    let vectors = |old: &OldModel| old.vectors(&examples, &rows, Device::Cpu, &Progress::default()).unwrap();
+    let vectors = |old: &OldModel| old.vectors(&examples, &rows, &Progress::default()).unwrap();
     let remembered = OldModel { source: OldSource::Vectors(vectors(&live)), ..live.clone() };
     for name in ["dmu", "ract", "lwf", "bct"] {
         let parameters = quick(name, if name == "dmu" { "hidden = 8" } else { "" }, mlp(7));
@@ -491,7 +489,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     }
     let examples = images(4, 10, 60.0);
     let encoder = run(&examples, &all(&examples), None, &quick("plain", "", mlp(d_new))).unwrap().encoder;
-    let new = encoder.embed(&examples.inputs, Device::Cpu, &Progress::default()).unwrap();
+    let new = encoder.embed(&examples.inputs, &Progress::default()).unwrap();
     let old = old_model(&examples, true);
     let vectors = Matrix::new(d_old, numbers(rows * d_old, 7)).unwrap();
     let labels: Vec<i64> = examples.labels.iter().map(|&label| label.into()).collect();
@@ -500,7 +498,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
         adapter(&graph, &state, &old, vectors.clone(), &encoder, new.matrix().clone(), &labels, &progress)
             .unwrap();
 
-    let mut own = passes(&graph, Device::Cpu).unwrap();
+    let mut own = Passes::new(&graph);
     let direct = own.forward(&mut state, vectors.as_slice(), rows, Mode::Evaluation).unwrap();
     let vectors = Vectors::new(Space::new("old", d_old, Distance::Cosine, false), vectors, "old").unwrap();
     let applied = rehang::adapter::apply(&psi, &vectors, None, &progress).unwrap();
@@ -568,9 +566,8 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
     };
     let plain =
         |rows: &[usize], seed: u64| run(&examples, rows, None, &long("plain", "", seed)).unwrap().encoder;
-    let embed = |encoder: &Encoder| {
-        encoder.embed(&examples.inputs, Device::Cpu, &Progress::default()).unwrap().matrix().clone()
-    };
+    let embed =
+        |encoder: &Encoder| encoder.embed(&examples.inputs, &Progress::default()).unwrap().matrix().clone();
     // The gallery grew: the old model saw a third of every class.
     let third: Vec<usize> = (0..examples.len()).filter(|row| row / 6 % 3 == 0).collect();
     let old = OldModel::of(plain(&third, 1), false);
@@ -645,9 +642,6 @@ fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
     let trained = run(&examples, &rows, None, &from("moved")).unwrap().encoder;
     assert!(is_of(&trained, &from("start")) && is_of(&trained, &from("moved")));
     assert!(!is_of(&trained, &plain(0)));
-    // Another device is another training too; the processor is not written down.
-    assert!(!is_of(&trained, &TrainingParameters { device: Device::Flex, ..from("start") }));
-    assert!(!trained.training.hyper_parameters.contains_key("device"));
     assert!(trained.training.inputs.contains_key("initial"));
     // Other weights at the same place: another training.
     encoder(2).save(at("start")).unwrap();

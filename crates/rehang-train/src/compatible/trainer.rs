@@ -4,27 +4,24 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use burn_tensor::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{Adapter, Training};
 use rehang::{Error, ErrorKind, Head, Matrix, Progress, Result};
 use rehang_files::tensors::{self, Detail};
-use rehang_fit::Device;
-use rehang_fit::burn::{read, tensor};
 use rehang_fit::network::{State, draw_uniform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
-use super::heads::{HeadForm, HeadTensors, Taught, synthesised};
-use super::method::{Method, OldHeads, TWO_ROWS, Terms, objective_device};
-use super::objectives::Batch;
+use super::heads::{HeadForm, HeadWeights, synthesised};
+use super::method::{Method, OldHeads, TWO_ROWS, Terms};
+use super::objectives::{Batch, Loss};
 use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
 use crate::encoder::{
-    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, passes, shape_of, take_weights,
+    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, shape_of, take_weights,
 };
 use crate::examples::{
     Augmentation, Augmenter, Examples, LastBatch, Normalisation, Sampler, SamplerParameters, Sisters,
@@ -82,9 +79,6 @@ pub struct TrainingParameters {
     pub gradient_clip: Option<f64>,
     /// Draws initial weights, batches and variations.
     pub seed: u64,
-    /// Where the encoder runs.
-    #[serde(skip)]
-    pub device: Device,
     /// Weights to begin with: a file of rehang, or of another framework with torchvision's names. What it holds tells one
     /// training from another, wherever it lies.
     #[serde(skip)]
@@ -115,7 +109,6 @@ impl TrainingParameters {
             weight_decay: 1e-4,
             gradient_clip: None,
             seed: 0,
-            device: Device::Cpu,
             initial: None,
             checkpoint: None,
         }
@@ -184,13 +177,13 @@ pub struct Trained {
 /// Classes are numbered as the old head's come, then the set's other ones in its own order, so that one number means one
 /// class in both heads. Classes that only the old head knows are not taught: the encoder's head does not have them.
 ///
-/// The same inputs and seed give the same encoder, bit by bit, for any number of threads (on the processor).
+/// The same inputs and seed give the same encoder, bit by bit, for any number of threads.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::InvalidOption`] for parameters out of range, an encoder that does not take the inputs or a checkpoint of
 /// another training; [`ErrorKind::MissingInput`] for an old model, head or rows that the method needs;
-/// [`ErrorKind::MissingFeature`] for a device that this build leaves out; [`ErrorKind::WidthMismatch`] for an old
+/// [`ErrorKind::WidthMismatch`] for an old
 /// head that is not as wide as the old vectors; [`ErrorKind::CountMismatch`] for old vectors that are not one a row;
 /// [`ErrorKind::NotFound`] and [`ErrorKind::Duplicate`] for rows that are not there or come twice, and for an old head's class
 /// that is named twice; [`ErrorKind::Corrupt`] for sets that cannot be trained on, and for damaged initial weights and
@@ -247,7 +240,7 @@ pub(super) fn train_until(
     {
         // Running statistics lag behind the weights: after steps that were far too long the loss may still be finite and
         // the encoder useless. A look at some rows shows it now and not when a gallery is embedded.
-        let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
+        let (passes, state) = (&mut model.encoder.passes, &mut model.encoder.state);
         let some = &rows[..rows.len().min(CHECKED_ROWS)];
         embed_rows(passes, state, &augmenter, &examples.inputs, some, &Progress::default()).map_err(
             |error| match error.kind() {
@@ -293,9 +286,9 @@ pub(super) fn train_until(
         (Some(part), Some(old)) => {
             progress.begin("measuring the adapter", "items", 2 * rows.len() as u64);
             let inputs = &examples.inputs;
-            let (passes, state) = (&mut *model.encoder.passes, &mut model.encoder.state);
+            let (passes, state) = (&mut model.encoder.passes, &mut model.encoder.state);
             let new = embed_rows(passes, state, &augmenter, inputs, rows, progress)?;
-            let vectors = old.vectors(examples, rows, parameters.device, progress)?;
+            let vectors = old.vectors(examples, rows, progress)?;
             let labels: Vec<i64> = rows.iter().map(|&row| numbering.labels[row] as i64).collect();
             let psi = adapter(&part.graph, &part.state, old, vectors, &encoder, new, &labels, progress);
             unless_diverged(psi, &mut warnings, |_| PSI_IS_LOST.to_owned())?
@@ -388,13 +381,6 @@ fn idle_options(old: &OldModel, parameters: &TrainingParameters) -> Vec<String> 
 fn describe(parameters: &TrainingParameters) -> Result<BTreeMap<String, String>> {
     let whole = serde_json::to_value(parameters).map_err(|error| Error::corrupt("parameters", error))?;
     let mut fields = whole.as_object().cloned().unwrap_or_default();
-    // Another device adds up in another order and so gives another encoder. The processor goes without saying, so that
-    // files which say no device are of the processor.
-    if parameters.device != Device::Cpu {
-        let device =
-            serde_json::to_value(parameters.device).map_err(|error| Error::corrupt("device", error))?;
-        fields.insert("device".into(), device);
-    }
     // Files of before ψ's gradient was cut by itself do not say so.
     if parameters.gradient_clip.is_some() && parameters.method.adapter_hidden().is_some() {
         fields.insert("adapter_gradient".into(), "cut by itself".into());
@@ -504,15 +490,15 @@ fn named<'a>(
 /// A network that is trained: what it computes, how, with which numbers.
 struct Network {
     graph: Graph,
-    passes: Box<dyn Passes>,
+    passes: Passes,
     state: State,
     moments: Moments,
 }
 
 impl Network {
-    fn new(graph: Graph, device: Device, state: State, kind: OptimiserKind) -> Result<Self> {
+    fn new(graph: Graph, state: State, kind: OptimiserKind) -> Self {
         let moments = Moments::new(kind, state.parameters.len());
-        Ok(Self { passes: passes(&graph, device)?, graph, state, moments })
+        Self { passes: Passes::new(&graph), graph, state, moments }
     }
 
     fn vectors(&mut self, name: &'static str) -> impl Iterator<Item = (String, &mut Vec<f32>)> {
@@ -563,13 +549,12 @@ impl Model {
             (Some(hidden), Some(old)) => {
                 let graph = adapter_graph(old.dimension(), &hidden, d)?;
                 let state = graph.initial(parameters.seed ^ 0x0070_7369);
-                // ψ is small beside any encoder: it stays on the processor.
-                Some(Network::new(graph, Device::Cpu, state, kind)?)
+                Some(Network::new(graph, state, kind))
             }
             _ => None,
         };
         Ok(Self {
-            encoder: Network::new(graph, parameters.device, state, kind)?,
+            encoder: Network::new(graph, state, kind),
             head: Part::new(head, kind),
             bias: Part::new(vec![0.0; numbering.classes.len()], kind),
             adapter,
@@ -611,14 +596,14 @@ impl Model {
 struct Run<'a> {
     set: TrainingSet<'a>,
     old: Option<&'a OldModel>,
-    /// Old vectors of the set's rows, where the old model does not see varied inputs.
+    /// The old model's vectors of the set's rows, where they are the same in every epoch.
     old_vectors: Option<Matrix>,
-    /// Where the vector of an example stands among them.
+    /// For every example the row of `old_vectors` that is its own.
     old_places: Vec<usize>,
-    /// Whether the old model was trained on an example.
+    /// For every example whether the old model was trained on it.
     of_old: Vec<bool>,
-    /// The old encoder's passes and numbers, where it does.
-    old_encoder: Option<(Box<dyn Passes>, State, Augmenter)>,
+    /// The old encoder, where it embeds every batch anew, varied as it is: its passes, its parameters, and how it varies inputs.
+    old_encoder: Option<(Passes, State, Augmenter)>,
     numbering: &'a Numbering,
     parameters: &'a TrainingParameters,
     terms: Terms,
@@ -721,7 +706,7 @@ impl<'a> Run<'a> {
                     &examples.inputs,
                     parameters.seed,
                 )?;
-                Some((passes(&encoder.graph()?, parameters.device)?, encoder.state.clone(), augmenter))
+                Some((Passes::new(&encoder.graph()?), encoder.state.clone(), augmenter))
             }
             _ => None,
         };
@@ -729,7 +714,7 @@ impl<'a> Run<'a> {
         let old_vectors = match old {
             Some(old) if is_needed => {
                 progress.begin("embedding with the old model", "items", rows.len() as u64);
-                Some(old.vectors(examples, rows, parameters.device, progress)?)
+                Some(old.vectors(examples, rows, progress)?)
             }
             _ => None,
         };
@@ -737,11 +722,11 @@ impl<'a> Run<'a> {
         for (place, &row) in rows.iter().enumerate() {
             old_places[row] = place;
         }
-        let device = objective_device();
         let old_head = match old.and_then(|old| old.head.as_ref()) {
             Some(old_head) => {
-                let frozen =
-                    |head: &Head| HeadTensors::frozen(head.weight(), head.bias(), old_head.form, &device);
+                let frozen = |head: &Head| {
+                    HeadWeights::new(head.weight().clone(), head.bias().to_vec(), old_head.form)
+                };
                 let own = frozen(&old_head.head);
                 let whole = match &old_vectors {
                     Some(vectors) if method.synthesises() => {
@@ -891,64 +876,48 @@ impl<'a> Run<'a> {
         };
         let class_of = |rows: &[usize]| rows.iter().map(|&row| self.numbering.labels[row]).collect();
 
-        let device = objective_device();
-        let rows_of =
-            |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows.max(1)], &device);
-        let leaf = |values: &[f32], rows: usize| rows_of(values, rows).autodiff().require_grad();
-        let classes = model.bias.parameters.len();
-        let new = leaf(&new, n);
-        let adapted = adapted.map(|adapted| leaf(&adapted, adapter_rows.len()));
-        let weight = leaf(&model.head.parameters, classes);
-        let bias = leaf(&model.bias.parameters, 1);
+        let d = encoder.graph.outputs();
         let batch = Batch {
             labels: class_of(rows),
             of_old: rows.iter().map(|&row| self.of_old[row]).collect(),
-            new: new.clone(),
-            old: old.map_or_else(|| Tensor::zeros([n, 0], &device), |old| rows_of(old.as_slice(), n)),
-            sister: sisters.map(|sisters| rows_of(sisters.as_slice(), n)),
-            adapted: adapted.clone(),
+            new: Matrix::new(d, new)?,
+            old: old.unwrap_or_default(),
+            sister: sisters,
+            adapted: adapted.map(|adapted| Matrix::new(d, adapted)).transpose()?,
             adapted_labels: class_of(adapter_rows),
-            head: HeadTensors {
-                weight: weight.clone(),
-                bias: bias.clone(),
+            head: HeadWeights {
+                weight: Matrix::new(d, model.head.parameters.clone())?,
+                bias: model.bias.parameters.clone(),
                 form: self.parameters.head,
-                taught: Taught::new(&self.numbering.is_taught, &device),
+                taught: self.numbering.taught(),
             },
         };
-        let mut values = Vec::with_capacity(self.terms.len());
-        let mut total: Option<Tensor<1>> = None;
+        let (mut values, mut measures) = (Vec::with_capacity(self.terms.len()), Vec::new());
+        let mut total = Loss::default();
         for (factor, objective) in &self.terms {
-            let value = objective.loss(&batch);
-            values.push(f64::from(read(value.clone().detach())?[0]));
-            let value = value.mul_scalar(*factor);
-            total = Some(match total {
-                Some(total) => total + value,
-                None => value,
-            });
+            let loss = objective.evaluate(&batch);
+            values.push(loss.value);
+            measures.extend(loss.measure);
+            total.add(*factor, loss);
         }
-        let loss =
-            self.terms.iter().zip(&values).map(|((factor, _), value)| f64::from(*factor) * value).sum();
-        let Some(total) = total.filter(|_| f64::is_finite(loss)) else {
+        if !total.value.is_finite() {
             return Err(self.diverged("the loss"));
-        };
-        let right = right(&read(batch.head.logits_of_taught(&new).detach())?, &batch.labels);
-
-        let mut gradients = total.backward();
-        let mut take = |leaf: &Tensor<2>| -> Result<Vec<f32>> {
-            let count = leaf.dims().iter().product();
-            leaf.grad_remove(&mut gradients).map_or_else(|| Ok(vec![0.0; count]), read)
-        };
-        let (of_new, mut of_weight, mut of_bias) = (take(&new)?, take(&weight)?, take(&bias)?);
-        if self.parameters.head.is_cosine() {
-            // Cosines have no bias; it stays at zero.
-            of_bias.fill(0.0);
         }
+        let right = batch.head.right(&batch.new, &batch.labels);
+
+        let none = |rows: usize| Matrix::zeros(rows, d);
+        let (mut of_weight, mut of_bias) = match total.head {
+            Some(head) => (head.weight.into_data(), head.bias),
+            None => (vec![0.0; model.head.parameters.len()], vec![0.0; model.bias.parameters.len()]),
+        };
+        let of_new = total.new.unwrap_or_else(|| none(rows.len()));
         let mut of_encoder = vec![0.0; encoder.state.parameters.len()];
-        encoder.passes.backward(&encoder.state, &of_new, &mut of_encoder)?;
+        encoder.passes.backward(&encoder.state, of_new.as_slice(), &mut of_encoder)?;
         let mut of_adapter = Vec::new();
-        if let (Some(adapter), Some(leaf)) = (&mut model.adapter, &adapted) {
+        if let Some(adapter) = &mut model.adapter {
             of_adapter = vec![0.0; adapter.state.parameters.len()];
-            adapter.passes.backward(&adapter.state, &take(leaf)?, &mut of_adapter)?;
+            let of_outputs = total.adapted.unwrap_or_else(|| none(adapter_rows.len()));
+            adapter.passes.backward(&adapter.state, of_outputs.as_slice(), &mut of_adapter)?;
         }
         // ψ's gradient is long at first: in one norm with the encoder's it would shorten the encoder's steps.
         for part in [&mut [&mut of_encoder, &mut of_weight, &mut of_bias][..], &mut [&mut of_adapter]] {
@@ -964,8 +933,7 @@ impl<'a> Run<'a> {
             adapter.moments.step(&mut adapter.state.parameters, &of_adapter, rate, decay);
         }
         self.steps += 1;
-        let measures = self.terms.iter().filter_map(|(_, objective)| objective.measured(&batch)).collect();
-        Ok(Step { loss, terms: values, measures, right })
+        Ok(Step { loss: total.value, terms: values, measures, right })
     }
 
     fn diverged(&self, what: &str) -> Error {
@@ -1007,19 +975,9 @@ fn is_trained_on(rows: &[usize]) -> bool {
     rows.len() > 1
 }
 
-/// Rows whose largest logit is the true class's.
-fn right(logits: &[f32], labels: &[usize]) -> usize {
-    let classes = logits.len() / labels.len().max(1);
-    logits
-        .chunks_exact(classes.max(1))
-        .zip(labels)
-        .filter(|(row, label)| row.iter().all(|&other| other <= row[**label]))
-        .count()
-}
-
 impl Encoder {
-    /// Whether it was trained with these very parameters on these very examples and this kind of device, from these very
-    /// initial weights, beside this very old model.
+    /// Whether it was trained with these very parameters on these very examples, from these very initial weights,
+    /// beside this very old model.
     ///
     /// # Errors
     ///

@@ -7,11 +7,9 @@ use rehang::adapter::Training;
 use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
 use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use rehang_fit::Device;
 use rehang_fit::network::State;
 
-use super::pass::{Mode, Passes, passes};
-use super::{Architecture, Graph, Shape};
+use super::{Architecture, Graph, Mode, Passes, Shape};
 use crate::compatible::HeadForm;
 use crate::examples::{Augmentation, Augmenter, Inputs, Normalisation};
 
@@ -67,27 +65,20 @@ impl Encoder {
     /// # Errors
     ///
     /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for vectors that left the
-    /// finite numbers, [`rehang::ErrorKind::MissingFeature`] for a device that this build leaves out,
-    /// [`rehang::ErrorKind::Cancelled`].
-    pub fn embed(&self, inputs: &Inputs, device: Device, progress: &Progress) -> Result<Vectors> {
+    /// finite numbers, [`rehang::ErrorKind::Cancelled`].
+    pub fn embed(&self, inputs: &Inputs, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
-        let vectors = self.vectors_of(inputs, &rows, device, progress)?;
+        let vectors = self.vectors_of(inputs, &rows, progress)?;
         Vectors::new(self.space(), vectors, &self.model)
     }
 
     /// Vectors of some rows, in their order, without any augmentation; counts them as done.
-    pub(crate) fn vectors_of(
-        &self,
-        inputs: &Inputs,
-        rows: &[usize],
-        device: Device,
-        progress: &Progress,
-    ) -> Result<Matrix> {
+    pub(crate) fn vectors_of(&self, inputs: &Inputs, rows: &[usize], progress: &Progress) -> Result<Matrix> {
         expect_shape(self.input, inputs)?;
-        let mut passes = passes(&self.graph()?, device)?;
+        let mut passes = Passes::new(&self.graph()?);
         let augmenter = Augmenter::new(Augmentation::default(), self.normalisation.clone(), inputs, 0)?;
-        embed_rows(&mut *passes, &mut self.state.clone(), &augmenter, inputs, rows, progress)
+        embed_rows(&mut passes, &mut self.state.clone(), &augmenter, inputs, rows, progress)
     }
 
     /// The encoder as the bytes of its file: the same encoder gives the same bytes.
@@ -159,7 +150,7 @@ impl Encoder {
 
 /// Vectors of some rows, in their order; counts them as done.
 pub(crate) fn embed_rows(
-    passes: &mut dyn Passes,
+    passes: &mut Passes,
     state: &mut State,
     augmenter: &Augmenter,
     inputs: &Inputs,

@@ -1,23 +1,21 @@
 //! Encoders: from images or feature vectors to vectors of a space.
 //!
-//! An [`Architecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the fused
-//! passes on the processor, the tensors of burn on other devices, the files, the export.
+//! An [`Architecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the
+//! [`Passes`], the files, the export.
 
 mod architecture;
 mod export;
 mod file;
 mod fused;
 mod graph;
-mod pass;
-mod tensors;
 #[cfg(test)]
 mod tests;
 
 pub use architecture::{Architecture, Pooling, Resnet, Stem};
 pub use file::Encoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
+pub use fused::{Mode, Passes};
 pub(crate) use graph::normal;
 pub use graph::{
     GENERALISED_MEAN_MINIMUM, Graph, Node, Operation, Parameter, Role, Shape, Sliding, Statistics,
 };
-pub use pass::{Mode, Passes, passes};

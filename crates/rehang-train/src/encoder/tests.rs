@@ -1,11 +1,10 @@
-//! The two ways to run a graph against each other, and encoders as files.
+//! Encoders as files, and what they refuse.
 
 mod interchange;
 
 use rehang::adapter::Training;
 use rehang::{Head, HeadKind, Matrix, Progress};
 use rehang_files::tensors::{self, FileKind};
-use rehang_fit::Device;
 
 use super::*;
 use crate::compatible::HeadForm;
@@ -30,40 +29,6 @@ pub(super) fn near(left: &[f32], right: &[f32], tolerance: f32) {
         assert!((left - right).abs() <= tolerance * size, "{left} against {right} (size {size})");
     }
     assert_eq!(left.len(), right.len());
-}
-
-#[test]
-fn fused_passes_are_those_of_automatic_differentiation() {
-    for (architecture, shape) in architectures() {
-        let graph = architecture.graph(shape).unwrap();
-        let rows = 6;
-        let input = numbers(rows * shape.size(), 5);
-        let gradient = numbers(rows * graph.outputs(), 6);
-        let run = |device: Device| {
-            let mut passes = passes(&graph, device).unwrap();
-            let mut state = graph.initial(3);
-            let output = passes.forward(&mut state, &input, rows, Mode::Training).unwrap();
-            let mut parameters = vec![0.0; graph.parameter_count()];
-            passes.backward(&state, &gradient, &mut parameters).unwrap();
-            let evaluated = passes.forward(&mut state, &input, rows, Mode::Evaluation).unwrap();
-            (output, parameters, state, evaluated)
-        };
-        let (fused, twin) = (run(Device::Cpu), run(Device::Flex));
-        near(&fused.0, &twin.0, 1e-3);
-        near(&fused.2.running_mean, &twin.2.running_mean, 1e-3);
-        near(&fused.2.running_variance, &twin.2.running_variance, 1e-3);
-        near(&fused.3, &twin.3, 2e-3);
-        // A ReLU whose input is all but 0 may open in one and close in the other, and fifty layers carry that on; so
-        // whole gradients are compared, not single numbers. A wrong derivative would be as far off as it is long.
-        for parameter in &graph.parameters {
-            let (left, right) = (&fused.1[parameter.range.clone()], &twin.1[parameter.range.clone()]);
-            let squares =
-                |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
-            let apart = squares(&mut left.iter().zip(right).map(|(left, right)| left - right));
-            let size = squares(&mut right.iter().copied());
-            assert!(apart <= 2e-2 * size + 1e-6, "{} of {architecture:?}: {apart} of {size}", parameter.name);
-        }
-    }
 }
 
 pub(super) fn encoder(architecture: Architecture, shape: Shape) -> Encoder {
@@ -146,7 +111,7 @@ fn inputs_of_another_shape_are_refused() {
         let pixels = vec![100; 2 * channels * 256];
         Inputs::Images(Images { channels, height: 16, width: 16, pixels })
     };
-    let embed = |inputs: &Inputs| encoder.embed(inputs, Device::Cpu, &Progress::default());
+    let embed = |inputs: &Inputs| encoder.embed(inputs, &Progress::default());
     assert_eq!(embed(&images(3)).unwrap().len(), 2);
     let error = embed(&images(1)).unwrap_err().to_string();
     assert!(error.contains("1 x 16 x 16") && error.contains("3 x 16 x 16"), "{error}");

@@ -8,7 +8,8 @@ use rehang::{Error, Result};
 use rehang_files::{AtomicFile, VectorSource, read_labels};
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, Purpose, generator};
+use super::dataset::Examples;
+use super::draws::{Purpose, generator};
 
 /// What an allocation file says it is.
 const FORMAT: &str = "rehang-allocation";

@@ -5,14 +5,24 @@ use std::io::Read;
 use std::path::Path;
 
 use rehang::check::expect_count;
-use rehang::{Error, Result};
+use rehang::{Error, ErrorKind, Result};
 use rehang_files::{
     Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
 };
+use serde::{Deserialize, Serialize};
 use zip::ZipArchive;
 
-use super::source::ImageLayout;
-use super::{Examples, Images, Inputs, check_size, expect_file, shown};
+use super::dataset::{Examples, Images, Inputs, check_size, shown};
+
+/// Where the channels of an image stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageLayout {
+    /// `[n, channels, height, width]`.
+    Nchw,
+    /// `[n, height, width, channels]`.
+    Nhwc,
+}
 
 /// Entries of an archive that are taken for images (or vectors) and for labels where none is named.
 const IMAGE_ENTRIES: [&str; 6] = ["images", "image", "x_train", "x", "data", "arr_0"];
@@ -270,4 +280,13 @@ fn entry(source: &VectorSource, names: &[&str]) -> Result<Array> {
     taken.map_err(|error| damaged(&format!("the entry {chosen} is damaged: {error}")))?;
     drop(entry);
     array_from_bytes(&bytes, format!("{}#{}", path.display(), stem(chosen)))
+}
+
+/// The size of a file in bytes; fails with `reason` where something else stands there.
+pub(super) fn expect_file(path: &Path, reason: &str) -> Result<u64> {
+    let metadata = fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if metadata.is_file() {
+        return Ok(metadata.len());
+    }
+    Err(ErrorKind::Io { action: "read", path: path.into(), reason: reason.into() }.into())
 }

@@ -6,8 +6,10 @@ use rayon::prelude::*;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::dataset::{Images, Inputs, SIDE_MAX};
+use super::draws::{Purpose, generator};
 use super::geometry::Map;
-use super::{Images, Inputs, Normalisation, Purpose, generator};
+use super::normalisation::Normalisation;
 use crate::encoder::normal;
 
 /// Least share of the area that a crop may have: a hundredth of each side.
@@ -140,11 +142,11 @@ impl Augmentation {
                 format!("two numbers from {lower} to {upper}, the smaller one first"),
             ))
         };
-        if self.crop_padding > super::SIDE_MAX {
+        if self.crop_padding > SIDE_MAX {
             return Err(Error::option(
                 "crop_padding",
                 self.crop_padding,
-                format!("a number from 0 to {}", super::SIDE_MAX),
+                format!("a number from 0 to {}", SIDE_MAX),
             ));
         }
         within("flip", self.flip as f32, 0.0, 1.0)?;

@@ -3,10 +3,24 @@
 use std::path::PathBuf;
 
 use rehang::{Error, Result};
+use serde::{Deserialize, Serialize};
 
-use super::arrays::numbered;
-use super::source::CifarLabels;
-use super::{Examples, Images, Inputs, expect_file};
+use super::arrays::{expect_file, numbered};
+use super::dataset::{Examples, Images, Inputs};
+
+/// A CIFAR set and its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CifarLabels {
+    /// The ten classes of CIFAR-10.
+    #[serde(rename = "cifar-10")]
+    Ten,
+    /// The hundred classes of CIFAR-100.
+    #[serde(rename = "cifar-100")]
+    HundredFine,
+    /// The twenty groups of CIFAR-100's classes, called `group 0` to `group 19`.
+    #[serde(rename = "cifar-100-coarse")]
+    HundredCoarse,
+}
 
 const SIDE: usize = 32;
 const IMAGE_BYTES: usize = 3 * SIDE * SIDE;

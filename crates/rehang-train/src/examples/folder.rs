@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use rehang::{Error, ErrorKind, Gate, Result};
 
 use super::arrays::in_order;
+use super::dataset::{Examples, Images, Inputs, Refusal, check_size};
 use super::picture::{DECODING_BYTES_MAX, Picture, covering};
-use super::{Examples, Images, Inputs, Refusal, check_size};
 
 /// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
 const DECODED_AT_ONCE: usize = 1024;

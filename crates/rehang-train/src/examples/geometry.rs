@@ -3,7 +3,7 @@
 //! One map means one interpolation: an image that is cropped, turned and shifted is blurred once, not three times.
 //! Whole shifts and mirror images have weights of exactly 0 and 1, so they change no value at all.
 
-use super::Border;
+use super::augmentation::Border;
 
 /// Where a pixel at `(x, y)` of the varied image is taken from: `(a x + b y + c, d x + e y + f)`, with whole numbers
 /// at the centres of pixels.

@@ -3,7 +3,7 @@
 use rehang::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Inputs;
+use super::dataset::Inputs;
 
 /// What is taken off each channel, and what it is then divided by.
 ///

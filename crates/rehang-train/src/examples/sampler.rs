@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Purpose, generator};
+use super::draws::{Purpose, generator};
 
 /// How an epoch is cut into batches.
 ///

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use rehang::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Examples, arrays, cifar, folder};
+use super::arrays::{self, ImageLayout};
+use super::cifar::{self, CifarLabels};
+use super::dataset::Examples;
+use super::folder;
 
 /// Where examples come from.
 ///
@@ -92,30 +95,6 @@ pub enum ExamplesSource {
     },
 }
 
-/// Where the channels of an image stand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImageLayout {
-    /// `[n, channels, height, width]`.
-    Nchw,
-    /// `[n, height, width, channels]`.
-    Nhwc,
-}
-
-/// A CIFAR set and its labels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CifarLabels {
-    /// The ten classes of CIFAR-10.
-    #[serde(rename = "cifar-10")]
-    Ten,
-    /// The hundred classes of CIFAR-100.
-    #[serde(rename = "cifar-100")]
-    HundredFine,
-    /// The twenty groups of CIFAR-100's classes, called `group 0` to `group 19`.
-    #[serde(rename = "cifar-100-coarse")]
-    HundredCoarse,
-}
-
 impl ExamplesSource {
     /// The files and folders that it names, with their keys in a configuration.
     pub(crate) fn paths(&mut self) -> Vec<(&'static str, &mut PathBuf)> {
@@ -137,6 +116,24 @@ impl ExamplesSource {
             Self::Cifar { paths, set } => cifar::read(paths, *set),
             Self::Features { vectors, labels } => arrays::read_features(vectors, labels),
         }
+    }
+}
+
+impl Examples {
+    /// Reads rows from where the source says; see [`ExamplesSource`] for each kind.
+    ///
+    /// A single class is enough to embed; what training needs is checked by [`Examples::check_trainable`].
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::Io`], [`rehang::ErrorKind::Empty`] where not one row is left, [`rehang::ErrorKind::Corrupt`] for files that are
+    /// not what they should be (an image in a folder is listed in `refused` instead), [`rehang::ErrorKind::CountMismatch`]
+    /// where there is not one label a row, [`rehang::ErrorKind::NotFinite`] for vectors with NaN, and
+    /// [`rehang::ErrorKind::InvalidOption`] or [`rehang::ErrorKind::MissingInput`] for a source that does not fit its files.
+    pub fn read(source: &ExamplesSource) -> Result<Self> {
+        let examples = source.read()?;
+        examples.check()?;
+        Ok(examples)
     }
 }
 

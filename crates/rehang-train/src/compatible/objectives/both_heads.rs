@@ -2,26 +2,48 @@
 //!
 //! ```text
 //! L = 1/|K| Σ_{x ∈ K} −log e^(z_old,y) / (Σ_j e^(z_old,j) + Σ_{j ≠ y} e^(z_new,j))
+//! ∂/∂z_old,j = p_old,j − 1[j = y]     ∂/∂z_new,j = p_new,j for j ≠ y     p the softmax over the whole denominator
 //! ```
 //!
 //! `z_old` are the frozen old head's logits of the NEW vector, `z_new` the new head's; K are the rows whose class the
 //! old head knows. It is what (6) is to (5), with class weights in the place of vectors.
 
-use burn_tensor::Tensor;
+use rehang::Matrix;
 
-use super::super::heads::HeadTensors;
-use super::{NEVER, Objective, log_sum_exp, mean_over};
+use super::super::heads::HeadWeights;
+use super::super::rows::log_sum_exp;
+use super::{Loss, Objective, shares};
 
 /// `old_head` is ω_old.
-pub(crate) fn both_heads(old_head: HeadTensors) -> Objective {
+pub(crate) fn both_heads(old_head: HeadWeights) -> Objective {
     Objective::new("both-heads", move |batch| {
-        let device = batch.old.device();
-        let old = old_head.logits_with_margin(&batch.new, &batch.labels);
-        let truth = batch.head.one_hot(&batch.labels, &device);
-        let new = batch.head.logits_of_taught(&batch.new) + truth.mul_scalar(NEVER);
-        let positive = (old.clone() * old_head.one_hot(&batch.labels, &device)).sum_dim(1);
-        let losses = log_sum_exp(Tensor::cat(vec![old, new], 1)) - positive;
-        mean_over(losses, batch.labels.iter().map(|&label| old_head.knows(label)))
+        let rows = batch.labels.len();
+        let known: Vec<bool> = batch.labels.iter().map(|&label| old_head.knows(label)).collect();
+        let (old, new) = (old_head.pass_with_margin(&batch.new, &batch.labels), batch.head.pass(&batch.new));
+        let mut slopes = [&old.logits, &new.logits].map(|logits| Matrix::zeros(rows, logits.columns()));
+        let mut value = 0.0;
+        for (row, (&label, weight)) in batch.labels.iter().zip(shares(&known)).enumerate() {
+            if weight == 0.0 {
+                continue;
+            }
+            let (of_old, of_new) = (old.logits.row(row), new.logits.row(row));
+            let others = || batch.head.taught.iter().copied().filter(move |&class| class != label);
+            let logits = of_old.iter().copied().chain(others().map(|class| of_new[class]));
+            let total = log_sum_exp(logits.map(f64::from));
+            value += f64::from(weight) * (total - f64::from(of_old[label]));
+            let share = |logit: f32| (f64::from(weight) * (f64::from(logit) - total).exp()) as f32;
+            for (slope, &logit) in slopes[0].row_mut(row).iter_mut().zip(of_old) {
+                *slope = share(logit);
+            }
+            slopes[0].row_mut(row)[label] -= weight;
+            for class in others() {
+                slopes[1].row_mut(row)[class] = share(of_new[class]);
+            }
+        }
+        let mut loss = Loss { value, new: Some(old.to_vectors(&slopes[0])), ..Loss::default() };
+        let (vectors, head) = (new.to_vectors(&slopes[1]), new.to_head(&slopes[1]));
+        loss.add(1.0, Loss { new: Some(vectors), head: Some(head), ..Loss::default() });
+        loss
     })
 }
 

@@ -4,12 +4,16 @@
 //! L_cls = 1/|B| Σ_x ℓ(φ_new(x), ω_new)_y          ℓ of the head's form, see `heads`
 //! ```
 
-use super::Objective;
+use super::{Loss, Objective, shares};
 
 /// `smoothing` is the ε of label smoothing.
 pub(crate) fn classification(smoothing: f32) -> Objective {
     Objective::new("classification", move |batch| {
-        batch.head.cross_entropy(&batch.new, &batch.labels, smoothing).mean()
+        let pass = batch.head.pass_with_margin(&batch.new, &batch.labels);
+        let weights = shares(&vec![true; batch.labels.len()]);
+        let (value, slopes) = pass.cross_entropy(&batch.labels, smoothing, &weights);
+        let (new, head) = (pass.to_vectors(&slopes), pass.to_head(&slopes));
+        Loss { value, new: Some(new), head: Some(head), ..Loss::default() }
     })
 }
 

@@ -7,6 +7,7 @@
 //! vanilla (5):   −log e^pos / (e^pos + Σ e^old(k))
 //! RACT (6):      −log e^pos / (e^pos + Σ e^old(k) + Σ e^new(k))
 //! split (13):    −log e^pos / (e^pos + Σ e^old(k)) − η·log e^pos / (e^pos + Σ e^new(k))
+//! ∂/∂⟨v, o⟩ = (p_pos − 1)/τ     ∂/∂⟨v, o_k⟩ = p_old(k)/τ     ∂/∂⟨v, v_k⟩ = p_new(k)/τ_new     p the softmax over a denominator
 //! ```
 //!
 //! The loss is the mean over B. With `hardest = K` only the K largest negatives of each of the two sets count. The
@@ -14,9 +15,9 @@
 //! beside `o`, and whole beside `v_k`. The positive is the row's own `o`, or where positives are drawn that of another row of its
 //! class (RACT table 6).
 
-use burn_tensor::Tensor;
-
-use super::{Batch, NEVER, Objective, as_wide_as, log_sum_exp, rowwise, same_class, unit};
+use super::super::rows::log_sum_exp;
+use super::cosines::{Cosines, others};
+use super::{Loss, Objective};
 
 /// Which negatives stand in the denominator.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,48 +48,52 @@ impl Contrast {
     }
 }
 
-/// `v`, `o` scaled to length 1 and equally wide.
-pub(crate) fn both_unit(batch: &Batch) -> (Tensor<2>, Tensor<2>) {
-    let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
-    (unit(new), unit(batch.old.clone()))
-}
-
-/// The so many largest values of every row; all where it is not given.
-pub(crate) fn largest(rows: Tensor<2>, count: Option<usize>) -> Tensor<2> {
-    match count {
-        Some(count) if count < rows.dims()[1] => rows.topk(count, 1),
-        _ => rows,
-    }
-}
+/// One negative of a row: the row that it is, and its cosine over the temperature.
+type Negative = (usize, f64);
 
 pub(crate) fn contrastive(negatives: Negatives, of: Contrast) -> Objective {
     let Contrast { temperature, temperature_new, hardest } = of;
+    let (t, t_new) = (f64::from(temperature), f64::from(temperature_new));
+    // The denominators: each one's weight, and whether old and new negatives stand in it.
+    let denominators = match negatives {
+        Negatives::Old => vec![(1.0, true, false)],
+        Negatives::OldAndNew => vec![(1.0, true, true)],
+        Negatives::Split { eta } => vec![(1.0, true, false), (f64::from(eta), false, true)],
+    };
     Objective::new("contrast", move |batch| {
-        let (new, old) = both_unit(batch);
-        let same = same_class(&batch.labels, &batch.old.device());
-        // Similarities to negatives, `[B, B]` or `[B, K]`, others as good as −∞.
-        let to_negatives = |anchors: &Tensor<2>, vectors: &Tensor<2>, temperature: f32| {
-            let similarities = anchors.clone().matmul(vectors.clone().transpose()).div_scalar(temperature);
-            let others = similarities * same.clone().neg().add_scalar(1.0) + same.clone().mul_scalar(NEVER);
-            largest(others, hardest)
-        };
-        let partner = batch.sister.clone().map_or_else(|| old.clone(), unit);
-        let positive = rowwise(new.clone(), partner).div_scalar(temperature);
-        let to_old = to_negatives(&new, &old, temperature);
-        let to_new = || {
-            let whole = unit(batch.new.clone());
-            to_negatives(&whole, &whole, temperature_new)
-        };
-        let against = |negatives: Vec<Tensor<2>>| {
-            let all = std::iter::once(positive.clone()).chain(negatives).collect();
-            log_sum_exp(Tensor::cat(all, 1)) - positive.clone()
-        };
-        let loss = match negatives {
-            Negatives::Old => against(vec![to_old]),
-            Negatives::OldAndNew => against(vec![to_old, to_new()]),
-            Negatives::Split { eta } => against(vec![to_old]) + against(vec![to_new()]).mul_scalar(eta),
-        };
-        loss.mean()
+        let labels = &batch.labels;
+        let cosines = Cosines::of(batch, negatives != Negatives::Old);
+        let mut slopes = cosines.slopes();
+        let share = 1.0 / labels.len().max(1) as f64;
+        let mut value = 0.0;
+        for row in 0..labels.len() {
+            let negatives = |cosines: &[f32], t: f64| -> Vec<Negative> {
+                let others = others(labels, row, cosines, hardest).into_iter();
+                others.map(|other| (other, f64::from(cosines[other]) / t)).collect()
+            };
+            let positive = cosines.positive[row] / t;
+            let old = negatives(cosines.to_old.row(row), t);
+            let new =
+                cosines.to_new.as_ref().map_or_else(Vec::new, |to_new| negatives(to_new.row(row), t_new));
+            for &(weight, with_old, with_new) in &denominators {
+                let old = if with_old { &old[..] } else { &[] };
+                let new = if with_new { &new[..] } else { &[] };
+                let all = old.iter().chain(new).map(|&(_, logit)| logit);
+                let total = log_sum_exp(std::iter::once(positive).chain(all));
+                value += share * weight * (total - positive);
+                let slope = |logit: f64, t: f64| (share * weight * (logit - total).exp() / t) as f32;
+                slopes.positive[row] += slope(positive, t) - (share * weight / t) as f32;
+                for &(other, logit) in old {
+                    slopes.to_old.row_mut(row)[other] += slope(logit, t);
+                }
+                if let Some(to_new) = &mut slopes.to_new {
+                    for &(other, logit) in new {
+                        to_new.row_mut(row)[other] += slope(logit, t_new);
+                    }
+                }
+            }
+        }
+        Loss { value, new: Some(cosines.backward(&slopes)), ..Loss::default() }
     })
 }
 

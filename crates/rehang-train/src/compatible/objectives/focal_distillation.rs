@@ -8,30 +8,24 @@
 //! K are the rows whose class the old head knows; `z_new` are the new head's logits of the old head's classes. It
 //! regularises what the model says of classes, not where its vectors lie, and so does not make them compatible alone.
 
-use rehang_fit::burn::read;
-
-use super::super::heads::HeadTensors;
+use super::super::heads::HeadWeights;
+use super::super::rows::as_wide_as;
 use super::head_distillation::divergence;
-use super::{Objective, weighted};
+use super::{Loss, Objective};
 
 /// `old_head` is ω_old, `base` the weight α of every row, `focus` the further weight β of rows that the old model has right,
 /// `temperature` T.
 pub(crate) fn focal_distillation(
-    old_head: HeadTensors,
+    old_head: HeadWeights,
     base: f32,
     focus: f32,
     temperature: f32,
 ) -> Objective {
     Objective::new("focal", move |batch| {
         let classes = old_head.classes().min(batch.head.classes());
-        let old = old_head.logits(&batch.old).narrow(1, 0, classes);
-        let new = batch.head.logits(&batch.new).narrow(1, 0, classes);
-        // Reading a tensor that was just computed on the processor cannot fail; no row is right without it.
-        let said = read(old.clone()).unwrap_or_default();
-        let right = |row: usize, label: usize| {
-            let logits = &said[row * classes..(row + 1) * classes];
-            logits.iter().all(|&other| other <= logits[label])
-        };
+        let old = as_wide_as(&old_head.pass(&batch.old).logits, classes);
+        let pass = batch.head.pass(&batch.new);
+        let right = |row: usize, label: usize| old.row(row).iter().all(|&other| other <= old.row(row)[label]);
         let known = batch.labels.iter().filter(|&&label| label < classes).count().max(1) as f32;
         let weight = |(row, &label): (usize, &usize)| match label < classes {
             false => 0.0,
@@ -39,7 +33,10 @@ pub(crate) fn focal_distillation(
             true => base / known,
         };
         let weights: Vec<f32> = batch.labels.iter().enumerate().map(weight).collect();
-        weighted(divergence(old, new, temperature), &weights)
+        let (value, slopes) = divergence(&old, &as_wide_as(&pass.logits, classes), temperature, &weights);
+        let slopes = as_wide_as(&slopes, batch.head.classes());
+        let (new, head) = (pass.to_vectors(&slopes), pass.to_head(&slopes));
+        Loss { value, new: Some(new), head: Some(head), ..Loss::default() }
     })
 }
 

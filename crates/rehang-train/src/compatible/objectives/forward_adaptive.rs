@@ -6,14 +6,16 @@
 //!
 //! ψ and the new head learn; the encoder gets no gradient from here. B_ψ is the batch, or one that is drawn for ψ alone.
 
-use burn_tensor::Tensor;
-
-use super::Objective;
+use super::{Loss, Objective, shares};
 
 pub(crate) fn forward_adaptive() -> Objective {
-    Objective::new("forward-adaptive", |batch| match &batch.adapted {
-        Some(adapted) => batch.head.cross_entropy(adapted, &batch.adapted_labels, 0.0).mean(),
-        None => Tensor::zeros([1], &batch.old.device()),
+    Objective::new("forward-adaptive", |batch| {
+        let Some(adapted) = &batch.adapted else { return Loss::default() };
+        let pass = batch.head.pass_with_margin(adapted, &batch.adapted_labels);
+        let weights = shares(&vec![true; batch.adapted_labels.len()]);
+        let (value, slopes) = pass.cross_entropy(&batch.adapted_labels, 0.0, &weights);
+        let (adapted, head) = (pass.to_vectors(&slopes), pass.to_head(&slopes));
+        Loss { value, adapted: Some(adapted), head: Some(head), ..Loss::default() }
     })
 }
 

@@ -1,5 +1,5 @@
 //! What the old head says of old and of new vectors shall be the same (Learning without Forgetting, Li and Hoiem 2016; BCT §2.5
-//! takes [`divergence`] for the classes that the old head does not know, see [`super::influence`]).
+//! takes [`distilled`] for the classes that the old head does not know, see [`super::influence`]).
 //!
 //! ```text
 //! p = softmax(z_old(φ_old(x))/T)      q = softmax(z_old(φ_new(x))/T)
@@ -9,23 +9,45 @@
 //! `z_old` are the frozen head's logits, a cosine head's with its scale, which is the temperature that BCT's appendix
 //! means. The factor T² keeps the size of the gradient (Hinton et al. 2015).
 
-use burn_tensor::Tensor;
-use burn_tensor::activation::log_softmax;
+use rehang::Matrix;
 
-use super::super::heads::HeadTensors;
-use super::Objective;
+use super::super::heads::HeadWeights;
+use super::super::rows::log_softmax;
+use super::{Batch, Loss, Objective, shares};
 
-/// KL(p ‖ q) of every row, `[B, 1]`, times T².
-pub(crate) fn divergence(old_logits: Tensor<2>, new_logits: Tensor<2>, temperature: f32) -> Tensor<2> {
-    let p = log_softmax(old_logits.div_scalar(temperature), 1);
-    let q = log_softmax(new_logits.div_scalar(temperature), 1);
-    (p.clone().exp() * (p - q)).sum_dim(1).mul_scalar(temperature * temperature)
+/// `Σ weight·T²·KL(p ‖ q)` over the rows, and its derivative with respect to the new logits: `weight·T·(q − p)`.
+///
+/// Both logits are `[B, classes]`, `weights` is `[B]`.
+pub(crate) fn divergence(old: &Matrix, new: &Matrix, temperature: f32, weights: &[f32]) -> (f64, Matrix) {
+    let t = f64::from(temperature);
+    let (mut value, mut slopes) = (0.0, Matrix::zeros(new.rows(), new.columns()));
+    for (row, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+        let weight = f64::from(weight);
+        let log_softmax =
+            |logits: &Matrix| log_softmax(logits.row(row).iter().map(|&logit| f64::from(logit) / t));
+        let (log_p, log_q) = (log_softmax(old), log_softmax(new));
+        value += weight
+            * t
+            * t
+            * log_p.iter().zip(&log_q).map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum::<f64>();
+        for (slope, (log_p, log_q)) in slopes.row_mut(row).iter_mut().zip(log_p.iter().zip(&log_q)) {
+            *slope = (weight * t * (log_q.exp() - log_p.exp())) as f32;
+        }
+    }
+    (value, slopes)
+}
+
+/// What `old_head` says of the old vectors, distilled into the new ones: `Σ weight·T²·KL(p ‖ q)`.
+pub(crate) fn distilled(old_head: &HeadWeights, batch: &Batch, temperature: f32, weights: &[f32]) -> Loss {
+    let (old, new) = (old_head.pass(&batch.old), old_head.pass(&batch.new));
+    let (value, slopes) = divergence(&old.logits, &new.logits, temperature, weights);
+    Loss { value, new: Some(new.to_vectors(&slopes)), ..Loss::default() }
 }
 
 /// `old_head` is ω_old, `temperature` T.
-pub(crate) fn head_distillation(old_head: HeadTensors, temperature: f32) -> Objective {
+pub(crate) fn head_distillation(old_head: HeadWeights, temperature: f32) -> Objective {
     Objective::new("distillation", move |batch| {
-        divergence(old_head.logits(&batch.old), old_head.logits(&batch.new), temperature).mean()
+        distilled(&old_head, batch, temperature, &shares(&vec![true; batch.labels.len()]))
     })
 }
 
@@ -52,7 +74,7 @@ mod tests {
         let objective = head_distillation(old_head, 2.0);
         let kl = |old: f64, new: f64| {
             let p = |logit: f64| [1.0 / (1.0 + (-logit / 2.0).exp()), 1.0 / (1.0 + (logit / 2.0).exp())];
-            p(old).iter().zip(p(new)).map(|(p, q)| p * (p / q).ln()).sum::<f64>()
+            p(old).iter().zip(p(new)).map(|(log_p, log_q)| p * (p / q).ln()).sum::<f64>()
         };
         let expected = 4.0 * 0.5 * (kl(1.0, 2.0) + kl(5.0, 0.0));
         assert!((Plain::on_axes().value(&objective) - expected).abs() < 1e-5);

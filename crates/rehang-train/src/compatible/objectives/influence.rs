@@ -14,27 +14,35 @@
 //! U = rows of B whose class the old head does not know
 //! ```
 
-use super::super::heads::HeadTensors;
+use super::super::heads::HeadWeights;
 use super::super::method::{InfluenceSet, NewClasses};
-use super::head_distillation::divergence;
-use super::{Objective, mean_over, only};
+use super::head_distillation::distilled;
+use super::{Loss, Objective, shares};
 
 /// `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are distilled.
-pub(crate) fn influence(old_head: HeadTensors, set: InfluenceSet, new_classes: NewClasses) -> Objective {
+pub(crate) fn influence(old_head: HeadWeights, set: InfluenceSet, new_classes: NewClasses) -> Objective {
     Objective::new("influence", move |batch| {
-        let rows = batch.labels.iter().zip(&batch.of_old);
-        let counts = |&(&label, &of_old): &(&usize, &bool)| {
-            old_head.knows(label) && (of_old || set == InfluenceSet::New)
+        let is_distilled = new_classes == NewClasses::Distillation;
+        let known = |row: usize| old_head.knows(batch.labels[row]);
+        let is_told = |row: usize| known(row) && (batch.of_old[row] || set == InfluenceSet::New);
+        let rows = 0..batch.labels.len();
+        let counts: Vec<bool> = rows.map(|row| is_told(row) || (is_distilled && !known(row))).collect();
+        // Both kinds of rows stand in one mean.
+        let shares = shares(&counts);
+        let of = |kind: bool| -> Vec<f32> {
+            shares
+                .iter()
+                .enumerate()
+                .map(|(row, &share)| if known(row) == kind { share } else { 0.0 })
+                .collect()
         };
-        let known: Vec<bool> = rows.map(|row| counts(&row)).collect();
-        let losses = old_head.cross_entropy(&batch.new, &batch.labels, 0.0);
-        if new_classes != NewClasses::Distillation {
-            return mean_over(losses, known.into_iter());
+        let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
+        let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &of(true));
+        let mut loss = Loss { value, new: Some(pass.to_vectors(&slopes)), ..Loss::default() };
+        if is_distilled {
+            loss.add(1.0, distilled(&old_head, batch, 1.0, &of(false)));
         }
-        let unknown: Vec<bool> = batch.labels.iter().map(|&label| !old_head.knows(label)).collect();
-        let said = divergence(old_head.logits(&batch.old), old_head.logits(&batch.new), 1.0);
-        let counts: Vec<bool> = known.iter().zip(&unknown).map(|(known, unknown)| known | unknown).collect();
-        mean_over(only(losses, &known) + only(said, &unknown), counts.into_iter())
+        loss
     })
 }
 

@@ -9,22 +9,34 @@
 //! The second part is there where ψ is trained. As printed, it draws both of its sides to each other; with `stop_gradient`
 //! φ_new(x) is a target there and gets no gradient, so that ψ follows the encoder and not the other way round.
 
-use burn_tensor::Tensor;
+use rehang::Matrix;
 
-use super::super::heads::HeadTensors;
-use super::contrastive::both_unit;
+use super::super::heads::HeadWeights;
+use super::super::rows::{Unit, as_wide_as, dot};
 use super::selective::{Selection, weights};
-use super::{Objective, rowwise, unit, weighted};
+use super::{Loss, Objective, shares};
+
+/// `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect to both.
+fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
+    let towards = |rows: &Unit| {
+        Matrix::from_fn(rows.rows.rows(), rows.rows.columns(), |row, column| {
+            -weights[row] * rows.rows.row(row)[column]
+        })
+    };
+    let away = |row: usize| 1.0 - dot(left.rows.row(row), right.rows.row(row));
+    let value = weights.iter().enumerate().map(|(row, &weight)| f64::from(weight) * away(row)).sum();
+    (value, [left.backward(&towards(right)), right.backward(&towards(left))])
+}
 
 /// `old_head` is ω_old, for λ.
 pub(crate) fn regression(
-    old_head: Option<HeadTensors>,
+    old_head: Option<HeadWeights>,
     selection: Selection,
     stop_gradient: bool,
 ) -> Objective {
     Objective::new("regression", move |batch| {
         let rows = batch.labels.len();
-        let even = vec![1.0 / rows.max(1) as f32; rows];
+        let even = shares(&vec![true; rows]);
         let mut lambda = even.clone();
         if let Some(head) = &old_head {
             let known = batch.labels.iter().filter(|&&label| head.knows(label)).count() as f32;
@@ -35,22 +47,22 @@ pub(crate) fn regression(
                 }
             }
         }
-        let (new, old) = both_unit(batch);
-        let away = |cosines: Tensor<2>| cosines.neg().add_scalar(1.0);
-        let backward = weighted(away(rowwise(new, old)), &lambda);
-        match &batch.adapted {
-            Some(adapted) => {
-                let target = unit(batch.new.clone());
-                let target = if stop_gradient { target.detach() } else { target };
-                backward + weighted(away(rowwise(unit(adapted.clone()), target)), &even)
-            }
-            None => backward,
+        let new = Unit::of(&as_wide_as(&batch.new, batch.old.columns()));
+        let (value, [backward, _]) = apart(&new, &Unit::of(&batch.old), &lambda);
+        let backward = as_wide_as(&backward, batch.new.columns());
+        let mut loss = Loss { value, new: Some(backward), ..Loss::default() };
+        if let Some(adapted) = &batch.adapted {
+            let (value, [adapted, new]) = apart(&Unit::of(adapted), &Unit::of(&batch.new), &even);
+            let new = Some(new).filter(|_| !stop_gradient);
+            loss.add(1.0, Loss { value, new, adapted: Some(adapted), ..Loss::default() });
         }
+        loss
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Batch;
     use super::super::tests::{Plain, frozen};
     use super::*;
     use crate::compatible::heads::HeadForm;
@@ -70,14 +82,11 @@ mod tests {
             });
             // ψ's part moves with φ_new as a target only; the encoder's gradient is that of the first part alone.
             check(&plain.new, &new, 1e-2, |at| {
-                let mut moved = Plain { new: at.to_vec(), ..plain.clone() };
+                let moved = Plain { new: at.to_vec(), ..plain.clone() };
                 let whole = moved.value(&objective);
-                let (mut batch, _) = moved.batch();
-                batch.adapted = None;
-                moved.adapted.clear();
-                let first = rehang_fit::burn::read(objective.loss(&batch)).unwrap()[0];
-                assert!(whole >= f64::from(first) - 1e-6);
-                f64::from(first)
+                let first = objective.evaluate(&Batch { adapted: None, ..moved.batch() }).value;
+                assert!(whole >= first - 1e-6);
+                first
             });
         }
     }
@@ -96,11 +105,7 @@ mod tests {
         let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
         // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
         let objective = regression(old_head, Selection::LeastConfidence, false);
-        let value = |rows: &Plain| {
-            let (mut batch, _) = rows.batch();
-            batch.adapted = None;
-            f64::from(rehang_fit::burn::read(objective.loss(&batch)).unwrap()[0])
-        };
+        let value = |rows: &Plain| objective.evaluate(&Batch { adapted: None, ..rows.batch() }).value;
         assert!((value(&rows) - 1.0).abs() < 1e-5);
         let turned = Plain { new: vec![-1.0, 0.0, 1.0, 0.0, 1.0, 0.0], ..rows };
         let expected = 1.0 + share * 2.0 / 3.0;

@@ -13,13 +13,12 @@
 //! cosines of many classes have a flat softmax, and λ would be 1/|K| to four digits whatever the old model knew. With one
 //! row λ = 1. A head with synthesised weights knows their classes too.
 
-use burn_tensor::Tensor;
-use burn_tensor::activation::{log_softmax, softmax};
-use rehang_fit::burn::read;
+use rehang::Matrix;
 use serde::{Deserialize, Serialize};
 
-use super::super::heads::HeadTensors;
-use super::{Objective, weighted};
+use super::super::heads::HeadWeights;
+use super::super::rows::log_softmax;
+use super::{Loss, Objective};
 
 /// How rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -36,8 +35,8 @@ pub enum Selection {
 
 /// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known.
 pub(crate) fn weights(
-    old_head: &HeadTensors,
-    old: &Tensor<2>,
+    old_head: &HeadWeights,
+    old: &Matrix,
     labels: &[usize],
     selection: Selection,
 ) -> Vec<f32> {
@@ -49,31 +48,21 @@ pub(crate) fn weights(
     if known.len() < 2 {
         return weights;
     }
-    let products = old_head.logits(old);
-    let measure = match selection {
-        Selection::Entropy => {
-            let p = log_softmax(products, 1);
-            (p.clone().exp() * p).sum_dim(1).neg()
-        }
-        Selection::LeastConfidence => {
-            (softmax(products, 1) * old_head.one_hot(labels, &old.device())).sum_dim(1)
-        }
-        Selection::Even => {
-            for row in &known {
-                weights[*row] = 1.0 / known.len() as f32;
-            }
-            return weights;
+    let logits = old_head.pass(old).logits;
+    let measure = |row: usize| {
+        let log_p = log_softmax(logits.row(row).iter().copied().map(f64::from));
+        match selection {
+            Selection::Entropy => -log_p.iter().map(|log_p| log_p.exp() * log_p).sum::<f64>(),
+            Selection::LeastConfidence => log_p[labels[row]].exp(),
+            Selection::Even => 0.0,
         }
     };
-    // Reading a tensor that was just computed on the processor cannot fail; even weights are the neutral answer.
-    let measure = read(measure).unwrap_or_else(|_| vec![0.0; labels.len()]);
-    let largest = known.iter().map(|&row| measure[row]).fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = known.iter().map(|&row| f64::from(measure[row] - largest).exp()).sum();
-    for &row in &known {
-        let share = f64::from(measure[row] - largest).exp() / sum;
+    let measures: Vec<f64> = known.iter().map(|&row| measure(row)).collect();
+    for (&row, log_share) in known.iter().zip(log_softmax(measures.into_iter())) {
+        let share = log_share.exp();
         weights[row] = match selection {
             Selection::Entropy => (1.0 - share) / (known.len() - 1) as f64,
-            _ => share,
+            Selection::LeastConfidence | Selection::Even => share,
         } as f32;
     }
     weights
@@ -83,17 +72,16 @@ pub(crate) fn weights(
 ///
 /// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
 /// percent above even, whatever the old model knows.
-pub(crate) fn selective(old_head: HeadTensors, selection: Selection) -> Objective {
-    let of_measure = old_head.clone();
+pub(crate) fn selective(old_head: HeadWeights, selection: Selection) -> Objective {
     Objective::new("selective", move |batch| {
         let weights = weights(&old_head, &batch.old, &batch.labels, selection);
-        weighted(old_head.cross_entropy(&batch.new, &batch.labels, 0.0), &weights)
-    })
-    .measuring("λ above even, %", move |batch| {
-        let weights = weights(&of_measure, &batch.old, &batch.labels, selection);
+        let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
+        let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &weights);
         let known = weights.iter().filter(|&&weight| weight > 0.0).count() as f32;
         let largest = weights.iter().copied().fold(0.0, f32::max);
-        f64::from((100.0 * (largest * known - 1.0)).max(0.0))
+        let above_even = f64::from((100.0 * (largest * known - 1.0)).max(0.0));
+        let measure = Some(("λ above even, %", above_even));
+        Loss { value, new: Some(pass.to_vectors(&slopes)), measure, ..Loss::default() }
     })
 }
 
@@ -138,14 +126,14 @@ mod tests {
     fn weights_sum_to_one_over_known_rows_and_prefer_what_the_old_model_knew() {
         for selection in [Selection::Entropy, Selection::LeastConfidence, Selection::Even] {
             let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
-            let (batch, _) = Plain::usual().batch();
+            let batch = Plain::usual().batch();
             let weights = weights(&old_head, &batch.old, &batch.labels, selection);
             assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-5 && weights[2] == 0.0);
             assert!(weights.iter().all(|&weight| weight >= 0.0));
         }
         // By hand: logits (ln 3, 0) and (0, 0): p = (¾, ¼) and (½, ½), both rows of class 0.
         let head = frozen(&[1.0, 0.0, 0.0, 0.0], 2, HeadForm::Softmax);
-        let old = Tensor::<2>::from_data([[3.0f32.ln(), 0.0], [0.0, 0.0]], &burn_tensor::Device::flex());
+        let old = Matrix::new(2, vec![3.0f32.ln(), 0.0, 0.0, 0.0]).unwrap();
         let (sure, unsure) = (0.75 * (4.0_f64 / 3.0).ln() + 0.25 * 4.0_f64.ln(), 2.0_f64.ln());
         let share = sure.exp() / (sure.exp() + unsure.exp());
         let by_entropy = weights(&head, &old, &[0, 0], Selection::Entropy);
@@ -156,8 +144,7 @@ mod tests {
         // The same probabilities from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
         let head_of_cosines =
             frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
-        let turned = [[0.5, 0.75f32.sqrt()], [0.0, 1.0]];
-        let turned = Tensor::<2>::from_data(turned, &burn_tensor::Device::flex());
+        let turned = Matrix::new(2, vec![0.5, 0.75f32.sqrt(), 0.0, 1.0]).unwrap();
         let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], Selection::Entropy);
         assert!((by_cosine[0] - by_entropy[0]).abs() < 1e-5, "{by_cosine:?} {by_entropy:?}");
         assert_eq!(weights(&head, &old, &[0, 5], Selection::Entropy), [1.0, 0.0]);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::compatible::heads::HeadForm;
+use crate::compatible::method::{InfluenceSet, NewClasses};
 use crate::finite_differences::{check, numbers};
-use rehang_fit::burn::read;
 
 /// Rows of a batch as plain numbers, from which batches are made.
 #[derive(Clone)]
@@ -52,44 +52,40 @@ impl Plain {
         }
     }
 
-    /// The batch, and its leaves: new, adapted, weight of the head.
-    pub(crate) fn batch(&self) -> (Batch, [Tensor<2>; 3]) {
-        let device = Device::flex();
+    pub(crate) fn batch(&self) -> Batch {
         let n = self.labels.len();
-        let leaf = |values: &[f32], rows: usize| tensor(values, [rows, values.len() / rows], &device);
-        let tracked = |values: &[f32], rows: usize| leaf(values, rows).autodiff().require_grad();
-        let classes = self.head.len() / self.widths[1];
-        let leaves = [tracked(&self.new, n), tracked(&self.adapted, n), tracked(&self.head, classes)];
-        let [new, adapted, weight] = leaves.clone();
-        let bias = Tensor::zeros([1, classes], &device);
-        let batch = Batch {
+        let rows = |values: &[f32], rows: usize| {
+            Matrix::new(values.len().checked_div(rows).unwrap_or(self.widths[1]), values.to_vec()).unwrap()
+        };
+        let weight = Matrix::new(self.widths[1], self.head.clone()).unwrap();
+        let bias = vec![0.0; weight.rows()];
+        Batch {
             labels: self.labels.clone(),
             of_old: self.of_old.clone(),
-            new,
-            old: leaf(&self.old, n),
-            sister: self.sister.as_ref().map(|sister| leaf(sister, n)),
-            adapted: Some(adapted),
+            new: rows(&self.new, n),
+            old: rows(&self.old, n),
+            sister: self.sister.as_ref().map(|sister| rows(sister, n)),
+            adapted: Some(rows(&self.adapted, n)),
             adapted_labels: self.labels.clone(),
-            head: HeadTensors { weight, bias, form: self.form, taught: None },
-        };
-        (batch, leaves)
+            head: HeadWeights::new(weight, bias, self.form),
+        }
     }
 
     pub(crate) fn value(&self, objective: &Objective) -> f64 {
-        f64::from(read(objective.loss(&self.batch().0)).unwrap()[0])
+        objective.evaluate(&self.batch()).value
     }
 
     /// Gradients of new, adapted and the head's weight; zeros where nothing flows.
     pub(crate) fn gradients(&self, objective: &Objective) -> [Vec<f32>; 3] {
-        let (batch, leaves) = self.batch();
-        let mut gradients = objective.loss(&batch).backward();
-        leaves.map(|leaf| {
-            let count = leaf.dims().iter().product();
-            leaf.grad_remove(&mut gradients).map_or(vec![0.0; count], |found| read(found).unwrap())
-        })
+        let loss = objective.evaluate(&self.batch());
+        let of = |gradient: Option<Matrix>, values: &[f32]| {
+            gradient.map_or_else(|| vec![0.0; values.len()], Matrix::into_data)
+        };
+        let head = loss.head.map(|head| head.weight);
+        [of(loss.new, &self.new), of(loss.adapted, &self.adapted), of(head, &self.head)]
     }
 
-    /// Compares every derivative with central differences.
+    /// Compares every derivative with differences of the value.
     pub(crate) fn check(&self, objective: &Objective) {
         let [new, adapted, head] = self.gradients(objective);
         let value = |change: &dyn Fn(&mut Self)| {
@@ -97,33 +93,106 @@ impl Plain {
             change(&mut plain);
             plain.value(objective)
         };
-        check(&self.new, &new, 1e-2, |at| value(&|plain| plain.new = at.to_vec()));
-        check(&self.adapted, &adapted, 1e-2, |at| value(&|plain| plain.adapted = at.to_vec()));
-        check(&self.head, &head, 1e-2, |at| value(&|plain| plain.head = at.to_vec()));
+        check(&self.new, &new, TOLERANCE, |at| value(&|plain| plain.new = at.to_vec()));
+        check(&self.adapted, &adapted, TOLERANCE, |at| value(&|plain| plain.adapted = at.to_vec()));
+        check(&self.head, &head, TOLERANCE, |at| value(&|plain| plain.head = at.to_vec()));
     }
 }
+
+/// How far a derivative may be from the differences, which are of single precision.
+pub(crate) const TOLERANCE: f64 = 2e-3;
 
 /// A frozen head on old vectors.
-pub(crate) fn frozen(weight: &[f32], d: usize, form: HeadForm) -> HeadTensors {
-    let rows = weight.len() / d;
-    let device = Device::flex();
-    HeadTensors {
-        weight: tensor(weight, [rows, d], &device),
-        bias: Tensor::zeros([1, rows], &device),
-        form,
-        taught: None,
+pub(crate) fn frozen(weight: &[f32], d: usize, form: HeadForm) -> HeadWeights {
+    let weight = Matrix::new(d, weight.to_vec()).unwrap();
+    let bias = vec![0.0; weight.rows()];
+    HeadWeights::new(weight, bias, form)
+}
+
+/// Every objective, with its usual options, beside an old head of two classes.
+fn all() -> Vec<Objective> {
+    let old_head = || frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
+    let contrast =
+        |negatives| contrastive::contrastive(negatives, contrastive::Contrast::new(0.5, None, Some(2)));
+    let selection = selective::Selection::Entropy;
+    vec![
+        classification::classification(0.1),
+        both_heads::both_heads(old_head()),
+        contrast(contrastive::Negatives::OldAndNew),
+        contrast(contrastive::Negatives::Split { eta: 0.5 }),
+        focal_distillation::focal_distillation(old_head(), 1.0, 5.0, 2.0),
+        forward_adaptive::forward_adaptive(),
+        head_distillation::head_distillation(old_head(), 2.0),
+        influence::influence(old_head(), InfluenceSet::New, NewClasses::Distillation),
+        regression::regression(Some(old_head()), selection, false),
+        selective::selective(old_head(), selection),
+        triplet::triplet(true, 0.8, Some(2)),
+        vector_distance::vector_distance(),
+    ]
+}
+
+/// A zero vector has no direction: where cosines count it has no derivative, and nothing becomes infinite.
+#[test]
+fn zero_rows_stay_finite() {
+    for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
+        let mut plain = Plain { form, ..Plain::usual() };
+        for rows in [&mut plain.new, &mut plain.old, &mut plain.adapted, &mut plain.head] {
+            rows[..5].fill(0.0);
+        }
+        for objective in all() {
+            let name = objective.name;
+            assert!(plain.value(&objective).is_finite(), "{name}");
+            assert!(plain.gradients(&objective).iter().flatten().all(|value| value.is_finite()), "{name}");
+        }
     }
 }
 
 #[test]
-fn rows_are_cut_or_filled_up() {
-    let rows: Tensor<2> = Tensor::from_data([[1.0f32, 2.0, 3.0]], &Device::flex());
-    assert_eq!(read(as_wide_as(rows.clone(), 2)).unwrap(), [1.0, 2.0]);
-    assert_eq!(read(as_wide_as(rows, 4)).unwrap(), [1.0, 2.0, 3.0, 0.0]);
+fn no_rows_cost_nothing() {
+    let none =
+        Plain { labels: vec![], of_old: vec![], new: vec![], old: vec![], adapted: vec![], ..Plain::usual() };
+    for objective in all() {
+        assert_eq!(none.value(&objective), 0.0, "{}", objective.name);
+    }
 }
 
 #[test]
-fn large_logits_do_not_overflow() {
-    let rows: Tensor<2> = Tensor::from_data([[1000.0f32, 1000.0]], &Device::flex());
-    assert!((read(log_sum_exp(rows)).unwrap()[0] - 1000.6931).abs() < 1e-3);
+fn equal_rows_and_a_single_class_agree_with_finite_differences() {
+    // Rows 0 and 3 are of one class; here they are one row twice, and the hardest negatives tie.
+    let mut twice = Plain::usual();
+    let (new, old) = (twice.new[..5].to_vec(), twice.old[..4].to_vec());
+    twice.new[15..20].copy_from_slice(&new);
+    twice.old[12..16].copy_from_slice(&old);
+    let single = Plain { labels: vec![1; 6], ..Plain::usual() };
+    for objective in all() {
+        // Which of two equal negatives is the nearer one changes with the least step.
+        if !["contrast", "triplets"].contains(&objective.name) {
+            twice.check(&objective);
+        }
+        single.check(&objective);
+    }
+}
+
+#[test]
+fn the_same_bits_come_out_for_any_number_of_threads() {
+    let (rows, d) = (160, 70);
+    let plain = Plain {
+        labels: (0..rows).map(|row| row % 50).collect(),
+        of_old: vec![true; rows],
+        new: numbers(rows * d, 1),
+        old: numbers(rows * 4, 2),
+        adapted: numbers(rows * d, 3),
+        sister: None,
+        head: numbers(50 * d, 4),
+        widths: [4, d],
+        form: HeadForm::ArcFace { scale: 8.0, margin: 0.3 },
+    };
+    for objective in all() {
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| (plain.value(&objective), plain.gradients(&objective)))
+        };
+        let one = run(1);
+        assert!(run(2) == one && run(3) == one, "{}", objective.name);
+    }
 }

@@ -9,33 +9,40 @@
 //! positives in. All vectors are scaled to length 1; `N(x)` are the rows of another class; the loss is the mean over
 //! the rows that have any. Where the new vectors are wider than the old ones, `v` is cut beside `o_k` and whole beside `v_k`. With `hardest = K` only the K nearest negatives of each of the two sets count.
 
-use burn_tensor::Tensor;
-use burn_tensor::activation::relu;
-
-use super::contrastive::{both_unit, largest};
-use super::{Objective, mean_over, rowwise, same_class, unit};
+use super::cosines::{Cosines, others};
+use super::{Loss, Objective, shares};
 
 /// With `new_negatives` they count too (15); `margin` is m; so many of the `hardest` negatives of each set count, all where no
 /// number is given.
 pub(crate) fn triplet(new_negatives: bool, margin: f32, hardest: Option<usize>) -> Objective {
     Objective::new("triplets", move |batch| {
-        let (new, old) = both_unit(batch);
-        let other = same_class(&batch.labels, &batch.old.device()).neg().add_scalar(1.0);
-        let most = hardest.map_or(f32::INFINITY, |count| count as f32);
-        let count = other.clone().sum_dim(1).clamp(1.0, most);
-        let positive = rowwise(new.clone(), batch.sister.clone().map_or_else(|| old.clone(), unit));
-        let violation = |similarities: Tensor<2>| {
-            let all = relu(similarities - positive.clone() + margin) * other.clone();
-            // None is below 0, so rows of the same class are never among the largest in the place of another.
-            largest(all, hardest).sum_dim(1)
-        };
-        let mut violations = violation(new.clone().matmul(old.transpose()));
-        if new_negatives {
-            let whole = unit(batch.new.clone());
-            violations = violations + violation(whole.clone().matmul(whole.transpose()));
+        let labels = &batch.labels;
+        let cosines = Cosines::of(batch, new_negatives);
+        let mut slopes = cosines.slopes();
+        let has_others: Vec<bool> =
+            labels.iter().map(|label| labels.iter().any(|other| other != label)).collect();
+        let mut value = 0.0;
+        for (row, share) in shares(&has_others).into_iter().enumerate() {
+            let sets = [
+                (Some(&cosines.to_old), Some(&mut slopes.to_old)),
+                (cosines.to_new.as_ref(), slopes.to_new.as_mut()),
+            ];
+            for (cosines_to, slopes_to) in sets {
+                let (Some(cosines_to), Some(slopes_to)) = (cosines_to, slopes_to) else { continue };
+                let others = others(labels, row, cosines_to.row(row), hardest);
+                let share = share / others.len().max(1) as f32;
+                for other in others {
+                    let violation =
+                        f64::from(cosines_to.row(row)[other]) - cosines.positive[row] + f64::from(margin);
+                    if violation > 0.0 {
+                        value += f64::from(share) * violation;
+                        slopes_to.row_mut(row)[other] += share;
+                        slopes.positive[row] -= share;
+                    }
+                }
+            }
         }
-        let has_others = batch.labels.iter().map(|label| batch.labels.iter().any(|other| other != label));
-        mean_over(violations / count, has_others)
+        Loss { value, new: Some(cosines.backward(&slopes)), ..Loss::default() }
     })
 }
 

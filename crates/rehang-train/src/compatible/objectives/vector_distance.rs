@@ -4,12 +4,20 @@
 //! L_l2 = 1/|B| Σ_x ‖φ_new(x) − φ_old(x)‖²
 //! ```
 
-use super::{Objective, as_wide_as};
+use super::super::rows::as_wide_as;
+use super::{Loss, Objective};
 
 pub(crate) fn vector_distance() -> Objective {
     Objective::new("distance", |batch| {
-        let new = as_wide_as(batch.new.clone(), batch.old.dims()[1]);
-        (new - batch.old.clone()).square().sum_dim(1).mean()
+        let share = 1.0 / batch.labels.len().max(1) as f64;
+        let mut difference = as_wide_as(&batch.new, batch.old.columns());
+        let mut value = 0.0;
+        for (new, &old) in difference.as_mut_slice().iter_mut().zip(batch.old.as_slice()) {
+            *new -= old;
+            value += share * f64::from(*new).powi(2);
+            *new *= (2.0 * share) as f32;
+        }
+        Loss { value, new: Some(as_wide_as(&difference, batch.new.columns())), ..Loss::default() }
     })
 }
 

@@ -26,14 +26,23 @@ use rehang_fit::network::State;
 use rehang_fit::network::product::{self, Window};
 
 use super::graph::{Graph, Node, Operation, Shape, Sliding};
-use super::pass::{Mode, Passes};
 use convolution::Convolution;
 use normalisation::Normalisation;
 use shared::Scratch;
 
-/// A graph on the processor, with buffers that are allocated once for a size of batch.
+/// Which statistics BatchNorm uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The batch's own, and the running ones move a tenth towards them (unbiased variance, as PyTorch does). What the
+    /// backward pass needs is kept.
+    Training,
+    /// The running ones; nothing is kept.
+    Evaluation,
+}
+
+/// A graph made ready to run, with buffers that are allocated once for a size of batch.
 #[derive(Debug, Clone)]
-pub(crate) struct FusedPasses {
+pub struct Passes {
     shapes: Vec<Shape>,
     parameter_count: usize,
     steps: Vec<Step>,
@@ -89,9 +98,9 @@ enum Kind {
     },
 }
 
-impl FusedPasses {
+impl Passes {
     /// Plans the steps of a graph; buffers come with the first batch.
-    pub(crate) fn new(graph: &Graph) -> Self {
+    pub fn new(graph: &Graph) -> Self {
         let steps = plan(graph);
         let mut last_reader = vec![0; graph.nodes.len()];
         for (number, step) in steps.iter().enumerate() {
@@ -139,10 +148,13 @@ impl FusedPasses {
             }
         }
     }
-}
 
-impl Passes for FusedPasses {
-    fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
+    /// Vectors `[rows, outputs]` of inputs `[rows, channels, height, width]`, both row-major.
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::InvalidOption`] for an `input` of another size than `rows` rows, or parameters of another encoder.
+    pub fn forward(&mut self, state: &mut State, input: &[f32], rows: usize, mode: Mode) -> Result<Vec<f32>> {
         let size = rows * self.shapes[0].size();
         if input.len() != size {
             return Err(Error::option(
@@ -177,7 +189,14 @@ impl Passes for FusedPasses {
         Ok(vectors)
     }
 
-    fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
+    /// Adds the gradient of every parameter to `parameters` (in the order of [`State::parameters`]), given the
+    /// gradient `[rows, outputs]` of the vectors of the last forward pass in [`Mode::Training`].
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::InvalidOption`] for a gradient of another size; [`rehang::ErrorKind::Conflict`] without such a pass
+    /// before.
+    pub fn backward(&mut self, state: &State, gradient: &[f32], parameters: &mut [f32]) -> Result<()> {
         let Some(rows) = self.rows else {
             return Err(Error::conflict(
                 "backward pass",

@@ -8,7 +8,6 @@ use std::process::Command;
 use rehang::{Distance, Matrix, Progress, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::{VectorSource, tensors};
-use rehang_fit::Device;
 use serde_json::{Value, json};
 
 use super::{architectures, encoder, near};
@@ -78,7 +77,7 @@ fn exported_encoders_give_the_same_vectors_in_the_backfill() {
         let encoder = encoder(architecture, shape);
         fs_err::write(folder.path().join("encoder.onnx"), encoder.to_onnx().unwrap()).unwrap();
         let inputs = inputs(shape, 5);
-        let own = encoder.embed(&inputs, Device::Cpu, &Progress::default()).unwrap();
+        let own = encoder.embed(&inputs, &Progress::default()).unwrap();
         let space = Space::new("tiny", own.matrix().columns(), Distance::Cosine, false);
         let backfill = rehang_encode::open(&configuration(shape), &space, folder.path()).unwrap();
         let sources = sources(&inputs, folder.path());
@@ -117,7 +116,7 @@ fn exported_encoders_give_the_same_vectors_in_onnx_runtime() {
         fs_err::write(&model, encoder.to_onnx().unwrap()).unwrap();
         let inputs = inputs(shape, 5);
         rehang_files::write_matrix(&inputs_at, &plain_numbers(&inputs), None).unwrap();
-        own.push((encoder.embed(&inputs, Device::Cpu, &Progress::default()).unwrap(), vectors.clone()));
+        own.push((encoder.embed(&inputs, &Progress::default()).unwrap(), vectors.clone()));
         let (name, sides) = if shape.height * shape.width == 1 {
             ("features", vec![shape.channels])
         } else {
@@ -242,7 +241,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
         assert!(tensors.is_empty(), "{name}: {:?} is left over", tensors.keys());
         own.normalisation.mean.fill(0.0);
         own.normalisation.std.fill(1.0);
-        let vectors = own.embed(&inputs, Device::Cpu, &Progress::default()).unwrap();
+        let vectors = own.embed(&inputs, &Progress::default()).unwrap();
         let source = VectorSource::path(folder.path().join(format!("{name}.npy")));
         near(vectors.matrix().as_slice(), rehang_files::read_matrix(&source).unwrap().as_slice(), 1e-4);
         // And back: the same names and shapes, and the head's two.

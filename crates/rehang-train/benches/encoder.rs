@@ -1,8 +1,8 @@
 //! Training steps of encoders on the processor: forward pass, mean squared error, backward pass and a step of gradient
 //! descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128 coordinates.
 //!
-//! `bench_encoder write ENCODER FILE` writes weights, batch and targets for `bench/encoder/rival.py`;
-//! `bench_encoder run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
+//! `cargo bench -p rehang-train --bench encoder -- write ENCODER FILE` writes weights, batch and targets for
+//! `bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
 //! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
 //! ENCODER is `cnn-small` or `resnet18`. The driver is `bench/encoder/run.sh`.
 
@@ -13,9 +13,8 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 use rehang::Result;
-use rehang_fit::Device;
 use rehang_fit::network::State;
-use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Resnet, Shape, Stem, passes};
+use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Resnet, Shape, Stem};
 use safetensors::tensor::{Dtype, TensorView};
 
 const ROWS: usize = 128;
@@ -24,7 +23,8 @@ const OUTPUTS: usize = 128;
 const RATE: f32 = 0.01;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo bench` says what it is itself, behind all others.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let (input, target) = (numbers(ROWS * SHAPE.size(), 1), numbers(ROWS * OUTPUTS, 2));
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["write", encoder, path] => {
@@ -74,9 +74,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             println!("{line}");
         }
         _ => {
-            return Err(
-                "usage: bench_encoder write ENCODER FILE | bench_encoder run ENCODER THREADS STEPS".into()
-            );
+            return Err("usage: write ENCODER FILE | run ENCODER THREADS STEPS".into());
         }
     }
     Ok(())
@@ -89,7 +87,7 @@ const MOMENTUM: f32 = 0.9;
 /// error, backward pass, and a step of gradient descent with momentum 0.9.
 struct TrainingStep {
     graph: Graph,
-    passes: Box<dyn Passes>,
+    passes: Passes,
     state: State,
     rows: usize,
     gradient: Vec<f32>,
@@ -101,7 +99,7 @@ impl TrainingStep {
     fn new(architecture: &Architecture, input: Shape, rows: usize, seed: u64) -> Result<Self> {
         let graph = architecture.graph(input)?;
         Ok(Self {
-            passes: passes(&graph, Device::Cpu)?,
+            passes: Passes::new(&graph),
             state: graph.initial(seed),
             rows,
             gradient: vec![0.0; graph.parameter_count()],

@@ -1,7 +1,7 @@
 //! Epochs of the FCT-size adapter (128 → 128, 5.7 M parameters) on 16,384 pairs, batch 1024.
 //!
-//! `bench_fit write FILE` writes pairs, initial weights and the order of the first epoch for `bench/fit/rival.py`;
-//! `bench_fit run THREADS EPOCHS` prints one JSON line: loss of the first epoch, wall and CPU seconds of each epoch
+//! `cargo bench -p rehang-fit --bench fit -- write FILE` writes pairs, initial weights and the order of the first epoch for
+//! `bench/fit/rival.py`; `-- run THREADS EPOCHS` prints one JSON line: loss of the first epoch, wall and CPU seconds of each epoch
 //! after it. The driver is `bench/fit/run.sh`.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
@@ -18,7 +18,8 @@ const PAIRS: usize = 16_384;
 const WIDTH: usize = 128;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo bench` says what it is itself, behind all others.
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let pairs = pairs()?;
     let parameters = NetworkParameters::fct();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             })?;
             println!("{line}");
         }
-        _ => return Err("usage: bench_fit write FILE | bench_fit run THREADS EPOCHS".into()),
+        _ => return Err("usage: write FILE | run THREADS EPOCHS".into()),
     }
     Ok(())
 }
