@@ -83,7 +83,7 @@ pub fn suite<B: Bench>(bench: &B) {
 ///
 /// Where a promise is not kept: the message says which one.
 pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
-    let kept = |of: Level| of <= level;
+    let kept = |of: ContractLevel| of <= level;
     for (at, (of, promise)) in PROMISES.into_iter().enumerate() {
         if kept(of) {
             promise(&bench.open(&format!("gallery-{at}")));

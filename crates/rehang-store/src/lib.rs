@@ -21,4 +21,4 @@ pub use contract::{
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
-pub use shuffle::{First, shuffled};
+pub use shuffle::{FirstKeys, shuffled};
