@@ -7,8 +7,8 @@ use std::io::Write as _;
 
 use common::upgrade::padding;
 use common::{Place, words};
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_files::{VectorSource, read_matrix};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Ledger, Scan, Select};
 

@@ -3,8 +3,8 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rehang::files::folder_of;
 use rehang::{Distance, Error, Gate, Result, Space};
+use rehang_files::folder_of;
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
 use usearch::{Index, IndexOptions, MetricKind, ScalarKind};

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
 use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};

@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::{folder_of, is_same_file};
 use rehang::{Error, Remedy, Result, Space};
+use rehang_files::{folder_of, is_same_file};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Examined, Looked, Store};
 use tempfile::{TempDir, TempPath};
