@@ -71,7 +71,7 @@ struct Ground {
 struct Study {
     pairs: Pairs,
     grounds: Vec<Ground>,
-    knowns: Vec<(&'static str, bool, Option<Queries>)>,
+    knowns: Vec<(&'static str, bool, Option<FitQueries>)>,
 }
 
 /// Measures what is missing of the sets and prints the table.
