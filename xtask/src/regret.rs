@@ -12,11 +12,11 @@ use std::path::Path;
 
 use rehang::adapter;
 use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
-use rehang::files::qrels::read_qrels;
-use rehang::files::{self, VectorSource};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::{Adapter, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_files::VectorSource;
+use rehang_files::qrels::read_qrels;
 use rehang_fit::{FitParameters, FitQueries, Method, NetworkOptions, Selection, fit_adapter};
 use serde::{Deserialize, Serialize};
 
@@ -113,8 +113,9 @@ fn labelled(folder: &Path, set: &str) -> Result<Study> {
 
 /// Every second document is a pair, the others are the test part; so are the queries dealt out.
 fn judged(folder: &Path) -> Result<Study> {
-    let matrix = |name: &str| files::read_matrix(&VectorSource::path(folder.join(name)));
-    let ids = |name: &str| files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))]);
+    let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
+    let ids =
+        |name: &str| rehang_files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))]);
     let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
     let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
     let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);

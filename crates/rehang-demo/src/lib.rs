@@ -9,8 +9,8 @@ mod live;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use rehang::files::AtomicFile;
 use rehang::{Error, Result};
+use rehang_files::AtomicFile;
 
 pub use live::{Live, Load, Stages, Writes, live};
 

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use image::GrayImage;
-use rehang::files::{self, AtomicFile, VectorSource};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result};
 use rehang_encode::{Encoder, EncoderConfig, Input};
+use rehang_files::{AtomicFile, VectorSource};
 use rehang_store::{Filter, ItemWrite, NewVector, Scan, Select, Store};
 use rehang_upgrade::{Gallery, Location, RunOptions, Serving, Summary, Upgrade};
 use serde::Serialize;
@@ -55,9 +55,9 @@ struct Images {
 impl Images {
     fn read(folder: &Path) -> Result<Self> {
         let source = |name: &str| VectorSource::path(folder.join(name));
-        let pixels = files::read_matrix(&source("images.npy"))?;
-        let labels = files::read_labels(&source("label.npy"))?;
-        let roles = files::read_labels(&source("role.npy"))?;
+        let pixels = rehang_files::read_matrix(&source("images.npy"))?;
+        let labels = rehang_files::read_labels(&source("label.npy"))?;
+        let roles = rehang_files::read_labels(&source("role.npy"))?;
         let of_role = |wanted: i64| (0..roles.len()).filter(|&row| roles[row] == wanted).collect();
         Ok(Self { pixels, labels, gallery: of_role(1), others: of_role(0) })
     }

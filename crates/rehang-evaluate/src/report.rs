@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::adapter::{AdapterSource, RowOverlap, unlike_pairs};
-use rehang::files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
+use rehang::adapter::{RowOverlap, unlike_pairs};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{Input, Report};
 use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};

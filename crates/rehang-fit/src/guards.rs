@@ -3,7 +3,7 @@
 //! A guard never stops anything. It gives [`Finding`]s; the caller decides what to do with them.
 
 use rehang::adapter::{Geometry, Map};
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::finding::{Finding, Severity};
 use rehang::order::least_confidence;
 use rehang::verdict::is_below;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rehang::check::expect_count;
 use rehang::curve::{Metric, Qrels};
-use rehang::files::expect_count;
 use rehang::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
@@ -61,7 +61,7 @@ impl FitQueries {
         for (what, queries, vectors) in
             [("`queries_old`", &self.old, pairs.old()), ("`queries_new`", &self.new, pairs.new_vectors())]
         {
-            rehang::files::expect_width(what, vectors.dimension(), queries.columns())?;
+            rehang::check::expect_width(what, vectors.dimension(), queries.columns())?;
             queries.check_finite(what)?;
         }
         let Some(qrels) = &self.qrels else { return Ok(()) };

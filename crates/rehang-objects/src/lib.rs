@@ -18,9 +18,9 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as Key;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutResult, WriteMultipart};
-use rehang::files::{self, VectorSource};
-use rehang::folders::{Fetched, Folder, Stamp, is_partition};
 use rehang::{Error, Result};
+use rehang_files::VectorSource;
+use rehang_files::folders::{Fetched, Folder, Stamp, is_partition};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -43,7 +43,7 @@ const WHOLE_BYTES: u64 = 1 << 20;
 /// prefix as its name.
 ///
 /// ```
-/// use rehang::folders::Folder;
+/// use rehang_files::folders::Folder;
 /// use rehang_objects::ObjectFolder;
 ///
 /// let folder = ObjectFolder::open("s3://bucket/old/")?;
@@ -249,7 +249,7 @@ impl Folder for ObjectFolder {
         let fetched = Fetched::new(path, stamp(&meta), folder);
         let mut source = VectorSource::fetched(self.address().join(name), fetched.clone());
         source.column = column.map(Into::into);
-        let ranges = files::f32_column_ranges(&source)?;
+        let ranges = rehang_files::f32_column_ranges(&source)?;
         let ranges = ranges.into_iter().map(|range| range.start.min(meta.size)..range.end.min(meta.size));
         self.fetch_ranges(name, &meta, ranges, &mut file)?;
         Ok(fetched)

@@ -251,7 +251,9 @@ impl Upgrade {
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
             return Ok(Next::Step(Step::Start));
         };
-        if record.adapter != planned.adapter.fingerprint()? || record.order != planned.order {
+        if record.adapter != rehang_files::adapter_file::fingerprint(&planned.adapter)?
+            || record.order != planned.order
+        {
             return Ok(Next::Step(Step::Start));
         }
         let counts = store.counts(&new.name)?;

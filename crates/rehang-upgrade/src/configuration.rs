@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::{self, VectorSource, folder_of};
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
+use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
 
@@ -181,8 +181,9 @@ impl HeadPart {
     fn read(&self, base: &Path) -> Result<Head> {
         let source = |path: &Path| VectorSource::parse(&base.join(path).to_string_lossy());
         let kind = self.kind.as_deref().map_or(Ok(HeadKind::Softmax), str::parse)?;
-        let weight = files::read_matrix(&source(&self.weight)?)?;
-        let bias = self.bias.as_deref().map(|path| files::read_f32_column(&source(path)?)).transpose()?;
+        let weight = rehang_files::read_matrix(&source(&self.weight)?)?;
+        let bias =
+            self.bias.as_deref().map(|path| rehang_files::read_f32_column(&source(path)?)).transpose()?;
         Head::new(weight, bias, kind)
     }
 }
@@ -345,7 +346,7 @@ impl Configuration {
     ///
     /// # Errors
     ///
-    /// What [`Adapter::load`] says; missing input where pairs were drawn and no adapter was fitted on them yet; as
+    /// What [`rehang_files::adapter_file::load`] says; missing input where pairs were drawn and no adapter was fitted on them yet; as
     /// [`Adapter::identity`].
     pub fn planned(&self, store: &dyn Ledger) -> Result<Planned> {
         let adapter = Arc::new(self.read_adapter(store).map_err(|error| self.named(error))?);
@@ -359,7 +360,7 @@ impl Configuration {
 
     fn read_adapter(&self, store: &dyn Ledger) -> Result<Adapter> {
         if let Some(path) = &self.adapter {
-            return Adapter::load(path);
+            return rehang_files::adapter_file::load(path);
         }
         if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
             let path = fitting::adapter_file(&self.folder(), &fingerprint);
@@ -375,7 +376,7 @@ impl Configuration {
                 )
                 .advise(Remedy::FitPairs));
             }
-            return Adapter::load(path);
+            return rehang_files::adapter_file::load(path);
         }
         if !self.has_adapter(store)? {
             let needed_by = format!("the upgrade from {} to {}", self.old, self.new);
@@ -505,7 +506,8 @@ impl Configuration {
     ///
     /// I/O errors; what [`Forecast::read`] says.
     pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
-        let made = fitting::report_file(&self.folder(), &planned.adapter.fingerprint()?);
+        let made =
+            fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(&planned.adapter)?);
         let made = made.exists().then_some(made);
         let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };

@@ -11,12 +11,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::{self, AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang::finding::Finding;
 use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
+use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
 use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::{Deserialize, Serialize};
@@ -95,8 +95,8 @@ enum QueryLine {
 
 /// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the file.
 fn read_queries(path: &Path) -> Result<Vec<Query>> {
-    let folder = files::folder_of(path);
-    let lines = files::read_lines(path)?;
+    let folder = rehang_files::folder_of(path);
+    let lines = rehang_files::read_lines(path)?;
     let queries = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| {
         match serde_json::from_str(line) {
             Ok(QueryLine::Text(text)) => Ok(Query::Text(text)),
@@ -214,7 +214,7 @@ pub(crate) fn has_queries(path: &Path, (old, new): (&Space, &Space), folder: &Pa
 /// I/O errors, and what a file of vectors has wrong.
 pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
     let Some((_, by_new)) = QueryFiles::of(folder).vectors(old, new) else { return Ok(true) };
-    let kept = files::read_matrix(&by_new)?.fingerprint();
+    let kept = rehang_files::read_matrix(&by_new)?.fingerprint();
     Ok(adapter.training.inputs.get("queries_new") == Some(&kept))
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn embed_queries(
     if let Some((_, by_new)) = kept.vectors(old, new)
         && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
     {
-        return Ok((files::read_matrix(&by_new)?.rows(), Vec::new()));
+        return Ok((rehang_files::read_matrix(&by_new)?.rows(), Vec::new()));
     }
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
@@ -292,7 +292,7 @@ pub(crate) fn embed_queries(
         let known = &embedded[model];
         let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
         let rows = Matrix::new(space.dimension, rows)?;
-        files::write_matrix(file, &rows, None)?;
+        rehang_files::write_matrix(file, &rows, None)?;
     }
     AtomicFile::write(&kept.asked, &text)?;
     Ok((queries.len(), left_out))
@@ -446,12 +446,12 @@ impl DrawnPairs {
             return Err(Error::corrupt("the gallery", detail));
         }
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-        files::write_matrix(folder.join(OLD), &self.old, None)?;
-        files::write_matrix(folder.join(NEW), &self.new, None)?;
+        rehang_files::write_matrix(folder.join(OLD), &self.old, None)?;
+        rehang_files::write_matrix(folder.join(NEW), &self.new, None)?;
         let ids = self.ids.iter().fold(String::new(), |lines, id| lines + id + "\n");
         AtomicFile::write(folder.join("ids.txt"), ids)?;
-        files::write_labels(folder.join(HELD_OUT_ROWS), &self.held_out_rows())?;
-        self.label_numbers().map_or(Ok(()), |labels| files::write_labels(folder.join(LABELS), &labels))
+        rehang_files::write_labels(folder.join(HELD_OUT_ROWS), &self.held_out_rows())?;
+        self.label_numbers().map_or(Ok(()), |labels| rehang_files::write_labels(folder.join(LABELS), &labels))
     }
 
     /// Writes them into a folder, and gives them as those files without reading these again.
@@ -540,9 +540,9 @@ pub(crate) fn fit(
         },
         progress,
     )?;
-    let fingerprint = answer.fitted.adapter.fingerprint()?;
+    let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
     let kept = adapter_file(folder, &fingerprint);
-    answer.fitted.adapter.save(&kept)?;
+    rehang_files::adapter_file::save(&answer.fitted.adapter, &kept)?;
     answer.output = Some(kept);
     let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
     if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {

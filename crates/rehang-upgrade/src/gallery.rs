@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::{Error, Matrix, Provenance, Result, Space};
 use rehang_store::{
     Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
@@ -115,7 +115,7 @@ impl Gallery {
     pub fn new(store: Arc<dyn Store>, adapter: Option<Arc<Adapter>>) -> Self {
         // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
         let adapter = adapter.map(|adapter| {
-            let fingerprint = adapter.fingerprint();
+            let fingerprint = rehang_files::adapter_file::fingerprint(&adapter);
             (adapter, fingerprint)
         });
         let observer = Arc::new(Unobserved);
@@ -490,7 +490,12 @@ mod tests {
         let gallery = Gallery::new(store, Some(Arc::clone(&adapter)));
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
         let record = |new: &Space, order: OrderSettings| {
-            UpgradeRecord::new(adapter.old.clone(), new.clone(), adapter.fingerprint().unwrap(), order)
+            UpgradeRecord::new(
+                adapter.old.clone(),
+                new.clone(),
+                rehang_files::adapter_file::fingerprint(&adapter).unwrap(),
+                order,
+            )
         };
         let new = adapter.new.clone();
         let first = gallery.filler(&adapter, &record(&new, order)).unwrap();

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use rehang::files::folder_of;
 use rehang::{Adapter, Distance, Error, Result, Space};
+use rehang_files::folder_of;
 use rehang_store::{Store, find_space};
 use serde::Serialize;
 use tempfile::NamedTempFile;
@@ -57,7 +57,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
     if init.path.exists() {
         return Err(taken(&init.path));
     }
-    let adapter = init.adapter.as_ref().map(Adapter::load).transpose()?;
+    let adapter = init.adapter.as_ref().map(rehang_files::adapter_file::load).transpose()?;
     let (mut gallery, old) = match &init.gallery {
         Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
         application => look(application, adapter.as_ref(), init.old_distance)?,
@@ -350,7 +350,7 @@ mod tests {
         let raw = |name, dimension| Space::new(name, dimension, Distance::L2, false);
         let adapter = padding(raw("old", 3), raw("new", 4), vec![1.0, 0.5, 0.0, 0.0], 0.0);
         let path = folder.join("adapter.safetensors");
-        adapter.save(&path).unwrap();
+        rehang_files::adapter_file::save(&adapter, &path).unwrap();
         Init {
             gallery: Location::file(gallery),
             old_distance: Distance::Cosine,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Matrix, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Reads};
 use serde_json::Value;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rehang::files::{self, VectorSource, expect_width};
+use rehang::check::expect_width;
 use rehang::{Error, Matrix, Provenance, Result};
+use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::{Serialize, Serializer};
 
@@ -137,7 +138,7 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
         }
         SearchQueries::ByModel(named) => {
             let read = |(name, rows): &(String, VectorSource)| {
-                let rows = files::read_matrix(rows)?;
+                let rows = rehang_files::read_matrix(rows)?;
                 rows.check_finite(name)?;
                 Ok((name.clone(), rows))
             };
@@ -206,7 +207,7 @@ fn read_queries<'a>(
 }
 
 fn read(source: &VectorSource) -> Result<Matrix> {
-    let matrix = files::read_matrix(source)?;
+    let matrix = rehang_files::read_matrix(source)?;
     matrix.check_finite(&source.to_string())?;
     Ok(matrix)
 }

@@ -130,7 +130,8 @@ pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> boo
 }
 
 pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
-    setup.adapter.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter)
+    rehang_files::adapter_file::fingerprint(&setup.adapter)
+        .is_ok_and(|fingerprint| fingerprint == record.adapter)
         && record.order == setup.order
 }
 
@@ -196,7 +197,7 @@ pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter
             Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
         );
     }
-    if adapter.fingerprint()? == record.adapter {
+    if rehang_files::adapter_file::fingerprint(&adapter)? == record.adapter {
         return Ok(());
     }
     Err(Error::conflict(

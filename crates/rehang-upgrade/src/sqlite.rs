@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::files::folder_of;
 use rehang::{Error, Remedy, Result};
+use rehang_files::folder_of;
 use rehang_store::{Examined, SqliteStore, Store};
 use tempfile::{TempDir, TempPath};
 

@@ -5,9 +5,10 @@ use std::fmt::Display;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use rehang::files::stream::{self, Columns, RowBatch};
-use rehang::files::{self, AtomicFile, VectorSource, expect_count};
+use rehang::check::expect_count;
 use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
+use rehang_files::stream::{self, Columns, RowBatch};
+use rehang_files::{AtomicFile, VectorSource};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -143,8 +144,8 @@ fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + us
     let (mut line, mut number) = (Vec::new(), 0_u64);
     let mut next = move || -> Result<Option<ItemLine>> {
         loop {
-            let is_short =
-                files::next_line(&mut reader, &mut line).map_err(|error| Error::io("read", &path, &error))?;
+            let is_short = rehang_files::next_line(&mut reader, &mut line)
+                .map_err(|error| Error::io("read", &path, &error))?;
             if line.is_empty() {
                 return Ok(None);
             }
@@ -367,7 +368,7 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
 #[cfg(test)]
 mod tests {
     use rehang::Matrix;
-    use rehang::files::write_matrix;
+    use rehang_files::write_matrix;
 
     use super::*;
     use crate::observe::Unobserved;

@@ -281,7 +281,10 @@ impl Upgrade {
         };
         if queries.is_some() && queries_are_new && configuration.names_adapter() {
             // A report that other queries made, or items, says nothing of these.
-            let made = fitting::report_file(&configuration.folder(), &self.planned()?.adapter.fingerprint()?);
+            let made = fitting::report_file(
+                &configuration.folder(),
+                &rehang_files::adapter_file::fingerprint(&self.planned()?.adapter)?,
+            );
             if made.exists() {
                 fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
             }
@@ -362,7 +365,7 @@ impl Upgrade {
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
         let folder = self.configuration.folder();
         fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-        let fingerprint = self.planned()?.adapter.fingerprint()?;
+        let fingerprint = rehang_files::adapter_file::fingerprint(&self.planned()?.adapter)?;
         let path = self.configuration.adapter_file(&fingerprint);
         fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
     }

@@ -199,7 +199,12 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
-    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.adapter.fingerprint()?, setup.order);
+    let fresh = UpgradeRecord::new(
+        setup.old.clone(),
+        new.clone(),
+        rehang_files::adapter_file::fingerprint(&setup.adapter)?,
+        setup.order,
+    );
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rehang::files::VectorSource;
 use rehang::{Error, Remedy, Result, Space};
+use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store};
 use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
 use serde_json::Value;
