@@ -150,7 +150,7 @@ arguments! {
 
 impl FaceArguments {
     /// These faces by several models, as the library takes them.
-    pub fn files(&self, models: &Models) -> Result<FaceFiles> {
+    pub fn files(&self, models: &NamedModels) -> Result<FaceFiles> {
         Ok(options!(
             FaceFiles { metadata, names } from self,
             models: named("models", &models.models)?,
