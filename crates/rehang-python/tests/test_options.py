@@ -47,8 +47,8 @@ def upgrade(tmp_path: Path) -> Iterator[rehang.Upgrade]:
 
 
 def test_the_verbs_of_an_upgrade_read_their_options(upgrade: rehang.Upgrade) -> None:
-    for verb in (upgrade.auto, upgrade.pairs, upgrade.run):
-        expect_read(verb, encoder=len)
+    for embeds in (upgrade.auto, upgrade.pairs, upgrade.run):
+        expect_read(embeds, encoder=len)
     for verb in (upgrade.fit, upgrade.plan, upgrade.switch, upgrade.status, upgrade.resume):
         expect_read(verb)
 
