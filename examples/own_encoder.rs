@@ -2,8 +2,6 @@
 //!
 //! `cargo run -p rehang-examples --bin own_encoder`
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use rehang::{Distance, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure, Spent};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
@@ -16,13 +14,11 @@ use rehang_upgrade::{
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {
     space: Space,
-    /// Texts that it was given: what it costs.
-    items: AtomicU64,
 }
 
 impl Letters {
     fn new(name: &str, dimension: usize) -> Self {
-        Self { space: Space::new(name, dimension, Distance::L2, false), items: AtomicU64::default() }
+        Self { space: Space::new(name, dimension, Distance::L2, false) }
     }
 
     fn vector(&self, text: &str) -> Vec<f32> {
@@ -45,7 +41,6 @@ impl Encoder for Letters {
 
     /// An item that cannot be embedded fails by itself; an error here would end the whole run.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
-        self.items.fetch_add(inputs.len() as u64, Ordering::Relaxed);
         let answer = |input: &Input<'_>| match input.source.trim() {
             "" => Err(ItemFailure::Permanent("no text".into())),
             text => Ok(self.vector(text)),
@@ -58,8 +53,9 @@ impl Encoder for Letters {
         Ok(Some(format!("letters, {} wide, version 1", self.space.dimension)))
     }
 
+    /// An encoder that costs something counts it here; the account of the upgrade and its budgets go by that.
     fn spent(&self) -> Spent {
-        Spent { items: self.items.load(Ordering::Relaxed), ..Spent::default() }
+        Spent::default()
     }
 }
 
@@ -85,7 +81,6 @@ fn main() -> Result<()> {
     let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
     let pairs = Pairs::new(vectors(&old)?, vectors(&new)?, None, None)?;
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
-
     let (adapter, order) = (&fitted.adapter, OrderSettings::default());
     let setup = Setup { old: &old.space, new: &new.space, adapter, order };
     assert_eq!(start(&store, &setup, &Unobserved)?.adapted, 301);
