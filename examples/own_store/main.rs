@@ -18,8 +18,7 @@ use rehang_store_tests::conformance::{Bench, suite};
 /// A gallery whose items and vectors lie in a ledger, and whose searches are ours.
 struct OwnStore<L>(L);
 
-/// Nearest neighbours. Here every vector is compared; a real one asks its service for candidates and confirms them with the ledger, so
-/// that a search sees every write that returned before it.
+/// Nearest neighbours. Here every vector is compared; candidates of a service would be confirmed with the ledger, which is never behind.
 impl<L: Ledger> Index for OwnStore<L> {
     fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>> {
         let there = expect_space(&self.0, space)?.space;
