@@ -11,7 +11,7 @@ use rehang::Result;
 use rehang::files::{self, JoinFiles, VectorSource};
 use rehang_evaluate::AnswerFiles;
 #[cfg(feature = "train")]
-use rehang_train::Part;
+use rehang_train::DataPart;
 
 use evaluate::Evaluate;
 
@@ -237,8 +237,8 @@ pub struct Embed {
     /// The configuration whose [data] and [allocation] say what is embedded.
     pub config: PathBuf,
     /// Which part of the allocation.
-    #[arg(long, value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)).try_map(|name| name.parse::<Part>()), default_value = "all")]
-    pub part: Part,
+    #[arg(long, value_parser = PossibleValuesParser::new(DataPart::ALL.map(DataPart::name)).try_map(|name| name.parse::<DataPart>()), default_value = "all")]
+    pub part: DataPart,
     /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,

@@ -21,7 +21,7 @@ pub const DOORS: &[(&str, Door)] = &[
     }),
     ("command", |bytes| rehang_encode::doors::line_of_a_program(bytes)),
     ("configuration", configuration),
-    ("encoder", |bytes| drop(rehang_train::encoder::Encoder::from_bytes(bytes, "the bytes"))),
+    ("encoder", |bytes| drop(rehang_train::encoder::TrainedEncoder::from_bytes(bytes, "the bytes"))),
     ("faces", |bytes| drop(rehang::protocols::lists::read_faces(&[file(bytes, "faces", "csv")], None))),
     ("http", |bytes| rehang_encode::doors::answer_of_a_service(bytes)),
     ("image", |bytes| encode(bytes, "image", r#"{"kind": "image", "width": 16, "height": 12}"#, "cnn.onnx")),

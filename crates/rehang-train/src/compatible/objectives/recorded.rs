@@ -11,7 +11,7 @@ use super::forward_adaptive::forward_adaptive;
 use super::head_distillation::head_distillation;
 use super::influence::influence;
 use super::regression::regression;
-use super::selective::{Selection, selective};
+use super::selective::{RowWeighting, selective};
 use super::tests::{Plain, frozen};
 use super::triplet::triplet;
 use super::vector_distance::vector_distance;
@@ -48,7 +48,7 @@ fn cases() -> Vec<(String, Plain, Objective)> {
                 add(name, usual(), influence(old(2, form), set, new_classes));
             }
         }
-        for selection in [Selection::Entropy, Selection::LeastConfidence, Selection::Even] {
+        for selection in [RowWeighting::Entropy, RowWeighting::LeastConfidence, RowWeighting::Even] {
             add(format!("selective {form:?} {selection:?}"), usual(), selective(old(2, form), selection));
         }
     }
@@ -72,7 +72,7 @@ fn cases() -> Vec<(String, Plain, Objective)> {
         }
     }
     for stop_gradient in [false, true] {
-        let selection = Selection::Entropy;
+        let selection = RowWeighting::Entropy;
         add(format!("regression {stop_gradient}"), usual(), regression(None, selection, stop_gradient));
         let head = Some(old(2, HeadForm::Softmax));
         add(format!("regression {stop_gradient} head"), usual(), regression(head, selection, stop_gradient));
@@ -91,7 +91,7 @@ fn cases() -> Vec<(String, Plain, Objective)> {
         narrow.clone(),
         contrastive(Negatives::OldAndNew, Contrast::new(0.5, Some(0.7), None)),
     );
-    add("selective narrow".into(), narrow, selective(old(2, ARCFACE), Selection::Entropy));
+    add("selective narrow".into(), narrow, selective(old(2, ARCFACE), RowWeighting::Entropy));
     cases
 }
 
