@@ -17,8 +17,8 @@ use rehang::statistics::mean_sd;
 use rehang::study::true_errors;
 use rehang::{Distance, Error, Pairs, Progress, Result};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
-use rehang_train::compatible::{HeadForm, Method, TrainingParameters, TrainingSet, train};
-use rehang_train::encoder::{Architecture, Encoder};
+use rehang_train::compatible::{HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
+use rehang_train::encoder::{EncoderArchitecture, TrainedEncoder};
 use rehang_train::examples::{
     Allocation, AllocationKind, AllocationParameters, Augmentation, ClassLists, Examples, ExamplesSource,
 };
@@ -100,20 +100,25 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         let name = &examples.classes[examples.labels[row] as usize];
         name.parse().unwrap_or(examples.labels[row] as usize)
     };
-    let trained =
-        |model: &str, width: usize, outputs: usize, epochs: usize, rows: &[usize]| -> Result<Encoder> {
-            let architecture = Architecture::CnnSmall { width, outputs };
-            let parameters = TrainingParameters {
-                head: HeadForm::NormalisedSoftmax { scale: 16.0 },
-                augmentation: Augmentation { crop_padding: 3, ..Augmentation::default() },
-                epochs,
-                seed,
-                ..TrainingParameters::new(model, architecture, Method::Plain {})
-            };
-            Ok(train(TrainingSet { examples, rows, old_rows: None }, None, &parameters, &progress)?.encoder)
+    let trained = |model: &str,
+                   width: usize,
+                   outputs: usize,
+                   epochs: usize,
+                   rows: &[usize]|
+     -> Result<TrainedEncoder> {
+        let architecture = EncoderArchitecture::CnnSmall { width, outputs };
+        let parameters = TrainingParameters {
+            head: HeadForm::NormalisedSoftmax { scale: 16.0 },
+            augmentation: Augmentation { crop_padding: 3, ..Augmentation::default() },
+            epochs,
+            seed,
+            ..TrainingParameters::new(model, architecture, TrainingMethod::Plain {})
         };
+        Ok(train(TrainingSet { examples, rows, old_rows: None }, None, &parameters, &progress)?.encoder)
+    };
     let new = trained("new", 32, 128, 20, &allocation.new)?;
-    let embed = |encoder: &Encoder, rows: &[usize]| encoder.embed(&examples.select(rows).inputs, &progress);
+    let embed =
+        |encoder: &TrainedEncoder, rows: &[usize]| encoder.embed(&examples.select(rows).inputs, &progress);
     let labels = |rows: &[usize]| -> Vec<i64> {
         rows.iter()
             .map(|&row| {

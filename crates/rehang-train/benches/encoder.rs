@@ -14,7 +14,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use rehang::Result;
 use rehang_fit::network::State;
-use rehang_train::encoder::{Architecture, Graph, Mode, Passes, Pooling, Resnet, Shape, Stem};
+use rehang_train::encoder::{EncoderArchitecture, Graph, ImagePooling, Mode, Passes, Resnet, Shape, Stem};
 use safetensors::tensor::{Dtype, TensorView};
 
 const ROWS: usize = 128;
@@ -96,7 +96,7 @@ struct TrainingStep {
 
 impl TrainingStep {
     /// An encoder with weights drawn from `seed`, before its first step on batches of `rows` rows.
-    fn new(architecture: &Architecture, input: Shape, rows: usize, seed: u64) -> Result<Self> {
+    fn new(architecture: &EncoderArchitecture, input: Shape, rows: usize, seed: u64) -> Result<Self> {
         let graph = architecture.graph(input)?;
         Ok(Self {
             passes: Passes::new(&graph),
@@ -154,12 +154,12 @@ impl TrainingStep {
     }
 }
 
-fn architecture(name: &str) -> std::result::Result<Architecture, String> {
+fn architecture(name: &str) -> std::result::Result<EncoderArchitecture, String> {
     match name {
-        "cnn-small" => Ok(Architecture::CnnSmall { width: 32, outputs: OUTPUTS }),
-        "resnet18" => Ok(Architecture::Resnet18(Resnet {
+        "cnn-small" => Ok(EncoderArchitecture::CnnSmall { width: 32, outputs: OUTPUTS }),
+        "resnet18" => Ok(EncoderArchitecture::Resnet18(Resnet {
             stem: Stem::Cifar,
-            pooling: Pooling::Average,
+            pooling: ImagePooling::Average,
             outputs: OUTPUTS,
         })),
         _ => Err(format!("encoder {name} is not measured; cnn-small and resnet18 are")),

@@ -7,9 +7,9 @@ use rehang_files::VectorSource;
 use serde::Deserialize;
 
 use crate::compatible::{
-    HeadForm, Method, OldHead, OldModel, OldSource, OptimiserKind, RateSchedule, TrainingParameters,
+    HeadForm, OldHead, OldModel, OldSource, OptimiserKind, RateSchedule, TrainingMethod, TrainingParameters,
 };
-use crate::encoder::{Architecture, Encoder};
+use crate::encoder::{EncoderArchitecture, TrainedEncoder};
 use crate::examples::{
     Allocation, AllocationParameters, Augmentation, Examples, ExamplesSource, SamplerParameters,
 };
@@ -23,7 +23,7 @@ pub(crate) struct TrainingFile {
     /// Which rows; all of them without it.
     pub allocation: Option<AllocationPart>,
     /// The encoder.
-    pub encoder: Option<Architecture>,
+    pub encoder: Option<EncoderArchitecture>,
     /// The new head.
     #[serde(default)]
     pub head: HeadForm,
@@ -55,7 +55,7 @@ pub(crate) struct AllocationPart {
     pub file: PathBuf,
     /// `old`, `new` or `all`: whose rows are trained on; the new model's where it is not given.
     #[serde(default)]
-    pub part: Option<Part>,
+    pub part: Option<DataPart>,
     /// What the new model sees, where the allocation is one step of a chain.
     #[serde(default)]
     pub new_share: Option<f64>,
@@ -71,7 +71,7 @@ rehang::named! {
     /// A part of the data, as an allocation names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
     #[serde(rename_all = "lowercase")]
-    pub enum Part ("part") {
+    pub enum DataPart ("part") {
         /// What the old model is trained on.
         Old = "old",
         /// What the new model is trained on.
@@ -131,7 +131,7 @@ pub(crate) struct TrainingPart {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
     /// What is trained.
-    encoder: Option<Architecture>,
+    encoder: Option<EncoderArchitecture>,
     /// The new head.
     head: Option<HeadForm>,
     /// How rows become batches.
@@ -221,7 +221,7 @@ impl TrainingFile {
     /// The rows to train on: those of the allocation's part, which must not be a held-out one.
     pub fn training_rows(&self, examples: &Examples) -> Result<Vec<usize>> {
         if let Some(allocation) = &self.allocation
-            && matches!(allocation.part, Some(Part::Test | Part::Unseen))
+            && matches!(allocation.part, Some(DataPart::Test | DataPart::Unseen))
         {
             return Err(Error::option(
                 "allocation.part",
@@ -233,26 +233,26 @@ impl TrainingFile {
     }
 
     /// The rows of a part; the allocation is drawn and written where its file does not exist yet.
-    pub fn rows(&self, examples: &Examples, part: Option<Part>) -> Result<Vec<usize>> {
+    pub fn rows(&self, examples: &Examples, part: Option<DataPart>) -> Result<Vec<usize>> {
         let Some(allocation) = &self.allocation else {
             return match part {
-                None | Some(Part::All) => Ok((0..examples.len()).collect()),
+                None | Some(DataPart::All) => Ok((0..examples.len()).collect()),
                 Some(_) => Err(Error::missing("the table [allocation]", "a part of the data")),
             };
         };
         let drawn = allocation.get(examples)?;
         Ok(match part.or(allocation.part).unwrap_or_default() {
-            Part::Old => drawn.old,
-            Part::New => drawn.new,
-            Part::Test => drawn.test,
-            Part::Unseen => drawn.unseen,
-            Part::All => (0..examples.len()).collect(),
+            DataPart::Old => drawn.old,
+            DataPart::New => drawn.new,
+            DataPart::Test => drawn.test,
+            DataPart::Unseen => drawn.unseen,
+            DataPart::All => (0..examples.len()).collect(),
         })
     }
 
     /// The rows that the old model was trained on, where there is an allocation and so a part for it.
     pub fn old_rows(&self, examples: &Examples) -> Result<Option<Vec<usize>>> {
-        self.allocation.as_ref().map(|_| self.rows(examples, Some(Part::Old))).transpose()
+        self.allocation.as_ref().map(|_| self.rows(examples, Some(DataPart::Old))).transpose()
     }
 
     /// The old model, where the file names one.
@@ -268,7 +268,7 @@ impl TrainingFile {
             (Some(path), None) => {
                 OldPart::expect_absent("encoder", &[("model", old.model.is_some()), weight])?;
                 OldPart::expect_absent("encoder", &of_head)?;
-                Ok(Some(OldModel::of(Encoder::load(path)?, old.cached)))
+                Ok(Some(OldModel::of(TrainedEncoder::load(path)?, old.cached)))
             }
             (None, Some(path)) => {
                 OldPart::expect_absent("vectors", &[("cached", old.cached)])?;
@@ -289,10 +289,10 @@ impl TrainingFile {
 
     /// What the trainer is told.
     pub fn parameters(&self, method: &str) -> Result<TrainingParameters> {
-        let method = Method::from_table(method, self.method.clone())?;
+        let method = TrainingMethod::from_table(method, self.method.clone())?;
         let is_headless =
             self.old.as_ref().is_some_and(|old| old.vectors.is_some() && old.head_weight.is_none());
-        if let (Method::Regression { .. }, true, Some(selection)) =
+        if let (TrainingMethod::Regression { .. }, true, Some(selection)) =
             (&method, is_headless, self.method.get("selection"))
         {
             return Err(Error::option(

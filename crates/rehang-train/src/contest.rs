@@ -20,7 +20,7 @@ use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_onl
 use crate::compatible::{
     OldModel, OptimiserKind, TrainingParameters, TrainingSet, train, training_warnings, unless_diverged,
 };
-use crate::encoder::Encoder;
+use crate::encoder::TrainedEncoder;
 use crate::examples::Examples;
 
 /// Points of a curve that are kept, from 0 % to 100 %.
@@ -34,7 +34,7 @@ const OLD_SEED: u64 = 0x6f6c_6420_6d6f_6465;
 
 /// A compatible method that takes part.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Contender {
+pub struct ContenderTraining {
     /// Its name in the report.
     pub label: String,
     /// How it is trained; its seed and model name are set by the study.
@@ -53,7 +53,7 @@ pub struct ComparisonParameters {
     /// How the independent new model is trained: plain.
     pub independent: TrainingParameters,
     /// Compatible methods.
-    pub contenders: Vec<Contender>,
+    pub contenders: Vec<ContenderTraining>,
     /// Adapters from the old model to the independent new one.
     pub adapters: Vec<Method>,
     /// Orders of the backfill; one that a method has no evidence for is left out for it.
@@ -157,7 +157,7 @@ fn expect_names_once(parameters: &ComparisonParameters) -> Result<()> {
     let twice = |what: &str, name: &str| {
         Err(Error::option(what, name, "every name once, also as a file's name: give each a label of its own"))
     };
-    for Contender { label, parameters } in &parameters.contenders {
+    for ContenderTraining { label, parameters } in &parameters.contenders {
         let mut own = vec![label.clone()];
         if parameters.method.adapter_hidden().is_some() {
             own.push(format!("{label} + ψ"));
@@ -237,7 +237,7 @@ struct Side {
 
 impl Side {
     /// A model whose queries search the old vectors as they are.
-    fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &Encoder) -> Self {
+    fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &TrainedEncoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
         Self { label: label.into(), native, adapted, sigma: None, handicap: 0.0, head }
     }
@@ -365,11 +365,11 @@ impl Study<'_> {
     }
 
     /// The compatible models, each by itself and with the ψ that was trained beside it.
-    fn contenders(&mut self, old: &Encoder, old_parts: &Galleries) -> Result<Vec<Side>> {
+    fn contenders(&mut self, old: &TrainedEncoder, old_parts: &Galleries) -> Result<Vec<Side>> {
         let Self { data, parameters, progress, .. } = *self;
         let old_model = OldModel::of(old.clone(), false);
         let mut sides = Vec::new();
-        for Contender { label, parameters } in &parameters.contenders {
+        for ContenderTraining { label, parameters } in &parameters.contenders {
             let trained = self.trained(label, parameters, data.new_rows, Some(&old_model));
             let trained = trained.and_then(|(encoder, psi)| Ok((self.galleries(&encoder)?, encoder, psi)));
             let Some((native, encoder, psi)) = self.unless_diverged(trained, label)? else { continue };
@@ -386,14 +386,14 @@ impl Study<'_> {
     /// Adapters from the old model to the independent one.
     fn adapters(
         &mut self,
-        old: &Encoder,
-        independent: &Encoder,
+        old: &TrainedEncoder,
+        independent: &TrainedEncoder,
         old_parts: &Galleries,
         best_parts: &Galleries,
     ) -> Result<Vec<Side>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let chosen = data.examples.select(data.new_rows);
-        let embed = |encoder: &Encoder| encoder.embed(&chosen.inputs, progress);
+        let embed = |encoder: &TrainedEncoder| encoder.embed(&chosen.inputs, progress);
         // The head numbers its classes by name.
         let number = |label: u32| -> i64 {
             let name = &data.examples.classes[label as usize];
@@ -439,7 +439,7 @@ impl Study<'_> {
         parameters: &TrainingParameters,
         rows: &[usize],
         old: Option<&OldModel>,
-    ) -> Result<(Encoder, Option<Adapter>)> {
+    ) -> Result<(TrainedEncoder, Option<Adapter>)> {
         let name = format!("{}-{}", file_name(label), self.seed);
         // Layers of one shape start from the same weights for the same seed; an old model that started where the new ones
         // do would be nearer to them than any two real models are. All new encoders start alike, which compares methods.
@@ -458,7 +458,7 @@ impl Study<'_> {
         };
         let wants_psi = parameters.method.adapter_hidden().is_some();
         if let Some((encoder, psi)) = places.as_ref().filter(|(encoder, _)| encoder.exists()) {
-            let kept = Encoder::load(encoder)?;
+            let kept = TrainedEncoder::load(encoder)?;
             if !kept.is_of(&parameters, &self.data.examples.select(rows), old)? {
                 return Err(Error::conflict(
                     encoder.display(),
@@ -487,7 +487,7 @@ impl Study<'_> {
         Ok((trained.encoder, trained.adapter))
     }
 
-    fn galleries(&self, encoder: &Encoder) -> Result<Galleries> {
+    fn galleries(&self, encoder: &TrainedEncoder) -> Result<Galleries> {
         self.data
             .parts
             .iter()
@@ -504,8 +504,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::encoder::Architecture;
-    use crate::examples::{Inputs, SamplerParameters};
+    use crate::encoder::EncoderArchitecture;
+    use crate::examples::{ExampleInputs, SamplerParameters};
     use crate::finite_differences::numbers;
 
     /// Four classes of ten rows, each with a coordinate of its own.
@@ -515,7 +515,8 @@ mod tests {
             0.5 * noise[6 * row + column] + if column == row % 4 { 3.0 } else { 0.0 }
         });
         let classes = (0..4).map(|class| format!("class {class}")).collect();
-        Examples::new(Inputs::Features(features), (0..40).map(|row| row % 4).collect(), classes).unwrap()
+        Examples::new(ExampleInputs::Features(features), (0..40).map(|row| row % 4).collect(), classes)
+            .unwrap()
     }
 
     /// The old model sees the first two classes; the last two rows of every class are searched.
@@ -537,7 +538,7 @@ mod tests {
             sampler: SamplerParameters::shuffled(8),
             ..TrainingParameters::new(
                 "new",
-                Architecture::Mlp { hidden: Vec::new(), outputs: 6 },
+                EncoderArchitecture::Mlp { hidden: Vec::new(), outputs: 6 },
                 crate::compatible::Method::named(method, options).unwrap(),
             )
         };
@@ -546,7 +547,7 @@ mod tests {
             seeds: vec![0],
             old: quick("plain", ""),
             independent: quick("plain", ""),
-            contenders: vec![Contender { label: label.into(), parameters: quick(method, options) }],
+            contenders: vec![ContenderTraining { label: label.into(), parameters: quick(method, options) }],
             adapters: Vec::new(),
             orders: vec![Policy::Random],
             folder: Some(folder.into()),
@@ -555,7 +556,7 @@ mod tests {
 
     /// Changes the numbers of a kept encoder; how it was trained stays written in it.
     fn change(path: &Path, change: impl Fn(&mut f32)) {
-        let mut encoder = Encoder::load(path).unwrap();
+        let mut encoder = TrainedEncoder::load(path).unwrap();
         encoder.state.parameters.iter_mut().for_each(change);
         encoder.save(path).unwrap();
     }

@@ -9,10 +9,10 @@ use rehang::{Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
 use serde::{Deserialize, Serialize};
 
-use crate::compatible::{EpochRecord, HeadForm, Method, TrainingParameters, TrainingSet, train};
-use crate::configuration::{Part, Recipe, TrainingFile};
-use crate::contest::{ComparisonData, ComparisonParameters, Contender, compare};
-use crate::encoder::{Architecture, Encoder, Shape};
+use crate::compatible::{EpochSummary, HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
+use crate::configuration::{DataPart, Recipe, TrainingFile};
+use crate::contest::{ComparisonData, ComparisonParameters, ContenderTraining, compare};
+use crate::encoder::{EncoderArchitecture, Shape, TrainedEncoder};
 use crate::examples::{Examples, Refusal};
 
 /// A training's configuration, and what stands in place of some of its values.
@@ -20,7 +20,7 @@ use crate::examples::{Examples, Refusal};
 pub struct TrainFiles {
     /// The method's name.
     pub method: String,
-    /// The configuration (`docs/laboratory/training.md`).
+    /// The configuration (`docs/training.md`).
     pub config: PathBuf,
     /// The encoder to write, in place of `output.encoder`.
     pub output: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub struct TrainAnswer {
     /// The seed.
     pub seed: u64,
     /// Every epoch.
-    pub history: Vec<EpochRecord>,
+    pub history: Vec<EpochSummary>,
     /// What was left out of the data.
     pub refused: Vec<Refusal>,
     /// What was odd about the inputs, one sentence each.
@@ -146,7 +146,7 @@ pub struct EmbedFiles {
     /// The configuration whose `[data]` and `[allocation]` say what is embedded.
     pub config: PathBuf,
     /// Which part of the allocation.
-    pub part: Part,
+    pub part: DataPart,
     /// The vectors to write.
     pub output: PathBuf,
     /// The class numbers of these rows to write.
@@ -175,9 +175,9 @@ pub struct EmbedAnswer {
 ///
 /// # Errors
 ///
-/// As [`train_files`] and [`Encoder::embed`].
+/// As [`train_files`] and [`TrainedEncoder::embed`].
 pub fn embed_files(files: &EmbedFiles, progress: &Progress) -> Result<EmbedAnswer> {
-    let encoder = Encoder::load(&files.encoder)?;
+    let encoder = TrainedEncoder::load(&files.encoder)?;
     let file = TrainingFile::read(&files.config)?;
     let mut inputs = of_configuration(&file, &files.config);
     inputs.push(("encoder", files.encoder.clone()));
@@ -224,11 +224,11 @@ pub struct ExportAnswer {
 ///
 /// # Errors
 ///
-/// As [`Encoder::load`] and [`Encoder::to_onnx`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the
+/// As [`TrainedEncoder::load`] and [`TrainedEncoder::to_onnx`]; [`InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the
 /// encoder.
 pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
     expect_apart(&[("output", Some(output))], &[("encoder", encoder.to_owned())])?;
-    let encoder = Encoder::load(encoder)?;
+    let encoder = TrainedEncoder::load(encoder)?;
     let bytes = encoder.to_onnx()?;
     AtomicFile::write(output, &bytes)?;
     let dimension = encoder.architecture.outputs();
@@ -238,7 +238,7 @@ pub fn export_onnx(encoder: &Path, output: &PathBuf) -> Result<ExportAnswer> {
 /// A study's configuration: a training's, for the new models, with a table `[compare]`.
 #[derive(Debug, Clone)]
 pub struct CompareFiles {
-    /// The configuration (`docs/laboratory/training.md`).
+    /// The configuration (`docs/training.md`).
     pub config: PathBuf,
     /// Uses the seeds 0, 1, … below this number in place of those of the configuration.
     pub seeds: Option<u64>,
@@ -270,9 +270,9 @@ pub fn compare_files(files: &CompareFiles, progress: &Progress) -> Result<(Compa
     }
 
     let examples = Examples::read(&file.data)?;
-    let rows = |part: Part| file.rows(&examples, Some(part));
-    let (old_rows, new_rows) = (rows(Part::Old)?, rows(Part::New)?);
-    let mut parts = vec![("test", rows(Part::Test)?), ("unseen", rows(Part::Unseen)?)];
+    let rows = |part: DataPart| file.rows(&examples, Some(part));
+    let (old_rows, new_rows) = (rows(DataPart::Old)?, rows(DataPart::New)?);
+    let mut parts = vec![("test", rows(DataPart::Test)?), ("unseen", rows(DataPart::Unseen)?)];
     if parts.iter().all(|(_, rows)| rows.is_empty()) {
         return Err(Error::option(
             "[allocation]",
@@ -316,7 +316,7 @@ struct ComparePart {
     #[serde(default = "three_seeds")]
     seeds: Vec<u64>,
     /// The old model's encoder.
-    old_encoder: Architecture,
+    old_encoder: EncoderArchitecture,
     /// The old model's head; the new one's where it is not given.
     old_head: Option<HeadForm>,
     /// Epochs of the old model; those of the new one where it is not given.
@@ -396,13 +396,13 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
                 (name, label, options, recipe)
             }
         };
-        let method = Method::from_table(&name, options)?;
+        let method = TrainingMethod::from_table(&name, options)?;
         if !method.needs_old() {
             let expected = "compatible methods: the independent model takes part anyhow";
             return Err(Error::option("methods", method.name(), expected));
         }
         let parameters = TrainingParameters { method, ..recipe.over(plain.clone()) };
-        contenders.push(Contender { label, parameters });
+        contenders.push(ContenderTraining { label, parameters });
     }
     let old = TrainingParameters {
         architecture: part.old_encoder.clone(),

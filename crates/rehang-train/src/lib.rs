@@ -14,7 +14,7 @@ mod files;
 #[path = "../../rehang-fit/src/tests/finite_differences.rs"]
 mod finite_differences;
 
-pub use configuration::Part;
+pub use configuration::DataPart;
 pub use files::{
     CompareFiles, EmbedAnswer, EmbedFiles, ExportAnswer, TrainAnswer, TrainFiles, compare_files, embed_files,
     export_onnx, train_files,

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rehang::{Distance, Space};
+use rehang::{Adapter, Distance, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
@@ -21,7 +21,7 @@ pub const DOORS: &[(&str, Door)] = &[
     }),
     ("command", |bytes| rehang_encode::doors::line_of_a_program(bytes)),
     ("configuration", configuration),
-    ("encoder", |bytes| drop(rehang_train::encoder::Encoder::from_bytes(bytes, "the bytes"))),
+    ("encoder", |bytes| drop(rehang_train::encoder::TrainedEncoder::from_bytes(bytes, "the bytes"))),
     ("faces", |bytes| drop(rehang_files::lists::read_faces(&[file(bytes, "faces", "csv")], None))),
     ("http", |bytes| rehang_encode::doors::answer_of_a_service(bytes)),
     ("image", |bytes| encode(bytes, "image", r#"{"kind": "image", "width": 16, "height": 12}"#, "cnn.onnx")),
@@ -82,8 +82,7 @@ fn configuration(bytes: &[u8]) {
     // With an adapter beside it, so that every part is read.
     static ADAPTER: OnceLock<()> = OnceLock::new();
     ADAPTER.get_or_init(|| {
-        let golden =
-            models().join("../../../rehang-files/tests/golden/adapter-v1-linear-handicap.safetensors");
+        let golden = models().join("../../../rehang/tests/golden/adapter-v1-linear-handicap.safetensors");
         fs_err::copy(golden, folder().join("adapter.safetensors")).expect("a small file");
     });
     drop(rehang_upgrade::Configuration::read(&file(bytes, "rehang", "toml")));
@@ -122,8 +121,7 @@ fn tokenizer(bytes: &[u8]) {
 /// The index that lies beside a gallery.
 fn side_file(bytes: &[u8]) {
     use rehang::Provenance;
-    use rehang_sqlite::{SearchOptions, SqliteStore};
-    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector};
+    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector, SearchOptions, SqliteStore};
 
     static GALLERY: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let (gallery, side) = GALLERY.get_or_init(|| {

@@ -7,11 +7,11 @@ use rehang_fit::network::{State, fold_normalisation};
 use rehang_fit::uncertainty_fit::{self, Evidence};
 
 use super::old::OldModel;
-use crate::encoder::{Architecture, Encoder, Graph, Operation, Shape};
+use crate::encoder::{EncoderArchitecture, Graph, Operation, Shape, TrainedEncoder};
 
 /// ψ's operations: dense layers with BatchNorm and ReLU, and a last dense layer (DMU: three hidden layers of 1024).
 pub(crate) fn adapter_graph(d_old: usize, hidden: &[usize], d_new: usize) -> Result<Graph> {
-    let mlp = Architecture::Mlp { hidden: hidden.to_vec(), outputs: d_new };
+    let mlp = EncoderArchitecture::Mlp { hidden: hidden.to_vec(), outputs: d_new };
     mlp.graph(Shape { channels: d_old, height: 1, width: 1 })
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn adapter(
     state: &State,
     old: &OldModel,
     old_vectors: Matrix,
-    encoder: &Encoder,
+    encoder: &TrainedEncoder,
     new_vectors: Matrix,
     labels: &[i64],
     progress: &Progress,

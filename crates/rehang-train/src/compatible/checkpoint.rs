@@ -13,7 +13,7 @@ use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, pars
 use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;
-use super::trainer::{EpochRecord, TrainingParameters, TrainingSet};
+use super::trainer::{EpochSummary, TrainingParameters, TrainingSet};
 
 const KIND: FileKind =
     FileKind { format: "rehang-training", thing: "a checkpoint of a training", version: 1 };
@@ -31,7 +31,7 @@ struct EpochText {
 }
 
 impl EpochText {
-    fn of(epoch: &EpochRecord) -> Self {
+    fn of(epoch: &EpochSummary) -> Self {
         let texts = |numbers: &[(String, f64)]| {
             numbers.iter().map(|(name, value)| (name.clone(), value.to_string())).collect()
         };
@@ -44,13 +44,13 @@ impl EpochText {
         }
     }
 
-    fn epoch(self) -> Result<EpochRecord, Detail> {
+    fn epoch(self) -> Result<EpochSummary, Detail> {
         let number =
             |text: String| text.parse::<f64>().map_err(|_| format!("its history holds {text:?} as a number"));
         let numbers = |texts: Vec<(String, String)>| -> Result<Vec<(String, f64)>, Detail> {
             texts.into_iter().map(|(name, value)| Ok((name, number(value)?))).collect()
         };
-        Ok(EpochRecord {
+        Ok(EpochSummary {
             loss: number(self.loss)?,
             terms: numbers(self.terms)?,
             measures: numbers(self.measures)?,
@@ -62,7 +62,7 @@ impl EpochText {
 
 /// What was read.
 pub(crate) struct Checkpoint {
-    pub history: Vec<EpochRecord>,
+    pub history: Vec<EpochSummary>,
     /// Steps of the whole training, which are those that the optimiser counts.
     pub steps: u64,
     pub tensors: BTreeMap<String, Tensor<'static>>,
@@ -101,7 +101,7 @@ pub(crate) fn identity(
 pub(crate) fn write(
     path: &Path,
     identity: &str,
-    history: &[EpochRecord],
+    history: &[EpochSummary],
     steps: u64,
     tensors: &[Tensor<'_>],
 ) -> Result<()> {

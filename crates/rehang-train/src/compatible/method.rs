@@ -31,7 +31,7 @@ use super::objectives::forward_adaptive::forward_adaptive;
 use super::objectives::head_distillation::head_distillation;
 use super::objectives::influence::influence;
 use super::objectives::regression::regression;
-use super::objectives::selective::{Selection, selective};
+use super::objectives::selective::{RowWeighting, selective};
 use super::objectives::triplet::triplet;
 use super::objectives::vector_distance::vector_distance;
 
@@ -39,7 +39,7 @@ use super::objectives::vector_distance::vector_distance;
 /// the command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Method {
+pub enum TrainingMethod {
     /// The new model alone, with no regard to the old one.
     Plain {},
     /// Backward-compatible training (Shen et al. 2020).
@@ -89,7 +89,7 @@ pub enum Method {
         forward_weight: f32,
         /// How rows are weighed.
         #[serde(default)]
-        selection: Selection,
+        selection: RowWeighting,
         /// Units of each of ψ's three hidden layers.
         #[serde(default = "usual_hidden")]
         hidden: usize,
@@ -137,7 +137,7 @@ pub enum Method {
         weight: f32,
         /// How rows are weighed, where the old head knows their classes.
         #[serde(default)]
-        selection: Selection,
+        selection: RowWeighting,
         /// Units of each of ψ's three hidden layers; no ψ where it is not given.
         hidden: Option<usize>,
         /// Whether φ_new is but a target where ψ is trained; (14) as it is printed draws the encoder to ψ's vectors as well.
@@ -273,14 +273,14 @@ fn usual_focal_temperature() -> f32 {
 pub(crate) struct OldHeads {
     /// As the old model was trained with it.
     pub own: HeadWeights,
-    /// With the weights that were synthesised for classes that it does not know, where [`Method::synthesises`] says so.
+    /// With the weights that were synthesised for classes that it does not know, where [`TrainingMethod::synthesises`] says so.
     pub whole: HeadWeights,
 }
 
 /// What a method is made of, ready to be evaluated: weights and objectives.
 pub(crate) type Terms = Vec<(f32, Objective)>;
 
-impl Method {
+impl TrainingMethod {
     /// Every name, in the order of the documentation.
     pub const NAMES: [&'static str; 10] = [
         "plain",
@@ -298,12 +298,12 @@ impl Method {
     /// A method by name with the options of a table, or with the defaults.
     ///
     /// ```
-    /// use rehang_train::compatible::Method;
+    /// use rehang_train::compatible::TrainingMethod;
     ///
-    /// assert_eq!(Method::named("ract", "")?.name(), "ract");
-    /// assert!(matches!(Method::named("bct", "weight = 0.5")?, Method::Bct { weight, .. } if weight == 0.5));
-    /// assert!(Method::named("bct", "wieght = 0.5").unwrap_err().to_string().contains("wieght"));
-    /// assert!(Method::named("bcd", "").is_err());
+    /// assert_eq!(TrainingMethod::named("ract", "")?.name(), "ract");
+    /// assert!(matches!(TrainingMethod::named("bct", "weight = 0.5")?, TrainingMethod::Bct { weight, .. } if weight == 0.5));
+    /// assert!(TrainingMethod::named("bct", "wieght = 0.5").unwrap_err().to_string().contains("wieght"));
+    /// assert!(TrainingMethod::named("bcd", "").is_err());
     /// # Ok::<(), rehang::Error>(())
     /// ```
     ///
@@ -320,7 +320,7 @@ impl Method {
     ///
     /// # Errors
     ///
-    /// As [`Method::named`].
+    /// As [`TrainingMethod::named`].
     pub fn from_table(name: &str, mut table: toml::Table) -> Result<Self> {
         if !Self::NAMES.contains(&name) {
             return Err(Error::option("method", name, Self::NAMES.join(", ")));
@@ -588,7 +588,7 @@ mod tests {
         let head = HeadWeights::new(weight, vec![0.0, 0.0], super::super::HeadForm::default());
         let head = OldHeads { own: head.clone(), whole: head };
         let names = |name: &str, options: &str| -> Vec<&'static str> {
-            let method = Method::named(name, options).unwrap();
+            let method = TrainingMethod::named(name, options).unwrap();
             let terms = method.terms(0.0, Some(&head)).unwrap();
             terms.iter().map(|(_, objective)| objective.name).collect()
         };
@@ -606,8 +606,8 @@ mod tests {
         assert_eq!(names("regression", ""), ["classification", "regression"]);
         assert_eq!(names("ract-on-bct", ""), ["classification", "influence", "contrast"]);
         assert_eq!(names("both-heads", ""), ["classification", "both-heads"]);
-        for name in Method::NAMES {
-            let method = Method::named(name, "").unwrap();
+        for name in TrainingMethod::NAMES {
+            let method = TrainingMethod::named(name, "").unwrap();
             assert_eq!(method.name(), name);
             assert_eq!(method.terms(0.0, None).is_err(), method.needs_old_head(), "{name}");
         }
@@ -622,7 +622,7 @@ mod tests {
         let form = super::super::HeadForm::default();
         let own = frozen(&numbers(2 * 4, 9), 4, form);
         let heads = OldHeads { own: own.clone(), whole: frozen(&numbers(3 * 4, 7), 4, form) };
-        let focal = Method::named("focal-distillation", "").unwrap();
+        let focal = TrainingMethod::named("focal-distillation", "").unwrap();
         let value = |objective: &Objective| Plain::usual().value(objective);
         let terms = focal.terms(0.0, Some(&heads)).unwrap();
         assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 100.0)));
@@ -643,7 +643,7 @@ mod tests {
             ("plain", "weight = 1.0", "weight"),
             ("bct", "new_classes = 'forget'", "forget"),
         ] {
-            let error = Method::named(name, options).unwrap_err().to_string();
+            let error = TrainingMethod::named(name, options).unwrap_err().to_string();
             assert!(error.contains(option), "{name} {options}: {error}");
         }
     }
@@ -657,7 +657,7 @@ mod tests {
             ("regression", "stop_gradient = true", "no ψ"),
             ("bct", "influence_set = 'old'\nnew_classes = 'synthesised'", "influence_set"),
         ] {
-            let error = Method::named(name, options).unwrap_err().to_string();
+            let error = TrainingMethod::named(name, options).unwrap_err().to_string();
             assert!(error.contains("nothing: ") && error.contains(says), "{name} {options}: {error}");
         }
         for (name, options) in [
@@ -668,13 +668,13 @@ mod tests {
             ("bct", "influence_set = 'old'\nnew_classes = 'distillation'"),
             ("bct", "influence_set = 'new'\nnew_classes = 'synthesised'"),
         ] {
-            Method::named(name, options).unwrap_or_else(|error| panic!("{name} {options}: {error}"));
+            TrainingMethod::named(name, options).unwrap_or_else(|error| panic!("{name} {options}: {error}"));
         }
     }
 
     #[test]
     fn only_the_new_training_set_has_classes_to_synthesise() {
-        let synthesises = |options: &str| Method::named("bct", options).unwrap().synthesises();
+        let synthesises = |options: &str| TrainingMethod::named("bct", options).unwrap().synthesises();
         assert!(synthesises("") && synthesises("influence_set = 'new'"));
         assert!(!synthesises("influence_set = 'old'") && !synthesises("new_classes = 'leave-out'"));
     }

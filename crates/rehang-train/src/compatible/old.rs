@@ -5,7 +5,7 @@ use rehang::{Error, Head, Matrix, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::heads::HeadForm;
-use crate::encoder::{Encoder, expect_shape};
+use crate::encoder::{TrainedEncoder, expect_shape};
 use crate::examples::Examples;
 
 /// An old model.
@@ -25,7 +25,7 @@ pub enum OldSource {
     /// It is run.
     Encoder {
         /// The encoder.
-        encoder: Box<Encoder>,
+        encoder: Box<TrainedEncoder>,
         /// Whether it is run once, on inputs without variation, and its vectors are kept.
         cached: bool,
     },
@@ -46,7 +46,7 @@ pub struct OldHead {
 
 impl OldModel {
     /// An encoder as the old model, with its own head.
-    pub fn of(encoder: Encoder, cached: bool) -> Self {
+    pub fn of(encoder: TrainedEncoder, cached: bool) -> Self {
         let head =
             OldHead { head: encoder.head.clone(), form: encoder.form, classes: encoder.classes.clone() };
         Self {

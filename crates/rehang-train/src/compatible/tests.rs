@@ -10,9 +10,9 @@ use rehang::{Distance, ErrorKind, Head, HeadKind, Matrix, Progress, Result, Spac
 use super::adapter::{adapter, adapter_graph};
 use super::trainer::{OwnBatches, PSI_IS_LOST, train_until, unless_diverged};
 use super::*;
-use crate::encoder::{Architecture, Encoder, Mode, Passes, Pooling, Resnet, Stem};
+use crate::encoder::{EncoderArchitecture, ImagePooling, Mode, Passes, Resnet, Stem, TrainedEncoder};
 use crate::examples::tests::balanced;
-use crate::examples::{Examples, Images, Inputs, LastBatch, SamplerParameters};
+use crate::examples::{ExampleInputs, Examples, Images, LastBatch, SamplerParameters};
 use crate::finite_differences::numbers;
 
 const SIDE: usize = 8;
@@ -29,7 +29,7 @@ fn images(classes: usize, items: usize, noise: f32) -> Examples {
         .flat_map(|&label| patterns[label as usize].clone())
         .map(|value| (value + noise * (2.0 * generator.random::<f32>() - 1.0)).clamp(0.0, 255.0) as u8)
         .collect();
-    let inputs = Inputs::Images(Images { channels: 1, height: SIDE, width: SIDE, pixels });
+    let inputs = ExampleInputs::Images(Images { channels: 1, height: SIDE, width: SIDE, pixels });
     Examples::new(inputs, labels, (0..classes).map(|class| format!("class {class}")).collect()).unwrap()
 }
 
@@ -38,22 +38,22 @@ fn rows_of(examples: &Examples, classes: u32) -> Vec<usize> {
     (0..examples.len()).filter(|&row| examples.labels[row] < classes).collect()
 }
 
-fn encoder_of(old: &OldModel) -> &Encoder {
+fn encoder_of(old: &OldModel) -> &TrainedEncoder {
     let OldSource::Encoder { encoder, .. } = &old.source else { panic!("an old model with its encoder") };
     encoder
 }
 
-fn mlp(outputs: usize) -> Architecture {
-    Architecture::Mlp { hidden: vec![24], outputs }
+fn mlp(outputs: usize) -> EncoderArchitecture {
+    EncoderArchitecture::Mlp { hidden: vec![24], outputs }
 }
 
-fn quick(method: &str, options: &str, architecture: Architecture) -> TrainingParameters {
+fn quick(method: &str, options: &str, architecture: EncoderArchitecture) -> TrainingParameters {
     TrainingParameters {
         epochs: 2,
         rate: 0.02,
         warm_up_epochs: 0.0,
         sampler: SamplerParameters::shuffled(8),
-        ..TrainingParameters::new("new", architecture, Method::named(method, options).unwrap())
+        ..TrainingParameters::new("new", architecture, TrainingMethod::named(method, options).unwrap())
     }
 }
 
@@ -82,7 +82,7 @@ fn all(examples: &Examples) -> Vec<usize> {
 /// DMU with everything that is drawn at random: variations, two views, ψ with batches of its own.
 fn busy() -> TrainingParameters {
     let options = "hidden = 12\nadapter_batch = 14";
-    let mut parameters = quick("dmu", options, Architecture::CnnSmall { width: 4, outputs: 10 });
+    let mut parameters = quick("dmu", options, EncoderArchitecture::CnnSmall { width: 4, outputs: 10 });
     parameters.augmentation.crop_padding = 1;
     parameters.augmentation.flip = 0.5;
     parameters.views = 2;
@@ -98,10 +98,7 @@ fn one_seed_gives_the_same_bytes_for_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let parameters = TrainingParameters { seed, ..busy() };
         let trained = pool.install(|| run(&examples, &all(&examples), Some(&old), &parameters)).unwrap();
-        (
-            trained.encoder.to_bytes().unwrap(),
-            rehang_files::adapter_file::to_bytes(&trained.adapter.unwrap()).unwrap(),
-        )
+        (trained.encoder.to_bytes().unwrap(), trained.adapter.unwrap().to_bytes().unwrap())
     };
     let one = with(1, 0);
     assert!(with(2, 0) == one && with(3, 0) == one);
@@ -207,8 +204,10 @@ fn a_loss_that_leaves_the_finite_numbers_ends_with_its_step_and_the_last_good_ch
 
 /// Every method with one or two sets of options.
 fn every_method() -> Vec<(&'static str, &'static str)> {
-    let mut methods: Vec<(&str, &str)> =
-        Method::NAMES.iter().map(|&name| (name, if name == "dmu" { "hidden = 8" } else { "" })).collect();
+    let mut methods: Vec<(&str, &str)> = TrainingMethod::NAMES
+        .iter()
+        .map(|&name| (name, if name == "dmu" { "hidden = 8" } else { "" }))
+        .collect();
     methods.extend([
         ("bct", "new_classes = 'leave-out'"),
         ("bct", "new_classes = 'distillation'"),
@@ -222,7 +221,7 @@ fn every_method() -> Vec<(&'static str, &'static str)> {
     methods
 }
 
-fn check_methods(architecture: &Architecture, examples: &Examples, methods: &[(&str, &str)]) {
+fn check_methods(architecture: &EncoderArchitecture, examples: &Examples, methods: &[(&str, &str)]) {
     let old = old_model(examples, true);
     for &(name, options) in methods {
         let mut parameters = quick(name, options, architecture.clone());
@@ -261,16 +260,20 @@ fn every_method_trains_a_dense_encoder() {
 
 #[test]
 fn every_method_trains_a_small_convolutional_encoder() {
-    check_methods(&Architecture::CnnSmall { width: 2, outputs: 9 }, &images(4, 6, 60.0), &every_method());
+    check_methods(
+        &EncoderArchitecture::CnnSmall { width: 2, outputs: 9 },
+        &images(4, 6, 60.0),
+        &every_method(),
+    );
 }
 
 #[test]
 fn the_main_methods_train_a_residual_encoder() {
-    let (stem, pooling) = (Stem::Cifar, Pooling::GeneralisedMean);
+    let (stem, pooling) = (Stem::Cifar, ImagePooling::GeneralisedMean);
     // Eleven million weights take their time; the loop does not see which objectives it runs.
     let methods = [("plain", ""), ("bct", ""), ("ract", ""), ("dmu", "hidden = 8")];
     check_methods(
-        &Architecture::Resnet18(Resnet { stem, pooling, outputs: 9 }),
+        &EncoderArchitecture::Resnet18(Resnet { stem, pooling, outputs: 9 }),
         &images(4, 3, 60.0),
         &methods,
     );
@@ -298,7 +301,7 @@ fn every_head_and_sampler_trains() {
         // Heads of cosines have no bias.
         assert!(trained.encoder.head.bias().iter().all(|&bias| bias == 0.0));
         let bytes = trained.encoder.to_bytes().unwrap();
-        assert!(Encoder::from_bytes(&bytes, "file").unwrap() == trained.encoder);
+        assert!(TrainedEncoder::from_bytes(&bytes, "file").unwrap() == trained.encoder);
     }
 }
 
@@ -533,7 +536,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     assert_eq!(psi.training, Training { pairs_sketch, ..encoder.training.clone() });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("psi.safetensors");
-    rehang_files::adapter_file::save(&psi, &path).unwrap();
+    psi.save(&path).unwrap();
     assert!(rehang_files::adapter_file::load(&path).unwrap() == psi);
 }
 
@@ -566,8 +569,9 @@ fn a_compatible_model_searches_the_old_gallery_and_an_independent_one_does_not()
     };
     let plain =
         |rows: &[usize], seed: u64| run(&examples, rows, None, &long("plain", "", seed)).unwrap().encoder;
-    let embed =
-        |encoder: &Encoder| encoder.embed(&examples.inputs, &Progress::default()).unwrap().matrix().clone();
+    let embed = |encoder: &TrainedEncoder| {
+        encoder.embed(&examples.inputs, &Progress::default()).unwrap().matrix().clone()
+    };
     // The gallery grew: the old model saw a third of every class.
     let third: Vec<usize> = (0..examples.len()).filter(|row| row / 6 % 3 == 0).collect();
     let old = OldModel::of(plain(&third, 1), false);
@@ -600,7 +604,7 @@ fn weights_begin_where_a_file_says() {
     let path = folder.path().join("first.safetensors");
     let first = run(&examples, &rows, None, &quick("plain", "", mlp(6))).unwrap().encoder;
     first.save(&path).unwrap();
-    let begin = |path: &Path, architecture: Architecture| {
+    let begin = |path: &Path, architecture: EncoderArchitecture| {
         let parameters = TrainingParameters {
             initial: Some(path.to_owned()),
             rate: 1e-12,
@@ -631,7 +635,7 @@ fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
         checkpoint: Some(at("checkpoint")),
         ..plain(0)
     };
-    let is_of = |encoder: &Encoder, parameters: &TrainingParameters| {
+    let is_of = |encoder: &TrainedEncoder, parameters: &TrainingParameters| {
         encoder.is_of(parameters, &examples.select(&rows), None).unwrap()
     };
     encoder(1).save(at("start")).unwrap();
@@ -653,11 +657,11 @@ fn initial_weights_are_told_apart_by_what_they_are_and_not_by_where_they_lie() {
     );
     // Files used to say a path, or null, among the parameters.
     let mut earlier = encoder(0);
-    let say = |earlier: &mut Encoder, path: &str| {
+    let say = |earlier: &mut TrainedEncoder, path: &str| {
         earlier.training.hyper_parameters.insert("initial".into(), path.into());
     };
     say(&mut earlier, "null");
-    assert!(Encoder::from_bytes(&earlier.to_bytes().unwrap(), "file").unwrap() == earlier);
+    assert!(TrainedEncoder::from_bytes(&earlier.to_bytes().unwrap(), "file").unwrap() == earlier);
     assert!(is_of(&earlier, &plain(0)) && !is_of(&earlier, &from("start")));
     say(&mut earlier, "\"start\"");
     assert!(!is_of(&earlier, &plain(0)) && !is_of(&earlier, &from("start")));

@@ -16,12 +16,13 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::adapter::{adapter, adapter_graph};
 use super::checkpoint::{self, Checkpoint};
 use super::heads::{HeadForm, HeadWeights, synthesised};
-use super::method::{Method, OldHeads, TWO_ROWS, Terms};
+use super::method::{OldHeads, TWO_ROWS, Terms, TrainingMethod};
 use super::objectives::{Batch, Loss};
 use super::old::{OldModel, OldSource};
 use super::optimiser::{Moments, OptimiserKind, RateSchedule};
 use crate::encoder::{
-    Architecture, Encoder, Graph, Mode, Passes, embed_rows, expect_shape, shape_of, take_weights,
+    EncoderArchitecture, Graph, Mode, Passes, TrainedEncoder, embed_rows, expect_shape, shape_of,
+    take_weights,
 };
 use crate::examples::{
     Augmentation, Augmenter, Examples, LastBatch, Normalisation, Sampler, SamplerParameters, Sisters,
@@ -47,13 +48,13 @@ pub struct TrainingParameters {
     /// What the new model is called.
     pub model: String,
     /// The encoder.
-    pub architecture: Architecture,
+    pub architecture: EncoderArchitecture,
     /// How the new head makes logits.
     pub head: HeadForm,
     /// Label smoothing of the new head's loss.
     pub label_smoothing: f32,
     /// The method.
-    pub method: Method,
+    pub method: TrainingMethod,
     /// How rows become batches.
     pub sampler: SamplerParameters,
     /// How rows are varied.
@@ -91,7 +92,7 @@ pub struct TrainingParameters {
 impl TrainingParameters {
     /// Usual choices for a method: SGD with momentum 0.9, rate 0.05 on half a cosine after one epoch of warm-up, decay
     /// 1e-4 (DMU's recipe at a rate for small sets), 30 epochs of shuffled batches of 64.
-    pub fn new(model: impl Into<String>, architecture: Architecture, method: Method) -> Self {
+    pub fn new(model: impl Into<String>, architecture: EncoderArchitecture, method: TrainingMethod) -> Self {
         Self {
             model: model.into(),
             architecture,
@@ -145,7 +146,7 @@ impl TrainingParameters {
 
 /// One epoch of a training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EpochRecord {
+pub struct EpochSummary {
     /// Mean loss over its rows.
     pub loss: f64,
     /// Mean value of every term, by name, without its weight.
@@ -163,11 +164,11 @@ pub struct EpochRecord {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trained {
     /// The encoder.
-    pub encoder: Encoder,
+    pub encoder: TrainedEncoder,
     /// ψ as an adapter from old vectors to the new space, where the method trains one and it stayed finite.
     pub adapter: Option<Adapter>,
     /// Every epoch.
-    pub history: Vec<EpochRecord>,
+    pub history: Vec<EpochSummary>,
     /// What was odd about the inputs, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -271,7 +272,7 @@ pub(super) fn train_until(
     // What only the old head knows was not learned; an encoder that named it would have the next upgrade trust it.
     let taught = numbering.taught();
     let bias = taught.iter().map(|&class| model.bias.parameters[class]).collect();
-    let encoder = Encoder {
+    let encoder = TrainedEncoder {
         model: parameters.model.clone(),
         architecture: parameters.architecture.clone(),
         input: shape_of(&examples.inputs),
@@ -449,7 +450,7 @@ impl Numbering {
         (0..self.classes.len()).filter(|&class| self.is_taught[class]).collect()
     }
 
-    fn warning(&self, method: &Method) -> Option<String> {
+    fn warning(&self, method: &TrainingMethod) -> Option<String> {
         (method.needs_old_head() && self.shared == 0).then(|| {
             format!(
                 "the old head knows none of the classes that are trained on ({} is the first it knows): only \
@@ -461,12 +462,12 @@ impl Numbering {
 }
 
 /// One part of what is trained: its numbers and the optimiser's.
-struct Part {
+struct TrainedPart {
     parameters: Vec<f32>,
     moments: Moments,
 }
 
-impl Part {
+impl TrainedPart {
     fn new(parameters: Vec<f32>, kind: OptimiserKind) -> Self {
         Self { moments: Moments::new(kind, parameters.len()), parameters }
     }
@@ -515,8 +516,8 @@ impl Network {
 /// Everything that is trained.
 struct Model {
     encoder: Network,
-    head: Part,
-    bias: Part,
+    head: TrainedPart,
+    bias: TrainedPart,
     adapter: Option<Network>,
     /// Fingerprint of the file whose weights it began with.
     initial: Option<String>,
@@ -555,8 +556,8 @@ impl Model {
         };
         Ok(Self {
             encoder: Network::new(graph, state, kind),
-            head: Part::new(head, kind),
-            bias: Part::new(vec![0.0; numbering.classes.len()], kind),
+            head: TrainedPart::new(head, kind),
+            bias: TrainedPart::new(vec![0.0; numbering.classes.len()], kind),
             adapter,
             initial,
         })
@@ -614,7 +615,7 @@ struct Run<'a> {
     /// Draws other rows of the classes, where the method takes its positives so.
     sisters: Option<Sisters>,
     identity: String,
-    history: Vec<EpochRecord>,
+    history: Vec<EpochSummary>,
     steps: u64,
 }
 
@@ -795,7 +796,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn epoch(&mut self, epoch: usize, model: &mut Model, progress: &Progress) -> Result<EpochRecord> {
+    fn epoch(&mut self, epoch: usize, model: &mut Model, progress: &Progress) -> Result<EpochSummary> {
         let batches = self.sampler.batches(epoch);
         let count = batches.len();
         let (mut seen, mut loss, mut right, mut rate) = (0, 0.0, 0, 0.0);
@@ -830,7 +831,7 @@ impl<'a> Run<'a> {
             ));
         }
         let seen = seen.max(1) as f64;
-        Ok(EpochRecord {
+        Ok(EpochSummary {
             loss: loss / seen,
             terms: self
                 .terms
@@ -975,7 +976,7 @@ fn is_trained_on(rows: &[usize]) -> bool {
     rows.len() > 1
 }
 
-impl Encoder {
+impl TrainedEncoder {
     /// Whether it was trained with these very parameters on these very examples, from these very initial weights,
     /// beside this very old model.
     ///

@@ -11,7 +11,7 @@ use crate::examples::SIDE_MAX;
 /// In a configuration file: `kind = "resnet18"`, `outputs = 128`, and what else the kind has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
-pub enum Architecture {
+pub enum EncoderArchitecture {
     /// Dense layers with BatchNorm and ReLU between them, on given feature vectors: `hidden` may be empty, which is a
     /// linear map.
     Mlp {
@@ -47,7 +47,7 @@ pub struct Resnet {
     pub stem: Stem,
     /// How planes become a vector.
     #[serde(default)]
-    pub pooling: Pooling,
+    pub pooling: ImagePooling,
     /// Coordinates of the vector: a dense layer stands on the pooled planes.
     pub outputs: usize,
 }
@@ -70,7 +70,7 @@ pub enum Stem {
 /// How a ResNet's last planes become a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pooling {
+pub enum ImagePooling {
     /// The mean of every plane (GAP).
     #[default]
     Average,
@@ -78,7 +78,7 @@ pub enum Pooling {
     GeneralisedMean,
 }
 
-impl Architecture {
+impl EncoderArchitecture {
     /// Coordinates of the vector.
     pub fn outputs(&self) -> usize {
         match *self {
@@ -105,11 +105,11 @@ impl Architecture {
     /// The graph for inputs of a shape.
     ///
     /// ```
-    /// use rehang_train::encoder::{Architecture, Pooling, Resnet, Shape, Stem};
+    /// use rehang_train::encoder::{EncoderArchitecture, ImagePooling, Resnet, Shape, Stem};
     ///
     /// let shape = Shape { channels: 3, height: 32, width: 32 };
-    /// let resnet = Resnet { stem: Stem::Cifar, pooling: Pooling::Average, outputs: 128 };
-    /// let encoder = Architecture::Resnet18(resnet);
+    /// let resnet = Resnet { stem: Stem::Cifar, pooling: ImagePooling::Average, outputs: 128 };
+    /// let encoder = EncoderArchitecture::Resnet18(resnet);
     /// let graph = encoder.graph(shape)?;
     /// // The well-known 11,173,962 of CIFAR-10's ResNet-18, less its 10-class head, more this one's 128 outputs.
     /// assert_eq!(graph.parameter_count(), 11_173_962 - 5_130 + 513 * 128);
@@ -212,8 +212,8 @@ fn resnet(graph: &mut Graph, blocks: [usize; 4], block: Block, chosen: Resnet) -
         }
     }
     let pooled = match pooling {
-        Pooling::Average => graph.average_pool(node),
-        Pooling::GeneralisedMean => graph.generalised_mean_pool(node),
+        ImagePooling::Average => graph.average_pool(node),
+        ImagePooling::GeneralisedMean => graph.generalised_mean_pool(node),
     };
     graph.dense(pooled, "fc", outputs);
     Ok(())

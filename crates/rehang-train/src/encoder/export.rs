@@ -8,15 +8,15 @@ use rehang::{Matrix, Result};
 use rehang_files::onnx::{Attribute, Network};
 use rehang_fit::network::VARIANCE_EPSILON;
 
-use super::graph::{GENERALISED_MEAN_MINIMUM, Node, Operation, Sliding};
-use super::{Encoder, Graph};
+use super::graph::{GENERALISED_MEAN_MINIMUM, GraphNode, Operation, Sliding};
+use super::{Graph, TrainedEncoder};
 
-impl Encoder {
+impl TrainedEncoder {
     /// The bytes of an ONNX file (operator set 17).
     ///
     /// # Errors
     ///
-    /// As [`Encoder::graph`].
+    /// As [`TrainedEncoder::graph`].
     pub fn to_onnx(&self) -> Result<Vec<u8>> {
         let graph = self.graph()?;
         let shape = self.input;
@@ -47,7 +47,7 @@ fn write(
     network: &mut Network,
 ) -> Result<String> {
     let mut names = vec![input];
-    for (&Node { input, operation }, shape) in graph.nodes.iter().zip(&graph.shapes).skip(1) {
+    for (&GraphNode { input, operation }, shape) in graph.nodes.iter().zip(&graph.shapes).skip(1) {
         let constant = |network: &mut Network, parameter: usize| {
             let parameter = &graph.parameters[parameter];
             network.constant(&parameter.shape, &state.parameters[parameter.range.clone()])

@@ -9,9 +9,9 @@ use rehang_files::AtomicFile;
 use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang_fit::network::State;
 
-use super::{Architecture, Graph, Mode, Passes, Shape};
+use super::{EncoderArchitecture, Graph, Mode, Passes, Shape};
 use crate::compatible::HeadForm;
-use crate::examples::{Augmentation, Augmenter, Inputs, Normalisation};
+use crate::examples::{Augmentation, Augmenter, ExampleInputs, Normalisation};
 
 /// What every encoder file says it is.
 const KIND: FileKind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };
@@ -24,11 +24,11 @@ const BATCH: usize = 128;
 /// Its file is safetensors with metadata (`docs/formats.md`): parameters are called as PyTorch's torchvision calls them
 /// (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight` and `head.bias`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Encoder {
+pub struct TrainedEncoder {
     /// The model's name: what its space is called.
     pub model: String,
     /// What it computes.
-    pub architecture: Architecture,
+    pub architecture: EncoderArchitecture,
     /// Shape of one input.
     pub input: Shape,
     /// What is done to inputs first.
@@ -45,7 +45,7 @@ pub struct Encoder {
     pub training: Training,
 }
 
-impl Encoder {
+impl TrainedEncoder {
     /// The space of its vectors: as they come out, compared by cosine.
     pub fn space(&self) -> Space {
         Space::new(self.model.clone(), self.architecture.outputs(), Distance::Cosine, false)
@@ -55,7 +55,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As [`Architecture::graph`].
+    /// As [`EncoderArchitecture::graph`].
     pub fn graph(&self) -> Result<Graph> {
         self.architecture.graph(self.input)
     }
@@ -66,7 +66,7 @@ impl Encoder {
     ///
     /// [`rehang::ErrorKind::WidthMismatch`] for inputs of another shape, [`rehang::ErrorKind::NotFinite`] for vectors that left the
     /// finite numbers, [`rehang::ErrorKind::Cancelled`].
-    pub fn embed(&self, inputs: &Inputs, progress: &Progress) -> Result<Vectors> {
+    pub fn embed(&self, inputs: &ExampleInputs, progress: &Progress) -> Result<Vectors> {
         let rows: Vec<usize> = (0..inputs.len()).collect();
         progress.begin("embedding", "items", rows.len() as u64);
         let vectors = self.vectors_of(inputs, &rows, progress)?;
@@ -74,7 +74,12 @@ impl Encoder {
     }
 
     /// Vectors of some rows, in their order, without any augmentation; counts them as done.
-    pub(crate) fn vectors_of(&self, inputs: &Inputs, rows: &[usize], progress: &Progress) -> Result<Matrix> {
+    pub(crate) fn vectors_of(
+        &self,
+        inputs: &ExampleInputs,
+        rows: &[usize],
+        progress: &Progress,
+    ) -> Result<Matrix> {
         expect_shape(self.input, inputs)?;
         let mut passes = Passes::new(&self.graph()?);
         let augmenter = Augmenter::new(Augmentation::default(), self.normalisation.clone(), inputs, 0)?;
@@ -85,7 +90,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As [`Architecture::graph`].
+    /// As [`EncoderArchitecture::graph`].
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let graph = self.graph()?;
         let (shape, training) = (self.input, &self.training);
@@ -131,7 +136,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As [`Encoder::to_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::to_bytes`]; [`rehang::ErrorKind::Io`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         AtomicFile::write(path, &self.to_bytes()?)
     }
@@ -140,7 +145,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// As [`Encoder::from_bytes`]; [`rehang::ErrorKind::Io`].
+    /// As [`TrainedEncoder::from_bytes`]; [`rehang::ErrorKind::Io`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = fs_err::read(path).map_err(|error| Error::io("read", path, &error))?;
@@ -153,7 +158,7 @@ pub(crate) fn embed_rows(
     passes: &mut Passes,
     state: &mut State,
     augmenter: &Augmenter,
-    inputs: &Inputs,
+    inputs: &ExampleInputs,
     rows: &[usize],
     progress: &Progress,
 ) -> Result<Matrix> {
@@ -174,7 +179,7 @@ pub(crate) fn embed_rows(
 }
 
 /// Fails for inputs that an encoder does not take.
-pub(crate) fn expect_shape(expected: Shape, inputs: &Inputs) -> Result<()> {
+pub(crate) fn expect_shape(expected: Shape, inputs: &ExampleInputs) -> Result<()> {
     let received = shape_of(inputs);
     if expected == received {
         return Ok(());
@@ -188,12 +193,12 @@ pub(crate) fn expect_shape(expected: Shape, inputs: &Inputs) -> Result<()> {
 }
 
 /// Shape of one input.
-pub(crate) fn shape_of(inputs: &Inputs) -> Shape {
+pub(crate) fn shape_of(inputs: &ExampleInputs) -> Shape {
     match inputs {
-        Inputs::Images(images) => {
+        ExampleInputs::Images(images) => {
             Shape { channels: images.channels, height: images.height, width: images.width }
         }
-        Inputs::Features(features) => Shape { channels: features.columns(), height: 1, width: 1 },
+        ExampleInputs::Features(features) => Shape { channels: features.columns(), height: 1, width: 1 },
     }
 }
 
@@ -245,13 +250,13 @@ pub(crate) fn take_weights(
     Ok(state)
 }
 
-fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
+fn assemble(bytes: &[u8]) -> Result<TrainedEncoder, Detail> {
     let (metadata, mut tensors) = tensors::read(bytes, &KIND)?;
     let say = |error: Error| error.to_string();
-    let architecture: Architecture = parse_json(&metadata, "architecture")?;
+    let architecture: EncoderArchitecture = parse_json(&metadata, "architecture")?;
     let [channels, height, width]: [usize; 3] = parse_json(&metadata, "input")?;
     let input = Shape { channels, height, width };
-    if let Architecture::Mlp { hidden, .. } = &architecture
+    if let EncoderArchitecture::Mlp { hidden, .. } = &architecture
         && hidden.len() > tensors.len()
     {
         let (held, layers) = (tensors.len(), hidden.len());
@@ -276,7 +281,7 @@ fn assemble(bytes: &[u8]) -> Result<Encoder, Detail> {
     if normalisation.mean.len() != channels || normalisation.std.len() != channels {
         return Err(format!("its normalisation is not of {channels} channels"));
     }
-    Ok(Encoder {
+    Ok(TrainedEncoder {
         model: text(&metadata, "model")?.into(),
         architecture,
         input,

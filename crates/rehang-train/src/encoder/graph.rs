@@ -88,7 +88,7 @@ impl Sliding {
 
 /// A node but for its shape: what it does with the node that it reads.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Node {
+pub struct GraphNode {
     /// Node that is read; of no meaning for the input.
     pub input: usize,
     /// What is done with it.
@@ -143,7 +143,7 @@ pub enum Operation {
     },
 }
 
-impl Node {
+impl GraphNode {
     /// The nodes that it reads.
     pub fn inputs(&self) -> impl Iterator<Item = usize> {
         let (first, second) = match self.operation {
@@ -162,7 +162,7 @@ pub const GENERALISED_MEAN_MINIMUM: f32 = 1e-6;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
     /// Nodes in the order of their work; node 0 is the input, the last one the vector.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<GraphNode>,
     /// Shape of one row at every node.
     pub shapes: Vec<Shape>,
     /// All parameters, in the order of the flat vector.
@@ -175,7 +175,7 @@ impl Graph {
     /// A graph that is nothing but its input.
     pub fn new(input: Shape) -> Self {
         Self {
-            nodes: vec![Node { input: 0, operation: Operation::Input }],
+            nodes: vec![GraphNode { input: 0, operation: Operation::Input }],
             shapes: vec![input],
             parameters: Vec::new(),
             statistics: Vec::new(),
@@ -321,7 +321,7 @@ impl Graph {
     }
 
     fn node(&mut self, input: usize, operation: Operation, shape: Shape) -> usize {
-        self.nodes.push(Node { input, operation });
+        self.nodes.push(GraphNode { input, operation });
         self.shapes.push(shape);
         self.nodes.len() - 1
     }

@@ -1,6 +1,6 @@
 //! Encoders: from images or feature vectors to vectors of a space.
 //!
-//! An [`Architecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the
+//! An [`EncoderArchitecture`] names an encoder; its [`Graph`] is the list of operations that everything else reads: the
 //! [`Passes`], the files, the export.
 
 mod architecture;
@@ -11,11 +11,11 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-pub use architecture::{Architecture, Pooling, Resnet, Stem};
-pub use file::Encoder;
+pub use architecture::{EncoderArchitecture, ImagePooling, Resnet, Stem};
+pub use file::TrainedEncoder;
 pub(crate) use file::{embed_rows, expect_shape, shape_of, take_weights};
 pub use fused::{Mode, Passes};
 pub(crate) use graph::normal;
 pub use graph::{
-    GENERALISED_MEAN_MINIMUM, Graph, Node, Operation, Parameter, Role, Shape, Sliding, Statistics,
+    GENERALISED_MEAN_MINIMUM, Graph, GraphNode, Operation, Parameter, Role, Shape, Sliding, Statistics,
 };

@@ -8,18 +8,25 @@ use rehang_files::tensors::{self, FileKind};
 
 use super::*;
 use crate::compatible::HeadForm;
-use crate::examples::{Images, Inputs, Normalisation};
+use crate::examples::{ExampleInputs, Images, Normalisation};
 use crate::finite_differences::numbers;
 
-pub(super) fn architectures() -> Vec<(Architecture, Shape)> {
+pub(super) fn architectures() -> Vec<(EncoderArchitecture, Shape)> {
     let image = |channels, side| Shape { channels, height: side, width: side };
-    let (stem, pooling) = (Stem::Cifar, Pooling::Average);
+    let (stem, pooling) = (Stem::Cifar, ImagePooling::Average);
     vec![
-        (Architecture::Mlp { hidden: vec![7, 6], outputs: 5 }, image(9, 1)),
-        (Architecture::CnnSmall { width: 4, outputs: 5 }, image(3, 13)),
-        (Architecture::Resnet18(Resnet { stem, pooling, outputs: 5 }), image(3, 8)),
-        (Architecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling, outputs: 5 }), image(1, 33)),
-        (Architecture::Resnet50(Resnet { stem, pooling: Pooling::GeneralisedMean, outputs: 5 }), image(3, 8)),
+        (EncoderArchitecture::Mlp { hidden: vec![7, 6], outputs: 5 }, image(9, 1)),
+        (EncoderArchitecture::CnnSmall { width: 4, outputs: 5 }, image(3, 13)),
+        (EncoderArchitecture::Resnet18(Resnet { stem, pooling, outputs: 5 }), image(3, 8)),
+        (EncoderArchitecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling, outputs: 5 }), image(1, 33)),
+        (
+            EncoderArchitecture::Resnet50(Resnet {
+                stem,
+                pooling: ImagePooling::GeneralisedMean,
+                outputs: 5,
+            }),
+            image(3, 8),
+        ),
     ]
 }
 
@@ -31,7 +38,7 @@ pub(super) fn near(left: &[f32], right: &[f32], tolerance: f32) {
     assert_eq!(left.len(), right.len());
 }
 
-pub(super) fn encoder(architecture: Architecture, shape: Shape) -> Encoder {
+pub(super) fn encoder(architecture: EncoderArchitecture, shape: Shape) -> TrainedEncoder {
     let graph = architecture.graph(shape).unwrap();
     let mut state = graph.initial(8);
     for value in &mut state.running_variance {
@@ -58,10 +65,10 @@ fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
     for (architecture, shape) in architectures() {
         let encoder = encoder(architecture, shape);
         let bytes = encoder.to_bytes().unwrap();
-        assert_eq!(Encoder::from_bytes(&bytes, "file").unwrap(), encoder);
+        assert_eq!(TrainedEncoder::from_bytes(&bytes, "file").unwrap(), encoder);
         assert_eq!(encoder.to_bytes().unwrap(), bytes);
         for cut in [0, 7, bytes.len() / 2, bytes.len() - 1] {
-            assert!(Encoder::from_bytes(&bytes[..cut], "file").unwrap_err().is_corrupt());
+            assert!(TrainedEncoder::from_bytes(&bytes[..cut], "file").unwrap_err().is_corrupt());
         }
     }
 }
@@ -69,7 +76,7 @@ fn a_file_is_the_same_encoder_again_and_damage_is_noticed() {
 #[test]
 fn a_file_that_claims_more_than_it_holds_is_refused() {
     let shape = Shape { channels: 9, height: 1, width: 1 };
-    let encoder = encoder(Architecture::Mlp { hidden: vec![7], outputs: 5 }, shape);
+    let encoder = encoder(EncoderArchitecture::Mlp { hidden: vec![7], outputs: 5 }, shape);
     let kind = FileKind { format: "rehang-encoder", thing: "an encoder", version: 1 };
     let (metadata, tensors) = tensors::read(&encoder.to_bytes().unwrap(), &kind).unwrap();
     let tensors: Vec<_> = tensors.into_values().collect();
@@ -86,10 +93,10 @@ fn a_file_that_claims_more_than_it_holds_is_refused() {
         metadata.insert(key.into(), claim.into());
         // The check sum is right: made by another program, or by a defect.
         let bytes = tensors::write(&kind, metadata, &tensors).unwrap();
-        let error = Encoder::from_bytes(&bytes, "file").unwrap_err();
+        let error = TrainedEncoder::from_bytes(&bytes, "file").unwrap_err();
         assert!(error.is_corrupt() && error.to_string().contains(reason), "{claim}: {error}");
     }
-    let widest = Architecture::CnnSmall { width: usize::MAX / 2, outputs: 5 };
+    let widest = EncoderArchitecture::CnnSmall { width: usize::MAX / 2, outputs: 5 };
     assert!(widest.graph(Shape { channels: 3, height: 8, width: 8 }).is_err());
 }
 
@@ -106,12 +113,12 @@ fn heads_keep_their_margins_where_adapters_are_fitted_with_them() {
 #[test]
 fn inputs_of_another_shape_are_refused() {
     let shape = Shape { channels: 3, height: 16, width: 16 };
-    let encoder = encoder(Architecture::CnnSmall { width: 4, outputs: 5 }, shape);
+    let encoder = encoder(EncoderArchitecture::CnnSmall { width: 4, outputs: 5 }, shape);
     let images = |channels: usize| {
         let pixels = vec![100; 2 * channels * 256];
-        Inputs::Images(Images { channels, height: 16, width: 16, pixels })
+        ExampleInputs::Images(Images { channels, height: 16, width: 16, pixels })
     };
-    let embed = |inputs: &Inputs| encoder.embed(inputs, &Progress::default());
+    let embed = |inputs: &ExampleInputs| encoder.embed(inputs, &Progress::default());
     assert_eq!(embed(&images(3)).unwrap().len(), 2);
     let error = embed(&images(1)).unwrap_err().to_string();
     assert!(error.contains("1 x 16 x 16") && error.contains("3 x 16 x 16"), "{error}");

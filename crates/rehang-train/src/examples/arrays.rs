@@ -12,12 +12,12 @@ use rehang_files::{
 use serde::{Deserialize, Serialize};
 use zip::ZipArchive;
 
-use super::dataset::{Examples, Images, Inputs, check_size, shown};
+use super::dataset::{ExampleInputs, Examples, Images, check_size, shown};
 
 /// Where the channels of an image stand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ImageLayout {
+pub enum ArrayLayout {
     /// `[n, channels, height, width]`.
     Nchw,
     /// `[n, height, width, channels]`.
@@ -37,7 +37,7 @@ pub(super) fn read_images(
     images: &Path,
     labels: &Path,
     size: Option<[usize; 2]>,
-    layout: Option<ImageLayout>,
+    layout: Option<ArrayLayout>,
     scale: Option<f64>,
     invert: bool,
 ) -> Result<Examples> {
@@ -67,7 +67,7 @@ pub(super) fn read_images(
             *pixel = 255 - *pixel;
         }
     }
-    if layout == ImageLayout::Nhwc && channels > 1 {
+    if layout == ArrayLayout::Nhwc && channels > 1 {
         let mixed = pixels;
         pixels = Vec::with_capacity(mixed.len());
         for image in mixed.chunks_exact(image_bytes) {
@@ -77,7 +77,7 @@ pub(super) fn read_images(
     }
     let (labels, classes) = read_classes(labels, rows, images)?;
     let images = Images { channels, height: size[0], width: size[1], pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused: Vec::new() })
+    Ok(Examples { inputs: ExampleInputs::Images(images), labels, classes, refused: Vec::new() })
 }
 
 /// Vectors and labels; see [`super::ExamplesSource::Features`].
@@ -90,7 +90,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     };
     features.check_finite(&vectors.display().to_string())?;
     let (labels, classes) = read_classes(labels, features.rows(), vectors)?;
-    Ok(Examples { inputs: Inputs::Features(features), labels, classes, refused: Vec::new() })
+    Ok(Examples { inputs: ExampleInputs::Features(features), labels, classes, refused: Vec::new() })
 }
 
 /// Class numbers and names out of whole numbers: classes are numbered in the order of theirs.
@@ -150,21 +150,21 @@ fn read_classes(path: &Path, rows: usize, inputs: &Path) -> Result<(Vec<u32>, Ve
 /// Rows, height and width, channels, and where the channels stand.
 fn image_shape(
     shape: &[usize],
-    layout: Option<ImageLayout>,
+    layout: Option<ArrayLayout>,
     what: &dyn Display,
-) -> Result<(usize, [usize; 2], usize, ImageLayout)> {
+) -> Result<(usize, [usize; 2], usize, ArrayLayout)> {
     let wrong = |detail: &str| Error::corrupt(what, format!("its shape is {shape:?}; {detail}"));
     if shape.first() == Some(&0) {
         return Err(Error::empty(what));
     }
     match *shape {
-        [rows, height, width] => Ok((rows, [height, width], 1, ImageLayout::Nchw)),
+        [rows, height, width] => Ok((rows, [height, width], 1, ArrayLayout::Nchw)),
         [rows, first, second, third] => {
             let could_be = |channels: usize| matches!(channels, 1 | 3);
             let layout = match (layout, could_be(first), could_be(third)) {
                 (Some(layout), ..) => layout,
-                (None, true, false) => ImageLayout::Nchw,
-                (None, false, true) => ImageLayout::Nhwc,
+                (None, true, false) => ArrayLayout::Nchw,
+                (None, false, true) => ArrayLayout::Nhwc,
                 (None, true, true) => {
                     return Err(wrong(
                         "channels may be first or last; say which by layout = \"nchw\" or \"nhwc\"",
@@ -175,8 +175,8 @@ fn image_shape(
                 }
             };
             Ok(match layout {
-                ImageLayout::Nchw => (rows, [second, third], first, layout),
-                ImageLayout::Nhwc => (rows, [first, second], third, layout),
+                ArrayLayout::Nchw => (rows, [second, third], first, layout),
+                ArrayLayout::Nhwc => (rows, [first, second], third, layout),
             })
         }
         [_, _] => Err(wrong("images as flat rows need their size = [height, width]")),

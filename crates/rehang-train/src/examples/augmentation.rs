@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::dataset::{Images, Inputs, SIDE_MAX};
+use super::dataset::{ExampleInputs, Images, SIDE_MAX};
 use super::draws::{Purpose, generator};
 use super::geometry::Map;
 use super::normalisation::Normalisation;
@@ -125,7 +125,7 @@ impl Augmentation {
     /// # Errors
     ///
     /// [`rehang::ErrorKind::InvalidOption`].
-    pub fn check(&self, inputs: &Inputs) -> Result<()> {
+    pub fn check(&self, inputs: &ExampleInputs) -> Result<()> {
         let within = |option: &str, value: f32, least: f32, most: f32| {
             if (least..=most).contains(&value) {
                 return Ok(());
@@ -173,7 +173,7 @@ impl Augmentation {
             }
         }
         let misplaced: &[(&str, bool)] = match inputs {
-            Inputs::Images(images) => &[
+            ExampleInputs::Images(images) => &[
                 ("noise", self.noise > 0.0),
                 ("dropout", self.dropout > 0.0),
                 (
@@ -181,7 +181,7 @@ impl Augmentation {
                     images.channels == 1 && self.colour.is_some_and(|colour| colour.saturation > 0.0),
                 ),
             ],
-            Inputs::Features(_) => &[
+            ExampleInputs::Features(_) => &[
                 ("crop_padding", self.crop_padding > 0),
                 ("resized_crop", self.resized_crop.is_some()),
                 ("affine", self.affine.is_some()),
@@ -193,9 +193,9 @@ impl Augmentation {
             None => Ok(()),
             Some((option, _)) => {
                 let rows = match inputs {
-                    Inputs::Images(images) if images.channels == 1 => "grey images",
-                    Inputs::Images(_) => "images",
-                    Inputs::Features(_) => "vectors",
+                    ExampleInputs::Images(images) if images.channels == 1 => "grey images",
+                    ExampleInputs::Images(_) => "images",
+                    ExampleInputs::Features(_) => "vectors",
                 };
                 Err(Error::option(*option, "given", format!("no such part for {rows}")))
             }
@@ -220,7 +220,7 @@ impl Augmenter {
     pub fn new(
         augmentation: Augmentation,
         normalisation: Normalisation,
-        inputs: &Inputs,
+        inputs: &ExampleInputs,
         seed: u64,
     ) -> Result<Self> {
         augmentation.check(inputs)?;
@@ -252,15 +252,22 @@ impl Augmenter {
     /// # Panics
     ///
     /// For a row that is not there, or for rows of another kind than the augmenter was made for.
-    pub fn batch(&self, inputs: &Inputs, rows: &[usize], epoch: usize, view: usize, out: &mut Vec<f32>) {
+    pub fn batch(
+        &self,
+        inputs: &ExampleInputs,
+        rows: &[usize],
+        epoch: usize,
+        view: usize,
+        out: &mut Vec<f32>,
+    ) {
         let width = inputs.width();
         out.clear();
         out.resize(rows.len() * width, 0.0);
         out.par_chunks_mut(width.max(1)).zip(rows).for_each(|(out, &row)| {
             let mut random = self.generator(epoch, row, view);
             match inputs {
-                Inputs::Images(images) => self.image(images, row, &mut random, out),
-                Inputs::Features(features) => self.features(features.row(row), &mut random, out),
+                ExampleInputs::Images(images) => self.image(images, row, &mut random, out),
+                ExampleInputs::Features(features) => self.features(features.row(row), &mut random, out),
             }
         });
     }

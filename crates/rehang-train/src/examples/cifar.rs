@@ -6,7 +6,7 @@ use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::arrays::{expect_file, numbered};
-use super::dataset::{Examples, Images, Inputs};
+use super::dataset::{ExampleInputs, Examples, Images};
 
 /// A CIFAR set and its labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,5 +77,5 @@ pub(super) fn read(paths: &[PathBuf], set: CifarLabels) -> Result<Examples> {
         }
     }
     let images = Images { channels: 3, height: SIDE, width: SIDE, pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused: Vec::new() })
+    Ok(Examples { inputs: ExampleInputs::Images(images), labels, classes, refused: Vec::new() })
 }

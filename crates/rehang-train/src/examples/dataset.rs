@@ -12,7 +12,7 @@ pub(crate) const SIDE_MAX: usize = 1 << 14;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Examples {
     /// The rows themselves.
-    pub inputs: Inputs,
+    pub inputs: ExampleInputs,
     /// The class of every row, `[n]`, as a number in `0..classes.len()`.
     pub labels: Vec<u32>,
     /// What the classes are called at their source, in the order of their numbers.
@@ -23,7 +23,7 @@ pub struct Examples {
 
 /// The rows of [`Examples`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Inputs {
+pub enum ExampleInputs {
     /// Images of one size.
     Images(Images),
     /// Vectors, `[n, d]`.
@@ -58,7 +58,7 @@ impl Examples {
     /// # Errors
     ///
     /// As [`Examples::check`].
-    pub fn new(inputs: Inputs, labels: Vec<u32>, classes: Vec<String>) -> Result<Self> {
+    pub fn new(inputs: ExampleInputs, labels: Vec<u32>, classes: Vec<String>) -> Result<Self> {
         let examples = Self { inputs, labels, classes, refused: Vec::new() };
         examples.check()?;
         Ok(examples)
@@ -83,8 +83,8 @@ impl Examples {
     #[must_use]
     pub fn select(&self, rows: &[usize]) -> Self {
         let inputs = match &self.inputs {
-            Inputs::Images(images) => Inputs::Images(images.select(rows)),
-            Inputs::Features(features) => Inputs::Features(features.select(rows)),
+            ExampleInputs::Images(images) => ExampleInputs::Images(images.select(rows)),
+            ExampleInputs::Features(features) => ExampleInputs::Features(features.select(rows)),
         };
         Self {
             inputs,
@@ -111,8 +111,8 @@ impl Examples {
     /// class number without a class, a class that is named twice or images of no size.
     pub fn check(&self) -> Result<()> {
         match &self.inputs {
-            Inputs::Images(images) => images.check()?,
-            Inputs::Features(features) => features.check_finite("the features")?,
+            ExampleInputs::Images(images) => images.check()?,
+            ExampleInputs::Features(features) => features.check_finite("the features")?,
         }
         if self.is_empty() && self.inputs.is_empty() {
             return Err(Error::empty("the set of examples"));
@@ -174,13 +174,13 @@ impl Examples {
     pub fn fingerprint(&self) -> String {
         let mut hasher = Xxh3::new();
         match &self.inputs {
-            Inputs::Images(images) => {
+            ExampleInputs::Images(images) => {
                 for side in [images.channels, images.height, images.width] {
                     hasher.update(&(side as u64).to_le_bytes());
                 }
                 hasher.update(&images.pixels);
             }
-            Inputs::Features(features) => hasher.update(features.fingerprint().as_bytes()),
+            ExampleInputs::Features(features) => hasher.update(features.fingerprint().as_bytes()),
         }
         for label in &self.labels {
             hasher.update(&label.to_le_bytes());
@@ -193,7 +193,7 @@ impl Examples {
     }
 }
 
-impl Inputs {
+impl ExampleInputs {
     /// How many rows.
     pub fn len(&self) -> usize {
         match self {

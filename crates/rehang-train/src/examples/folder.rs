@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use rehang::{Error, ErrorKind, Gate, Result};
 
 use super::arrays::in_order;
-use super::dataset::{Examples, Images, Inputs, Refusal, check_size};
+use super::dataset::{ExampleInputs, Examples, Images, Refusal, check_size};
 use super::picture::{DECODING_BYTES_MAX, Picture, covering};
 
 /// Images decoded before their pixels are put together: enough for every thread, little to hold twice.
@@ -85,7 +85,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
     let (labels, kept) = in_order(&labels);
     let classes = kept.into_iter().map(|class: u32| classes[class as usize].clone()).collect();
     let images = Images { channels, height: size[0], width: size[1], pixels };
-    Ok(Examples { inputs: Inputs::Images(images), labels, classes, refused })
+    Ok(Examples { inputs: ExampleInputs::Images(images), labels, classes, refused })
 }
 
 /// What a folder holds, without hidden names, sorted by name.

@@ -10,7 +10,7 @@
 //! ```
 //! use rehang::Matrix;
 //! use rehang_train::examples::{
-//!     Allocation, AllocationKind, AllocationParameters, Augmentation, Augmenter, Examples, Inputs, Normalisation,
+//!     Allocation, AllocationKind, AllocationParameters, Augmentation, Augmenter, Examples, ExampleInputs, Normalisation,
 //!     Sampler, SamplerParameters,
 //! };
 //!
@@ -18,7 +18,7 @@
 //! let features = Matrix::from_fn(40, 3, |row, column| (row % 4 + column) as f32);
 //! let labels: Vec<u32> = (0..40).map(|row| row % 4).collect();
 //! let classes = ["ash", "birch", "fir", "oak"].map(str::to_string).to_vec();
-//! let examples = Examples::new(Inputs::Features(features), labels, classes)?;
+//! let examples = Examples::new(ExampleInputs::Features(features), labels, classes)?;
 //!
 //! // The old model is trained on half of the classes, the new one on all; a tenth of every class is for the test.
 //! let parameters = AllocationParameters::new(AllocationKind::ExtendedClass, 0.5);
@@ -59,11 +59,11 @@ mod source;
 pub(crate) mod tests;
 
 pub use allocation::{Allocation, AllocationKind, AllocationParameters, ClassLists};
-pub use arrays::ImageLayout;
+pub use arrays::ArrayLayout;
 pub use augmentation::{Affine, Augmentation, Augmenter, Border, ColourJitter, ResizedCrop};
 pub use cifar::CifarLabels;
 pub(crate) use dataset::SIDE_MAX;
-pub use dataset::{Examples, Images, Inputs, Refusal};
+pub use dataset::{ExampleInputs, Examples, Images, Refusal};
 pub use normalisation::Normalisation;
 pub(crate) use sampler::Sisters;
 pub use sampler::{LastBatch, Sampler, SamplerParameters};

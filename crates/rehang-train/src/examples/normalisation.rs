@@ -3,7 +3,7 @@
 use rehang::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Inputs;
+use super::dataset::ExampleInputs;
 
 /// What is taken off each channel, and what it is then divided by.
 ///
@@ -27,7 +27,7 @@ impl Normalisation {
     ///
     /// [`ErrorKind::Empty`] where no row is named; [`ErrorKind::NotFinite`] for vectors with NaN;
     /// [`ErrorKind::NotFound`] for a row that is not there.
-    pub fn measured(inputs: &Inputs, rows: &[usize]) -> Result<Self> {
+    pub fn measured(inputs: &ExampleInputs, rows: &[usize]) -> Result<Self> {
         if rows.is_empty() {
             return Err(Error::empty("the list of rows to measure"));
         }
@@ -38,7 +38,7 @@ impl Normalisation {
         let mut mean = vec![0.0_f32; channels];
         let mut std = vec![1.0_f32; channels];
         match inputs {
-            Inputs::Images(images) => {
+            ExampleInputs::Images(images) => {
                 let plane = images.height * images.width;
                 // Counts of bytes give the exact sums in one pass.
                 let mut counts = vec![[0_u64; 256]; channels];
@@ -68,7 +68,7 @@ impl Normalisation {
                     }
                 }
             }
-            Inputs::Features(features) => {
+            ExampleInputs::Features(features) => {
                 let total = rows.len() as f64;
                 let mut sums = vec![0.0_f64; channels];
                 for &row in rows {
@@ -102,7 +102,7 @@ impl Normalisation {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidOption`].
-    pub fn check(&self, inputs: &Inputs) -> Result<()> {
+    pub fn check(&self, inputs: &ExampleInputs) -> Result<()> {
         let channels = channels(inputs);
         let wrong = |option: &str, values: &[f32], rule: &str| {
             let given =
@@ -132,10 +132,10 @@ impl Normalisation {
     }
 }
 
-fn channels(inputs: &Inputs) -> usize {
+fn channels(inputs: &ExampleInputs) -> usize {
     match inputs {
-        Inputs::Images(images) => images.channels,
-        Inputs::Features(features) => features.columns(),
+        ExampleInputs::Images(images) => images.channels,
+        ExampleInputs::Features(features) => features.columns(),
     }
 }
 

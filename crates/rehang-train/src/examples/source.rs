@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rehang::Result;
 use serde::{Deserialize, Serialize};
 
-use super::arrays::{self, ImageLayout};
+use super::arrays::{self, ArrayLayout};
 use super::cifar::{self, CifarLabels};
 use super::dataset::Examples;
 use super::folder;
@@ -69,7 +69,7 @@ pub enum ExamplesSource {
         size: Option<[usize; 2]>,
         /// Where the channels stand in a four-dimensional array; found by itself unless both places could be it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        layout: Option<ImageLayout>,
+        layout: Option<ArrayLayout>,
         /// A pixel becomes `value · scale`, rounded, and must then lie in 0 to 255. 1 for integers unless it is given;
         /// floating-point images need it: 255 for values from 0 to 1.
         #[serde(default, skip_serializing_if = "Option::is_none")]

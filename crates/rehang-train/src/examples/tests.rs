@@ -45,7 +45,7 @@ fn encoded(image: &DynamicImage, format: ImageFormat) -> Vec<u8> {
 }
 
 fn images(examples: &Examples) -> &Images {
-    let Inputs::Images(images) = &examples.inputs else { panic!("no images") };
+    let ExampleInputs::Images(images) = &examples.inputs else { panic!("no images") };
     images
 }
 
@@ -79,7 +79,7 @@ fn grey(counts: &[usize]) -> Examples {
     let pixels = (0..labels.len() * 12).map(|at| (at * 37 % 251) as u8).collect();
     let images = Images { channels: 1, height: 3, width: 4, pixels };
     let classes = (0..counts.len()).map(|class| format!("class {class}")).collect();
-    Examples::new(Inputs::Images(images), labels, classes).unwrap()
+    Examples::new(ExampleInputs::Images(images), labels, classes).unwrap()
 }
 
 /// Batches of so many classes and items of each, the last one kept.
@@ -266,7 +266,7 @@ mod reading {
             let path = npz(folder.path(), name, method, &[("only.npy", &vectors)]);
             let label_file = put(folder.path(), "labels.npy", &labels);
             let source = ExamplesSource::Features { vectors: path, labels: label_file };
-            assert_eq!(Examples::read(&source).unwrap().inputs, Inputs::Features(Matrix::zeros(3, 2)));
+            assert_eq!(Examples::read(&source).unwrap().inputs, ExampleInputs::Features(Matrix::zeros(3, 2)));
         }
     }
 
@@ -329,7 +329,7 @@ mod reading {
             images: array("|u1", "(2, 2, 2, 3)", &[0; 24]),
             labels: labels.clone(),
             size: None,
-            layout: Some(ImageLayout::Nchw),
+            layout: Some(ArrayLayout::Nchw),
             scale: None,
             invert: false,
         };
@@ -396,9 +396,9 @@ mod reading {
         let examples = Examples::read(&source).unwrap();
         assert_eq!(
             (&examples.inputs, &*examples.labels),
-            (&Inputs::Features(matrix.clone()), &[1, 0, 1][..])
+            (&ExampleInputs::Features(matrix.clone()), &[1, 0, 1][..])
         );
-        assert_eq!(examples.select(&[2, 2]).inputs, Inputs::Features(matrix.select(&[2, 2])));
+        assert_eq!(examples.select(&[2, 2]).inputs, ExampleInputs::Features(matrix.select(&[2, 2])));
         write_labels(&labels, &[5, 1]).unwrap();
         refused(&source, &["has 3 rows", "has 2"]);
         matrix.row_mut(1)[0] = f32::NAN;
@@ -418,7 +418,7 @@ mod reading {
 
     #[test]
     fn fields_that_contradict_each_other_are_refused() {
-        let matrix = || Inputs::Features(Matrix::zeros(2, 2));
+        let matrix = || ExampleInputs::Features(Matrix::zeros(2, 2));
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let refuse = |inputs, labels: &[u32], classes: &[&str], words: &str| {
             let error = Examples::new(inputs, labels.to_vec(), names(classes)).unwrap_err().to_string();
@@ -427,9 +427,9 @@ mod reading {
         refuse(matrix(), &[0], &["a"], "has 2 rows");
         refuse(matrix(), &[0, 2], &["a", "b"], "row 1 is of class number 2");
         refuse(matrix(), &[0, 1], &["a", "a"], "more than once");
-        refuse(Inputs::Features(Matrix::zeros(0, 0)), &[], &[], "is empty");
+        refuse(ExampleInputs::Features(Matrix::zeros(0, 0)), &[], &[], "is empty");
         let images = |channels, bytes| {
-            Inputs::Images(Images { channels, height: 2, width: 2, pixels: vec![0; bytes] })
+            ExampleInputs::Images(Images { channels, height: 2, width: 2, pixels: vec![0; bytes] })
         };
         refuse(images(2, 16), &[0, 0], &["a"], "channels");
         refuse(images(1, 7), &[0], &["a"], "whole number of images");
@@ -440,7 +440,7 @@ mod reading {
         let examples = grey(&[3, 2]);
         let mut prints = vec![examples.fingerprint(), grey(&[2, 3]).fingerprint()];
         let mut changed = examples.clone();
-        if let Inputs::Images(images) = &mut changed.inputs {
+        if let ExampleInputs::Images(images) = &mut changed.inputs {
             images.pixels[5] ^= 1;
         }
         prints.push(changed.fingerprint());
@@ -458,7 +458,7 @@ mod reading {
         let examples = grey(&[2, 2]);
         let some = examples.select(&[3, 0]);
         assert_eq!((&*some.labels, &some.classes), (&[1, 0][..], &examples.classes));
-        let Inputs::Images(images) = &some.inputs else { panic!("no images") };
+        let ExampleInputs::Images(images) = &some.inputs else { panic!("no images") };
         assert_eq!(images.image(0), self::images(&examples).image(3));
     }
 
@@ -756,15 +756,15 @@ mod allocations {
 mod augmenting {
     use super::*;
 
-    fn coloured(rows: usize, height: usize, width: usize) -> Inputs {
+    fn coloured(rows: usize, height: usize, width: usize) -> ExampleInputs {
         let pixels = (0..rows * 3 * height * width).map(|at| (at * 89 % 256) as u8).collect();
-        Inputs::Images(Images { channels: 3, height, width, pixels })
+        ExampleInputs::Images(Images { channels: 3, height, width, pixels })
     }
 
-    fn batch(inputs: &Inputs, augmentation: Augmentation, view: usize) -> Vec<f32> {
+    fn batch(inputs: &ExampleInputs, augmentation: Augmentation, view: usize) -> Vec<f32> {
         let channels = match inputs {
-            Inputs::Images(images) => images.channels,
-            Inputs::Features(features) => features.columns(),
+            ExampleInputs::Images(images) => images.channels,
+            ExampleInputs::Features(features) => features.columns(),
         };
         let normalisation = Normalisation { mean: vec![0.0; channels], std: vec![1.0; channels] };
         let augmenter = Augmenter::new(augmentation, normalisation, inputs, 11).unwrap();
@@ -774,14 +774,14 @@ mod augmenting {
         out
     }
 
-    fn plain(inputs: &Inputs) -> Vec<f32> {
+    fn plain(inputs: &ExampleInputs) -> Vec<f32> {
         batch(inputs, Augmentation::default(), 0)
     }
 
     #[test]
     fn parts_that_can_change_nothing_change_nothing() {
         let inputs = coloured(5, 4, 6);
-        let Inputs::Images(images) = &inputs else { unreachable!() };
+        let ExampleInputs::Images(images) = &inputs else { unreachable!() };
         let expected: Vec<f32> = images.pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect();
         assert_eq!(plain(&inputs), expected);
         let nothing = Augmentation {
@@ -801,7 +801,7 @@ mod augmenting {
         let once = batch(&inputs, flip.clone(), 0);
         assert_ne!(once, plain(&inputs));
         let bytes = once.iter().map(|value| (value * 255.0).round() as u8).collect();
-        let turned = Inputs::Images(Images { channels: 3, height: 2, width: 5, pixels: bytes });
+        let turned = ExampleInputs::Images(Images { channels: 3, height: 2, width: 5, pixels: bytes });
         assert_eq!(batch(&turned, flip, 0), plain(&inputs));
         let half = batch(&coloured(200, 1, 3), Augmentation { flip: 0.5, ..Augmentation::default() }, 0);
         let flipped =
@@ -812,7 +812,7 @@ mod augmenting {
     #[test]
     fn a_padded_crop_is_a_shifted_window_of_the_padded_image() {
         let inputs = coloured(40, 3, 4);
-        let Inputs::Images(images) = &inputs else { unreachable!() };
+        let ExampleInputs::Images(images) = &inputs else { unreachable!() };
         for border in [Border::Zero, Border::Reflect, Border::Edge] {
             let out = batch(&inputs, Augmentation { crop_padding: 2, border, ..Augmentation::default() }, 0);
             let mut shifts = Vec::new();
@@ -915,14 +915,14 @@ mod augmenting {
             assert!(factors.iter().all(|factor| (factor - factors[0]).abs() < 1e-4));
             assert!((0.7..=1.3).contains(&factors[0]));
         }
-        let same = Inputs::Images(Images { channels: 3, height: 2, width: 2, pixels: vec![77; 12] });
+        let same = ExampleInputs::Images(Images { channels: 3, height: 2, width: 2, pixels: vec![77; 12] });
         let after = batch(&same, jitter(0.0, 0.9, 0.9), 0);
         assert!(after.iter().zip(plain(&same)).all(|(a, b)| (a - b).abs() < 1e-5));
     }
 
     #[test]
     fn noise_and_dropout_on_vectors_have_their_moments() {
-        let inputs = Inputs::Features(Matrix::from_fn(200, 50, |_, _| 2.0));
+        let inputs = ExampleInputs::Features(Matrix::from_fn(200, 50, |_, _| 2.0));
         let noisy = batch(&inputs, Augmentation { noise: 0.5, ..Augmentation::default() }, 0);
         let count = noisy.len() as f64;
         let mean = noisy.iter().map(|&value| f64::from(value)).sum::<f64>() / count;
@@ -937,9 +937,9 @@ mod augmenting {
 
     #[test]
     fn parts_out_of_range_or_for_other_rows_are_refused() {
-        let grey = Inputs::Images(Images { channels: 1, height: 2, width: 2, pixels: vec![0; 4] });
+        let grey = ExampleInputs::Images(Images { channels: 1, height: 2, width: 2, pixels: vec![0; 4] });
         let colours = coloured(1, 2, 2);
-        let vectors = Inputs::Features(Matrix::zeros(1, 2));
+        let vectors = ExampleInputs::Features(Matrix::zeros(1, 2));
         let none = Augmentation::default;
         let colour = |saturation| Some(ColourJitter { saturation, ..ColourJitter::default() });
         let crop = |scale, ratio| Some(ResizedCrop { scale, ratio });
@@ -978,20 +978,21 @@ mod augmenting {
 
     #[test]
     fn normalisations_are_measured_on_the_rows_named() {
-        let inputs = Inputs::Features(Matrix::new(2, vec![1.0, 5.0, 3.0, 5.0, 100.0, 0.0]).unwrap());
+        let inputs = ExampleInputs::Features(Matrix::new(2, vec![1.0, 5.0, 3.0, 5.0, 100.0, 0.0]).unwrap());
         let measured = Normalisation::measured(&inputs, &[0, 1]).unwrap();
         assert_eq!(measured, Normalisation { mean: vec![2.0, 5.0], std: vec![1.0, 1.0] });
-        let grey = Inputs::Images(Images { channels: 1, height: 1, width: 2, pixels: vec![0, 255, 9, 9] });
+        let grey =
+            ExampleInputs::Images(Images { channels: 1, height: 1, width: 2, pixels: vec![0, 255, 9, 9] });
         let measured = Normalisation::measured(&grey, &[0]).unwrap();
         assert_eq!(measured, Normalisation { mean: vec![0.5], std: vec![0.5] });
         // The mean of five times 248/255 is not 248/255 to the last bit; the channel is the same everywhere all the same.
-        let even = Inputs::Images(Images { channels: 1, height: 1, width: 5, pixels: vec![248; 5] });
+        let even = ExampleInputs::Images(Images { channels: 1, height: 1, width: 5, pixels: vec![248; 5] });
         let measured = Normalisation::measured(&even, &[0]).unwrap();
         assert_eq!(measured.std, [1.0]);
         assert!((measured.mean[0] - 248.0 / 255.0).abs() < 1e-6);
         assert!(Normalisation::measured(&grey, &[]).is_err());
         assert!(Normalisation::measured(&grey, &[2]).is_err());
-        let bad = Inputs::Features(Matrix::new(1, vec![f32::INFINITY]).unwrap());
+        let bad = ExampleInputs::Features(Matrix::new(1, vec![f32::INFINITY]).unwrap());
         assert!(Normalisation::measured(&bad, &[0]).unwrap_err().is_corrupt());
     }
 }

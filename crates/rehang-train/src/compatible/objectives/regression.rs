@@ -13,7 +13,7 @@ use rehang::Matrix;
 
 use super::super::heads::HeadWeights;
 use super::super::rows::{Unit, as_wide_as, dot};
-use super::selective::{Selection, weights};
+use super::selective::{RowWeighting, weights};
 use super::{Loss, Objective, shares};
 
 /// `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect to both.
@@ -31,7 +31,7 @@ fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
 /// `old_head` is ω_old, for λ.
 pub(crate) fn regression(
     old_head: Option<HeadWeights>,
-    selection: Selection,
+    selection: RowWeighting,
     stop_gradient: bool,
 ) -> Objective {
     Objective::new("regression", move |batch| {
@@ -73,8 +73,8 @@ mod tests {
         let head = frozen(&numbers(3 * 4, 9), 4, HeadForm::Softmax);
         for old_head in [None, Some(head)] {
             let plain = Plain::usual();
-            plain.check(&regression(old_head.clone(), Selection::Entropy, false));
-            let objective = regression(old_head, Selection::Entropy, true);
+            plain.check(&regression(old_head.clone(), RowWeighting::Entropy, false));
+            let objective = regression(old_head, RowWeighting::Entropy, true);
             let [new, adapted, head] = plain.gradients(&objective);
             assert!(head.iter().all(|&value| value == 0.0));
             check(&plain.adapted, &adapted, 1e-2, |at| {
@@ -104,7 +104,7 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + (1.0_f64 / 3.0).exp());
         // All three pairs are at right angles, so each costs its weight; a half turn of the first makes its weight visible.
-        let objective = regression(old_head, Selection::LeastConfidence, false);
+        let objective = regression(old_head, RowWeighting::LeastConfidence, false);
         let value = |rows: &Plain| objective.evaluate(&Batch { adapted: None, ..rows.batch() }).value;
         assert!((value(&rows) - 1.0).abs() < 1e-5);
         let turned = Plain { new: vec![-1.0, 0.0, 1.0, 0.0, 1.0, 0.0], ..rows };
@@ -116,7 +116,7 @@ mod tests {
     fn vectors_that_point_alike_cost_nothing() {
         let together =
             Plain { old: vec![1.0, 0.0, 0.0, 5.0], adapted: vec![7.0, 0.0, 0.0, 1.0], ..Plain::on_axes() };
-        let objective = regression(None, Selection::Even, false);
+        let objective = regression(None, RowWeighting::Even, false);
         assert!(together.value(&objective).abs() < 1e-6);
         // Turned by a right angle, 1 each: half a batch of the first part.
         let turned = Plain { old: vec![1.0, 0.0, 5.0, 0.0], ..together };

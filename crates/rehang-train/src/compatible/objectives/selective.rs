@@ -23,7 +23,7 @@ use super::{Loss, Objective};
 /// How rows are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Selection {
+pub enum RowWeighting {
     /// By the entropy of what the old head says of the old vector.
     #[default]
     Entropy,
@@ -38,7 +38,7 @@ pub(crate) fn weights(
     old_head: &HeadWeights,
     old: &Matrix,
     labels: &[usize],
-    selection: Selection,
+    selection: RowWeighting,
 ) -> Vec<f32> {
     let known: Vec<usize> = (0..labels.len()).filter(|&row| old_head.knows(labels[row])).collect();
     let mut weights = vec![0.0; labels.len()];
@@ -52,17 +52,17 @@ pub(crate) fn weights(
     let measure = |row: usize| {
         let log_p = log_softmax(logits.row(row).iter().copied().map(f64::from));
         match selection {
-            Selection::Entropy => -log_p.iter().map(|log_p| log_p.exp() * log_p).sum::<f64>(),
-            Selection::LeastConfidence => log_p[labels[row]].exp(),
-            Selection::Even => 0.0,
+            RowWeighting::Entropy => -log_p.iter().map(|log_p| log_p.exp() * log_p).sum::<f64>(),
+            RowWeighting::LeastConfidence => log_p[labels[row]].exp(),
+            RowWeighting::Even => 0.0,
         }
     };
     let measures: Vec<f64> = known.iter().map(|&row| measure(row)).collect();
     for (&row, log_share) in known.iter().zip(log_softmax(measures.into_iter())) {
         let share = log_share.exp();
         weights[row] = match selection {
-            Selection::Entropy => (1.0 - share) / (known.len() - 1) as f64,
-            Selection::LeastConfidence | Selection::Even => share,
+            RowWeighting::Entropy => (1.0 - share) / (known.len() - 1) as f64,
+            RowWeighting::LeastConfidence | RowWeighting::Even => share,
         } as f32;
     }
     weights
@@ -72,7 +72,7 @@ pub(crate) fn weights(
 ///
 /// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
 /// percent above even, whatever the old model knows.
-pub(crate) fn selective(old_head: HeadWeights, selection: Selection) -> Objective {
+pub(crate) fn selective(old_head: HeadWeights, selection: RowWeighting) -> Objective {
     Objective::new("selective", move |batch| {
         let weights = weights(&old_head, &batch.old, &batch.labels, selection);
         let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
@@ -92,13 +92,13 @@ mod tests {
     use crate::compatible::heads::HeadForm;
     use crate::finite_differences::numbers;
 
-    fn objective(selection: Selection, form: HeadForm) -> Objective {
+    fn objective(selection: RowWeighting, form: HeadForm) -> Objective {
         selective(frozen(&numbers(2 * 4, 9), 4, form), selection)
     }
 
     #[test]
     fn gradients_agree_with_finite_differences() {
-        for selection in [Selection::Entropy, Selection::LeastConfidence, Selection::Even] {
+        for selection in [RowWeighting::Entropy, RowWeighting::LeastConfidence, RowWeighting::Even] {
             Plain::usual().check(&objective(selection, HeadForm::Softmax));
             Plain::usual().check(&objective(selection, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }));
         }
@@ -118,13 +118,13 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         let expected = share * 2.0_f64.ln() + (1.0 - share) * (4.0_f64 / 3.0).ln();
-        let objective = selective(old_head, Selection::LeastConfidence);
+        let objective = selective(old_head, RowWeighting::LeastConfidence);
         assert!((rows.value(&objective) - expected).abs() < 1e-5);
     }
 
     #[test]
     fn weights_sum_to_one_over_known_rows_and_prefer_what_the_old_model_knew() {
-        for selection in [Selection::Entropy, Selection::LeastConfidence, Selection::Even] {
+        for selection in [RowWeighting::Entropy, RowWeighting::LeastConfidence, RowWeighting::Even] {
             let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
             let batch = Plain::usual().batch();
             let weights = weights(&old_head, &batch.old, &batch.labels, selection);
@@ -136,18 +136,18 @@ mod tests {
         let old = Matrix::new(2, vec![3.0f32.ln(), 0.0, 0.0, 0.0]).unwrap();
         let (sure, unsure) = (0.75 * (4.0_f64 / 3.0).ln() + 0.25 * 4.0_f64.ln(), 2.0_f64.ln());
         let share = sure.exp() / (sure.exp() + unsure.exp());
-        let by_entropy = weights(&head, &old, &[0, 0], Selection::Entropy);
+        let by_entropy = weights(&head, &old, &[0, 0], RowWeighting::Entropy);
         assert!((f64::from(by_entropy[0]) - (1.0 - share)).abs() < 1e-5);
-        let by_confidence = weights(&head, &old, &[0, 0], Selection::LeastConfidence);
+        let by_confidence = weights(&head, &old, &[0, 0], RowWeighting::LeastConfidence);
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         assert!((f64::from(by_confidence[0]) - share).abs() < 1e-5);
         // The same probabilities from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
         let head_of_cosines =
             frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
         let turned = Matrix::new(2, vec![0.5, 0.75f32.sqrt(), 0.0, 1.0]).unwrap();
-        let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], Selection::Entropy);
+        let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], RowWeighting::Entropy);
         assert!((by_cosine[0] - by_entropy[0]).abs() < 1e-5, "{by_cosine:?} {by_entropy:?}");
-        assert_eq!(weights(&head, &old, &[0, 5], Selection::Entropy), [1.0, 0.0]);
-        assert_eq!(weights(&head, &old, &[5, 5], Selection::Entropy), [0.0, 0.0]);
+        assert_eq!(weights(&head, &old, &[0, 5], RowWeighting::Entropy), [1.0, 0.0]);
+        assert_eq!(weights(&head, &old, &[5, 5], RowWeighting::Entropy), [0.0, 0.0]);
     }
 }

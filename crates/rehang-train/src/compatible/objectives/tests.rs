@@ -114,7 +114,7 @@ fn all() -> Vec<Objective> {
     let old_head = || frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
     let contrast =
         |negatives| contrastive::contrastive(negatives, contrastive::Contrast::new(0.5, None, Some(2)));
-    let selection = selective::Selection::Entropy;
+    let selection = selective::RowWeighting::Entropy;
     vec![
         classification::classification(0.1),
         both_heads::both_heads(old_head()),

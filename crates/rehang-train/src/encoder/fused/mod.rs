@@ -25,7 +25,7 @@ use rehang::{Error, Result};
 use rehang_fit::network::State;
 use rehang_fit::network::product::{self, Window};
 
-use super::graph::{Graph, Node, Operation, Shape, Sliding};
+use super::graph::{Graph, GraphNode, Operation, Shape, Sliding};
 use convolution::Convolution;
 use normalisation::Normalisation;
 use shared::Scratch;
@@ -559,7 +559,7 @@ fn plan(graph: &Graph) -> Vec<Step> {
     let mut taken: Vec<Option<Step>> = vec![None; graph.nodes.len()];
     // Sums that BatchNorm has taken along on its way to ReLU.
     let mut passed = vec![false; graph.nodes.len()];
-    for (node, &Node { input, operation }) in graph.nodes.iter().enumerate() {
+    for (node, &GraphNode { input, operation }) in graph.nodes.iter().enumerate() {
         let is_behind = !matches!(operation, Operation::Normalisation { .. });
         if let Some(step) = taken[node].take_if(|_| is_behind) {
             steps.push(step);
@@ -575,7 +575,7 @@ fn plan(graph: &Graph) -> Vec<Step> {
                     normalisation: None,
                     stale: true,
                 };
-                if let Some((reader, Node { operation: Operation::Normalisation { .. }, .. })) =
+                if let Some((reader, GraphNode { operation: Operation::Normalisation { .. }, .. })) =
                     only_reader(node)
                 {
                     taken[reader] = Some(Step { kind, input, output: reader });
@@ -587,7 +587,7 @@ fn plan(graph: &Graph) -> Vec<Step> {
                 let statistics = graph.statistics[statistics].range.clone();
                 let mut normalisation = Normalisation::new(range(scale), range(shift), statistics);
                 let mut end = node;
-                if let Some((reader, Node { input: left, operation: Operation::Sum { other: right } })) =
+                if let Some((reader, GraphNode { input: left, operation: Operation::Sum { other: right } })) =
                     only_reader(end)
                     && left != right
                     && taken[reader].is_none()
@@ -596,7 +596,7 @@ fn plan(graph: &Graph) -> Vec<Step> {
                     normalisation.residual = Some(if left == node { right } else { left });
                     end = reader;
                 }
-                if let Some((reader, Node { operation: Operation::Relu, .. })) = only_reader(end) {
+                if let Some((reader, GraphNode { operation: Operation::Relu, .. })) = only_reader(end) {
                     normalisation.relu = true;
                     passed[end] = end != node;
                     end = reader;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::super::graph::Role;
 use super::super::tests::{architectures, near};
-use super::super::{Architecture, Pooling, Resnet, Stem};
+use super::super::{EncoderArchitecture, ImagePooling, Resnet, Stem};
 use super::*;
 use crate::finite_differences::numbers;
 
@@ -32,7 +32,7 @@ fn reference(
 ) -> (Vec<Vec<f64>>, Vec<(f64, f64)>) {
     let mut moments = Vec::new();
     let mut values: Vec<Vec<f64>> = Vec::new();
-    for (node, &Node { input: read, operation }) in graph.nodes.iter().enumerate() {
+    for (node, &GraphNode { input: read, operation }) in graph.nodes.iter().enumerate() {
         let shape = graph.shapes[node];
         let of = |index: usize| &parameters[graph.parameters[index].range.clone()];
         let mut out = vec![0.0; rows * shape.size()];
@@ -217,7 +217,7 @@ fn is_ill_conditioned(graph: &Graph, rows: usize, seed: u32) -> bool {
     if moments.iter().any(|&(_, variance)| variance < VARIANCE_MIN) {
         return true;
     }
-    graph.nodes.iter().any(|&Node { input, operation }| match operation {
+    graph.nodes.iter().any(|&GraphNode { input, operation }| match operation {
         Operation::Relu => values[input].iter().any(|value| value.abs() < MARGIN),
         Operation::MaximumPool { window } => {
             let Shape { height, width, .. } = graph.shapes[input];
@@ -340,10 +340,10 @@ fn every_operation_agrees_with_the_loops() {
 
 #[test]
 fn whole_encoders_agree_with_the_loops() {
-    let mlp = Architecture::Mlp { hidden: vec![7, 5], outputs: 3 };
+    let mlp = EncoderArchitecture::Mlp { hidden: vec![7, 5], outputs: 3 };
     compare(&mlp.graph(shape(6, 1, 1)).unwrap(), 5, 1, 4);
     compare(&mlp.graph(shape(2, 3, 2)).unwrap(), 5, 2, 4);
-    let small = Architecture::CnnSmall { width: 3, outputs: 4 };
+    let small = EncoderArchitecture::CnnSmall { width: 3, outputs: 4 };
     compare(&small.graph(shape(1, 9, 11)).unwrap(), 3, 3, 4);
 }
 
@@ -452,10 +452,13 @@ proptest! {
 
 #[test]
 fn the_same_bits_come_out_for_any_number_of_threads() {
-    let small = Architecture::CnnSmall { width: 16, outputs: 8 };
-    let residual =
-        Architecture::Resnet18(Resnet { stem: Stem::Imagenet, pooling: Pooling::Average, outputs: 4 });
-    let mlp = Architecture::Mlp { hidden: vec![300], outputs: 20 };
+    let small = EncoderArchitecture::CnnSmall { width: 16, outputs: 8 };
+    let residual = EncoderArchitecture::Resnet18(Resnet {
+        stem: Stem::Imagenet,
+        pooling: ImagePooling::Average,
+        outputs: 4,
+    });
+    let mlp = EncoderArchitecture::Mlp { hidden: vec![300], outputs: 20 };
     let planes = shape(3, 32, 32);
     for (encoder, shape, rows) in [(small, planes, 33), (residual, planes, 3), (mlp, shape(70, 1, 1), 200)] {
         let graph = encoder.graph(shape).unwrap();
@@ -482,7 +485,7 @@ fn the_same_bits_come_out_for_any_number_of_threads() {
 
 #[test]
 fn passes_can_be_repeated_and_grow_and_shrink() {
-    let graph = Architecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
+    let graph = EncoderArchitecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
     let mut passes = Passes::new(&graph);
     for rows in [4, 9, 2, 0, 4] {
         let input = numbers(rows * 64, 8);
@@ -499,7 +502,7 @@ fn passes_can_be_repeated_and_grow_and_shrink() {
 
 #[test]
 fn inputs_of_other_sizes_and_gradients_without_a_pass_are_errors() {
-    let graph = Architecture::Mlp { hidden: vec![], outputs: 3 }.graph(shape(2, 1, 1)).unwrap();
+    let graph = EncoderArchitecture::Mlp { hidden: vec![], outputs: 3 }.graph(shape(2, 1, 1)).unwrap();
     let mut passes = Passes::new(&graph);
     let mut state = graph.initial(1);
     let mut gradient = vec![0.0; graph.parameter_count()];
@@ -514,7 +517,7 @@ fn inputs_of_other_sizes_and_gradients_without_a_pass_are_errors() {
 
 #[test]
 fn a_divergence_is_seen() {
-    let graph = Architecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
+    let graph = EncoderArchitecture::CnnSmall { width: 4, outputs: 3 }.graph(shape(1, 8, 8)).unwrap();
     let mut passes = Passes::new(&graph);
     let mut input = numbers(2 * 64, 8);
     input[70] = f32::NAN;

@@ -11,25 +11,30 @@ use rehang_files::{VectorSource, tensors};
 use serde_json::{Value, json};
 
 use super::{architectures, encoder, near};
-use crate::encoder::{Architecture, Encoder, Pooling, Resnet, Shape, Stem, take_weights};
-use crate::examples::{Images, Inputs};
+use crate::encoder::{EncoderArchitecture, ImagePooling, Resnet, Shape, Stem, TrainedEncoder, take_weights};
+use crate::examples::{ExampleInputs, Images};
 use crate::finite_differences::numbers;
 
 /// Inputs of a shape: images of random bytes, or random vectors.
-fn inputs(shape: Shape, rows: usize) -> Inputs {
+fn inputs(shape: Shape, rows: usize) -> ExampleInputs {
     let values = numbers(rows * shape.size(), 11);
     if shape.height * shape.width == 1 {
-        return Inputs::Features(Matrix::new(shape.channels, values).unwrap());
+        return ExampleInputs::Features(Matrix::new(shape.channels, values).unwrap());
     }
     let pixels = values.iter().map(|value| (127.5 + 127.0 * value) as u8).collect();
-    Inputs::Images(Images { channels: shape.channels, height: shape.height, width: shape.width, pixels })
+    ExampleInputs::Images(Images {
+        channels: shape.channels,
+        height: shape.height,
+        width: shape.width,
+        pixels,
+    })
 }
 
 /// What a runtime is given: pixels from 0 to 1, or the vectors.
-fn plain_numbers(inputs: &Inputs) -> Matrix {
+fn plain_numbers(inputs: &ExampleInputs) -> Matrix {
     match inputs {
-        Inputs::Features(features) => features.clone(),
-        Inputs::Images(images) => {
+        ExampleInputs::Features(features) => features.clone(),
+        ExampleInputs::Images(images) => {
             let numbers = images.pixels.iter().map(|&pixel| f32::from(pixel) / 255.0).collect();
             Matrix::new(images.size(), numbers).unwrap()
         }
@@ -37,11 +42,11 @@ fn plain_numbers(inputs: &Inputs) -> Matrix {
 }
 
 /// Sources as the backfill has them: PNG files, or JSON arrays.
-fn sources(inputs: &Inputs, folder: &Path) -> Vec<String> {
+fn sources(inputs: &ExampleInputs, folder: &Path) -> Vec<String> {
     (0..inputs.len())
         .map(|row| match inputs {
-            Inputs::Features(features) => serde_json::to_string(features.row(row)).unwrap(),
-            Inputs::Images(images) => {
+            ExampleInputs::Features(features) => serde_json::to_string(features.row(row)).unwrap(),
+            ExampleInputs::Images(images) => {
                 let (width, height) = (images.width as u32, images.height as u32);
                 let plane = images.width * images.height;
                 let image = images.image(row);
@@ -226,17 +231,17 @@ fn weights_go_to_pytorch_and_come_from_it() {
     let folder = tempfile::tempdir().unwrap();
     rehang_files::write_matrix(folder.path().join("inputs.npy"), &plain_numbers(&inputs), None).unwrap();
     run(&python, MAKE_WEIGHTS, &[folder.path()]);
-    let (stem, pooling, outputs) = (Stem::Cifar, Pooling::Average, 5);
+    let (stem, pooling, outputs) = (Stem::Cifar, ImagePooling::Average, 5);
     for (name, architecture) in [
-        ("cnn-small", Architecture::CnnSmall { width: 4, outputs }),
-        ("resnet18", Architecture::Resnet18(Resnet { stem, pooling, outputs })),
-        ("resnet50", Architecture::Resnet50(Resnet { stem, pooling, outputs })),
+        ("cnn-small", EncoderArchitecture::CnnSmall { width: 4, outputs }),
+        ("resnet18", EncoderArchitecture::Resnet18(Resnet { stem, pooling, outputs })),
+        ("resnet50", EncoderArchitecture::Resnet50(Resnet { stem, pooling, outputs })),
     ] {
         let theirs = fs_err::read(folder.path().join(format!("{name}.safetensors"))).unwrap();
         let mut tensors = tensors::plain(&theirs).unwrap();
         let mut names: BTreeMap<String, Vec<usize>> =
             tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect();
-        let mut own: Encoder = encoder(architecture, shape);
+        let mut own: TrainedEncoder = encoder(architecture, shape);
         own.state = take_weights(&own.graph().unwrap(), &mut tensors).unwrap();
         assert!(tensors.is_empty(), "{name}: {:?} is left over", tensors.keys());
         own.normalisation.mean.fill(0.0);
