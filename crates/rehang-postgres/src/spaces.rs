@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postgres::Row;
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
