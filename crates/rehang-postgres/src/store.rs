@@ -126,8 +126,10 @@ impl PostgresStore {
     }
 }
 
-/// A lock that is held; see [`PostgresStore::hold`]. It lasts as long as its connection.
-pub struct UpgradeLock(#[allow(dead_code, reason = "it is kept, and nothing else")] Mutex<Connection>);
+/// Keeps other processes from working on the upgrade of a gallery; see [`PostgresStore::hold`]. It ends with its connection.
+pub struct UpgradeLock(
+    #[allow(dead_code, reason = "the lock lasts as long as its connection")] Mutex<Connection>,
+);
 
 impl fmt::Debug for UpgradeLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
