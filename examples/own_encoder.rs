@@ -2,23 +2,28 @@
 //!
 //! `cargo run -p rehang-examples --bin own_encoder`
 
-use rehang::{Distance, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure, Spent};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
-use rehang_store::{ItemWrite, Ledger, MemoryStore, NewVector};
+use rehang_sqlite::SqliteStore;
+use rehang_store::{ItemWrite, Ledger, NewVector};
 use rehang_upgrade::{
-    BackfillSetup, Ending, Limits, OrderSettings, Part, Serving, Setup, SystemClock, Unobserved, backfill,
-    finish, start, switch,
+    BackfillScope, BackfillSetup, Ending, Limits, OrderSettings, Serving, SystemClock, Unobserved,
+    UpgradeSetup, backfill, finish, start, switch,
 };
 
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {
     space: Space,
+    /// Texts that it was given: what it costs.
+    items: AtomicU64,
 }
 
 impl Letters {
     fn new(name: &str, dimension: usize) -> Self {
-        Self { space: Space::new(name, dimension, Distance::L2, false) }
+        Self { space: Space::new(name, dimension, Distance::L2, false), items: AtomicU64::default() }
     }
 
     fn vector(&self, text: &str) -> Vec<f32> {
@@ -41,6 +46,7 @@ impl Encoder for Letters {
 
     /// An item that cannot be embedded fails by itself; an error here would end the whole run.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        self.items.fetch_add(inputs.len() as u64, Ordering::Relaxed);
         let answer = |input: &Input<'_>| match input.source.trim() {
             "" => Err(ItemFailure::Permanent("no text".into())),
             text => Ok(self.vector(text)),
@@ -53,15 +59,15 @@ impl Encoder for Letters {
         Ok(Some(format!("letters, {} wide, version 1", self.space.dimension)))
     }
 
-    /// An encoder that costs something counts it here; the account of the upgrade and its budgets go by that.
     fn spent(&self) -> Spent {
-        Spent::default()
+        Spent { items: self.items.load(Ordering::Relaxed), ..Spent::default() }
     }
 }
 
 fn main() -> Result<()> {
     let (old, new) = (Letters::new("narrow", 12), Letters::new("wide", 20));
-    let store = MemoryStore::new();
+    let folder = tempfile::tempdir().map_err(|error| Error::io("make", "a folder", &error))?;
+    let store = SqliteStore::create(folder.path().join("gallery.db"))?;
     store.create_space(&old.space, Provenance::Old)?;
     let texts: Vec<String> =
         (0u32..300).map(|number| format!("{:b} and {}", number, number * number)).collect();
@@ -81,12 +87,13 @@ fn main() -> Result<()> {
     let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
     let pairs = Pairs::new(vectors(&old)?, vectors(&new)?, None, None)?;
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+
     let (adapter, order) = (&fitted.adapter, OrderSettings::default());
-    let setup = Setup { old: &old.space, new: &new.space, adapter, order };
+    let setup = UpgradeSetup { old: &old.space, new: &new.space, adapter, order };
     assert_eq!(start(&store, &setup, &Unobserved)?.adapted, 301);
     switch(&store, &setup, Serving::Mixed, &Unobserved)?;
-    let (part, limits, clock) = (Part::Gallery(adapter), Limits::default(), &SystemClock::start());
-    let run = BackfillSetup { store: &store, encoder: &new, part, limits, clock, worker: "this process" };
+    let (scope, limits, clock) = (BackfillScope::Gallery(adapter), Limits::default(), &SystemClock::start());
+    let run = BackfillSetup { store: &store, encoder: &new, scope, limits, clock, worker: "this process" };
     let summary = backfill(&run, &Unobserved)?;
     assert_eq!((summary.ending, summary.native, summary.done.failed), (Ending::NothingLeft, 300, 1));
     assert_eq!(finish(&store, &setup, &Unobserved)?.counts.native, 300);

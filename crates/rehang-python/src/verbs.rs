@@ -9,20 +9,21 @@ use pyo3::types::{PyBytes, PyDict};
 use rehang::Error;
 use rehang::finding::Finding;
 use rehang::order::Policy;
-use rehang::report::Report as ReportData;
-use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles};
-use rehang_files::adapter_file::AdapterSource;
+use rehang::report::Report;
+use rehang_evaluate::{CurveFiles, OrderFiles, ReportFiles};
+use rehang_files::adapter_file::{self, AdapterSource};
+use rehang_files::adapter_network::to_network;
 use rehang_files::onnx::{Attribute, Numbers, Port};
 use rehang_files::transform::TransformFiles;
-use rehang_fit::{FitFiles, FitParameters, NetworkOptions};
+use rehang_fit::FitFiles;
 use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
-use crate::sources::Options;
+use crate::sources::{Given, Options, filled};
 
 /// What was found, as severity and sentence.
-type Findings = Vec<(String, String)>;
+pub type Findings = Vec<(String, String)>;
 
 /// A line of a curve: the metric, its values, and their start, end, minimum and mean.
 type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
@@ -45,42 +46,42 @@ pub fn said<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Findings {
 }
 
 /// The map h with its σ².
-#[pyclass(frozen)]
-pub struct Adapter(Arc<rehang::Adapter>);
+#[pyclass(name = "Adapter", frozen)]
+pub struct PyAdapter(Arc<rehang::Adapter>);
 
 #[pymethods]
-impl Adapter {
+impl PyAdapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let loaded = py.detach(|| rehang_files::adapter_file::load(path));
+        let loaded = py.detach(|| adapter_file::load(path));
         loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let read = rehang_files::adapter_file::from_bytes(bytes, "the adapter's bytes");
+        let read = adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = py.detach(|| self.0.to_bytes()).map_err(|error| raised(py, &error))?;
+        let bytes = py.detach(|| adapter_file::to_bytes(&self.0)).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, &bytes))
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.0.save(path)).map_err(|error| raised(py, &error))
+        py.detach(|| adapter_file::save(&self.0, path)).map_err(|error| raised(py, &error))
     }
 
     /// The bytes of its ONNX file.
     fn to_onnx<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, &network.to_bytes()))
     }
 
     /// The network of that file: constants by name, operators as kind, inputs, outputs and attributes, and the names of inputs and
     /// outputs.
     fn network<'py>(&self, py: Python<'py>) -> PyResult<Parts<'py>> {
-        let network = py.detach(|| self.0.to_network()).map_err(|error| raised(py, &error))?;
+        let network = py.detach(|| to_network(&self.0)).map_err(|error| raised(py, &error))?;
         let constants = PyDict::new(py);
         for constant in network.constants {
             let numbers = match constant.numbers {
@@ -124,14 +125,16 @@ impl Adapter {
 
 /// An adapter of Python, or the path of one.
 fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSource> {
-    if let Ok(adapter) = value.cast::<Adapter>() {
+    if let Ok(adapter) = value.cast::<PyAdapter>() {
         return Ok(AdapterSource::Given(name.to_owned(), Arc::clone(&adapter.get().0)));
     }
     Ok(AdapterSource::File(value.extract()?))
 }
 
-fn adapter_of(options: &Options<'_, '_>) -> PyResult<Option<AdapterSource>> {
-    options.object("adapter")?.map(|value| adapter_source("adapter", &value)).transpose()
+impl<'py> Given<'py> for AdapterSource {
+    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+        given.object(name)?.map(|value| adapter_source(name, &value)).transpose()
+    }
 }
 
 #[pyfunction]
@@ -139,72 +142,30 @@ pub fn fit(
     py: Python<'_>,
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Adapter, String, Findings)> {
+) -> PyResult<(PyAdapter, String, Findings)> {
     let given = Options(options);
-    let network = NetworkOptions::default();
-    let options = NetworkOptions {
-        epochs: given.get("epochs")?,
-        early_stop: given.get("early_stop")?,
-        seeds: given.get("seeds")?.unwrap_or(network.seeds),
-        checkpoints: given.path("checkpoints")?,
-        thorough: given.get("thorough")?.unwrap_or(network.thorough),
-        loss: given.parsed("loss")?,
-        uncertainty: given.parsed("uncertainty")?,
-        label_smoothing: given.get("label_smoothing")?,
-        uncertainty_weights: given.get("uncertainty_weights")?,
-    };
-    let plain = FitFiles::new(given.needed("old", "a fit")?, given.needed("new", "a fit")?);
-    let files = FitFiles {
-        labels: given.sources("labels")?,
-        side: given.sources("side")?,
-        join: given.join()?,
-        rows: given.rows()?,
-        queries_old: given.source("queries_old")?,
-        queries_new: given.source("queries_new")?,
-        qrels: given.path("qrels")?,
-        ids: given.sources("ids")?,
-        query_ids: given.source("query_ids")?,
-        head: given.head()?,
-        old_model: given.get("old_model")?.unwrap_or_else(|| plain.old_model.clone()),
-        new_model: given.get("new_model")?.unwrap_or_else(|| plain.new_model.clone()),
-        distance: given.parsed("distance")?.unwrap_or(plain.distance),
-        old_distance: given.parsed("old_distance")?,
-        parameters: FitParameters {
-            method: given.parsed("method")?.unwrap_or(plain.parameters.method),
-            seed: given.get("seed")?.unwrap_or(plain.parameters.seed),
-            metric: given.parsed("metric")?,
-            compare: given.get("compare")?.unwrap_or(plain.parameters.compare),
-            ..plain.parameters.clone()
-        },
-        options,
-        evaluation_old: given.source("evaluation_old")?,
-        ..plain
-    };
+    let files = filled!(given, {
+        labels, side, join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance,
+        old_distance, parameters, options, evaluation_old
+    } over FitFiles::new(given.needed("old", "a fit")?, given.needed("new", "a fit")?));
     let answer =
         call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;
     let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
     let about = answer.to_json().to_string();
-    Ok((Adapter(Arc::new(answer.fitted.adapter)), about, findings))
+    Ok((PyAdapter(Arc::new(answer.fitted.adapter)), about, findings))
 }
 
 #[pyfunction]
 pub fn transform<'py>(
     py: Python<'py>,
-    adapter: &Bound<'py, Adapter>,
+    adapter: &Bound<'py, PyAdapter>,
     options: &Bound<'py, PyDict>,
     show: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Transformed<'py>> {
     let given = Options(options);
-    let plain = TransformFiles::new(
-        adapter_source("adapter", adapter.as_any())?,
-        given.needed("vectors", "a transform")?,
-    );
-    let files = TransformFiles {
-        side: given.sources("side")?,
-        force: given.get("force")?.unwrap_or(plain.force),
-        batch: given.get("batch")?.unwrap_or(plain.batch),
-        ..plain
-    };
+    let adapter = adapter_source("adapter", adapter.as_any())?;
+    let files = filled!(given, { side, force, batch }
+        over TransformFiles::new(adapter, given.needed("vectors", "a transform")?));
     let made = call(py, show, Interrupted::Leaves, move |progress| {
         rehang_files::transform::transform(&files, progress)
     })?;
@@ -224,35 +185,11 @@ pub fn order<'py>(
 ) -> PyResult<(Bound<'py, PyArray1<i64>>, Findings)> {
     let given = Options(options);
     let policy: Policy = policy.parse().map_err(|error: Error| raised(py, &error))?;
-    let plain = OrderFiles::new(policy);
-    let files = OrderFiles {
-        sigma: given.sources("sigma")?,
-        adapted: given.sources("adapted")?,
-        new: given.sources("new")?,
-        join: given.join()?,
-        adapter: adapter_of(&given)?,
-        head: given.head()?,
-        seed: given.get("seed")?.unwrap_or(plain.seed),
-        ..plain
-    };
+    let files =
+        filled!(given, { sigma, adapted, new, join, adapter, head, seed } over OrderFiles::new(policy));
     let ordered = call(py, None, Interrupted::Leaves, move |_| rehang_evaluate::order(&files))?;
     let rows: Vec<i64> = ordered.permutation.iter().map(|&row| row as i64).collect();
     Ok((rows.into_pyarray(py), said(&ordered.findings)))
-}
-
-/// Right answers, queries and groups.
-fn answers(given: &Options<'_, '_>) -> PyResult<AnswerFiles> {
-    Ok(AnswerFiles {
-        labels: given.sources("labels")?,
-        queries: given.source("queries")?,
-        query_labels: given.source("query_labels")?,
-        queries_old: given.source("queries_old")?,
-        qrels: given.path("qrels")?,
-        ids: given.sources("ids")?,
-        query_ids: given.source("query_ids")?,
-        groups: given.sources("groups")?,
-        k: given.get("k")?.unwrap_or(AnswerFiles::default().k),
-    })
 }
 
 #[pyfunction]
@@ -263,21 +200,9 @@ pub fn curve<'py>(
 ) -> PyResult<(String, Vec<Line<'py>>, Findings)> {
     let given = Options(options);
     let needed = |name| given.needed(name, "a curve");
-    let plain = CurveFiles::new(needed("new")?, needed("adapted")?, needed("order")?);
-    let files = CurveFiles {
-        old: given.sources("old")?,
-        join: given.join()?,
-        rows: given.rows()?,
-        adapter: adapter_of(&given)?,
-        answers: answers(&given)?,
-        sigma: given.sources("sigma")?,
-        distance: given.parsed("distance")?,
-        old_distance: given.parsed("old_distance")?,
-        handicap: given.get("handicap")?,
-        grid: given.get("grid")?,
-        bootstrap: given.get("bootstrap")?.unwrap_or(plain.bootstrap),
-        ..plain
-    };
+    let files = filled!(given, {
+        old, join, rows, adapter, answers, sigma, distance, old_distance, handicap, grid, bootstrap
+    } over CurveFiles::new(needed("new")?, needed("adapted")?, needed("order")?));
     let answer =
         call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::curve(&files, progress))?;
     let lines = answer.curve.lines.iter().map(|(metric, line)| {
@@ -288,11 +213,11 @@ pub fn curve<'py>(
 }
 
 /// What upgrades would buy.
-#[pyclass(frozen)]
-pub struct Report(pub ReportData);
+#[pyclass(name = "Report", frozen)]
+pub struct PyReport(pub Report);
 
 #[pymethods]
-impl Report {
+impl PyReport {
     fn json(&self) -> String {
         rehang_report::json(&self.0)
     }
@@ -314,35 +239,18 @@ pub fn report(
     adapters: Vec<(String, Bound<'_, PyAny>)>,
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Report, Findings)> {
+) -> PyResult<(PyReport, Findings)> {
     let given = Options(options);
     let adapters =
         adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
-    let plain =
-        ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?);
-    let parse = |name: String| name.parse().map_err(|error: Error| raised(py, &error));
-    let orders: Option<Vec<String>> = given.get("orders")?;
-    let orders = orders.map(|names| names.into_iter().map(parse).collect::<PyResult<_>>()).transpose()?;
-    let files = ReportFiles {
-        join: given.join()?,
-        side: given.sources("side")?,
-        pairs_old: given.sources("pairs_old")?,
-        force: given.get("force")?.unwrap_or(plain.force),
-        rows: given.rows()?,
-        answers: answers(&given)?,
-        head: given.head()?,
-        orders: orders.unwrap_or_else(|| plain.orders.clone()),
-        random_orders: given.get("random_orders")?.unwrap_or(plain.random_orders),
-        seed: given.get("seed")?.unwrap_or(plain.seed),
-        bootstrap: given.get("bootstrap")?.unwrap_or(plain.bootstrap),
-        title: given.get("title")?.unwrap_or_else(|| plain.title.clone()),
-        command: "rehang.report(…) of Python".into(),
-        ..plain
-    };
+    let mut files = filled!(given, {
+        join, side, pairs_old, force, rows, answers, head, orders, random_orders, seed, bootstrap, title
+    } over ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?));
+    files.command = "rehang.report(…) of Python".into();
     let made =
         call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::report(&files, progress))?;
     let findings = said(made.findings.iter().chain(&made.report.warnings));
-    Ok((Report(made.report), findings))
+    Ok((PyReport(made.report), findings))
 }
 
 /// A result of a verb as JSON.

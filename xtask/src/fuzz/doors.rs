@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rehang::{Adapter, Distance, Space};
+use rehang::{Distance, Space};
 use rehang_encode::{EncoderConfig, Input};
 use rehang_files::VectorSource;
 use rehang_files::qrels::read_qrels;
@@ -82,7 +82,8 @@ fn configuration(bytes: &[u8]) {
     // With an adapter beside it, so that every part is read.
     static ADAPTER: OnceLock<()> = OnceLock::new();
     ADAPTER.get_or_init(|| {
-        let golden = models().join("../../../rehang/tests/golden/adapter-v1-linear-handicap.safetensors");
+        let golden =
+            models().join("../../../rehang-files/tests/golden/adapter-v1-linear-handicap.safetensors");
         fs_err::copy(golden, folder().join("adapter.safetensors")).expect("a small file");
     });
     drop(rehang_upgrade::Configuration::read(&file(bytes, "rehang", "toml")));
@@ -121,7 +122,8 @@ fn tokenizer(bytes: &[u8]) {
 /// The index that lies beside a gallery.
 fn side_file(bytes: &[u8]) {
     use rehang::Provenance;
-    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector, SearchOptions, SqliteStore};
+    use rehang_sqlite::{SearchOptions, SqliteStore};
+    use rehang_store::{Filter, Index as _, ItemWrite, Ledger as _, NewVector};
 
     static GALLERY: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
     let (gallery, side) = GALLERY.get_or_init(|| {

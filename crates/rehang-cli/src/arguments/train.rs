@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rehang_train::{CompareFiles, EmbedFiles, Part, TrainFiles};
+use rehang_train::{CompareFiles, DataPart, EmbedFiles, TrainFiles};
 
 use super::library::Shared;
 
-impl Shared for Part {}
+impl Shared for DataPart {}
 
 arguments! {
     /// Options of `rehang train`.
@@ -44,7 +44,7 @@ arguments! {
         /// The configuration whose [data] and [allocation] say what is embedded.
         config: PathBuf = [],
         /// Which part of the allocation.
-        part: Part = [long, value_parser = part(), default_value = "all"],
+        part: DataPart = [long, value_parser = part(), default_value = "all"],
         /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
         output: PathBuf = [short, long, value_name = "FILE"],
         /// Write the class numbers of these rows too.
@@ -52,6 +52,6 @@ arguments! {
     }
 }
 
-fn part() -> impl TypedValueParser<Value = Part> {
-    PossibleValuesParser::new(Part::ALL.map(Part::name)).try_map(|name| name.parse::<Part>())
+fn part() -> impl TypedValueParser<Value = DataPart> {
+    PossibleValuesParser::new(DataPart::ALL.map(DataPart::name)).try_map(|name| name.parse::<DataPart>())
 }
