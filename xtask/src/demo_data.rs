@@ -7,9 +7,9 @@
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::files::{self, AtomicFile, VectorSource};
-use rehang::onnx::{Attribute, Network};
 use rehang::{Matrix, Result};
+use rehang_files::onnx::{Attribute, Network};
+use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::objectives::cross_entropy::cross_entropy_row;
 use rehang_train::encoder::{Graph, Mode, Passes, Shape};
 
@@ -33,8 +33,8 @@ struct Encoder {
 /// Writes `demo/{role,old,new,head_weight,head_bias}.npy` and `demo/{old,new}_encoder.onnx` from
 /// `demo/{images,label}.npy`.
 pub fn run() -> Result<()> {
-    let images = files::read_matrix(&VectorSource::parse("demo/images.npy")?)?;
-    let labels = files::read_labels(&VectorSource::parse("demo/label.npy")?)?;
+    let images = rehang_files::read_matrix(&VectorSource::parse("demo/images.npy")?)?;
+    let labels = rehang_files::read_labels(&VectorSource::parse("demo/label.npy")?)?;
     let mut shuffled: Vec<usize> = (0..images.rows()).collect();
     shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(SEED));
     let training = &shuffled[..(images.rows() as f64 * TRAINING_SHARE) as usize];
@@ -54,14 +54,14 @@ pub fn run() -> Result<()> {
 
     let old = train(&coarse.select(&known), &pick(&labels, &known), 12, 8, OLD_CLASSES, 60)?;
     let new = train(&pixels.select(training), &pick(&labels, training), 96, 32, CLASSES, 300)?;
-    files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
-    files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
+    rehang_files::write_matrix("demo/old.npy", &embed(&old, &coarse), None)?;
+    rehang_files::write_matrix("demo/new.npy", &embed(&new, &pixels), None)?;
     AtomicFile::write("demo/old_encoder.onnx", to_onnx(&old, 2))?;
     AtomicFile::write("demo/new_encoder.onnx", to_onnx(&new, 1))?;
     let (head_weight, head_bias) = &new.head;
-    files::write_matrix("demo/head_weight.npy", head_weight, None)?;
-    files::write_f32("demo/head_bias.npy", head_bias)?;
-    files::write_labels("demo/role.npy", &role)?;
+    rehang_files::write_matrix("demo/head_weight.npy", head_weight, None)?;
+    rehang_files::write_f32("demo/head_bias.npy", head_bias)?;
+    rehang_files::write_labels("demo/role.npy", &role)?;
     Ok(())
 }
 

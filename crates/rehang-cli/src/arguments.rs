@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use rehang::Result;
-use rehang::files::{self, JoinFiles, VectorSource};
 use rehang_evaluate::AnswerFiles;
+use rehang_files::{JoinFiles, VectorSource};
 #[cfg(feature = "train")]
 use rehang_train::DataPart;
 
@@ -132,7 +132,7 @@ pub struct RowSelection {
 
 impl RowSelection {
     /// The selection, where one is given.
-    pub fn parsed(&self) -> Result<Option<files::RowSelection>> {
+    pub fn parsed(&self) -> Result<Option<rehang_files::RowSelection>> {
         self.rows.as_deref().map(str::parse).transpose()
     }
 }
@@ -182,8 +182,8 @@ pub struct HeadFiles {
 
 impl HeadFiles {
     /// As the libraries take them.
-    pub fn files(&self) -> Result<files::HeadFiles> {
-        Ok(files::HeadFiles {
+    pub fn files(&self) -> Result<rehang_files::HeadFiles> {
+        Ok(rehang_files::HeadFiles {
             head_weight: self.head_weight.clone(),
             head_bias: self.head_bias.clone(),
             head_kind: self.head_kind.parse()?,

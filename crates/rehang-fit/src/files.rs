@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use rehang::files::{
-    AtomicFile, HeadFiles, Inputs, Join, JoinFiles, Names, RowSelection, VectorSource, expect_count,
-    expect_same_items, expect_width, said,
-};
+use rehang::check::{expect_count, expect_width};
 use rehang::finding::{Finding, with_messages};
 use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
+use rehang_files::{
+    AtomicFile, HeadFiles, Inputs, Join, JoinFiles, Names, RowSelection, VectorSource, expect_same_items,
+    said,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -131,7 +132,7 @@ impl FitAnswer {
 ///
 /// ```
 /// use rehang::Progress;
-/// use rehang::files::VectorSource;
+/// use rehang_files::VectorSource;
 /// use rehang_fit::{FitFiles, FitParameters, Method, fit_files};
 ///
 /// let demo = |name: &str| VectorSource::path(format!("../../demo/{name}"));
@@ -228,7 +229,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
     }
-    files.output.as_ref().map_or(Ok(()), |path| fitted.adapter.save(path))?;
+    files.output.as_ref().map_or(Ok(()), |path| rehang_files::adapter_file::save(&fitted.adapter, path))?;
     warn_of_head(head.as_ref(), &pairs, &mut inputs);
     if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
         let seen = format!("{} does not look at side information.", fitted.adapter.training.method);

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::adapter::AdapterSource;
+use rehang::Error;
 use rehang::finding::Finding;
-use rehang::onnx::{Attribute, Numbers, Port};
 use rehang::order::Policy;
 use rehang::report::Report as ReportData;
-use rehang::transform::TransformFiles;
-use rehang::{Error, files};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::onnx::{Attribute, Numbers, Port};
+use rehang_files::transform::TransformFiles;
 use rehang_fit::{FitFiles, FitParameters, NetworkOptions};
 use serde_json::{Value, json};
 
@@ -52,13 +52,13 @@ pub struct Adapter(Arc<rehang::Adapter>);
 impl Adapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let loaded = py.detach(|| rehang::Adapter::load(path));
+        let loaded = py.detach(|| rehang_files::adapter_file::load(path));
         loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let read = rehang::Adapter::from_bytes(bytes, "the adapter's bytes");
+        let read = rehang_files::adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
@@ -205,8 +205,9 @@ pub fn transform<'py>(
         batch: given.get("batch")?.unwrap_or(plain.batch),
         ..plain
     };
-    let made =
-        call(py, show, Interrupted::Leaves, move |progress| rehang::transform::transform(&files, progress))?;
+    let made = call(py, show, Interrupted::Leaves, move |progress| {
+        rehang_files::transform::transform(&files, progress)
+    })?;
     let about = serde_json::to_string(&made).unwrap_or_default();
     let findings = said(&made.findings);
     let (vectors, sigma2) = made.made.unwrap_or_default();
@@ -302,7 +303,7 @@ impl Report {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = rehang_report::Format::of(&path)
-            .and_then(|format| files::AtomicFile::write(&path, format.render(&self.0)));
+            .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }
 }

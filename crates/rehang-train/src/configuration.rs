@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rehang::files::{self, VectorSource};
 use rehang::{Error, Head, Result};
+use rehang_files::VectorSource;
 use serde::Deserialize;
 
 use crate::compatible::{
@@ -275,7 +275,7 @@ impl TrainingFile {
                 if old.head_weight.is_none() {
                     OldPart::expect_absent("vectors without head_weight", &of_head)?;
                 }
-                let vectors = files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
+                let vectors = rehang_files::read_matrix(&VectorSource::parse(&path.to_string_lossy())?)?;
                 let head = match &old.head_weight {
                     None => None,
                     Some(path) => Some(old.head(path, examples)?),
@@ -385,10 +385,12 @@ impl OldPart {
                 "nothing beside this old.head: its logits are cosines, which have no bias",
             ));
         }
-        let weight = files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
+        let weight = rehang_files::read_matrix(&VectorSource::parse(&weight.to_string_lossy())?)?;
         let bias = match &self.head_bias {
             None => None,
-            Some(path) => Some(files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?),
+            Some(path) => {
+                Some(rehang_files::read_f32_column(&VectorSource::parse(&path.to_string_lossy())?)?)
+            }
         };
         let head = Head::new(weight, bias, form.core())?;
         let classes = match &self.classes {

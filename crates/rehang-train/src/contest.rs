@@ -469,7 +469,10 @@ impl Study<'_> {
             // Without its ψ the same training is done again, and gives the same encoder.
             if !wants_psi || psi.exists() {
                 note(training_warnings(set, old, &parameters)?);
-                return Ok((kept, if wants_psi { Some(Adapter::load(psi)?) } else { None }));
+                return Ok((
+                    kept,
+                    if wants_psi { Some(rehang_files::adapter_file::load(psi)?) } else { None },
+                ));
             }
         }
         let trained = train(set, old, &parameters, self.progress)?;
@@ -477,7 +480,7 @@ impl Study<'_> {
         if let Some((encoder, psi)) = places {
             // ψ first: an encoder that is there says that all of its training is.
             if let Some(adapter) = &trained.adapter {
-                adapter.save(psi)?;
+                rehang_files::adapter_file::save(&adapter, psi)?;
             }
             trained.encoder.save(encoder)?;
         }

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use rehang::comparison::Comparison;
-use rehang::files::{self, AtomicFile, expect_apart};
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Error, Progress, Result, Space};
+use rehang_files::{AtomicFile, expect_apart};
 use serde::{Deserialize, Serialize};
 
 use crate::compatible::{EpochSummary, HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
@@ -112,7 +112,7 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     let mut findings = Vec::new();
     let mut warn = |code: &str, seen: String| findings.push(Finding::warning(code, seen));
     match (&trained.adapter, &adapter_output) {
-        (Some(adapter), Some(path)) => adapter.save(path)?,
+        (Some(adapter), Some(path)) => rehang_files::adapter_file::save(&adapter, path)?,
         (Some(_), None) => {
             warn("adapter-not-kept", "the trained adapter is not kept; name a file with `adapter`.".into());
         }
@@ -189,10 +189,10 @@ pub fn embed_files(files: &EmbedFiles, progress: &Progress) -> Result<EmbedAnswe
     let rows = file.rows(&examples, Some(files.part))?;
     let chosen = examples.select(&rows);
     let vectors = encoder.embed(&chosen.inputs, progress)?;
-    files::write_matrix(&files.output, vectors.matrix(), None)?;
+    rehang_files::write_matrix(&files.output, vectors.matrix(), None)?;
     if let Some(path) = &files.labels {
         let labels: Vec<i64> = chosen.labels.iter().map(|&label| label.into()).collect();
-        files::write_labels(path, &labels)?;
+        rehang_files::write_labels(path, &labels)?;
     }
     let space = encoder.space();
     Ok(EmbedAnswer {

@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use rehang::files::qrels::read_qrels;
-use rehang::files::{self, VectorSource};
 use rehang::{Adapter, Distance, Space};
 use rehang_encode::{EncoderConfig, Input};
+use rehang_files::VectorSource;
+use rehang_files::qrels::read_qrels;
 
 /// Takes any bytes.
 pub type Door = fn(&[u8]);
 
 /// The doors by name; inputs that were worth keeping lie in `corpus/NAME`.
 pub const DOORS: &[(&str, Door)] = &[
-    ("adapter", |bytes| drop(Adapter::from_bytes(bytes, "the bytes"))),
+    ("adapter", |bytes| drop(rehang_files::adapter_file::from_bytes(bytes, "the bytes"))),
     ("column", |bytes| {
         column(bytes, "jsonl");
         column(bytes, "txt");
@@ -22,12 +22,12 @@ pub const DOORS: &[(&str, Door)] = &[
     ("command", |bytes| rehang_encode::doors::line_of_a_program(bytes)),
     ("configuration", configuration),
     ("encoder", |bytes| drop(rehang_train::encoder::TrainedEncoder::from_bytes(bytes, "the bytes"))),
-    ("faces", |bytes| drop(rehang::protocols::lists::read_faces(&[file(bytes, "faces", "csv")], None))),
+    ("faces", |bytes| drop(rehang_files::lists::read_faces(&[file(bytes, "faces", "csv")], None))),
     ("http", |bytes| rehang_encode::doors::answer_of_a_service(bytes)),
     ("image", |bytes| encode(bytes, "image", r#"{"kind": "image", "width": 16, "height": 12}"#, "cnn.onnx")),
-    ("landmarks", |bytes| drop(rehang::protocols::lists::read_revisited(file(bytes, "landmarks", "json")))),
+    ("landmarks", |bytes| drop(rehang_files::lists::read_revisited(file(bytes, "landmarks", "json")))),
     ("npy", |bytes| {
-        drop(files::array_from_bytes(bytes, "the bytes"));
+        drop(rehang_files::array_from_bytes(bytes, "the bytes"));
         vectors(bytes, "npy");
         encode(bytes, "npy-vector", r#"{"kind": "vector"}"#, "mlp.onnx");
     }),
@@ -66,12 +66,16 @@ fn models() -> PathBuf {
 }
 
 fn vectors(bytes: &[u8], extension: &str) {
-    drop(files::read_matrix(&VectorSource::path(file(bytes, extension, extension))));
+    drop(rehang_files::read_matrix(&VectorSource::path(file(bytes, extension, extension))));
 }
 
 fn column(bytes: &[u8], extension: &str) {
     let source = VectorSource::path(file(bytes, &format!("column-{extension}"), extension));
-    drop((files::read_ids(&source), files::read_label_values(&source), files::read_order(&source)));
+    drop((
+        rehang_files::read_ids(&source),
+        rehang_files::read_label_values(&source),
+        rehang_files::read_order(&source),
+    ));
 }
 
 fn configuration(bytes: &[u8]) {

@@ -1,7 +1,7 @@
 //! What a fit of a network can be told, checked before it starts.
 
 use rehang::adapter::{Dense, InputScaling};
-use rehang::files::expect_width;
+use rehang::check::expect_width;
 use rehang::{Error, Head, HeadKind, Result};
 
 use crate::adam::WeightDecay;

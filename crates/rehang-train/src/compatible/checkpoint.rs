@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::files::AtomicFile;
-use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Error, Matrix, Result};
+use rehang_files::AtomicFile;
+use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use serde::{Deserialize, Serialize};
 
 use super::old::OldModel;

@@ -1,6 +1,6 @@
 //! The old model, as compatible training sees it: vectors and a frozen head. Nothing of it is ever changed.
 
-use rehang::files::{expect_count, expect_width};
+use rehang::check::{expect_count, expect_width};
 use rehang::{Error, Head, Matrix, Progress, Result};
 use xxhash_rust::xxh3::xxh3_64;
 

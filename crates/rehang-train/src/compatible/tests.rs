@@ -537,7 +537,7 @@ fn the_adapter_of_a_trained_head_gives_what_its_own_passes_give() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("psi.safetensors");
     psi.save(&path).unwrap();
-    assert!(Adapter::load(&path).unwrap() == psi);
+    assert!(rehang_files::adapter_file::load(&path).unwrap() == psi);
 }
 
 /// Share of items whose nearest other item of the gallery, by cosine, is of their class.
@@ -673,7 +673,7 @@ fn what_pytorch_counts_beside_its_weights_is_passed_over() {
         let header = format!("{{\"{name}\":{{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}}}");
         [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[7; 8]].concat()
     };
-    let read = |name: &str| rehang::files::tensors::plain(&file(name));
+    let read = |name: &str| rehang_files::tensors::plain(&file(name));
     assert!(read("layer1.0.bn1.num_batches_tracked").unwrap().is_empty());
     assert!(read("layer1.0.bn1.weight").unwrap_err().contains("I64"));
 }

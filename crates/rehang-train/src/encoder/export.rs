@@ -4,8 +4,8 @@
 //! `[batch, coordinates]` as they are); the encoder's own normalisation is part of the file. The output is called
 //! `vector` `[batch, d]`.
 
-use rehang::onnx::{Attribute, Network};
 use rehang::{Matrix, Result};
+use rehang_files::onnx::{Attribute, Network};
 use rehang_fit::network::VARIANCE_EPSILON;
 
 use super::graph::{GENERALISED_MEAN_MINIMUM, GraphNode, Operation, Sliding};

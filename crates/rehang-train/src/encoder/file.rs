@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use rehang::adapter::Training;
-use rehang::files::AtomicFile;
-use rehang::files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang::{Distance, Error, Head, HeadKind, Matrix, Progress, Result, Space, Vectors};
+use rehang_files::AtomicFile;
+use rehang_files::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
 use rehang_fit::network::State;
 
 use super::{EncoderArchitecture, Graph, Mode, Passes, Shape};

@@ -3,8 +3,8 @@
 mod interchange;
 
 use rehang::adapter::Training;
-use rehang::files::tensors::{self, FileKind};
 use rehang::{Head, HeadKind, Matrix, Progress};
+use rehang_files::tensors::{self, FileKind};
 
 use super::*;
 use crate::compatible::HeadForm;

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rand::seq::SliceRandom;
-use rehang::files::{AtomicFile, VectorSource, expect_count, read_labels};
+use rehang::check::expect_count;
 use rehang::{Error, Result};
+use rehang_files::{AtomicFile, VectorSource, read_labels};
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Examples;

@@ -4,11 +4,11 @@ use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
-use rehang::files::{
-    self, Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, expect_count, read_array,
-    read_label_values,
-};
+use rehang::check::expect_count;
 use rehang::{Error, ErrorKind, Result};
+use rehang_files::{
+    Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
+};
 use serde::{Deserialize, Serialize};
 use zip::ZipArchive;
 
@@ -86,7 +86,7 @@ pub(super) fn read_features(vectors: &Path, labels: &Path) -> Result<Examples> {
     let features = if is_archive(&source.path) {
         entry(&source, &VECTOR_ENTRIES)?.into_matrix(vectors.display())?
     } else {
-        files::read_matrix(&source)?
+        rehang_files::read_matrix(&source)?
     };
     features.check_finite(&vectors.display().to_string())?;
     let (labels, classes) = read_classes(labels, features.rows(), vectors)?;

@@ -1,6 +1,6 @@
 //! Rows with a class each: images of one size, or vectors.
 
-use rehang::files::expect_count;
+use rehang::check::expect_count;
 use rehang::{Error, Matrix, Result};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;

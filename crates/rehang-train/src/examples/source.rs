@@ -56,7 +56,7 @@ pub enum ExamplesSource {
     /// Both are `.npy` files, or `.npz` archives in which an entry may be named behind a `#`: `digits.npz#x_train`.
     /// Without a name, the only entry is taken, or else the first of `images`, `image`, `x_train`, `x`, `data`, `arr_0`
     /// (`labels`, `label`, `y_train`, `y`, `target`, `arr_1`) that is there. Labels may also stand in any other file
-    /// that [`rehang::files::read_labels`] reads. They are whole numbers, not negative, and numbered in their order, or
+    /// that [`rehang_files::read_labels`] reads. They are whole numbers, not negative, and numbered in their order, or
     /// text, numbered in the order of the alphabet.
     Arrays {
         /// `[n, height, width]`, `[n, height, width, channels]` or `[n, channels, height, width]`; or `[n, height·width]`
@@ -85,7 +85,7 @@ pub enum ExamplesSource {
         /// Which set, and which labels of it.
         set: CifarLabels,
     },
-    /// Vectors of any file that [`rehang::files::read_matrix`] reads, or of an entry of a `.npz` archive, which must
+    /// Vectors of any file that [`rehang_files::read_matrix`] reads, or of an entry of a `.npz` archive, which must
     /// be finite.
     Features {
         /// `[n, d]`.

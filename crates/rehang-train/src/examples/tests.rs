@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ::image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 use proptest::prelude::*;
-use rehang::files::{write_labels, write_matrix};
 use rehang::{ErrorKind, Matrix};
+use rehang_files::{write_labels, write_matrix};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -25,7 +25,7 @@ fn npy(description: &str, shape: &str, body: &[u8]) -> Vec<u8> {
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     let path = folder.join(name);
     fs_err::create_dir_all(path.parent().unwrap()).unwrap();
-    rehang::files::AtomicFile::write(&path, bytes).unwrap();
+    rehang_files::AtomicFile::write(&path, bytes).unwrap();
     path
 }
 
@@ -1138,7 +1138,7 @@ mod real {
         };
         let allocation = Allocation::draw(&examples, &parameters).unwrap();
         let file = |name: &str| {
-            let mut rows = rehang::files::read_labels(&(&*folder.join(name)).into()).unwrap();
+            let mut rows = rehang_files::read_labels(&(&*folder.join(name)).into()).unwrap();
             rows.sort_unstable();
             rows.into_iter().map(|row| row as usize).collect::<Vec<_>>()
         };

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use rehang::files::{self, VectorSource, tensors};
 use rehang::{Distance, Matrix, Progress, Space};
 use rehang_encode::{EncoderConfig, Input};
+use rehang_files::{VectorSource, tensors};
 use serde_json::{Value, json};
 
 use super::{architectures, encoder, near};
@@ -120,7 +120,7 @@ fn exported_encoders_give_the_same_vectors_in_onnx_runtime() {
         let inputs_at = at(format!("{number}.npy"));
         fs_err::write(&model, encoder.to_onnx().unwrap()).unwrap();
         let inputs = inputs(shape, 5);
-        files::write_matrix(&inputs_at, &plain_numbers(&inputs), None).unwrap();
+        rehang_files::write_matrix(&inputs_at, &plain_numbers(&inputs), None).unwrap();
         own.push((encoder.embed(&inputs, &Progress::default()).unwrap(), vectors.clone()));
         let (name, sides) = if shape.height * shape.width == 1 {
             ("features", vec![shape.channels])
@@ -135,7 +135,7 @@ fn exported_encoders_give_the_same_vectors_in_onnx_runtime() {
     fs_err::write(&list, serde_json::to_vec(&cases).unwrap()).unwrap();
     run(&python, RUN_ONNX, &[&list]);
     for (own, path) in own {
-        let vectors = files::read_matrix(&VectorSource::path(path)).unwrap();
+        let vectors = rehang_files::read_matrix(&VectorSource::path(path)).unwrap();
         near(vectors.as_slice(), own.matrix().as_slice(), 1e-4);
     }
 }
@@ -229,7 +229,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
     let shape = Shape { channels: 3, height: 8, width: 8 };
     let inputs = inputs(shape, 5);
     let folder = tempfile::tempdir().unwrap();
-    files::write_matrix(folder.path().join("inputs.npy"), &plain_numbers(&inputs), None).unwrap();
+    rehang_files::write_matrix(folder.path().join("inputs.npy"), &plain_numbers(&inputs), None).unwrap();
     run(&python, MAKE_WEIGHTS, &[folder.path()]);
     let (stem, pooling, outputs) = (Stem::Cifar, ImagePooling::Average, 5);
     for (name, architecture) in [
@@ -248,7 +248,7 @@ fn weights_go_to_pytorch_and_come_from_it() {
         own.normalisation.std.fill(1.0);
         let vectors = own.embed(&inputs, &Progress::default()).unwrap();
         let source = VectorSource::path(folder.path().join(format!("{name}.npy")));
-        near(vectors.matrix().as_slice(), files::read_matrix(&source).unwrap().as_slice(), 1e-4);
+        near(vectors.matrix().as_slice(), rehang_files::read_matrix(&source).unwrap().as_slice(), 1e-4);
         // And back: the same names and shapes, and the head's two.
         let path = folder.path().join("own.safetensors");
         own.save(&path).unwrap();
