@@ -539,7 +539,7 @@ mod tests {
             ..TrainingParameters::new(
                 "new",
                 EncoderArchitecture::Mlp { hidden: Vec::new(), outputs: 6 },
-                crate::compatible::Method::named(method, options).unwrap(),
+                crate::compatible::TrainingMethod::named(method, options).unwrap(),
             )
         };
         ComparisonParameters {

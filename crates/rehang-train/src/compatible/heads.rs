@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn classes_that_are_not_taught_take_no_part() {
         for form in [HeadForm::Softmax, HeadForm::ArcFace { scale: 4.0, margin: 0.3 }] {
-            let of = |rows: &[f32], taught: &[bool]| {
+            let of = |rows: &[f32], taught: &[usize]| {
                 let weight = Matrix::new(2, rows.to_vec()).unwrap();
                 let head = HeadWeights::new(weight, vec![0.0; rows.len() / 2], form);
                 HeadWeights { taught: taught.to_vec(), ..head }

@@ -47,7 +47,7 @@ pub(super) fn encoder(architecture: EncoderArchitecture, shape: Shape) -> Traine
     let classes = 3;
     let weight = Matrix::new(graph.outputs(), numbers(classes * graph.outputs(), 4)).unwrap();
     let form = HeadForm::ArcFace { scale: 30.0, margin: 0.3 };
-    Encoder {
+    TrainedEncoder {
         model: "tiny".into(),
         architecture,
         input: shape,

@@ -10,8 +10,9 @@
 
 use rehang::Matrix;
 
+use rehang_fit::objectives::cross_entropy::cross_entropy_row;
+
 use super::super::heads::HeadWeights;
-use super::super::rows::log_sum_exp;
 use super::{Loss, Objective, shares};
 
 /// `old_head` is ω_old.
@@ -26,18 +27,16 @@ pub(crate) fn both_heads(old_head: HeadWeights) -> Objective {
             if weight == 0.0 {
                 continue;
             }
-            let (of_old, of_new) = (old.logits.row(row), new.logits.row(row));
-            let others = || batch.head.taught.iter().copied().filter(move |&class| class != label);
-            let logits = of_old.iter().copied().chain(others().map(|class| of_new[class]));
-            let total = log_sum_exp(logits.map(f64::from));
-            value += f64::from(weight) * (total - f64::from(of_old[label]));
-            let share = |logit: f32| (f64::from(weight) * (f64::from(logit) - total).exp()) as f32;
-            for (slope, &logit) in slopes[0].row_mut(row).iter_mut().zip(of_old) {
-                *slope = share(logit);
-            }
-            slopes[0].row_mut(row)[label] -= weight;
-            for class in others() {
-                slopes[1].row_mut(row)[class] = share(of_new[class]);
+            let others: Vec<usize> =
+                batch.head.taught.iter().copied().filter(|&class| class != label).collect();
+            let mut all = old.logits.row(row).to_vec();
+            all.extend(others.iter().map(|&class| new.logits.row(row)[class]));
+            value += f64::from(weight) * cross_entropy_row(&mut all, label, 0.0);
+            all.iter_mut().for_each(|slope| *slope *= weight);
+            let (of_old, of_new) = all.split_at(old.logits.columns());
+            slopes[0].row_mut(row).copy_from_slice(of_old);
+            for (class, &slope) in others.into_iter().zip(of_new) {
+                slopes[1].row_mut(row)[class] = slope;
             }
         }
         let mut loss = Loss { value, new: Some(old.to_vectors(&slopes[0])), ..Loss::default() };

@@ -15,9 +15,11 @@
 //! beside `o`, and whole beside `v_k`. The positive is the row's own `o`, or where positives are drawn that of another row of its
 //! class (RACT table 6).
 
-use super::super::rows::log_sum_exp;
+use rehang::Matrix;
+use rehang_fit::objectives::cross_entropy::cross_entropy_row;
+
 use super::cosines::{Cosines, others};
-use super::{Loss, Objective};
+use super::{Loss, Objective, shares};
 
 /// Which negatives stand in the denominator.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,47 +50,43 @@ impl Contrast {
     }
 }
 
-/// One negative of a row: the row that it is, and its cosine over the temperature.
-type Negative = (usize, f64);
-
 pub(crate) fn contrastive(negatives: Negatives, of: Contrast) -> Objective {
     let Contrast { temperature, temperature_new, hardest } = of;
-    let (t, t_new) = (f64::from(temperature), f64::from(temperature_new));
     // The denominators: each one's weight, and whether old and new negatives stand in it.
     let denominators = match negatives {
         Negatives::Old => vec![(1.0, true, false)],
         Negatives::OldAndNew => vec![(1.0, true, true)],
-        Negatives::Split { eta } => vec![(1.0, true, false), (f64::from(eta), false, true)],
+        Negatives::Split { eta } => vec![(1.0, true, false), (eta, false, true)],
     };
     Objective::new("contrast", move |batch| {
         let labels = &batch.labels;
         let cosines = Cosines::of(batch, negatives != Negatives::Old);
         let mut slopes = cosines.slopes();
-        let share = 1.0 / labels.len().max(1) as f64;
         let mut value = 0.0;
-        for row in 0..labels.len() {
-            let negatives = |cosines: &[f32], t: f64| -> Vec<Negative> {
-                let others = others(labels, row, cosines, hardest).into_iter();
-                others.map(|other| (other, f64::from(cosines[other]) / t)).collect()
-            };
-            let positive = cosines.positive[row] / t;
-            let old = negatives(cosines.to_old.row(row), t);
-            let new =
-                cosines.to_new.as_ref().map_or_else(Vec::new, |to_new| negatives(to_new.row(row), t_new));
+        for (row, share) in shares(&vec![true; labels.len()]).into_iter().enumerate() {
             for &(weight, with_old, with_new) in &denominators {
-                let old = if with_old { &old[..] } else { &[] };
-                let new = if with_new { &new[..] } else { &[] };
-                let all = old.iter().chain(new).map(|&(_, logit)| logit);
-                let total = log_sum_exp(std::iter::once(positive).chain(all));
-                value += share * weight * (total - positive);
-                let slope = |logit: f64, t: f64| (share * weight * (logit - total).exp() / t) as f32;
-                slopes.positive[row] += slope(positive, t) - (share * weight / t) as f32;
-                for &(other, logit) in old {
-                    slopes.to_old.row_mut(row)[other] += slope(logit, t);
+                let weight = weight * share;
+                let negatives = |cosines: Option<&Matrix>, counts: bool| {
+                    let cosines = cosines.filter(|_| counts).map(|cosines| cosines.row(row));
+                    cosines.map_or_else(Vec::new, |cosines| others(labels, row, cosines, hardest))
+                };
+                let old = negatives(Some(&cosines.to_old), with_old);
+                let new = negatives(cosines.to_new.as_ref(), with_new);
+                let mut logits = vec![cosines.positive[row] as f32 / temperature];
+                logits.extend(old.iter().map(|&other| cosines.to_old.row(row)[other] / temperature));
+                if let Some(to_new) = &cosines.to_new {
+                    logits.extend(new.iter().map(|&other| to_new.row(row)[other] / temperature_new));
+                }
+                // The positive is the true one of these.
+                value += f64::from(weight) * cross_entropy_row(&mut logits, 0, 0.0);
+                slopes.positive[row] += weight * logits[0] / temperature;
+                let (of_old, of_new) = logits[1..].split_at(old.len());
+                for (other, slope) in old.into_iter().zip(of_old) {
+                    slopes.to_old.row_mut(row)[other] += weight * slope / temperature;
                 }
                 if let Some(to_new) = &mut slopes.to_new {
-                    for &(other, logit) in new {
-                        to_new.row_mut(row)[other] += slope(logit, t_new);
+                    for (other, slope) in new.into_iter().zip(of_new) {
+                        to_new.row_mut(row)[other] += weight * slope / temperature_new;
                     }
                 }
             }

@@ -101,11 +101,11 @@ pub(crate) fn add(sum: &mut [f32], factor: f32, values: &[f32]) {
 pub(crate) struct Objective {
     /// Its name in progress and reports.
     pub name: &'static str,
-    of: Box<dyn Fn(&Batch) -> Loss>,
+    of: Box<dyn Fn(&Batch) -> Loss + Send + Sync>,
 }
 
 impl Objective {
-    fn new(name: &'static str, of: impl Fn(&Batch) -> Loss + 'static) -> Self {
+    fn new(name: &'static str, of: impl Fn(&Batch) -> Loss + Send + Sync + 'static) -> Self {
         Self { name, of: Box::new(of) }
     }
 
