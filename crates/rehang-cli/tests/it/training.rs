@@ -905,7 +905,7 @@ fn the_first_session_of_the_guide_works() {
     let new = old.replace("part = \"old\"", "part = \"new\"").replace("digits-v1", "digits-v2");
     let new = new.replace("encoder = \"v1.safetensors\"", "adapter = \"psi.safetensors\"");
     write(&place, "new.toml", &format!("{new}[old]\nencoder = \"v1.safetensors\"\n"));
-    for method in rehang_train::compatible::Method::NAMES {
+    for method in rehang_train::compatible::TrainingMethod::NAMES {
         assert!(GUIDE.contains(&format!("| `{method}` | L_cls")), "{method} has no line in the guide");
         let said = json_of(&place, &format!("train {method} new.toml -o {method}.safetensors"));
         assert_eq!((&said["model"], &said["classes"]), (&json!("digits-v2"), &json!(10)));

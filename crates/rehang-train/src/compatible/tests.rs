@@ -98,7 +98,10 @@ fn one_seed_gives_the_same_bytes_for_any_number_of_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         let parameters = TrainingParameters { seed, ..busy() };
         let trained = pool.install(|| run(&examples, &all(&examples), Some(&old), &parameters)).unwrap();
-        (trained.encoder.to_bytes().unwrap(), rehang_files::adapter_file::to_bytes(&trained.adapter.unwrap()).unwrap())
+        (
+            trained.encoder.to_bytes().unwrap(),
+            rehang_files::adapter_file::to_bytes(&trained.adapter.unwrap()).unwrap(),
+        )
     };
     let one = with(1, 0);
     assert!(with(2, 0) == one && with(3, 0) == one);
