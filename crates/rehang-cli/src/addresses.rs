@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rehang::files::{VectorSource, is_address};
-use rehang::folders::{Folder, LocalFolder, is_partition};
 use rehang::{Progress, Result};
+use rehang_files::folders::{Folder, LocalFolder, is_partition};
+use rehang_files::{VectorSource, is_address};
 
 use crate::bar;
 use crate::commands::end_at_ctrl_c;

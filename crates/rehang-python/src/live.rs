@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function};
+use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{

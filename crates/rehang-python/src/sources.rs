@@ -9,10 +9,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rehang::curve::Metric;
-use rehang::files::{self, GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang::order::Policy;
 use rehang::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
+use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang_fit::{Device, FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
 use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
 
@@ -147,8 +147,8 @@ pub fn source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<VectorSource> {
         return VectorSource::parse(&path.to_cow()?).map_err(|error| raised(py, &error));
     }
     let array = value.cast::<PyUntypedArray>()?;
-    let given: files::Given = match *array.shape() {
-        [rows, width] => files::Given::Rows(Arc::new(Rows {
+    let given: rehang_files::Given = match *array.shape() {
+        [rows, width] => rehang_files::Given::Rows(Arc::new(Rows {
             array: array.clone().unbind(),
             name: name.to_owned(),
             count: rows,

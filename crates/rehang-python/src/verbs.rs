@@ -6,14 +6,14 @@ use std::sync::Arc;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::adapter::AdapterSource;
+use rehang::Error;
 use rehang::finding::Finding;
-use rehang::onnx::{Attribute, Numbers, Port};
 use rehang::order::Policy;
 use rehang::report::Report;
-use rehang::transform::TransformFiles;
-use rehang::{Error, files};
 use rehang_evaluate::{CurveFiles, OrderFiles, ReportFiles};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::onnx::{Attribute, Numbers, Port};
+use rehang_files::transform::TransformFiles;
 use rehang_fit::FitFiles;
 use serde_json::{Value, json};
 
@@ -52,13 +52,13 @@ pub struct PyAdapter(Arc<rehang::Adapter>);
 impl PyAdapter {
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let loaded = py.detach(|| rehang::Adapter::load(path));
+        let loaded = py.detach(|| rehang_files::adapter_file::load(path));
         loaded.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     #[staticmethod]
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
-        let read = rehang::Adapter::from_bytes(bytes, "the adapter's bytes");
+        let read = rehang_files::adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
@@ -165,8 +165,9 @@ pub fn transform<'py>(
     let adapter = adapter_source("adapter", adapter.as_any())?;
     let files = filled!(given, { side, force, batch }
         over TransformFiles::new(adapter, given.needed("vectors", "a transform")?));
-    let made =
-        call(py, show, Interrupted::Leaves, move |progress| rehang::transform::transform(&files, progress))?;
+    let made = call(py, show, Interrupted::Leaves, move |progress| {
+        rehang_files::transform::transform(&files, progress)
+    })?;
     let about = serde_json::to_string(&made).unwrap_or_default();
     let findings = said(&made.findings);
     let (vectors, sigma2) = made.made.unwrap_or_default();
@@ -226,7 +227,7 @@ impl PyReport {
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let written = rehang_report::Format::of(&path)
-            .and_then(|format| files::AtomicFile::write(&path, format.render(&self.0)));
+            .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }
 }

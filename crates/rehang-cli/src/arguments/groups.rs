@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use rehang::Result;
-use rehang::files::{HeadFiles, JoinFiles, RowSelection, VectorSource};
 use rehang_evaluate::AnswerFiles;
+use rehang_files::{HeadFiles, JoinFiles, RowSelection, VectorSource};
 
 use super::library::Argument;
 

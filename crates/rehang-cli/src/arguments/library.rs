@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rehang::adapter::AdapterSource;
 use rehang::curve::Metric;
-use rehang::cuts::First;
-use rehang::files::{RowSelection, VectorSource};
 use rehang::{Distance, Error, HeadKind, Result};
+use rehang_files::adapter_file::AdapterSource;
+use rehang_files::cuts::First;
+use rehang_files::{RowSelection, VectorSource};
 use rehang_fit::{Device, LossParts, Method, UncertaintySource};
 use rehang_upgrade::SwitchIf;
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use rehang::files::VectorSource;
 use rehang_evaluate::CurveFiles;
+use rehang_files::VectorSource;
 
 use super::groups::{AnswerArguments, HeadArguments, JoinArguments, RowArguments};
 

@@ -1,7 +1,7 @@
 //! `rehang compare`: a whole study, and its report.
 
 use rehang::Result;
-use rehang::files::AtomicFile;
+use rehang_files::AtomicFile;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 

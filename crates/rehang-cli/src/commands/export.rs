@@ -1,7 +1,7 @@
 //! `rehang export`: adapters, and encoders that were trained here, as ONNX files.
 
 use rehang::Result;
-use rehang::adapter::export_onnx;
+use rehang_files::adapter_file::export_onnx;
 
 use super::Exit;
 use crate::arguments::ExportOnnxArguments;
@@ -9,7 +9,7 @@ use crate::arguments::ExportOnnxArguments;
 /// Writes the ONNX file.
 pub fn run(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
     #[cfg(feature = "train")]
-    if !rehang::adapter::is_adapter(&arguments.file)? {
+    if !rehang_files::adapter_file::is_adapter(&arguments.file)? {
         return super::train::export(arguments, json);
     }
     let answer = export_onnx(&arguments.file, &arguments.output)?;

@@ -1,7 +1,7 @@
 //! `rehang gallery import|adopt|release|export|put|delete|drop-space|info`.
 
-use rehang::files::{self, VectorSource, expect_apart};
 use rehang::{Error, Matrix, Result};
+use rehang_files::{VectorSource, expect_apart};
 use rehang_upgrade::{Configuration, Export, Import, Location, Put};
 
 use super::{Exit, location, say};
@@ -148,7 +148,7 @@ fn parse_vector(text: &str) -> Result<(String, Vec<f32>)> {
             .map_err(|error| Error::option("vectors", value, format!("{expected} ({error})")))?;
         return Ok((name.into(), vector));
     }
-    let matrix: Matrix = files::read_matrix(&VectorSource::parse(value)?)?;
+    let matrix: Matrix = rehang_files::read_matrix(&VectorSource::parse(value)?)?;
     if matrix.rows() != 1 {
         return Err(Error::option("vectors", text, format!("a file with one row, not {}", matrix.rows())));
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use rehang::Result;
-use rehang::adapter::inspect;
+use rehang_files::adapter_file::inspect;
 
 use super::Exit;
 use crate::arguments::InspectArguments;

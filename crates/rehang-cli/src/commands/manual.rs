@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use clap::{Arg, CommandFactory};
-use rehang::files::AtomicFile;
 use rehang::{Error, Result};
+use rehang_files::AtomicFile;
 use serde_json::json;
 
 use super::Exit;

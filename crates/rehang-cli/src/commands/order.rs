@@ -1,9 +1,9 @@
 //! `rehang order`.
 
-use rehang::cuts::{CutFiles, SigmaSource, cut};
-use rehang::files::VectorSource;
 use rehang::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
+use rehang_files::VectorSource;
+use rehang_files::cuts::{CutFiles, SigmaSource, cut};
 
 use super::{Exit, say_findings};
 use crate::addresses;

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use rehang::files::{self, AtomicFile, is_same_file};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{Report, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
+use rehang_files::{AtomicFile, is_same_file};
 use rehang_report::Format;
 use serde_json::json;
 
@@ -65,7 +65,7 @@ pub fn write(report: &Report, findings: &[Finding], outputs: &[PathBuf]) -> Resu
     let warnings = report.warnings.iter().filter(|warning| warning.severity != Severity::Note);
     say_findings(findings.iter().chain(warnings));
     for path in outputs {
-        files::AtomicFile::write(path, Format::of(path)?.render(report))?;
+        rehang_files::AtomicFile::write(path, Format::of(path)?.render(report))?;
     }
     Ok(())
 }

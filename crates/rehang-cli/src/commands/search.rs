@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rehang::files::VectorSource;
 use rehang::{Error, Remedy, Result, Space};
+use rehang_files::VectorSource;
 use rehang_store::{Filter, Store};
 use rehang_upgrade::{Asked, Configuration, Hit, Query, Searched};
 use serde_json::Value;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rehang::files::VectorSource;
-use rehang::folders::Folder;
-use rehang::partitions::{Share, TransformFolder, transform_folder};
-use rehang::transform::{TransformFiles, transform};
 use rehang::{Error, Result};
+use rehang_files::VectorSource;
+use rehang_files::folders::Folder;
+use rehang_files::partitions::{Share, TransformFolder, transform_folder};
+use rehang_files::transform::{TransformFiles, transform};
 
 use super::{Exit, say_findings};
 use crate::addresses;

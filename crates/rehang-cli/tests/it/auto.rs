@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::files::{self, VectorSource};
 use rehang::{Matrix, Provenance};
+use rehang_files::VectorSource;
 use rehang_store::{Index, ItemWrite, Ledger, Scan, SearchOptions, Select, SqliteStore};
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ impl Made {
 }
 
 fn read(name: &str) -> Matrix {
-    files::read_matrix(&VectorSource::path(demo(name))).unwrap()
+    rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap()
 }
 
 /// A folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
@@ -41,7 +41,7 @@ fn place(made: &Made) -> Place {
     let rows: Vec<usize> = (0..made.items).collect();
     place.write_matrix("old.npy", &read("old.npy").select(&rows));
     place.write_matrix("new.npy", &read("new.npy").select(&rows));
-    let classes = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let classes = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let mut items = String::new();
     for &row in &rows {
         let item = serde_json::json!({
@@ -142,21 +142,22 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
     let drawn = place.json(&["upgrade", "pairs", "--items", "300", "--worth", "0", "--out", "pairs"]);
     assert_eq!((&drawn["pairs"], &drawn["folder"]), (&300.into(), &"pairs".into()));
     let path = |name: &str| place.path("pairs").join(name);
-    let ids = files::read_lines(path("ids.txt")).unwrap();
+    let ids = rehang_files::read_lines(path("ids.txt")).unwrap();
     let (old, new) = (read("old.npy"), read("new.npy"));
-    let of = |name: &str| files::read_matrix(&VectorSource::path(path(name))).unwrap();
+    let of = |name: &str| rehang_files::read_matrix(&VectorSource::path(path(name))).unwrap();
     let (of_old, of_new) = (of("old.npy"), of("new.npy"));
     for (place, id) in ids.iter().enumerate() {
         let row: usize = id[1..].parse().unwrap();
         assert_eq!((of_old.row(place), of_new.row(place)), (old.row(row), new.row(row)));
     }
-    let held_out = files::read_labels(&VectorSource::path(path("held-out.npy"))).unwrap();
+    let held_out = rehang_files::read_labels(&VectorSource::path(path("held-out.npy"))).unwrap();
     let count = held_out.iter().filter(|&&held_out| held_out == 1).count();
     assert!((30..90).contains(&count) && drawn["held_out"] == count, "{count} of 300");
     // A larger sample keeps what was held out apart.
     place.finish(&["upgrade", "pairs", "--items", "500", "--worth", "0", "--out", "more"]);
-    let more = files::read_lines(place.path("more").join("ids.txt")).unwrap();
-    let now = files::read_labels(&VectorSource::path(place.path("more").join("held-out.npy"))).unwrap();
+    let more = rehang_files::read_lines(place.path("more").join("ids.txt")).unwrap();
+    let now =
+        rehang_files::read_labels(&VectorSource::path(place.path("more").join("held-out.npy"))).unwrap();
     for (id, before) in ids.iter().zip(held_out) {
         let at = more.iter().position(|other| other == id).unwrap();
         assert_eq!(now[at], before, "{id}");
@@ -356,7 +357,7 @@ fn what_has_no_old_vector_is_native_and_no_pair() {
     let asked = ["upgrade", "pairs", "--items", "600", "--worth", "0", "--out", "pairs"];
     assert_eq!(place.json(&asked)["pairs"], 300);
     assert_eq!(natives(&place), 600);
-    let ids = files::read_lines(place.path("pairs/ids.txt")).unwrap();
+    let ids = rehang_files::read_lines(place.path("pairs/ids.txt")).unwrap();
     assert!(
         ids.iter().all(|id| id[1..].parse::<usize>().unwrap() < 300),
         "an adapter serves old vectors alone"

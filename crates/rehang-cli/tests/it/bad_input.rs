@@ -371,7 +371,7 @@ fn place_with_files() -> Place {
     place.write_labels("order.npy", &(0..60).collect::<Vec<_>>());
     place.write_labels("short-order.npy", &(0..59).collect::<Vec<_>>());
     place.write_labels("twice-order.npy", &(0..60).map(|item| item % 30).collect::<Vec<_>>());
-    let sigma = |values: Vec<f32>, name: &str| rehang::files::write_f32(place.path(name), &values).unwrap();
+    let sigma = |values: Vec<f32>, name: &str| rehang_files::write_f32(place.path(name), &values).unwrap();
     sigma(vec![1.0; 60], "sigma.npy");
     sigma(vec![1.0; 3], "sigma-short.npy");
     sigma((0..60).map(|item| if item == 5 { f32::NAN } else { 1.0 }).collect(), "nan-sigma.npy");

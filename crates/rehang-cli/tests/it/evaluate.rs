@@ -1,8 +1,8 @@
 //! `rehang evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
 //! bad input of every kind.
 
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Space};
+use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 
 use crate::common::{Place, demo, demo_gallery, faults_of_refusal, waves, words};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rehang::files::{self, Ids};
+use rehang_files::Ids;
 
 use crate::common::{Place, waves, words};
 
@@ -19,7 +19,7 @@ fn prepared(rows: &[usize]) -> Place {
         let path = place.path(&format!("in/day={}/part-{part}.parquet", part % 2));
         fs_err::create_dir_all(path.parent().unwrap()).unwrap();
         let ids = Ids::Integers((0..rows as i64).collect());
-        files::write_matrix(path, &waves(rows, 3, 1), Some(&ids)).unwrap();
+        rehang_files::write_matrix(path, &waves(rows, 3, 1), Some(&ids)).unwrap();
     }
     place
 }

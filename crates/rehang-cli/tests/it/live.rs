@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use rehang::files::{VectorSource, read_matrix};
 use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_files::{VectorSource, read_matrix};
 use rehang_store::{Ledger, Scan, Select, SqliteStore};
 
 use crate::common::upgrade::padding;

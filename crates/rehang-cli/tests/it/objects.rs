@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use rehang::files::{self, Ids};
-use rehang::folders::{Folder, LocalFolder};
+use rehang_files::Ids;
+use rehang_files::folders::{Folder, LocalFolder};
 use rehang_objects::ObjectFolder;
 
 use crate::common::{Place, waves};
@@ -47,7 +47,7 @@ fn prepared(server: &Server, prefix: &str, partitions: usize, rows: usize) -> (P
         for folder in [&here as &dyn Folder, &there] {
             folder
                 .put(Path::new(&name), &mut |path| {
-                    files::write_matrix(path, &waves(rows, 3, part), Some(&ids))
+                    rehang_files::write_matrix(path, &waves(rows, 3, part), Some(&ids))
                 })
                 .unwrap();
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use rehang::files::{self, VectorSource};
+use rehang_files::VectorSource;
 use serde_json::{Value, json};
 
 use crate::common::{Place, demo};
@@ -15,7 +15,7 @@ use crate::qdrant_server;
 /// The files that the page begins with: the digits of the demo, by a small and by a larger model.
 fn place() -> Place {
     let place = Place::new();
-    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let labels = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let (mut items, mut ids) = (String::new(), String::new());
     for (row, label) in labels.iter().enumerate() {
         writeln!(items, r#"{{"id": "digit-{row}", "source": "digits/{row}.png", "label": {label}}}"#)
@@ -122,9 +122,9 @@ fn the_quick_start_does_what_it_says() {
 fn the_page_on_postgres_does_what_it_says() {
     let Some(server) = postgres_server::server() else { return };
     let (place, address) = (place(), server.database());
-    let rows = |name: &str| files::read_matrix(&VectorSource::path(demo(name))).unwrap();
+    let rows = |name: &str| rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap();
     let (old, labels) =
-        (rows("old.npy"), files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
+        (rows("old.npy"), rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap());
     let mut client = postgres_server::client(&address);
     client
         .batch_execute(
@@ -161,8 +161,8 @@ fn a_page_that_is_not_true_is_found() {
 fn the_page_on_qdrant_does_what_it_says() {
     let Some(server) = qdrant_server::server() else { return };
     let place = place();
-    let old = files::read_matrix(&VectorSource::path(demo("old.npy"))).unwrap();
-    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let old = rehang_files::read_matrix(&VectorSource::path(demo("old.npy"))).unwrap();
+    let labels = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let collection = json!({"vectors": {"embedding": {"size": old.columns(), "distance": "Cosine"}}});
     qdrant_server::send(&server.url, "PUT", "/collections/digits", &collection);
     let payload = |row: usize| json!({"path": format!("digits/{row}.png"), "label": labels[row].to_string(), "seen": 0});

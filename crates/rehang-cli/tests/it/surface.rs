@@ -1,6 +1,6 @@
 //! The commands that scripts rely on, from pairs to a curve, on the demo's real data.
 
-use rehang::files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
+use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix, read_order};
 use serde_json::Value;
 
 use crate::common::{self, Place, demo, demo_gallery, words};
@@ -502,8 +502,8 @@ fn galleries_in_several_files_and_in_another_order_give_the_same_numbers() {
     let [old_0, old_1] = halves("old", &old_rows);
     let [adapted_0, adapted_1] = halves("adapted", &adapted);
     let (sigma_0, sigma_1) = (place.text("sigma-0.npy"), place.text("sigma-1.npy"));
-    rehang::files::write_f32(&sigma_0, &sigma[..500]).unwrap();
-    rehang::files::write_f32(&sigma_1, &sigma[500..]).unwrap();
+    rehang_files::write_f32(&sigma_0, &sigma[..500]).unwrap();
+    rehang_files::write_f32(&sigma_1, &sigma[500..]).unwrap();
     let ids = |items: &mut dyn Iterator<Item = usize>| items.map(|id| format!("i{id}\n")).collect::<String>();
     let old_ids = place.write_bytes("old.txt", ids(&mut (0..n)).as_bytes());
     let new_ids = format!("stranger\n{}", ids(&mut (0..n).rev()));
@@ -749,9 +749,9 @@ fn judgements_and_ids_go_with_the_rows_that_are_selected() {
     place.write_matrix("half-new.npy", &vectors.select(&half));
     let count = vectors.rows();
     let order: Vec<usize> = (0..count).map(|at| (count + 3 - at) % count).collect();
-    rehang::files::write_order(place.path("order.npy"), &order).unwrap();
+    rehang_files::write_order(place.path("order.npy"), &order).unwrap();
     let of_half: Vec<usize> = order.iter().filter(|row| *row % 2 == 1).map(|row| row / 2).collect();
-    rehang::files::write_order(place.path("half-order.npy"), &of_half).unwrap();
+    rehang_files::write_order(place.path("half-order.npy"), &of_half).unwrap();
     place.write_bytes("half-ids.txt", &lines(&|row| format!("item-{row}\n"), &half));
     let curve = |new: &str, adapted: &str, order: &str, ids: &str, more: &[&str]| {
         let fixed = [
@@ -980,15 +980,14 @@ fn a_curve_measures_in_the_space_of_its_adapter() {
 #[test]
 fn rows_whose_own_ids_contradict_each_other_are_not_paired() {
     let place = Place::new();
-    let ids = |items: &[usize]| {
-        rehang::files::Ids::Texts(items.iter().map(|item| format!("item-{item}")).collect())
-    };
+    let ids =
+        |items: &[usize]| rehang_files::Ids::Texts(items.iter().map(|item| format!("item-{item}")).collect());
     let forth: Vec<usize> = (0..80).collect();
     let mut mixed = forth.clone();
     mixed.swap(3, 7);
     let (old, new) = (common::waves(80, 3, 1), common::waves(80, 4, 2));
     let write = |name: &str, matrix: &rehang::Matrix, rows: &[usize]| {
-        rehang::files::write_matrix(place.path(name), &matrix.select(rows), Some(&ids(rows))).unwrap();
+        rehang_files::write_matrix(place.path(name), &matrix.select(rows), Some(&ids(rows))).unwrap();
     };
     write("old.parquet", &old, &forth);
     write("new.parquet", &new, &forth);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rehang::Matrix;
-use rehang::files::{VectorSource, read_matrix};
+use rehang_files::{VectorSource, read_matrix};
 use serde_json::{Value, json};
 
 use crate::common::upgrade::{self, IMPORT};

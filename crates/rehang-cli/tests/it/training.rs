@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use rehang::files::{self, VectorSource};
 use rehang::{Adapter, Distance, Matrix, Space};
 use rehang_encode::{EncoderConfig, Input};
+use rehang_files::VectorSource;
 use serde_json::{Value, json};
 
 use crate::common::{Place, demo, faults_of_refusal, waves, words};
@@ -38,7 +38,7 @@ fn json_of(place: &Place, command: &str) -> Value {
 }
 
 fn matrix(place: &Place, name: &str) -> Matrix {
-    files::read_matrix(&VectorSource::path(place.path(name))).unwrap()
+    rehang_files::read_matrix(&VectorSource::path(place.path(name))).unwrap()
 }
 
 /// The configurations of an old and of a new model on one allocation.
@@ -109,7 +109,7 @@ fn a_compatible_model_from_its_configuration_to_the_gallery() {
     assert!(compatible > independent + 20.0, "{compatible} against {independent}");
 
     // ψ is an adapter like any other.
-    let psi = Adapter::load(place.path("psi.safetensors")).unwrap();
+    let psi = rehang_files::adapter_file::load(place.path("psi.safetensors")).unwrap();
     assert_eq!((psi.old.to_string(), psi.new.to_string()), {
         let space = |name: &str| Space::new(name, 16, Distance::Cosine, false).to_string();
         (space("old"), space("new"))
@@ -231,7 +231,7 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
     assert!(output.status.code() == Some(2) && error.contains("allocation.part"), "{error}");
 
     // A test of one row a class is refused before anything is trained.
-    let labels = files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let labels = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let classes: BTreeSet<i64> = labels.iter().copied().collect();
     let first = |class: &i64| labels.iter().position(|label| label == class).unwrap() as i64;
     place.write_labels("first.npy", &classes.iter().map(first).collect::<Vec<_>>());
@@ -259,8 +259,10 @@ fn an_exported_encoder_serves_as_the_backfills_encoder() {
     json_of(&place, "embed old.safetensors old.toml -o own.npy");
     let own = matrix(&place, "own.npy");
 
-    let images = files::read_array(demo("images.npy")).unwrap();
-    let files::ArrayNumbers::Bytes(pixels) = images.numbers else { panic!("the demo's images are bytes") };
+    let images = rehang_files::read_array(demo("images.npy")).unwrap();
+    let rehang_files::ArrayNumbers::Bytes(pixels) = images.numbers else {
+        panic!("the demo's images are bytes")
+    };
     let rows = [0, 7, 1796];
     let sources: Vec<String> = rows
         .iter()
@@ -858,7 +860,7 @@ fn place_with_files() -> Place {
     let last = changed.len() - 3;
     changed[last] ^= 1;
     place.write_bytes("changed.safetensors", &changed);
-    files::write_matrix(place.path("weights.safetensors"), &features, None).unwrap();
+    rehang_files::write_matrix(place.path("weights.safetensors"), &features, None).unwrap();
     place
 }
 

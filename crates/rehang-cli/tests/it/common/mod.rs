@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rehang::Matrix;
-use rehang::files::{self, VectorSource};
+use rehang_files::VectorSource;
 use serde_json::Value;
 
 /// The demo's data, which every checkout has.
@@ -98,12 +98,12 @@ impl Place {
     }
 
     pub fn write_matrix(&self, name: &str, matrix: &Matrix) -> String {
-        files::write_matrix(self.path(name), matrix, None).expect("a matrix is written");
+        rehang_files::write_matrix(self.path(name), matrix, None).expect("a matrix is written");
         self.text(name)
     }
 
     pub fn write_labels(&self, name: &str, labels: &[i64]) -> String {
-        files::write_labels(self.path(name), labels).expect("labels are written");
+        rehang_files::write_labels(self.path(name), labels).expect("labels are written");
         self.text(name)
     }
 
@@ -143,13 +143,14 @@ pub fn faults_of_refusal(
 
 /// The first items of the demo's gallery (role 1) in files of a place: old, new and labels.
 pub fn demo_gallery(place: &Place, items: usize) -> [String; 3] {
-    let column = |name: &str| files::read_labels(&VectorSource::path(demo(name))).expect("the demo's labels");
+    let column =
+        |name: &str| rehang_files::read_labels(&VectorSource::path(demo(name))).expect("the demo's labels");
     let role = column("role.npy");
     let rows: Vec<usize> = (0..role.len()).filter(|&row| role[row] == 1).take(items).collect();
     let labels = column("label.npy");
     let labels: Vec<i64> = rows.iter().map(|&row| labels[row]).collect();
     let cut = |name: &str| {
-        let whole = files::read_matrix(&VectorSource::path(demo(name))).expect("the demo's vectors");
+        let whole = rehang_files::read_matrix(&VectorSource::path(demo(name))).expect("the demo's vectors");
         place.write_matrix(name, &whole.select(&rows))
     };
     [cut("old.npy"), cut("new.npy"), place.write_labels("labels.npy", &labels)]

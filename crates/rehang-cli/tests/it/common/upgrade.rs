@@ -42,7 +42,7 @@ pub fn gallery(old: &Matrix, items: &[Value], d_new: usize) -> Place {
     place.write_bytes("items.jsonl", lines.as_bytes());
     let space = |name, dimension| Space::new(name, dimension, Distance::L2, false);
     let adapter = padding(space("old", old.columns()), space("new", d_new), vec![0.1; d_new], 0.0);
-    adapter.save(place.path("adapter.safetensors")).unwrap();
+    rehang_files::adapter_file::save(&adapter, place.path("adapter.safetensors")).unwrap();
     let config = format!(
         "[gallery]\npath = \"G.db\"\n[old]\nname = \"first\"\ndimension = {}\ndistance = \"l2\"\n[new]\nname = \"second\"\ndimension = \
          {d_new}\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\n",
