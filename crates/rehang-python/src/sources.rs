@@ -34,11 +34,11 @@ impl<'py> Options<'_, 'py> {
 
     /// A file or an array that is needed.
     pub fn needed(&self, name: &str, by: &str) -> PyResult<VectorSource> {
-        Given::read(self, name)?.ok_or_else(|| raised(self.0.py(), &Error::missing(name, by)))
+        FromOptions::read(self, name)?.ok_or_else(|| raised(self.0.py(), &Error::missing(name, by)))
     }
 
     /// An option of that name; what stands there where it is not given.
-    pub fn or<T: Given<'py>>(&self, name: &str, plain: T) -> PyResult<T> {
+    pub fn or<T: FromOptions<'py>>(&self, name: &str, plain: T) -> PyResult<T> {
         Ok(T::read(self, name)?.unwrap_or(plain))
     }
 }
@@ -55,7 +55,7 @@ macro_rules! filled {
 pub(crate) use filled;
 
 /// What can be given as an option.
-pub trait Given<'py>: Sized {
+pub trait FromOptions<'py>: Sized {
     /// The option of that name, where it is given.
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>>;
 }
@@ -63,7 +63,7 @@ pub trait Given<'py>: Sized {
 /// Values of Python's own types.
 macro_rules! of_python {
     ($($type:ty),*) => {
-        $(impl<'py> Given<'py> for $type {
+        $(impl<'py> FromOptions<'py> for $type {
             fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
                 given.get(name)
             }
@@ -75,7 +75,7 @@ of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2]);
 /// Values that a library reads from text, which words what it expects.
 macro_rules! of_text {
     ($($type:ty),*) => {
-        $(impl<'py> Given<'py> for $type {
+        $(impl<'py> FromOptions<'py> for $type {
             fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
                 let text: Option<String> = given.get(name)?;
                 text.map(|text| text.parse().map_err(|error| raised(given.0.py(), &error))).transpose()
@@ -85,26 +85,26 @@ macro_rules! of_text {
 }
 of_text!(Distance, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
 
-impl<'py, T: Given<'py>> Given<'py> for Option<T> {
+impl<'py, T: FromOptions<'py>> FromOptions<'py> for Option<T> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         Ok(T::read(given, name)?.map(Some))
     }
 }
 
-impl<'py> Given<'py> for VectorSource {
+impl<'py> FromOptions<'py> for VectorSource {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         given.object(name)?.map(|value| source(name, &value)).transpose()
     }
 }
 
 /// Where a verb takes several files, Python gives it one array.
-impl<'py> Given<'py> for Vec<VectorSource> {
+impl<'py> FromOptions<'py> for Vec<VectorSource> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         Ok(VectorSource::read(given, name)?.map(|source| vec![source]))
     }
 }
 
-impl<'py> Given<'py> for Vec<Policy> {
+impl<'py> FromOptions<'py> for Vec<Policy> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         let names: Option<Vec<String>> = given.get(name)?;
         let parse = |name: String| name.parse().map_err(|error: Error| raised(given.0.py(), &error));
@@ -112,7 +112,7 @@ impl<'py> Given<'py> for Vec<Policy> {
     }
 }
 
-impl<'py> Given<'py> for Until {
+impl<'py> FromOptions<'py> for Until {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         Ok(given.get(name)?.map(Self::Fraction))
     }
@@ -121,7 +121,7 @@ impl<'py> Given<'py> for Until {
 /// Options that stand in a group of their own in the libraries, and beside the others in Python.
 macro_rules! groups {
     ($($group:ident { $($name:ident),* $(,)? })*) => {
-        $(impl<'py> Given<'py> for $group {
+        $(impl<'py> FromOptions<'py> for $group {
             fn read(given: &Options<'_, 'py>, _: &str) -> PyResult<Option<Self>> {
                 Ok(Some(filled!(given, { $($name),* } over $group::default())))
             }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
-use crate::sources::{Given, Options, filled};
+use crate::sources::{FromOptions, Options, filled};
 
 /// What was found, as severity and sentence.
 pub type Findings = Vec<(String, String)>;
@@ -131,7 +131,7 @@ fn adapter_source(name: &str, value: &Bound<'_, PyAny>) -> PyResult<AdapterSourc
     Ok(AdapterSource::File(value.extract()?))
 }
 
-impl<'py> Given<'py> for AdapterSource {
+impl<'py> FromOptions<'py> for AdapterSource {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
         given.object(name)?.map(|value| adapter_source(name, &value)).transpose()
     }
