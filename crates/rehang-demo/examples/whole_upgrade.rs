@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rehang::curve::Relevance;
 use rehang::order::Policy;
 use rehang::report::Report;
-use rehang::study::{Contender, Ground, StudyOptions, study};
 use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
 use rehang_demo::Live;
+use rehang_evaluate::study::{Contender, Ground, StudyOptions, study};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 

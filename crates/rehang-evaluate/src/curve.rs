@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::study::may_be_other_items;
+use rehang::adapter::{lookalikes, true_errors};
 use rehang::check::{expect_count, expect_normalised, expect_width};
 use rehang::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
@@ -10,7 +12,6 @@ use rehang::curve::{
 use rehang::finding::{Finding, Severity, with_messages};
 use rehang::report::Input;
 use rehang::statistics::{Interval, SigmaQuality};
-use rehang::study::{lookalikes, may_be_other_items, true_errors};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream};

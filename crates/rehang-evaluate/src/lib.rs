@@ -15,6 +15,7 @@ mod models;
 mod order;
 mod report;
 mod retrieval;
+pub mod study;
 
 pub use answers::AnswerFiles;
 pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, curve, further};

@@ -118,7 +118,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (Some(new), Some(adapted)) => {
             expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
             expect_width(format_args!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
-            Some(rehang::study::true_errors(new, adapted))
+            Some(rehang::adapter::true_errors(new, adapted))
         }
         _ => None,
     };

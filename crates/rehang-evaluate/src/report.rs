@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::adapter::{RowOverlap, unlike_pairs};
+use crate::study::{Contender, Ground, Queries, StudyOptions, overlap_warning, study};
+use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{Input, Report};
-use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
 use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};

@@ -8,12 +8,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, Adapter};
+use rehang::adapter::{self, Adapter, true_errors};
 use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
 use rehang::compatibility::at_width;
 use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
-use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 

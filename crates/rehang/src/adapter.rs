@@ -29,9 +29,8 @@ pub use guard::{
     input_drift, unlike_pairs,
 };
 pub use out_of_fold::{NearestAnchors, OutOfFold, SPARE_CANDIDATES, cosine_weight};
-pub(crate) use sketch::row_hashes;
-pub use sketch::{RowOverlap, RowSketch};
-pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty};
+pub use sketch::{RowOverlap, RowSketch, lookalikes, overlap};
+pub use uncertainty::{LOG_VARIANCE_LIMIT, Uncertainty, true_errors};
 
 use serde::{Deserialize, Serialize};
 

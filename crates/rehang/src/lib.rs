@@ -24,7 +24,6 @@ mod remedy;
 pub mod report;
 mod space;
 pub mod statistics;
-pub mod study;
 mod vectors;
 pub mod verdict;
 
@@ -42,6 +41,6 @@ pub use progress::{Progress, ProgressSnapshot};
 pub use remedy::{Remedy, Wording};
 pub use space::{Distance, Space};
 pub use vectors::{
-    Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,
+    Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, distinct, norm, normalise, squared_distance,
 };
 pub use verdict::Verdict;

@@ -140,7 +140,7 @@ pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> V
 }
 
 /// The different numbers of classes or groups, ascending; negative ones mean that there is none.
-pub(crate) fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
+pub fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
     labels.filter(|&label| label >= 0).collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -1,30 +1,26 @@
 //! A study: adapters and orders measured on a gallery whose native vectors are known, told as a [`Report`].
 //!
 //! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an
-//! adapter was fitted on ([`overlap`] counts those that are). Every adapter is applied, every order is made from what
+//! adapter was fitted on ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied, every order is made from what
 //! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
 //! what each percent of re-embedding buys.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::adapter::{self, Adapted, Adapter, row_hashes};
-use crate::curve::{
+use rehang::adapter::{self, Adapted, Adapter, true_errors};
+use rehang::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
     evaluate_today,
 };
-use crate::error::{ErrorKind, Result};
-use crate::finding::{Finding, Severity};
-use crate::head::{Head, HeadKind};
-use crate::order::{OrderInput, Policy, group_shares, order};
-use crate::progress::Progress;
-use crate::report::{
+use rehang::order::{OrderInput, Policy, group_shares, order};
+use rehang::report::{
     AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
     KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread, display_points,
     percent_rounded_up,
 };
-use crate::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
-use crate::vectors::{Matrix, Vectors, distinct, squared_distance};
-use crate::verdict::{Verdict, is_below};
+use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
+use rehang::verdict::{Verdict, is_below};
+use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -208,30 +204,8 @@ pub fn study(
     Ok(report)
 }
 
-/// Rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may have been fitted on.
-///
-/// Zero vectors are not counted: different items may well share one. Rows are compared by a hash of 64 bits.
-pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
-    if pairs.columns() != evaluation.columns() {
-        return 0;
-    }
-    let known: HashSet<u64> = row_hashes(pairs).collect();
-    row_hashes(evaluation).filter(|row| known.contains(row)).count()
-}
-
-/// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
-///
-/// Zero vectors are not counted, as by [`overlap`].
-pub fn lookalikes(vectors: &Matrix) -> usize {
-    let mut rows: HashMap<u64, usize> = HashMap::new();
-    for row in row_hashes(vectors) {
-        *rows.entry(row).or_default() += 1;
-    }
-    rows.into_values().filter(|&count| count > 1).sum()
-}
-
 /// Whether so many items with an old vector that is among the pairs may well be other items than those of the pairs, which the
-/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`] of.
+/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`](rehang::adapter::lookalikes) of.
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }
@@ -255,11 +229,6 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
             "The adapter has seen their new vectors, so every curve here is too good.".into()
         })
         .remedy("Measure on items that the fit never saw, for example on other rows.")
-}
-
-/// The squared error `‖v − h(o)‖²` of every item, `[n]`.
-pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
-    (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
 }
 
 /// What is a right answer: what the native gallery gives, where nothing else is.
@@ -811,10 +780,10 @@ fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
-    use crate::curve::Qrels;
-    use crate::report::Point;
-    use crate::space::{Distance, Space};
+    use rehang::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
+    use rehang::curve::Qrels;
+    use rehang::report::Point;
+    use rehang::{Distance, Space};
     use std::f64::consts::PI;
 
     fn space(model: &str) -> Space {
