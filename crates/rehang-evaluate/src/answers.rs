@@ -49,7 +49,7 @@ impl Default for AnswerFiles {
 
 /// Everything that was read of [`AnswerFiles`].
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub struct Answers {
     /// Queries by the new model.
     pub queries: Option<Matrix>,
     /// Queries by the old model.
@@ -68,6 +68,11 @@ pub(crate) struct Answers {
 impl Answers {
     /// Reads what is named; what goes with the gallery's `items` is joined as they are. `asked` is how many queries there are
     /// that were read already.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with a file, or between two, naming them; [`MissingInput`](rehang::ErrorKind::MissingInput) and
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters that miss, or exclude, each other.
     pub fn read(
         files: &AnswerFiles,
         inputs: &mut Inputs,

@@ -296,7 +296,11 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
 }
 
 /// Fails where a grid has no start and end, or more points than any curve.
-pub(crate) fn check_grid(points: usize) -> Result<()> {
+///
+/// # Errors
+///
+/// [`InvalidOption`](rehang::ErrorKind::InvalidOption).
+pub fn check_grid(points: usize) -> Result<()> {
     if (2..=COUNT_MAX).contains(&points) {
         return Ok(());
     }

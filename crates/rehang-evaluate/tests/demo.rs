@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use rehang::curve::MAP;
 use rehang::order::Policy;
 use rehang::{Distance, Pairs, Progress, Vectors};
-use rehang_evaluate::{
-    AnswerFiles, CurveFiles, ModelFiles, NamedFile, OrderFiles, ReportFiles, cross, curve, order, report,
-};
+use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Inputs, Names, RowSelection, VectorSource};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
@@ -113,25 +111,6 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     assert_eq!(roles[..4], ["old", "new", "labels", "rows"]);
     let error = report(&ReportFiles { output: vec![demo("old.npy").path], ..wanted }, &progress).unwrap_err();
     assert!(error.to_string().contains("another file than `old`"), "{error}");
-}
-
-#[test]
-fn models_are_compared_and_parameters_that_miss_each_other_are_named() {
-    let named = |name: &str, file: &str| NamedFile { name: name.into(), file: demo(file) };
-    let models = vec![named("old", "old.npy"), named("new", "new.npy")];
-    let files = ModelFiles { rows: Some(role(1)), ..ModelFiles::new(models, demo("label.npy")) };
-    let answer = cross(&files, None, 0, &Progress::default()).unwrap();
-    let table = &answer.metrics["map"];
-    assert_eq!((table.matrix.values.len(), table.pairs.len()), (2, 1));
-    assert_eq!(format!("{:.1}", table.matrix.values[1][1]), "78.9");
-
-    let said = |files: ModelFiles| cross(&files, None, 0, &Progress::default()).unwrap_err().to_string();
-    let twice = vec![named("old", "old.npy"), named("old", "new.npy")];
-    assert!(said(ModelFiles { models: twice, ..files.clone() }).contains("`models`"));
-    assert!(said(ModelFiles { labels: None, ..files.clone() }).contains("`labels` or `qrels`"));
-    assert!(said(ModelFiles { k: 0, ..files.clone() }).contains('k'));
-    let qrels = Some("qrels.tsv".into());
-    assert!(said(ModelFiles { labels: None, qrels, ..files }).contains("`ids` and `query_ids`"));
 }
 
 /// Judgements go by id over the whole gallery; of a part of it they are the part's.

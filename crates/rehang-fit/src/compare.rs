@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use crate::auto::{Candidate, FitParameters, FittedMap, Task};
 use crate::folds::{folds, hold_out, parted, shuffled};
 use crate::geometry::{self, GeometryKind};
+use crate::guards;
+use crate::handicap;
 use crate::method::Method;
 use crate::objectives::squared::total_variance;
 use crate::pseudo_classes::centroid_head;
 use crate::retrieval::{Criterion, Gallery};
 use crate::uncertainty_fit::sharpened;
-use crate::guards;
-use crate::handicap;
 
 /// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
 /// all.

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 
 use rehang::adapter::{self, Adapter, true_errors};
 use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
-use rehang::compatibility::at_width;
 use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
@@ -274,9 +273,9 @@ impl Side {
         }
         let adapted = &self.adapted[part];
         let width = adapted.columns().max(self.native[part].columns());
-        let (native, wide) = (at_width(&self.native[part], width), at_width(adapted, width));
+        let (native, wide) = (self.native[part].at_width(width), adapted.at_width(width));
         let errors = true_errors(&native, &wide);
-        let seen = at_width(adapted, self.head.dimension());
+        let seen = adapted.at_width(self.head.dimension());
         let input = OrderInput {
             items: adapted.rows(),
             sigma,
@@ -299,7 +298,7 @@ impl Side {
     ) -> Result<Curve> {
         let adapted = &self.adapted[part];
         // A narrower old gallery stays as it is: queries are cut for it.
-        let native = &at_width(&self.native[part], adapted.columns().max(self.native[part].columns()));
+        let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
         let input = CurveInput::new(native, adapted, permutation, relevance, Distance::Cosine);
         let input = CurveInput { handicap: self.handicap, ..input };
         curve(&input, &CurveOptions::default(), progress)

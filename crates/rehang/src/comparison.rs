@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compatibility::{criterion_met, gain_down, gain_up, update_gain};
+use crate::gains::{criterion_met, gain_down, gain_up, update_gain};
 use crate::statistics::{MeanSd, mean_sd};
 
 /// Top-1 and mAP in percent.

@@ -1,5 +1,6 @@
 //! Rows of numbers, with and without the space they belong to.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,29 @@ impl Matrix {
             data.extend_from_slice(self.row(index));
         }
         Self { columns: self.columns, data }
+    }
+
+    /// Query vectors `[m, d]` made to fit a gallery of `width` coordinates: the first coordinates of wider ones, narrower ones
+    /// filled up with zeros.
+    ///
+    /// ```
+    /// use rehang::Matrix;
+    ///
+    /// let vectors = Matrix::new(2, vec![1.0, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(vectors.at_width(1).as_slice(), [1.0, 3.0]);
+    /// assert_eq!(vectors.at_width(3).as_slice(), [1.0, 2.0, 0.0, 3.0, 4.0, 0.0]);
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    pub fn at_width(&self, width: usize) -> Cow<'_, Self> {
+        if self.columns == width {
+            return Cow::Borrowed(self);
+        }
+        let mut fitted = Self::zeros(self.rows(), width);
+        let kept = width.min(self.columns);
+        for row in 0..fitted.rows() {
+            fitted.row_mut(row)[..kept].copy_from_slice(&self.row(row)[..kept]);
+        }
+        Cow::Owned(fitted)
     }
 
     /// Fails on the first NaN or infinite number, naming its row and column.

@@ -188,7 +188,7 @@ pub fn evaluate_leave_one_out(
 /// # Errors
 ///
 /// As [`super::curve()`].
-pub(crate) fn ranks_of_answers(
+pub fn ranks_of_answers(
     gallery: &Matrix,
     queries: &Matrix,
     relevance: Relevance<'_>,
@@ -207,6 +207,35 @@ pub(crate) fn ranks_of_answers(
         ranks[query] = Some(ranking);
     }
     Ok((answers.count, ranks))
+}
+
+/// What `read` makes of the exact distances `[n]` of every query in `counted` to all items of a gallery; it is given the query's place
+/// in `counted`. Answers stand in the order of `counted`.
+///
+/// # Errors
+///
+/// As [`check_vectors`]; cancelled.
+pub fn distances_by_query<R: Send>(
+    gallery: &Matrix,
+    queries: &Matrix,
+    counted: &[usize],
+    distance: Distance,
+    progress: &Progress,
+    read: impl Fn(usize, &[f64]) -> R + Sync,
+) -> Result<Vec<R>> {
+    check_vectors(gallery, None, Some(queries))?;
+    let search = Search {
+        processor: Processor::detect(),
+        native: gallery,
+        adapted: None,
+        order: &(0..gallery.rows()).collect::<Vec<_>>(),
+        queries,
+        counted,
+        distance,
+        handicap: 0.0,
+    };
+    let (answers, _) = search.run(progress, || (), |(), place, distances, _| read(place, distances))?;
+    Ok(answers)
 }
 
 /// Ranks the gallery for every counted query and keeps what `read` makes of it.

@@ -6,7 +6,6 @@ use std::sync::PoisonError;
 use rayon::prelude::*;
 
 use crate::check::{expect_count, expect_width};
-use crate::compatibility::at_width;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
@@ -17,11 +16,12 @@ use super::line::{Line, grid_cuts};
 use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
 
 /// Fails where the vectors of a gallery and of its queries cannot be compared.
-pub(crate) fn check_vectors(
-    native: &Matrix,
-    adapted: Option<&Matrix>,
-    queries: Option<&Matrix>,
-) -> Result<()> {
+///
+/// # Errors
+///
+/// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::InvalidOption`] for more vectors than
+/// a curve can have; [`ErrorKind::CountMismatch`] where there is not one adapted vector for each native one.
+pub fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<&Matrix>) -> Result<()> {
     // Old vectors may be narrower than queries, which are cut for them.
     let narrowest = |vectors: &Matrix| vectors.columns().min(native.columns());
     let named = [
@@ -108,7 +108,7 @@ impl Search<'_> {
         let centre = Centre::new(self.distance, self.native, &others);
         let native_panels = Panels::new(&centre.taken_from(self.native), self.order);
         let vectors = centre.taken_from(self.queries);
-        let cut = narrow.map(|narrow| (narrow, at_width(self.queries, narrow.columns())));
+        let cut = narrow.map(|narrow| (narrow, self.queries.at_width(narrow.columns())));
         let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(self.distance, narrow, &[cut]));
         let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
         let adapted_panels =

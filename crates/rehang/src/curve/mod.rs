@@ -55,14 +55,17 @@ use crate::space::Distance;
 use crate::statistics::{Interval, bootstrap_means};
 use crate::vectors::{Matrix, distinct};
 
-pub use evaluate::{Evaluation, QueryRanks, evaluate, evaluate_leave_one_out, evaluate_today};
+pub use evaluate::{
+    Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_leave_one_out, evaluate_today,
+    ranks_of_answers,
+};
 pub use line::{Grid, Line, grid_cuts};
 pub use metrics::{ByMetric, MAP, Metric, TOP1, TOP5};
 pub use relevance::{Qrels, QueryCount, Relevance};
 
 pub(crate) use distances::{Panels, QueryTiles, distances};
-pub(crate) use evaluate::ranks_of_answers;
-pub(crate) use input::{Search, check_handicap, check_vectors};
+pub(crate) use input::check_handicap;
+pub use input::check_vectors;
 
 use input::{kept_cuts, percent_line};
 use relevance::Answers;

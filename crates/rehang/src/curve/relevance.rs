@@ -62,7 +62,11 @@ impl Relevance<'_> {
     }
 
     /// Fails where only a gallery that is backfilled has right answers.
-    pub(crate) fn expect_given(self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingInput`].
+    pub fn expect_given(self) -> Result<()> {
         match self {
             Self::Nearest(_) => {
                 Err(Error::missing("labels or judgements", "an evaluation or a comparison of models"))

@@ -1,8 +1,8 @@
 //! `rehang evaluate verification`, `identification` and `landmarks`.
 
-use rehang::protocols::landmarks::Setup;
 use rehang::{Error, Result};
-use rehang_evaluate::{
+use rehang_protocols::landmarks::Setup;
+use rehang_protocols::{
     IdentificationFiles, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, identify,
     landmarks as retrieve_landmarks, tpir_name, verify,
 };

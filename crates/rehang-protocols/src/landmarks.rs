@@ -1,16 +1,13 @@
 //! Landmark retrieval: Google Landmarks v2, and the revisited Oxford and Paris benchmarks.
 
+use rehang_files::lists::GroundTruth;
 use serde::Serialize;
 
-use crate::check::expect_count;
-use crate::compatibility::at_width;
-use crate::curve::{
+use rehang::check::expect_count;
+use rehang::curve::{
     CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, ranks_of_answers,
 };
-use crate::error::{Error, Result};
-use crate::progress::Progress;
-use crate::space::Distance;
-use crate::vectors::Matrix;
+use rehang::{Distance, Error, Matrix, Progress, Result};
 
 /// The depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
@@ -24,7 +21,7 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 ///
 /// ```
 /// use rehang::curve::Metric;
-/// use rehang::protocols::landmarks::retrieval;
+/// use rehang_protocols::landmarks::retrieval;
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let index = Matrix::new(1, vec![0.0, 1.0, 2.0, 3.0])?;
@@ -38,7 +35,7 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`crate::ErrorKind::Duplicate`] for an answer named twice.
+/// As [`evaluate`]; [`rehang::ErrorKind::Duplicate`] for an answer named twice.
 pub fn retrieval(
     index: &Matrix,
     queries: &Matrix,
@@ -50,22 +47,11 @@ pub fn retrieval(
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
     let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
-    let (queries, relevance) = (at_width(queries, index.columns()), Relevance::Judgements(&judged));
+    let (queries, relevance) = (queries.at_width(index.columns()), Relevance::Judgements(&judged));
     evaluate(index, Some(&queries), relevance, distance, &options, progress)
 }
 
-/// What the gallery holds for one query of a revisited benchmark, as gallery rows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroundTruth {
-    /// Shows the landmark clearly.
-    pub easy: Vec<usize>,
-    /// Shows the landmark from an unusual side, small or in bad light.
-    pub hard: Vec<usize>,
-    /// Shows it so badly that people cannot tell.
-    pub junk: Vec<usize>,
-}
-
-crate::named! {
+rehang::named! {
     /// The three setups of the revisited benchmarks, in the order in which they are reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
@@ -119,7 +105,8 @@ pub struct RevisitedSetup {
 /// [`Distance::Cosine`].
 ///
 /// ```
-/// use rehang::protocols::landmarks::{GroundTruth, Setup, revisited};
+/// use rehang_files::lists::GroundTruth;
+/// use rehang_protocols::landmarks::{Setup, revisited};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![1.0, 2.0, 3.0, 4.0, 5.0])?;
@@ -138,7 +125,7 @@ pub struct RevisitedSetup {
 /// # Errors
 ///
 /// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice or one that does
-/// not exist; [`crate::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
+/// not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,
     queries: &Matrix,
@@ -147,7 +134,7 @@ pub fn revisited(
     progress: &Progress,
 ) -> Result<[RevisitedSetup; 3]> {
     expect_count("ground truth", truth.len(), "query vectors", queries.rows())?;
-    let queries = at_width(queries, gallery.columns());
+    let queries = queries.at_width(gallery.columns());
     let mut results = Vec::with_capacity(3);
     for setup in Setup::ALL {
         results.push(revisited_setup(setup, gallery, &queries, truth, distance, progress)?);

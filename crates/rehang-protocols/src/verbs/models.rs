@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::compatibility::{Compatibility, CrossMatrix};
+use crate::compatibility::{Compatibility, CrossMatrix};
 use rehang::statistics::Interval;
 use rehang::{Error, ErrorKind, Matrix, Result};
 use rehang_files::{Inputs, VectorSource};

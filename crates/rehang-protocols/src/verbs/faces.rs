@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::identification::{Identification, IdentificationInput, identification as identify_probes};
+use crate::templates::{self, Templates};
+use crate::verification::{OperatingPoint, Verification, verification};
 use rehang::check::expect_count;
 use rehang::finding::Finding;
-use rehang::protocols::identification::{
-    Identification, IdentificationInput, identification as identify_probes,
-};
-use rehang::protocols::templates::{self, Templates};
-use rehang::protocols::verification::{OperatingPoint, Verification, verification};
 use rehang::report::Input;
 use rehang::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
 use rehang_files::{Inputs, VectorSource};
 use serde::Serialize;
 
-use crate::models::{Models, NamedFile, Table};
+use super::models::{Models, NamedFile, Table};
 
 /// Face images by several models, and who they are.
 #[derive(Debug, Clone)]
@@ -188,7 +186,7 @@ pub fn tpir_name(fpir: f64) -> String {
 /// # Errors
 ///
 /// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for 0 candidates;
-/// as [`identification`](rehang::protocols::identification::identification).
+/// as [`identification`](crate::identification::identification).
 pub fn identify(
     files: &FaceFiles,
     how: &IdentificationFiles,

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::landmarks::{GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited};
 use rehang::check::expect_count;
 use rehang::curve::{MAP, Metric, QueryCount};
 use rehang::finding::Finding;
-use rehang::protocols::landmarks::{
-    GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
-};
 use rehang::report::Input;
 use rehang::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
@@ -16,7 +14,7 @@ use rehang_files::lists::{read_landmark_solution, read_revisited, rows_by_name};
 use rehang_files::{Inputs, VectorSource};
 use serde::Serialize;
 
-use crate::models::{Models, NamedFile, Table};
+use super::models::{Models, NamedFile, Table};
 
 /// Landmarks by several models, and what is the right answer.
 ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::compatibility::{
+use crate::compatibility::{
     Compatibility, CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep,
     UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
@@ -16,9 +16,8 @@ use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
 use rehang_files::{Inputs, Join, Names, RowSelection, VectorSource};
 use serde::Serialize;
 
-use crate::answers::{AnswerFiles, Answers};
-use crate::curve::{LEVEL, check_grid};
-use crate::models::{Models, NamedFile, Table, expect_distinct};
+use super::models::{Models, NamedFile, Table, expect_distinct};
+use rehang_evaluate::{AnswerFiles, Answers, LEVEL, check_grid};
 
 /// The models' vectors, right answers, and how vectors are compared.
 ///
