@@ -8,9 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::adapter_network::to_network;
+use crate::atomic::AtomicFile;
 use crate::onnx::Port;
+use crate::paths::expect_apart;
 use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use crate::{AtomicFile, expect_apart};
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
     RowSketch, SecondBranch, Training, Uncertainty,

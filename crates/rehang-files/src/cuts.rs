@@ -11,8 +11,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::atomic::AtomicFile;
 use crate::folders::{Folder, LocalFolder, expect_partitions};
-use crate::{AtomicFile, VectorSource, expect_apart, is_same_file};
+use crate::paths::{expect_apart, is_same_file};
+use crate::source::{VectorSource, said};
+use crate::values::read_f32_column;
 use rehang::{Error, ErrorKind, Progress, Result};
 
 /// Buckets of a pass: one for every value of half the bits of a number.
@@ -261,7 +264,7 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
     })?;
     if again != upper {
         let detail = "it was written to between the two passes; run this again when it is complete";
-        return Err(Error::changed_meanwhile(crate::said(&cut.sigma), detail));
+        return Err(Error::changed_meanwhile(said(&cut.sigma), detail));
     }
     let mut cuts = Vec::new();
     for (first, count, bucket, before) in budgets {
@@ -290,7 +293,7 @@ fn pass(parts: &[Part], stage: &str, progress: &Progress, mut count: impl FnMut(
     for part in parts {
         progress.check()?;
         let source = part.open()?;
-        match crate::read_f32_column(&source) {
+        match read_f32_column(&source) {
             Ok(values) => {
                 for (row, value) in values.into_iter().enumerate() {
                     if !value.is_finite() {

@@ -1,15 +1,17 @@
 //! Files that are read together: which rows take part, which rows are one item, and a record of everything that was read.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::join::{self, MissingPolicy};
-use super::qrels::read_qrels;
-use super::{LabelValues, VectorSource, folder_of, stream};
 use crate::adapter_file::{self, AdapterSource};
+use crate::join::{self, MissingPolicy};
+use crate::paths::expect_apart;
+use crate::qrels::read_qrels;
+use crate::source::{VectorSource, said};
+use crate::stream;
+use crate::text::read_lines;
+use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices, read_order};
 use rehang::adapter::Adapter;
 use rehang::check::expect_count;
 use rehang::curve::Qrels;
@@ -55,9 +57,9 @@ impl RowSelection {
     ///
     /// # Errors
     ///
-    /// As [`read_labels`](super::read_labels); [`ErrorKind::InvalidOption`] for a value that no row has.
+    /// As [`read_labels`](crate::read_labels); [`ErrorKind::InvalidOption`] for a value that no row has.
     pub fn read(&self) -> Result<RowMask> {
-        let tags = super::read_labels(&self.file)?;
+        let tags = read_labels(&self.file)?;
         if let Some(value) = self.values.iter().find(|value| !tags.contains(value)) {
             return Err(Error::option("rows", value, format!("a value that stands in {}", self.file)));
         }
@@ -170,7 +172,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
+    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
     /// rows that take part has another number of rows.
     pub fn matrix(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         let mut matrix = self.finite(role, sources)?;
@@ -186,7 +188,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`].
+    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`].
     pub fn whole_matrix(&mut self, role: &str, source: &VectorSource) -> Result<Matrix> {
         let matrix = self.finite(role, std::slice::from_ref(source))?;
         self.note(role, &source.to_string(), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
@@ -195,7 +197,7 @@ impl Inputs {
 
     fn finite(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         self.mark(role, sources);
-        let matrix = super::read_matrices(sources)?;
+        let matrix = read_matrices(sources)?;
         matrix.check_finite(&said(sources))?;
         Ok(matrix)
     }
@@ -204,7 +206,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_label_values`](super::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
+    /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
     /// another one names; [`ErrorKind::CountMismatch`] as in [`Inputs::matrix`].
     pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
         self.mark(role, sources);
@@ -234,12 +236,12 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_f32_column`](super::read_f32_column).
+    /// As [`read_f32_column`](crate::read_f32_column).
     pub fn column(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<f64>> {
         self.mark(role, sources);
         let mut values = Vec::new();
         for source in sources {
-            values.extend(super::read_f32_column(source)?);
+            values.extend(read_f32_column(source)?);
         }
         let column = Matrix::new(1, values)?;
         self.note(role, &said(sources), column.rows(), None, column.fingerprint());
@@ -250,10 +252,10 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_order`](super::read_order).
+    /// As [`read_order`](crate::read_order).
     pub fn order(&mut self, role: &str, source: &VectorSource) -> Result<Vec<usize>> {
         self.mark(role, std::slice::from_ref(source));
-        let mut order = super::read_order(source)?;
+        let mut order = read_order(source)?;
         if let Some(mask) = self.rows.as_ref().filter(|mask| mask.takes.len() == order.len()) {
             let mut place = vec![None; order.len()];
             for (at, row) in mask.places(0..order.len()).into_iter().enumerate() {
@@ -272,12 +274,12 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_ids`](super::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
+    /// As [`read_ids`](crate::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
     pub fn ids(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<String>> {
         self.mark(role, sources);
         let mut ids = Vec::new();
         for source in sources {
-            ids.extend(super::read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
+            ids.extend(read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
         }
         self.note_beside(role, &said(sources), &ids);
         Ok(ids)
@@ -287,11 +289,11 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_lines`](super::read_lines) and as `read`.
+    /// As [`read_lines`](crate::read_lines) and as `read`.
     pub fn text<T>(&mut self, role: &str, path: &Path, read: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.files.push((role.to_owned(), path.to_owned()));
         let value = read(path)?;
-        self.note_beside(role, &path.display().to_string(), &super::read_lines(path)?);
+        self.note_beside(role, &path.display().to_string(), &read_lines(path)?);
         Ok(value)
     }
 
@@ -375,7 +377,7 @@ impl Inputs {
             None => None,
             Some(source) => {
                 self.mark("head bias", std::slice::from_ref(source));
-                let column = Matrix::new(1, super::read_f32_column(source)?)?;
+                let column = Matrix::new(1, read_f32_column(source)?)?;
                 let path = source.to_string();
                 self.beside.push(record("head bias", &path, column.rows(), None, column.fingerprint()));
                 Some(column.into_data())
@@ -477,60 +479,6 @@ impl Inputs {
 
 fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> Input {
     Input { role: role.into(), path: path.into(), rows, dimension, fingerprint }
-}
-
-/// Files that are read one below the other, as messages and records name them.
-pub fn said(sources: &[impl fmt::Display]) -> String {
-    sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Numbers for labels that are names, in the order in which they first appear: what is read with the same `Names` has the same
-/// number for the same name.
-#[derive(Debug, Default)]
-pub struct Names {
-    /// The names, in the order of their numbers; empty where the files hold whole numbers.
-    pub in_order: Vec<String>,
-    numbers: HashMap<String, i64>,
-    /// The first file, and whether its labels are names.
-    first: Option<(String, bool)>,
-}
-
-impl Names {
-    /// Whether the labels that were read are names.
-    pub fn are_names(&self) -> bool {
-        self.first.as_ref().is_some_and(|(_, is_named)| *is_named)
-    }
-
-    /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
-    pub(super) fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
-        let mut labels = Labels::new();
-        for source in sources {
-            let values = super::read_label_values(source)?;
-            let is_named = matches!(values, LabelValues::Texts(_));
-            let (first, is_first_named) = self.first.get_or_insert_with(|| (source.to_string(), is_named));
-            if *is_first_named != is_named {
-                let [own, other] =
-                    if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
-                let detail =
-                    format!("its labels are {own} and those of {first} are {other}; write both in one way");
-                return Err(Error::corrupt(source, detail));
-            }
-            match values {
-                LabelValues::Numbers(numbers) => labels.extend(numbers),
-                LabelValues::Texts(names) => labels.extend(names.into_iter().map(|name| self.number(name))),
-            }
-        }
-        Ok(labels)
-    }
-
-    fn number(&mut self, name: String) -> i64 {
-        let next = self.in_order.len() as i64;
-        let number = *self.numbers.entry(name.clone()).or_insert(next);
-        if number == next {
-            self.in_order.push(name);
-        }
-        number
-    }
 }
 
 /// Which rows of the old and of the new side are the same items: by position, or by their ids.
@@ -661,57 +609,10 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     let mut ids = Vec::new();
     for source in sources {
         // A column that is named is the one of the vectors.
-        let own = super::read_ids(&VectorSource { column: None, ..source.clone() })?;
+        let own = read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
     Ok(Some(Ok(ids)))
-}
-
-/// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with
-/// the parameters that name them.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidOption`], naming both.
-pub fn expect_apart<Name: AsRef<str>>(
-    outputs: &[(&str, Option<&PathBuf>)],
-    inputs: &[(Name, PathBuf)],
-) -> Result<()> {
-    let mut taken: Vec<(&str, &PathBuf)> = inputs.iter().map(|(name, path)| (name.as_ref(), path)).collect();
-    for &(name, path) in outputs {
-        let Some(path) = path else { continue };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
-            return Err(Error::option(name, path.display(), format!("another file than `{other}`")));
-        }
-        taken.push((name, path));
-    }
-    Ok(())
-}
-
-/// Whether two paths name one file, however they are spelled and whichever links lead there; the files need not exist.
-pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| -> Option<PathBuf> {
-        if let Ok(whole) = fs_err::canonicalize(path) {
-            return Some(whole);
-        }
-        Some(fs_err::canonicalize(folder_of(path)).ok()?.join(path.file_name()?))
-    };
-    a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
-}
-
-/// Whether two names stand for one file on the disk.
-#[cfg(unix)]
-fn is_hard_linked(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    let number = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    number(a).is_some_and(|a| number(b) == Some(a))
-}
-
-/// Other systems give files no number that could be asked for here.
-#[cfg(not(unix))]
-fn is_hard_linked(_: &Path, _: &Path) -> bool {
-    false
 }
 
 /// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::join::{MissingPolicy, Unknown, rows_of};
-use crate::{for_each_line, read_lines, split_csv};
+use crate::text::{for_each_line, read_lines, split_csv};
 use rehang::check::expect_count;
 use rehang::{Error, ErrorKind, Result};
 

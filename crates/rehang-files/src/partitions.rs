@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::VectorSource;
 use crate::adapter_file::{self, AdapterSource};
 use crate::folders::{Folder, Stamp, expect_partitions};
+use crate::source::VectorSource;
 use crate::transform::{TransformFiles, transform};
 use rehang::{Error, ErrorKind, Finding, Progress, Result, Space};
 

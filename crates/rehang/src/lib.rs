@@ -13,6 +13,7 @@ pub mod gains;
 mod gate;
 mod guarded;
 mod head;
+mod length;
 mod named;
 pub mod order;
 mod pairs;
@@ -33,13 +34,12 @@ pub use finding::{Finding, Severity};
 pub use gate::{Gate, Pass};
 pub use guarded::guarded;
 pub use head::{Head, HeadKind};
+pub use length::{NORMALISED_TOLERANCE, norm, normalise, squared_distance};
 pub use pairs::Pairs;
 pub use printable::printable;
 pub use processor::Processor;
 pub use progress::{Progress, ProgressSnapshot};
 pub use remedy::{Remedy, Wording};
 pub use space::{Distance, Space};
-pub use vectors::{
-    Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, distinct, norm, normalise, squared_distance,
-};
+pub use vectors::{Labels, Matrix, Provenance, Vectors, distinct};
 pub use verdict::Verdict;

@@ -3,12 +3,11 @@
 use serde::Serialize;
 
 use rehang::adapter::{Adapter, apply};
-use rehang::check::{expect_count, expect_width};
+use rehang::check::{check_permutation, expect_count, expect_width};
 use rehang::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
     evaluate, evaluate_leave_one_out,
 };
-use rehang::order::check_permutation;
 use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
 
 use super::model::{Model, check_models};

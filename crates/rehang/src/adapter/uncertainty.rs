@@ -2,10 +2,11 @@
 
 use super::kernel::dot;
 use super::out_of_fold::{OutOfFold, PreparedOutOfFold};
-use super::{expect_finite, expect_width};
+use crate::check::{expect_finite, expect_width};
 use crate::error::{Error, Result};
 use crate::head::Head;
-use crate::vectors::{Matrix, squared_distance};
+use crate::length::squared_distance;
+use crate::vectors::Matrix;
 
 /// Bound of `|log σ²|`. It keeps σ² finite and above 0 in single precision (`e^60 ≈ 1e26`) whatever a head says about
 /// a vector far from what it was fitted on; it lies far outside every σ² that means something.

@@ -6,11 +6,23 @@ use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::input::{Search, check_vectors};
+use super::measured::{CurveOptions, Measured};
 use super::metrics::ByMetric;
 use super::relevance::{Answers, Qrels, QueryCount, Relevance};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
-use super::{CurveOptions, DoNothing, Measured, Processor};
 use crate::check::expect_count;
+use crate::processor::Processor;
+
+/// The search as it is before the upgrade: the old model's queries in the old model's gallery.
+#[derive(Debug, Clone, Copy)]
+pub struct DoNothing<'a> {
+    /// The old model's gallery, `[n, d_old]`.
+    pub gallery: &'a Matrix,
+    /// The old model's queries, `[m, d_old]`; `None` where the gallery is its own query set.
+    pub queries: Option<&'a Matrix>,
+    /// How the old model's vectors are compared.
+    pub distance: Distance,
+}
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq)]

@@ -12,9 +12,12 @@ use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::centre::Centre;
+use super::distances::{Panels, QueryTiles, distances};
 use super::line::{Line, grid_cuts};
-use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
+use crate::processor::Processor;
 
+/// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.
+pub const COUNT_MAX: usize = 1 << 22;
 /// Fails where the vectors of a gallery and of its queries cannot be compared.
 ///
 /// # Errors
@@ -45,14 +48,6 @@ pub fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<
         expect_count("adapted vectors", adapted.rows(), "new vectors", native.rows())?;
     }
     Ok(())
-}
-
-/// Fails where what is added to the distances of adapted items is negative or not a number.
-pub(crate) fn check_handicap(handicap: f64) -> Result<()> {
-    if handicap.is_finite() && handicap >= 0.0 {
-        return Ok(());
-    }
-    Err(Error::option("handicap", handicap, "a finite number, 0 or more"))
 }
 
 /// Queries whose distances are computed together: enough to keep a panel of the gallery in the nearest cache, few
