@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rehang::check::expect_count;
 use rehang::curve::{Qrels, Relevance};
 use rehang::{Error, Labels, Matrix, Result};
-use rehang_files::{Inputs, Join, Names, VectorSource, said};
+use rehang_files::{InputReader, Join, Names, VectorSource, said};
 
 /// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
 /// `labels` nor `qrels`.
@@ -75,7 +75,7 @@ impl Answers {
     /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters that miss, or exclude, each other.
     pub fn read(
         files: &AnswerFiles,
-        inputs: &mut Inputs,
+        inputs: &mut InputReader,
         join: &Join,
         items: usize,
         asked: Option<usize>,
@@ -147,7 +147,7 @@ impl Answers {
 
     /// Warns of parameters that have no effect where nothing makes an item a right answer: those that are read here, and
     /// `others` that are given.
-    pub fn warn_idle(&self, inputs: &mut Inputs, others: &[(&str, bool)]) {
+    pub fn warn_idle(&self, inputs: &mut InputReader, others: &[(&str, bool)]) {
         if self.relevance().is_some() {
             return;
         }

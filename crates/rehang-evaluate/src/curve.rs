@@ -10,11 +10,13 @@ use rehang::curve::{
     TOP1, TOP5, curve as exact_curve,
 };
 use rehang::finding::{Finding, Severity, with_messages};
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::statistics::{Interval, SigmaQuality};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream};
+use rehang_files::{
+    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
+};
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -137,7 +139,7 @@ pub struct CurveAnswer {
     /// What searches add to the distance of every adapted item.
     pub handicap: f64,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
 }
 
 /// Computes the exact curve of one adapted gallery and one order.
@@ -175,7 +177,7 @@ pub struct CurveAnswer {
 /// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for a grid or a
 /// distance that cannot be, and for points that would be written over an input.
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
-    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
     let (distance, old_distance) = distances(files, adapter.as_deref())?;
     files.grid.map_or(Ok(()), check_grid)?;
@@ -360,7 +362,7 @@ fn guard(
     adapter: &Adapter,
     old: &Matrix,
     new: &Matrix,
-    inputs: &mut Inputs,
+    inputs: &mut InputReader,
     values: &mut Map<String, Value>,
 ) -> Result<bool> {
     let overlap = among_pairs(adapter, old);

@@ -7,10 +7,10 @@ use crate::study::{Contender, Ground, Queries, StudyOptions, overlap_warning, st
 use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
-use rehang::report::{Input, Report};
+use rehang::report::{InputRecord, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
+use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};
@@ -105,7 +105,7 @@ pub struct Reported {
 /// What is wrong with a file, or between two, names them; as [`study`] and [`unlike_pairs`];
 /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input.
 pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
-    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapters: Vec<Arc<Adapter>> =
         files.adapters.iter().map(|source| inputs.adapter(source)).collect::<Result<_>>()?;
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
@@ -172,7 +172,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     for (adapter, source) in adapters.iter().zip(&files.adapters) {
         inputs.note_adapter(source, adapter)?;
         for (role, fingerprint) in &adapter.training.inputs {
-            let role = Input::role_of_pairs(source, role);
+            let role = InputRecord::role_of_pairs(source, role);
             inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
         }
     }
@@ -211,7 +211,7 @@ fn overlap_with_pairs(
     files: &ReportFiles,
     adapters: &[Arc<Adapter>],
     old: &Matrix,
-    inputs: &mut Inputs,
+    inputs: &mut InputReader,
 ) -> Result<Option<(usize, bool)>> {
     let fingerprint = old.fingerprint();
     let same = |adapter: &Arc<Adapter>| adapter.training.inputs.get("old") == Some(&fingerprint);
@@ -219,7 +219,7 @@ fn overlap_with_pairs(
         return Ok(Some((old.rows(), true)));
     }
     if !files.pairs_old.is_empty() {
-        let mut read = Inputs::new(files.pairs_rows.as_ref())?;
+        let mut read = InputReader::new(files.pairs_rows.as_ref())?;
         let pairs = read.matrix("pairs", &files.pairs_old)?;
         let context = |error: Error| error.context(said(&files.pairs_old));
         adapters[0].expect_input_width(pairs.columns()).map_err(context)?;

@@ -63,7 +63,7 @@ pub fn is_adapter(path: &Path) -> Result<bool> {
 
 /// What [`export_onnx`] wrote.
 #[derive(Debug, Clone, Serialize)]
-pub struct Exported {
+pub struct ExportedOnnx {
     /// The file.
     pub onnx: PathBuf,
     /// Its length.
@@ -80,14 +80,14 @@ pub struct Exported {
 ///
 /// As [`load`]; [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the adapter;
 /// [`ErrorKind::Io`](rehang::ErrorKind::Io).
-pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<Exported> {
+pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
     let network = to_network(&load(adapter)?)?;
     let bytes = network.to_bytes();
     AtomicFile::write(output, &bytes)?;
     let said = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
     let (inputs, outputs) = (said(&network.inputs), said(&network.outputs));
-    Ok(Exported { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
+    Ok(ExportedOnnx { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
 }
 
 /// Where a verb finds an adapter: in a file, or in the caller's memory.

@@ -15,7 +15,7 @@ use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices
 use rehang::adapter::Adapter;
 use rehang::check::expect_count;
 use rehang::curve::Qrels;
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
 
 /// Which rows of files take part: those where a file of whole numbers, one a row, has one of the values.
@@ -126,7 +126,7 @@ pub struct HeadFiles {
 /// Reads files and keeps a record of them, with their fingerprints; knows which rows take part.
 ///
 /// ```
-/// use rehang_files::{Inputs, VectorSource};
+/// use rehang_files::{InputReader, VectorSource};
 /// use rehang::Matrix;
 ///
 /// let folder = tempfile::tempdir()?;
@@ -134,7 +134,7 @@ pub struct HeadFiles {
 /// crate::write_matrix(place("old.npy"), &Matrix::from_fn(3, 2, |row, _| row as f32), None)?;
 /// crate::write_labels(place("role.npy"), &[0, 1, 0])?;
 /// let rows = format!("{}=0", place("role.npy").display()).parse()?;
-/// let mut inputs = Inputs::new(Some(&rows))?;
+/// let mut inputs = InputReader::new(Some(&rows))?;
 /// let old = inputs.matrix("old", &[VectorSource::path(place("old.npy"))])?;
 /// assert_eq!(old.as_slice(), [0.0, 0.0, 2.0, 2.0]);
 /// assert_eq!((inputs.read[0].role.as_str(), inputs.read[0].rows), ("old", 2));
@@ -143,11 +143,11 @@ pub struct HeadFiles {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Inputs {
+pub struct InputReader {
     /// Vectors, labels and numbers that were read, in order.
-    pub read: Vec<Input>,
+    pub read: Vec<InputRecord>,
     /// What was read beside them: ids, judgements, the bias of a head, in order.
-    pub beside: Vec<Input>,
+    pub beside: Vec<InputRecord>,
     /// What the reader of the result should know about the inputs.
     pub findings: Vec<Finding>,
     /// Every file, with the parameter that names it.
@@ -155,7 +155,7 @@ pub struct Inputs {
     rows: Option<RowMask>,
 }
 
-impl Inputs {
+impl InputReader {
     /// Nothing read yet but the file that says which rows take part; all of them without one.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Inputs {
     /// # Errors
     ///
     /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
-    /// another one names; [`ErrorKind::CountMismatch`] as in [`Inputs::matrix`].
+    /// another one names; [`ErrorKind::CountMismatch`] as in [`InputReader::matrix`].
     pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
         self.mark(role, sources);
         let labels = self.part(&said(sources), names.read(sources)?)?;
@@ -219,7 +219,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::labels`].
+    /// As [`InputReader::labels`].
     pub fn whole_labels(
         &mut self,
         role: &str,
@@ -339,7 +339,7 @@ impl Inputs {
         Qrels::new(judged)
     }
 
-    /// An adapter. It is no part of the record yet: [`Inputs::note_adapter`] adds it.
+    /// An adapter. It is no part of the record yet: [`InputReader::note_adapter`] adds it.
     ///
     /// # Errors
     ///
@@ -364,7 +364,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::whole_matrix`] and [`Head::new`].
+    /// As [`InputReader::whole_matrix`] and [`Head::new`].
     pub fn head(&mut self, files: &HeadFiles) -> Result<Option<Head>> {
         let Some(source) = &files.head_weight else {
             if files.head_kind != HeadKind::Softmax {
@@ -390,7 +390,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
+    /// As [`InputReader::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
     /// [`ErrorKind::InvalidOption`] for ids beside a selection of rows.
     pub fn join(&mut self, files: &JoinFiles, old_count: usize, new_count: usize) -> Result<Join> {
         if files.is_by_position() {
@@ -477,8 +477,8 @@ impl Inputs {
     }
 }
 
-fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> Input {
-    Input { role: role.into(), path: path.into(), rows, dimension, fingerprint }
+fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> InputRecord {
+    InputRecord { role: role.into(), path: path.into(), rows, dimension, fingerprint }
 }
 
 /// Which rows of the old and of the new side are the same items: by position, or by their ids.

@@ -21,7 +21,6 @@
 pub mod adapter_file;
 pub mod adapter_network;
 mod atomic;
-pub mod cuts;
 mod element;
 pub mod folders;
 mod given;
@@ -42,13 +41,14 @@ mod source;
 pub mod stream;
 pub mod tensors;
 mod text;
+pub mod thresholds;
 pub mod transform;
 mod values;
 mod vecs;
 
 pub use atomic::AtomicFile;
 pub use given::{Given, GivenRows, Scalars};
-pub use inputs::{HeadFiles, Inputs, Join, JoinFiles, RowMask, RowSelection, expect_same_items};
+pub use inputs::{HeadFiles, InputReader, Join, JoinFiles, RowMask, RowSelection, expect_same_items};
 pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use paths::{expect_apart, folder_of, is_address, is_same_file};
 pub use rows::{Columns, IdKind, Ids};

@@ -55,7 +55,7 @@ rehang::named! {
     /// The three setups of the revisited benchmarks, in the order in which they are reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
-    pub enum Setup ("setup") {
+    pub enum LandmarkSetup ("setup") {
         /// Right: easy. Out of the ranking: hard and junk.
         Easy = "easy",
         /// Right: easy and hard. Out of the ranking: junk.
@@ -65,7 +65,7 @@ rehang::named! {
     }
 }
 
-impl Setup {
+impl LandmarkSetup {
     /// Right answers, and what is taken out of the ranking.
     fn split(self, truth: &GroundTruth) -> (Vec<usize>, Vec<usize>) {
         let GroundTruth { easy, hard, junk } = truth;
@@ -81,7 +81,7 @@ impl Setup {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RevisitedSetup {
     /// Which one.
-    pub setup: Setup,
+    pub setup: LandmarkSetup,
     /// Queries counted; a query without a right answer in this setup is left out.
     pub queries: QueryCount,
     /// Mean trapezoidal average precision, in percent; NaN where no query counts.
@@ -106,7 +106,7 @@ pub struct RevisitedSetup {
 ///
 /// ```
 /// use rehang_files::lists::GroundTruth;
-/// use rehang_protocols::landmarks::{Setup, revisited};
+/// use rehang_protocols::landmarks::{LandmarkSetup, revisited};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![1.0, 2.0, 3.0, 4.0, 5.0])?;
@@ -114,7 +114,7 @@ pub struct RevisitedSetup {
 /// let truth = [GroundTruth { easy: vec![1], hard: vec![3], junk: vec![0] }];
 /// let [easy, medium, hard] = revisited(&gallery, &query, &truth, Distance::L2, &Progress::default())?;
 /// // Easy: rows 0 and 3 leave the ranking, so row 1 stands first.
-/// assert_eq!((easy.setup, easy.map), (Setup::Easy, 100.0));
+/// assert_eq!((easy.setup, easy.map), (LandmarkSetup::Easy, 100.0));
 /// // Medium: row 0 leaves it; rows 1 and 3 stand at 1 and 3: (1 + 1)/2 and (1/2 + 2/3)/2, halved.
 /// assert!((medium.map - 100.0 * (1.0 + 7.0 / 12.0) / 2.0).abs() < 1e-9);
 /// // Hard: rows 0 and 1 leave it; row 3 stands at 2: (0 + 1/2)/2.
@@ -136,7 +136,7 @@ pub fn revisited(
     expect_count("ground truth", truth.len(), "query vectors", queries.rows())?;
     let queries = queries.at_width(gallery.columns());
     let mut results = Vec::with_capacity(3);
-    for setup in Setup::ALL {
+    for setup in LandmarkSetup::ALL {
         results.push(revisited_setup(setup, gallery, &queries, truth, distance, progress)?);
     }
     if results.iter().all(|result| result.queries.counted == 0) {
@@ -146,7 +146,7 @@ pub fn revisited(
 }
 
 fn revisited_setup(
-    setup: Setup,
+    setup: LandmarkSetup,
     gallery: &Matrix,
     queries: &Matrix,
     truth: &[GroundTruth],

@@ -133,7 +133,7 @@ struct Table {
 
 /// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    rehang::guarded(work)
+    rehang::catch_panic(work)
         .unwrap_or_else(|| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 

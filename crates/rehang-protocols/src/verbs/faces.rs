@@ -8,10 +8,10 @@ use crate::templates::{self, Templates};
 use crate::verification::{OperatingPoint, Verification, verification};
 use rehang::check::expect_count;
 use rehang::finding::Finding;
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
-use rehang_files::{Inputs, VectorSource};
+use rehang_files::{InputReader, VectorSource};
 use serde::Serialize;
 
 use super::models::{Models, NamedFile, Table};
@@ -37,7 +37,7 @@ impl FaceFiles {
         };
         let names = self.names.as_ref().map(read).transpose()?;
         let faces = lists::read_faces(&self.metadata, names.as_deref())?;
-        let mut models = Models::read("faces", &self.models, self.best.as_ref(), Inputs::default())?;
+        let mut models = Models::read("faces", &self.models, self.best.as_ref(), InputReader::default())?;
         let metadata = || self.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         let said = self.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
         let mut templates = Vec::with_capacity(models.names.len());
@@ -76,7 +76,7 @@ pub struct VerificationAnswer {
     /// One a false acceptance rate.
     pub rates: Vec<VerificationRate>,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
@@ -145,7 +145,7 @@ pub struct IdentificationAnswer {
     /// The results in each gallery.
     pub galleries: Vec<GalleryResults>,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::landmarks::{GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited};
+use crate::landmarks::{PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited};
 use rehang::check::expect_count;
 use rehang::curve::{MAP, Metric, QueryCount};
 use rehang::finding::Finding;
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
-use rehang_files::lists::{read_landmark_solution, read_revisited, rows_by_name};
-use rehang_files::{Inputs, VectorSource};
+use rehang_files::lists::{GroundTruth, read_landmark_solution, read_revisited, rows_by_name};
+use rehang_files::{InputReader, VectorSource};
 use serde::Serialize;
 
 use super::models::{Models, NamedFile, Table};
@@ -71,7 +71,7 @@ pub struct LandmarkAnswer {
     #[serde(flatten)]
     pub measured: MeasuredLandmarks,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
@@ -129,7 +129,7 @@ pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkA
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
         return Err(Error::option("k", 0, "1 or more"));
     }
-    let mut models = Models::read("index", &files.models, files.best.as_ref(), Inputs::default())?;
+    let mut models = Models::read("index", &files.models, files.best.as_ref(), InputReader::default())?;
     let queries =
         models.queries(&files.queries)?.ok_or_else(|| Error::missing("`queries`", "landmark retrieval"))?;
     for (what, all) in [("index", &models.vectors), ("queries", &queries)] {
