@@ -342,7 +342,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
     let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
     let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
-    // As in a report, a tie is no problem.
+    // Equal qualities are no warning, as in a report.
     if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::along(line.values(), today)) {
         let summary = CurveSummary {
             measure: metric.name(),

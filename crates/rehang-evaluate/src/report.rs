@@ -259,7 +259,7 @@ fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
         });
         match apart {
             Some(own) => format!("{method} ({own})"),
-            // One file twice.
+            // The same file was given twice.
             None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
         }
     };

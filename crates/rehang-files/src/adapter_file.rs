@@ -540,7 +540,7 @@ fn outlined(
         map,
         geometry,
         uncertainty,
-        // Files of a rehang that did not know it have none.
+        // Versions of rehang that knew no handicap wrote none.
         handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
         input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),
         training,

@@ -261,7 +261,7 @@ impl InputReader {
             for (at, row) in mask.places(0..order.len()).into_iter().enumerate() {
                 place[row] = Some(at);
             }
-            // A number that is no row stays what it is, so that the check of permutations names it.
+            // A number outside the rows is kept as it is, so that `check_permutation` reports it.
             order =
                 order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect();
         }
@@ -552,7 +552,7 @@ impl Join {
         for (item, &row) in rows.old.iter().enumerate() {
             place[row] = Some(item);
         }
-        // A number that is no row stays what it is, so that the check of permutations names it.
+        // A number outside the rows is kept as it is, so that `check_permutation` reports it.
         Ok(order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect())
     }
 }
@@ -570,13 +570,13 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
             with_ids.push((said(sources), ids));
         }
     }
-    // Where one has ids alone, nothing can be compared, whatever they are.
+    // With the ids of one side only there is nothing to compare them with, so not even unreadable ids are an error.
     if with_ids.len() < 2 {
         return Ok(());
     }
     let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
     let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
-    // Another number of rows is an error of its own.
+    // Callers report another number of rows by themselves.
     for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
         let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
         let Some(&row) = differing.first() else { continue };
@@ -608,7 +608,7 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     }
     let mut ids = Vec::new();
     for source in sources {
-        // A column that is named is the one of the vectors.
+        // The column that the source names holds the vectors; ids are looked for by their own names.
         let own = read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
@@ -625,7 +625,7 @@ fn fingerprint(labels: &[i64]) -> String {
 
 /// A fingerprint of texts, in the form of [`Matrix::fingerprint`].
 fn fingerprint_of_texts(texts: &[String]) -> String {
-    // A byte is exact as f32; 256, which is none, ends a text.
+    // Every byte is exact as f32; 256, which is no byte, marks the end of a text.
     let values = texts.iter().flat_map(|text| text.bytes().map(f32::from).chain([256.0])).collect();
     Matrix::new(1, values).unwrap_or_default().fingerprint()
 }

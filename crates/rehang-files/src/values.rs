@@ -92,7 +92,7 @@ pub fn read_ids(source: &VectorSource) -> Result<Option<Vec<String>>> {
         return Ok(None);
     }
     if format == Format::Text {
-        // Ids such as 007 are text; only whole columns of other files are known to be numbers.
+        // Lines stay text, because an id such as 007 would lose its zeros as a number.
         return read_lines(source.file()).and_then(|lines| no_empty_ids(source, lines)).map(Some);
     }
     ids_of(source, read_scalars(source, &IDS)?).map(Some)

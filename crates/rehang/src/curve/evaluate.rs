@@ -134,7 +134,8 @@ pub fn evaluate_today(
         (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
     }
     let order: Vec<usize> = (0..native.rows()).collect();
-    // What the new model finds is what the old one has to find.
+    // For agreement the right answers are the items that the new model finds in its own gallery; the old model's search is then
+    // measured by how many of these it finds.
     let wanted = if let Relevance::Nearest(_) = relevance {
         check_vectors(native, None, queries)?;
         let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
