@@ -10,12 +10,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use rehang::adapter;
+use rehang::adapter::true_errors;
 use rehang::curve::{CurveInput, CurveOptions, Relevance, TOP1, curve};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
-use rehang::study::true_errors;
-use rehang::{Distance, Error, Pairs, Progress, Result};
+use rehang::{Distance, Error, Pairs, Progress, Result, adapter};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 use rehang_train::compatible::{HeadForm, TrainingMethod, TrainingParameters, TrainingSet, train};
 use rehang_train::encoder::{EncoderArchitecture, TrainedEncoder};

@@ -114,8 +114,9 @@ fn labelled(folder: &Path, set: &str) -> Result<Study> {
 /// Every second document is a pair, the others are the test part; so are the queries dealt out.
 fn judged(folder: &Path) -> Result<Study> {
     let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
-    let ids =
-        |name: &str| rehang_files::Inputs::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))]);
+    let ids = |name: &str| {
+        rehang_files::InputReader::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))])
+    };
     let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
     let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
     let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);

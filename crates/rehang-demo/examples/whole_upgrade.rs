@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rehang::curve::Relevance;
 use rehang::order::Policy;
 use rehang::report::Report;
-use rehang::study::{Contender, Ground, StudyOptions, study};
 use rehang::{Adapter, Distance, Head, HeadKind, Pairs, Progress, Result, Vectors};
 use rehang_demo::Live;
+use rehang_evaluate::study::{StudyAdapter, StudyInput, StudyOptions, study};
 use rehang_files::{AtomicFile, VectorSource};
 use rehang_fit::{FitParameters, NetworkOptions, fit_adapter};
 
@@ -56,7 +56,7 @@ pub fn whole_upgrade(folder: &Path) -> Result<(Report, Live)> {
 
 fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
     let (old, new, labels) = data.of_role(1)?;
-    let ground = Ground {
+    let ground = StudyInput {
         old: &old,
         new: &new,
         side: None,
@@ -66,7 +66,7 @@ fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
         groups: None,
         head: Some(&data.head),
     };
-    let contender = Contender { name: adapter.training.method.clone(), adapter };
+    let contender = StudyAdapter { name: adapter.training.method.clone(), adapter };
     let options = StudyOptions { policies: vec![Policy::Coverage], ..StudyOptions::default() };
     study(&ground, &[contender], &options, &Progress::default())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rehang::check::expect_count;
 use rehang::curve::{Qrels, Relevance};
 use rehang::{Error, Labels, Matrix, Result};
-use rehang_files::{Inputs, Join, Names, VectorSource, said};
+use rehang_files::{InputReader, Join, Names, VectorSource, said};
 
 /// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
 /// `labels` nor `qrels`.
@@ -49,7 +49,7 @@ impl Default for AnswerFiles {
 
 /// Everything that was read of [`AnswerFiles`].
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub struct Answers {
     /// Queries by the new model.
     pub queries: Option<Matrix>,
     /// Queries by the old model.
@@ -68,9 +68,14 @@ pub(crate) struct Answers {
 impl Answers {
     /// Reads what is named; what goes with the gallery's `items` is joined as they are. `asked` is how many queries there are
     /// that were read already.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with a file, or between two, naming them; [`MissingInput`](rehang::ErrorKind::MissingInput) and
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for parameters that miss, or exclude, each other.
     pub fn read(
         files: &AnswerFiles,
-        inputs: &mut Inputs,
+        inputs: &mut InputReader,
         join: &Join,
         items: usize,
         asked: Option<usize>,
@@ -142,7 +147,7 @@ impl Answers {
 
     /// Warns of parameters that have no effect where nothing makes an item a right answer: those that are read here, and
     /// `others` that are given.
-    pub fn warn_idle(&self, inputs: &mut Inputs, others: &[(&str, bool)]) {
+    pub fn warn_idle(&self, inputs: &mut InputReader, others: &[(&str, bool)]) {
         if self.relevance().is_some() {
             return;
         }
@@ -160,7 +165,11 @@ impl Answers {
 
 impl AnswerFiles {
     /// Fails where parameters miss each other; `has_queries` where queries were read already.
-    pub(crate) fn check(&self, has_queries: bool) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`MissingInput`](rehang::ErrorKind::MissingInput) and [`InvalidOption`](rehang::ErrorKind::InvalidOption), naming the parameter.
+    pub fn check(&self, has_queries: bool) -> Result<()> {
         if self.k == 0 {
             return Err(Error::option("k", 0, "1 or more"));
         }

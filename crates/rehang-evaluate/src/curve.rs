@@ -2,18 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::study::may_be_other_items;
+use rehang::adapter::{lookalikes, true_errors};
 use rehang::check::{expect_count, expect_normalised, expect_width};
 use rehang::curve::{
     ByMetric, COUNT_MAX, Curve, CurveInput, CurveOptions, DoNothing, Flips, Line, MAP, Metric, Relevance,
     TOP1, TOP5, curve as exact_curve,
 };
 use rehang::finding::{Finding, Severity, with_messages};
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::statistics::{Interval, SigmaQuality};
-use rehang::study::{lookalikes, may_be_other_items, true_errors};
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result, Verdict};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{Columns, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream};
+use rehang_files::{
+    Columns, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said, stream,
+};
 use rehang_fit::guards::{CurveSummary, gain};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -136,7 +139,7 @@ pub struct CurveAnswer {
     /// What searches add to the distance of every adapted item.
     pub handicap: f64,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
 }
 
 /// Computes the exact curve of one adapted gallery and one order.
@@ -174,7 +177,7 @@ pub struct CurveAnswer {
 /// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for a grid or a
 /// distance that cannot be, and for points that would be written over an input.
 pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
-    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapter = files.adapter.as_ref().map(|path| inputs.adapter(path)).transpose()?;
     let (distance, old_distance) = distances(files, adapter.as_deref())?;
     files.grid.map_or(Ok(()), check_grid)?;
@@ -295,7 +298,11 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
 }
 
 /// Fails where a grid has no start and end, or more points than any curve.
-pub(crate) fn check_grid(points: usize) -> Result<()> {
+///
+/// # Errors
+///
+/// [`InvalidOption`](rehang::ErrorKind::InvalidOption).
+pub fn check_grid(points: usize) -> Result<()> {
     if (2..=COUNT_MAX).contains(&points) {
         return Ok(());
     }
@@ -335,7 +342,7 @@ fn problems(exact: &Curve, relevance: Relevance<'_>) -> Vec<Finding> {
     let today = exact.do_nothing.as_ref().map(|today| &today.evaluation);
     let Some(&metric) = Metric::for_report(exact.lines.metrics().collect()).first() else { return problems };
     let (line, today) = (&exact.lines[metric], today.map(|today| today.values[metric]));
-    // As in a report, a tie is no problem.
+    // Equal qualities are no warning, as in a report.
     if let (Some(do_nothing), Verdict::DoNotSwitch) = (today, Verdict::along(line.values(), today)) {
         let summary = CurveSummary {
             measure: metric.name(),
@@ -355,7 +362,7 @@ fn guard(
     adapter: &Adapter,
     old: &Matrix,
     new: &Matrix,
-    inputs: &mut Inputs,
+    inputs: &mut InputReader,
     values: &mut Map<String, Value>,
 ) -> Result<bool> {
     let overlap = among_pairs(adapter, old);

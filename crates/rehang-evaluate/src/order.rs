@@ -7,7 +7,7 @@ use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order as order_items};
 use rehang::{Error, Matrix, Result};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, Inputs, JoinFiles, VectorSource, expect_same_items, said};
+use rehang_files::{HeadFiles, InputReader, JoinFiles, VectorSource, expect_same_items, said};
 use serde::Serialize;
 
 /// What is ordered, by which policy, and where the order goes. Every policy needs `sigma` or `adapted`, which say how many
@@ -81,7 +81,7 @@ pub struct Ordered {
 /// or between two files names them.
 pub fn order(files: &OrderFiles) -> Result<Ordered> {
     files.output.as_ref().map_or(Ok(()), rehang_files::check_order_output)?;
-    let mut inputs = Inputs::default();
+    let mut inputs = InputReader::default();
     let given = |sources: &[VectorSource]| !sources.is_empty();
     let sigma = given(&files.sigma).then(|| inputs.column("sigma", &files.sigma)).transpose()?;
     let adapted = given(&files.adapted).then(|| inputs.matrix("adapted", &files.adapted)).transpose()?;
@@ -118,7 +118,7 @@ pub fn order(files: &OrderFiles) -> Result<Ordered> {
         (Some(new), Some(adapted)) => {
             expect_count(&new_said, new.rows(), &adapted_said, adapted.rows())?;
             expect_width(format_args!("`adapted` {adapted_said}"), new.columns(), adapted.columns())?;
-            Some(rehang::study::true_errors(new, adapted))
+            Some(rehang::adapter::true_errors(new, adapted))
         }
         _ => None,
     };

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::adapter::{RowOverlap, unlike_pairs};
+use crate::study::{StudyAdapter, StudyInput, StudyOptions, StudyQueries, overlap_warning, study};
+use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
-use rehang::report::{Input, Report};
-use rehang::study::{Contender, Ground, Queries, StudyOptions, lookalikes, overlap, overlap_warning, study};
+use rehang::report::{InputRecord, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::{HeadFiles, Inputs, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
+use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
 use crate::answers::{AnswerFiles, Answers};
 use crate::guards::{adapter_findings, among_pairs};
@@ -106,7 +106,7 @@ pub struct Reported {
 /// What is wrong with a file, or between two, names them; as [`study`] and [`unlike_pairs`];
 /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an output that is an input.
 pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
-    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
     let adapters: Vec<Arc<Adapter>> =
         files.adapters.iter().map(|source| inputs.adapter(source)).collect::<Result<_>>()?;
     let first = adapters.first().ok_or_else(|| Error::missing("`adapters`", "a report"))?;
@@ -137,21 +137,24 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
     inputs.expect_apart(&outputs)?;
     inputs.note_all();
-    let ground = Ground {
+    let ground = StudyInput {
         old: &old,
         new: &new,
         side: side.as_ref(),
-        queries: answers.queries.as_ref().map(|queries| Queries { new: queries, old: queries_old.as_ref() }),
+        queries: answers
+            .queries
+            .as_ref()
+            .map(|queries| StudyQueries { new: queries, old: queries_old.as_ref() }),
         relevance: answers.relevance(),
         labels_are_names: head.is_some() && answers.labels_are_names,
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
     };
     let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
-    let contenders: Vec<Contender<'_>> = names(&methods, &files.adapters)
+    let contenders: Vec<StudyAdapter<'_>> = names(&methods, &files.adapters)
         .into_iter()
         .zip(&adapters)
-        .map(|(name, adapter)| Contender { name, adapter })
+        .map(|(name, adapter)| StudyAdapter { name, adapter })
         .collect();
     let options = StudyOptions {
         policies: files.orders.clone(),
@@ -173,7 +176,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     for (adapter, source) in adapters.iter().zip(&files.adapters) {
         inputs.note_adapter(source, adapter)?;
         for (role, fingerprint) in &adapter.training.inputs {
-            let role = Input::role_of_pairs(source, role);
+            let role = InputRecord::role_of_pairs(source, role);
             inputs.note(&role, "(kept in the adapter)", adapter.training.pairs, None, fingerprint.clone());
         }
     }
@@ -212,7 +215,7 @@ fn overlap_with_pairs(
     files: &ReportFiles,
     adapters: &[Arc<Adapter>],
     old: &Matrix,
-    inputs: &mut Inputs,
+    inputs: &mut InputReader,
 ) -> Result<Option<(usize, bool)>> {
     let fingerprint = old.fingerprint();
     let same = |adapter: &Arc<Adapter>| adapter.training.inputs.get("old") == Some(&fingerprint);
@@ -220,7 +223,7 @@ fn overlap_with_pairs(
         return Ok(Some((old.rows(), true)));
     }
     if !files.pairs_old.is_empty() {
-        let mut read = Inputs::new(files.pairs_rows.as_ref())?;
+        let mut read = InputReader::new(files.pairs_rows.as_ref())?;
         let pairs = read.matrix("pairs", &files.pairs_old)?;
         let context = |error: Error| error.context(said(&files.pairs_old));
         adapters[0].expect_input_width(pairs.columns()).map_err(context)?;
@@ -260,7 +263,7 @@ fn names(methods: &[&str], sources: &[AdapterSource]) -> Vec<String> {
         });
         match apart {
             Some(own) => format!("{method} ({own})"),
-            // One file twice.
+            // The same file was given twice.
             None => format!("{method} ({}, {})", end_of(path, 1), place + 1),
         }
     };

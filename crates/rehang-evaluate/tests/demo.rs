@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use rehang::curve::MAP;
 use rehang::order::Policy;
 use rehang::{Distance, Pairs, Progress, Vectors};
-use rehang_evaluate::{
-    AnswerFiles, CurveFiles, ModelFiles, NamedFile, OrderFiles, ReportFiles, cross, curve, order, report,
-};
+use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
-use rehang_files::{Inputs, Names, RowSelection, VectorSource};
+use rehang_files::{InputReader, Names, RowSelection, VectorSource};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
 fn demo(name: &str) -> VectorSource {
@@ -22,7 +20,7 @@ fn role(value: i64) -> RowSelection {
 
 /// A ridge adapter on the demo's pairs, in a file.
 fn ridge(folder: &Path) -> PathBuf {
-    let mut inputs = Inputs::new(Some(&role(0))).unwrap();
+    let mut inputs = InputReader::new(Some(&role(0))).unwrap();
     let old = inputs.matrix("old", &[demo("old.npy")]).unwrap();
     let new = inputs.matrix("new", &[demo("new.npy")]).unwrap();
     let pairs = Pairs::new(
@@ -71,7 +69,7 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     assert_eq!(ordered.items, 1079);
 
     // A curve takes whole files, so the gallery's rows are written first.
-    let mut gallery = Inputs::new(Some(&role(1))).unwrap();
+    let mut gallery = InputReader::new(Some(&role(1))).unwrap();
     for name in ["old.npy", "new.npy"] {
         let rows = gallery.matrix("rows", &[demo(name)]).unwrap();
         rehang_files::write_matrix(place(name), &rows, None).unwrap();
@@ -115,25 +113,6 @@ fn an_upgrade_is_transformed_ordered_measured_and_reported() {
     assert!(error.to_string().contains("another file than `old`"), "{error}");
 }
 
-#[test]
-fn models_are_compared_and_parameters_that_miss_each_other_are_named() {
-    let named = |name: &str, file: &str| NamedFile { name: name.into(), file: demo(file) };
-    let models = vec![named("old", "old.npy"), named("new", "new.npy")];
-    let files = ModelFiles { rows: Some(role(1)), ..ModelFiles::new(models, demo("label.npy")) };
-    let answer = cross(&files, None, 0, &Progress::default()).unwrap();
-    let table = &answer.metrics["map"];
-    assert_eq!((table.matrix.values.len(), table.pairs.len()), (2, 1));
-    assert_eq!(format!("{:.1}", table.matrix.values[1][1]), "78.9");
-
-    let said = |files: ModelFiles| cross(&files, None, 0, &Progress::default()).unwrap_err().to_string();
-    let twice = vec![named("old", "old.npy"), named("old", "new.npy")];
-    assert!(said(ModelFiles { models: twice, ..files.clone() }).contains("`models`"));
-    assert!(said(ModelFiles { labels: None, ..files.clone() }).contains("`labels` or `qrels`"));
-    assert!(said(ModelFiles { k: 0, ..files.clone() }).contains('k'));
-    let qrels = Some("qrels.tsv".into());
-    assert!(said(ModelFiles { labels: None, qrels, ..files }).contains("`ids` and `query_ids`"));
-}
-
 /// Judgements go by id over the whole gallery; of a part of it they are the part's.
 #[test]
 fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
@@ -142,7 +121,7 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
     let made = |name: &str| VectorSource::path(place(name));
     let ids: Vec<String> = (0..1797).map(|row| format!("item-{row}")).collect();
     rehang_files::AtomicFile::write(place("ids.txt"), ids.join("\n")).unwrap();
-    let mut inputs = Inputs::default();
+    let mut inputs = InputReader::default();
     let labels = inputs.labels("labels", &[demo("label.npy")], &mut Names::default()).unwrap();
     let roles = inputs.labels("roles", &[demo("role.npy")], &mut Names::default()).unwrap();
     // The first rows ask; every judged item is of their class.

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::adapter_network::to_network;
+use crate::atomic::AtomicFile;
 use crate::onnx::Port;
+use crate::paths::expect_apart;
 use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
-use crate::{AtomicFile, expect_apart};
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
     RowSketch, SecondBranch, Training, Uncertainty,
@@ -62,7 +63,7 @@ pub fn is_adapter(path: &Path) -> Result<bool> {
 
 /// What [`export_onnx`] wrote.
 #[derive(Debug, Clone, Serialize)]
-pub struct Exported {
+pub struct ExportedOnnx {
     /// The file.
     pub onnx: PathBuf,
     /// Its length.
@@ -79,14 +80,14 @@ pub struct Exported {
 ///
 /// As [`load`]; [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) where the output is the adapter;
 /// [`ErrorKind::Io`](rehang::ErrorKind::Io).
-pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<Exported> {
+pub fn export_onnx(adapter: &Path, output: &PathBuf) -> Result<ExportedOnnx> {
     expect_apart(&[("output", Some(output))], &[("file", adapter.to_owned())])?;
     let network = to_network(&load(adapter)?)?;
     let bytes = network.to_bytes();
     AtomicFile::write(output, &bytes)?;
     let said = |ports: &[Port]| ports.iter().map(ToString::to_string).collect();
     let (inputs, outputs) = (said(&network.inputs), said(&network.outputs));
-    Ok(Exported { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
+    Ok(ExportedOnnx { onnx: output.clone(), bytes: bytes.len(), inputs, outputs })
 }
 
 /// Where a verb finds an adapter: in a file, or in the caller's memory.
@@ -539,7 +540,7 @@ fn outlined(
         map,
         geometry,
         uncertainty,
-        // Files of a rehang that did not know it have none.
+        // Versions of rehang that knew no handicap wrote none.
         handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
         input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),
         training,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{folder_of, is_address};
+use crate::paths::{folder_of, is_address};
 use rehang::{Error, ErrorKind, Result};
 
 /// Bytes collected before the system is asked to write.

@@ -12,7 +12,8 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::folder_of;
+use crate::atomic::AtomicFile;
+use crate::paths::folder_of;
 use rehang::{Error, Result};
 
 /// Files that are partitions, by what their names end in: those that can be written too.
@@ -266,7 +267,7 @@ impl Folder for LocalFolder {
     }
 
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<()> {
-        crate::AtomicFile::write(self.made(name)?, bytes)
+        AtomicFile::write(self.made(name)?, bytes)
     }
 }
 

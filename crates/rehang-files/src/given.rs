@@ -3,9 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::VectorSource;
-use super::stream::{IdKind, RowBatch, RowReader};
 use rehang::{Error, Matrix, Result};
+
+use crate::rows::{IdKind, RowBatch, RowReader};
+
+/// The whole number from which on not every one is an `f64`.
+pub(crate) const WHOLE_END: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
 
 /// One value a row.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,27 +75,24 @@ pub enum Given {
 }
 
 impl Given {
-    /// One value a row.
-    pub(super) fn scalars(&self, source: &VectorSource) -> Result<Scalars> {
+    /// One value a row; `what` is what the caller calls it.
+    pub(super) fn scalars(&self, what: &impl fmt::Display) -> Result<Scalars> {
         let values = match self {
             Self::Values(values) => Scalars::clone(values),
             Self::Rows(_) => {
-                return Err(Error::corrupt(
-                    source,
-                    "it holds rows of numbers where one value a row is needed",
-                ));
+                return Err(Error::corrupt(what, "it holds rows of numbers where one value a row is needed"));
             }
         };
-        if values.len() == 0 { Err(Error::empty(source)) } else { Ok(values) }
+        if values.len() == 0 { Err(Error::empty(what)) } else { Ok(values) }
     }
 
-    /// The rows, from front to back.
-    pub(super) fn open(&self, source: &VectorSource) -> Result<Box<dyn RowReader>> {
+    /// The rows, from front to back; `what` is what the caller calls them.
+    pub(super) fn open(&self, what: &impl fmt::Display) -> Result<Box<dyn RowReader>> {
         let Self::Rows(rows) = self else {
-            return Err(Error::corrupt(source, "it holds one value a row where rows of numbers are needed"));
+            return Err(Error::corrupt(what, "it holds one value a row where rows of numbers are needed"));
         };
         if rows.rows() == 0 || rows.width() == 0 {
-            return Err(Error::empty(source));
+            return Err(Error::empty(what));
         }
         Ok(Box::new(Reader { rows: Arc::clone(rows), first_row: 0 }))
     }

@@ -1,19 +1,21 @@
 //! Files that are read together: which rows take part, which rows are one item, and a record of everything that was read.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::join::{self, MissingPolicy};
-use super::qrels::read_qrels;
-use super::{LabelValues, VectorSource, folder_of, stream};
 use crate::adapter_file::{self, AdapterSource};
+use crate::join::{self, MissingPolicy};
+use crate::paths::expect_apart;
+use crate::qrels::read_qrels;
+use crate::source::{VectorSource, said};
+use crate::stream;
+use crate::text::read_lines;
+use crate::values::{Names, read_f32_column, read_ids, read_labels, read_matrices, read_order};
 use rehang::adapter::Adapter;
 use rehang::check::expect_count;
 use rehang::curve::Qrels;
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Error, ErrorKind, Finding, Head, HeadKind, Labels, Matrix, Result, Severity};
 
 /// Which rows of files take part: those where a file of whole numbers, one a row, has one of the values.
@@ -55,9 +57,9 @@ impl RowSelection {
     ///
     /// # Errors
     ///
-    /// As [`read_labels`](super::read_labels); [`ErrorKind::InvalidOption`] for a value that no row has.
+    /// As [`read_labels`](crate::read_labels); [`ErrorKind::InvalidOption`] for a value that no row has.
     pub fn read(&self) -> Result<RowMask> {
-        let tags = super::read_labels(&self.file)?;
+        let tags = read_labels(&self.file)?;
         if let Some(value) = self.values.iter().find(|value| !tags.contains(value)) {
             return Err(Error::option("rows", value, format!("a value that stands in {}", self.file)));
         }
@@ -124,7 +126,7 @@ pub struct HeadFiles {
 /// Reads files and keeps a record of them, with their fingerprints; knows which rows take part.
 ///
 /// ```
-/// use rehang_files::{Inputs, VectorSource};
+/// use rehang_files::{InputReader, VectorSource};
 /// use rehang::Matrix;
 ///
 /// let folder = tempfile::tempdir()?;
@@ -132,7 +134,7 @@ pub struct HeadFiles {
 /// crate::write_matrix(place("old.npy"), &Matrix::from_fn(3, 2, |row, _| row as f32), None)?;
 /// crate::write_labels(place("role.npy"), &[0, 1, 0])?;
 /// let rows = format!("{}=0", place("role.npy").display()).parse()?;
-/// let mut inputs = Inputs::new(Some(&rows))?;
+/// let mut inputs = InputReader::new(Some(&rows))?;
 /// let old = inputs.matrix("old", &[VectorSource::path(place("old.npy"))])?;
 /// assert_eq!(old.as_slice(), [0.0, 0.0, 2.0, 2.0]);
 /// assert_eq!((inputs.read[0].role.as_str(), inputs.read[0].rows), ("old", 2));
@@ -141,11 +143,11 @@ pub struct HeadFiles {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Inputs {
+pub struct InputReader {
     /// Vectors, labels and numbers that were read, in order.
-    pub read: Vec<Input>,
+    pub read: Vec<InputRecord>,
     /// What was read beside them: ids, judgements, the bias of a head, in order.
-    pub beside: Vec<Input>,
+    pub beside: Vec<InputRecord>,
     /// What the reader of the result should know about the inputs.
     pub findings: Vec<Finding>,
     /// Every file, with the parameter that names it.
@@ -153,7 +155,7 @@ pub struct Inputs {
     rows: Option<RowMask>,
 }
 
-impl Inputs {
+impl InputReader {
     /// Nothing read yet but the file that says which rows take part; all of them without one.
     ///
     /// # Errors
@@ -170,7 +172,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
+    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`]; [`ErrorKind::CountMismatch`] where the file of the
     /// rows that take part has another number of rows.
     pub fn matrix(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         let mut matrix = self.finite(role, sources)?;
@@ -186,7 +188,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_matrices`](super::read_matrices); [`ErrorKind::NotFinite`].
+    /// As [`read_matrices`](crate::read_matrices); [`ErrorKind::NotFinite`].
     pub fn whole_matrix(&mut self, role: &str, source: &VectorSource) -> Result<Matrix> {
         let matrix = self.finite(role, std::slice::from_ref(source))?;
         self.note(role, &source.to_string(), matrix.rows(), Some(matrix.columns()), matrix.fingerprint());
@@ -195,7 +197,7 @@ impl Inputs {
 
     fn finite(&mut self, role: &str, sources: &[VectorSource]) -> Result<Matrix> {
         self.mark(role, sources);
-        let matrix = super::read_matrices(sources)?;
+        let matrix = read_matrices(sources)?;
         matrix.check_finite(&said(sources))?;
         Ok(matrix)
     }
@@ -204,8 +206,8 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_label_values`](super::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
-    /// another one names; [`ErrorKind::CountMismatch`] as in [`Inputs::matrix`].
+    /// As [`read_label_values`](crate::read_label_values); [`ErrorKind::Corrupt`] where one file holds whole numbers and
+    /// another one names; [`ErrorKind::CountMismatch`] as in [`InputReader::matrix`].
     pub fn labels(&mut self, role: &str, sources: &[VectorSource], names: &mut Names) -> Result<Labels> {
         self.mark(role, sources);
         let labels = self.part(&said(sources), names.read(sources)?)?;
@@ -217,7 +219,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::labels`].
+    /// As [`InputReader::labels`].
     pub fn whole_labels(
         &mut self,
         role: &str,
@@ -234,12 +236,12 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_f32_column`](super::read_f32_column).
+    /// As [`read_f32_column`](crate::read_f32_column).
     pub fn column(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<f64>> {
         self.mark(role, sources);
         let mut values = Vec::new();
         for source in sources {
-            values.extend(super::read_f32_column(source)?);
+            values.extend(read_f32_column(source)?);
         }
         let column = Matrix::new(1, values)?;
         self.note(role, &said(sources), column.rows(), None, column.fingerprint());
@@ -250,16 +252,16 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_order`](super::read_order).
+    /// As [`read_order`](crate::read_order).
     pub fn order(&mut self, role: &str, source: &VectorSource) -> Result<Vec<usize>> {
         self.mark(role, std::slice::from_ref(source));
-        let mut order = super::read_order(source)?;
+        let mut order = read_order(source)?;
         if let Some(mask) = self.rows.as_ref().filter(|mask| mask.takes.len() == order.len()) {
             let mut place = vec![None; order.len()];
             for (at, row) in mask.places(0..order.len()).into_iter().enumerate() {
                 place[row] = Some(at);
             }
-            // A number that is no row stays what it is, so that the check of permutations names it.
+            // A number outside the rows is kept as it is, so that `check_permutation` reports it.
             order =
                 order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect();
         }
@@ -272,12 +274,12 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_ids`](super::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
+    /// As [`read_ids`](crate::read_ids); [`ErrorKind::MissingInput`] for a file without ids.
     pub fn ids(&mut self, role: &str, sources: &[VectorSource]) -> Result<Vec<String>> {
         self.mark(role, sources);
         let mut ids = Vec::new();
         for source in sources {
-            ids.extend(super::read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
+            ids.extend(read_ids(source)?.ok_or_else(|| Error::missing("a column of ids", source))?);
         }
         self.note_beside(role, &said(sources), &ids);
         Ok(ids)
@@ -287,11 +289,11 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`read_lines`](super::read_lines) and as `read`.
+    /// As [`read_lines`](crate::read_lines) and as `read`.
     pub fn text<T>(&mut self, role: &str, path: &Path, read: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.files.push((role.to_owned(), path.to_owned()));
         let value = read(path)?;
-        self.note_beside(role, &path.display().to_string(), &super::read_lines(path)?);
+        self.note_beside(role, &path.display().to_string(), &read_lines(path)?);
         Ok(value)
     }
 
@@ -337,7 +339,7 @@ impl Inputs {
         Qrels::new(judged)
     }
 
-    /// An adapter. It is no part of the record yet: [`Inputs::note_adapter`] adds it.
+    /// An adapter. It is no part of the record yet: [`InputReader::note_adapter`] adds it.
     ///
     /// # Errors
     ///
@@ -362,7 +364,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::whole_matrix`] and [`Head::new`].
+    /// As [`InputReader::whole_matrix`] and [`Head::new`].
     pub fn head(&mut self, files: &HeadFiles) -> Result<Option<Head>> {
         let Some(source) = &files.head_weight else {
             if files.head_kind != HeadKind::Softmax {
@@ -375,7 +377,7 @@ impl Inputs {
             None => None,
             Some(source) => {
                 self.mark("head bias", std::slice::from_ref(source));
-                let column = Matrix::new(1, super::read_f32_column(source)?)?;
+                let column = Matrix::new(1, read_f32_column(source)?)?;
                 let path = source.to_string();
                 self.beside.push(record("head bias", &path, column.rows(), None, column.fingerprint()));
                 Some(column.into_data())
@@ -388,7 +390,7 @@ impl Inputs {
     ///
     /// # Errors
     ///
-    /// As [`Inputs::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
+    /// As [`InputReader::ids`] and [`join::by_id`]; [`ErrorKind::CountMismatch`] where there is not one id a row;
     /// [`ErrorKind::InvalidOption`] for ids beside a selection of rows.
     pub fn join(&mut self, files: &JoinFiles, old_count: usize, new_count: usize) -> Result<Join> {
         if files.is_by_position() {
@@ -475,62 +477,8 @@ impl Inputs {
     }
 }
 
-fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> Input {
-    Input { role: role.into(), path: path.into(), rows, dimension, fingerprint }
-}
-
-/// Files that are read one below the other, as messages and records name them.
-pub fn said(sources: &[impl fmt::Display]) -> String {
-    sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Numbers for labels that are names, in the order in which they first appear: what is read with the same `Names` has the same
-/// number for the same name.
-#[derive(Debug, Default)]
-pub struct Names {
-    /// The names, in the order of their numbers; empty where the files hold whole numbers.
-    pub in_order: Vec<String>,
-    numbers: HashMap<String, i64>,
-    /// The first file, and whether its labels are names.
-    first: Option<(String, bool)>,
-}
-
-impl Names {
-    /// Whether the labels that were read are names.
-    pub fn are_names(&self) -> bool {
-        self.first.as_ref().is_some_and(|(_, is_named)| *is_named)
-    }
-
-    /// The labels of files, one below the other. Fails where one file holds whole numbers and another one names.
-    pub(super) fn read(&mut self, sources: &[VectorSource]) -> Result<Labels> {
-        let mut labels = Labels::new();
-        for source in sources {
-            let values = super::read_label_values(source)?;
-            let is_named = matches!(values, LabelValues::Texts(_));
-            let (first, is_first_named) = self.first.get_or_insert_with(|| (source.to_string(), is_named));
-            if *is_first_named != is_named {
-                let [own, other] =
-                    if is_named { ["names", "whole numbers"] } else { ["whole numbers", "names"] };
-                let detail =
-                    format!("its labels are {own} and those of {first} are {other}; write both in one way");
-                return Err(Error::corrupt(source, detail));
-            }
-            match values {
-                LabelValues::Numbers(numbers) => labels.extend(numbers),
-                LabelValues::Texts(names) => labels.extend(names.into_iter().map(|name| self.number(name))),
-            }
-        }
-        Ok(labels)
-    }
-
-    fn number(&mut self, name: String) -> i64 {
-        let next = self.in_order.len() as i64;
-        let number = *self.numbers.entry(name.clone()).or_insert(next);
-        if number == next {
-            self.in_order.push(name);
-        }
-        number
-    }
+fn record(role: &str, path: &str, rows: usize, dimension: Option<usize>, fingerprint: String) -> InputRecord {
+    InputRecord { role: role.into(), path: path.into(), rows, dimension, fingerprint }
 }
 
 /// Which rows of the old and of the new side are the same items: by position, or by their ids.
@@ -604,7 +552,7 @@ impl Join {
         for (item, &row) in rows.old.iter().enumerate() {
             place[row] = Some(item);
         }
-        // A number that is no row stays what it is, so that the check of permutations names it.
+        // A number outside the rows is kept as it is, so that `check_permutation` reports it.
         Ok(order.into_iter().filter_map(|row| place.get(row).copied().unwrap_or(Some(row))).collect())
     }
 }
@@ -622,13 +570,13 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
             with_ids.push((said(sources), ids));
         }
     }
-    // Where one has ids alone, nothing can be compared, whatever they are.
+    // With the ids of one side only there is nothing to compare them with, so not even unreadable ids are an error.
     if with_ids.len() < 2 {
         return Ok(());
     }
     let known = with_ids.into_iter().map(|(what, ids)| Ok((what, ids?))).collect::<Result<Vec<_>>>()?;
     let Some(((first, expected), others)) = known.split_first() else { return Ok(()) };
-    // Another number of rows is an error of its own.
+    // Callers report another number of rows by themselves.
     for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
         let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
         let Some(&row) = differing.first() else { continue };
@@ -660,58 +608,11 @@ fn own_ids(sources: &[VectorSource]) -> Result<Option<Result<Vec<String>>>> {
     }
     let mut ids = Vec::new();
     for source in sources {
-        // A column that is named is the one of the vectors.
-        let own = super::read_ids(&VectorSource { column: None, ..source.clone() })?;
+        // The column that the source names holds the vectors; ids are looked for by their own names.
+        let own = read_ids(&VectorSource { column: None, ..source.clone() })?;
         ids.extend(own.ok_or_else(|| Error::missing("a column of ids", source))?);
     }
     Ok(Some(Ok(ids)))
-}
-
-/// Fails where a file would be written over another one that is written too, or over one that is read. Both are given with
-/// the parameters that name them.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidOption`], naming both.
-pub fn expect_apart<Name: AsRef<str>>(
-    outputs: &[(&str, Option<&PathBuf>)],
-    inputs: &[(Name, PathBuf)],
-) -> Result<()> {
-    let mut taken: Vec<(&str, &PathBuf)> = inputs.iter().map(|(name, path)| (name.as_ref(), path)).collect();
-    for &(name, path) in outputs {
-        let Some(path) = path else { continue };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| is_same_file(path, other)) {
-            return Err(Error::option(name, path.display(), format!("another file than `{other}`")));
-        }
-        taken.push((name, path));
-    }
-    Ok(())
-}
-
-/// Whether two paths name one file, however they are spelled and whichever links lead there; the files need not exist.
-pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| -> Option<PathBuf> {
-        if let Ok(whole) = fs_err::canonicalize(path) {
-            return Some(whole);
-        }
-        Some(fs_err::canonicalize(folder_of(path)).ok()?.join(path.file_name()?))
-    };
-    a == b || matches!((place(a), place(b)), (Some(a), Some(b)) if a == b) || is_hard_linked(a, b)
-}
-
-/// Whether two names stand for one file on the disk.
-#[cfg(unix)]
-fn is_hard_linked(a: &Path, b: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    let number = |path: &Path| fs_err::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    number(a).is_some_and(|a| number(b) == Some(a))
-}
-
-/// Other systems give files no number that could be asked for here.
-#[cfg(not(unix))]
-fn is_hard_linked(_: &Path, _: &Path) -> bool {
-    false
 }
 
 /// A fingerprint of whole numbers, in the form of [`Matrix::fingerprint`].
@@ -724,7 +625,7 @@ fn fingerprint(labels: &[i64]) -> String {
 
 /// A fingerprint of texts, in the form of [`Matrix::fingerprint`].
 fn fingerprint_of_texts(texts: &[String]) -> String {
-    // A byte is exact as f32; 256, which is none, ends a text.
+    // Every byte is exact as f32; 256, which is no byte, marks the end of a text.
     let values = texts.iter().flat_map(|text| text.bytes().map(f32::from).chain([256.0])).collect();
     Matrix::new(1, values).unwrap_or_default().fingerprint()
 }

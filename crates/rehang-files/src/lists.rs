@@ -9,12 +9,21 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::join::{MissingPolicy, Unknown, rows_of};
-use crate::{for_each_line, read_lines, split_csv};
+use crate::text::{for_each_line, read_lines, split_csv};
 use rehang::check::expect_count;
 use rehang::{Error, ErrorKind, Result};
 
-use rehang::protocols::landmarks::GroundTruth;
-use rehang::protocols::templates::TemplateItem;
+/// One image or video frame of a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TemplateItem {
+    /// Its row in the matrix of vectors.
+    pub row: usize,
+    /// The template it belongs to, counted from 0.
+    pub template: usize,
+    /// The photograph or video it was taken from; items of one medium are averaged first. `None` where it is a medium of its
+    /// own.
+    pub media: Option<i64>,
+}
 
 /// Face images, the templates they belong to, and who those are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -304,6 +313,17 @@ pub fn read_landmark_solution(
     }
     without.check(&format!("the queries, looked up in {}", path.display()))?;
     Ok(LandmarkSolution { answers: answers.into_iter().flatten().collect(), usage, unknown: count })
+}
+
+/// What the gallery holds for one query of a revisited benchmark, as gallery rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroundTruth {
+    /// Shows the landmark clearly.
+    pub easy: Vec<usize>,
+    /// Shows the landmark from an unusual side, small or in bad light.
+    pub hard: Vec<usize>,
+    /// Shows it so badly that people cannot tell.
+    pub junk: Vec<usize>,
 }
 
 /// The ground truth of revisited Oxford or Paris.

@@ -7,9 +7,10 @@ use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
 
-use super::element::{Element, Meaning};
-use super::raw::{Layout, RawRows, RawWriter};
-use super::{Opened, Scalars, open};
+use crate::element::{Element, Meaning};
+use crate::given::Scalars;
+use crate::opened::{Opened, open};
+use crate::raw::{Layout, RawRows, RawWriter};
 use rehang::{Error, ErrorKind, Matrix, Result};
 
 /// The first bytes of every `.npy` file.

@@ -51,7 +51,7 @@ pub struct Constant {
 
 /// One operator of a network.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct Operator {
     /// What it is in ONNX: `Gemm`, `Relu`, …
     pub kind: String,
     /// Names of its inputs.
@@ -107,7 +107,7 @@ pub struct Network {
     /// The constants.
     pub constants: Vec<Constant>,
     /// The operators: each after those whose outputs it takes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Operator>,
     /// What comes out.
     pub outputs: Vec<Port>,
     /// What is said beside the network, by key.
@@ -163,7 +163,7 @@ impl Network {
         attributes: &[(&str, Attribute)],
     ) -> [String; N] {
         let outputs = std::array::from_fn(|_| self.fresh(&kind.to_lowercase()));
-        self.nodes.push(Node {
+        self.nodes.push(Operator {
             kind: kind.into(),
             inputs: inputs.iter().copied().map(Into::into).collect(),
             outputs: outputs.to_vec(),
@@ -181,7 +181,7 @@ impl Network {
 
     /// Gives a value out, `[batch, shape…]`, under a name of its own.
     pub fn output(&mut self, name: &str, value: &str, shape: &[usize]) {
-        self.nodes.push(Node {
+        self.nodes.push(Operator {
             kind: "Identity".into(),
             inputs: vec![value.into()],
             outputs: vec![name.into()],
@@ -230,7 +230,7 @@ impl Network {
     }
 }
 
-impl Node {
+impl Operator {
     fn message(&self) -> Message {
         let mut node = Message::default();
         for input in &self.inputs {

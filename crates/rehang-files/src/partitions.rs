@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::VectorSource;
 use crate::adapter_file::{self, AdapterSource};
 use crate::folders::{Folder, Stamp, expect_partitions};
+use crate::source::VectorSource;
 use crate::transform::{TransformFiles, transform};
 use rehang::{Error, ErrorKind, Finding, Progress, Result, Space};
 
@@ -181,7 +181,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         let note = |input: Stamp, output: Stamp| -> Note {
             Note { adapter: fingerprint.clone(), column: files.column.clone(), input, output }
         };
-        // A note that cannot be read is none.
+        // A note that cannot be read counts as missing: the partition is made again.
         let there: Option<Note> =
             files.output.read(&note_name)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         if let Some(there) = there
@@ -191,7 +191,7 @@ pub fn transform_folder(files: &TransformFolder, progress: &Progress) -> Result<
         {
             continue;
         }
-        // An input that is written anew from here on is for the next run.
+        // If the input is replaced after this point, the next run notices it by its stamp.
         let fetched = files.input.fetch(name)?;
         let input = fetched.stamp().clone();
         let mut source = VectorSource::fetched(from.join(name), fetched);

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::join::{Unknown, rows_of};
-use super::read_lines;
+use crate::join::{Unknown, rows_of};
+use crate::text::read_lines;
 use rehang::{Error, Result};
 
 /// Reads judgements, tab- or blank-separated: `query-id corpus-id score`, with a header line or without (BEIR), or

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use fs_err::File;
 
-use super::element::Element;
-use super::stream::{IdKind, Ids, RowBatch, RowReader, RowWriter};
-use super::{AtomicFile, Scalars};
+use crate::atomic::AtomicFile;
+use crate::element::Element;
+use crate::given::Scalars;
+use crate::rows::{IdKind, Ids, RowBatch, RowReader, RowWriter};
 use rehang::{Error, Result};
 
 /// Bytes of the width in front of every row, where it stands there.

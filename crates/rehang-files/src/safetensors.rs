@@ -5,9 +5,11 @@ use std::io::Read;
 use ::safetensors::Dtype;
 use ::safetensors::tensor::Metadata;
 
-use super::element::{Element, Meaning};
-use super::raw::{Layout, RawRows};
-use super::{Scalars, VectorSource, open};
+use crate::element::{Element, Meaning};
+use crate::given::Scalars;
+use crate::opened::open;
+use crate::raw::{Layout, RawRows};
+use crate::source::VectorSource;
 use rehang::{Error, Result};
 
 /// Longest header that is read; the format's own limit.

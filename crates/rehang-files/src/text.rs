@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::{Scalars, WHOLE_END, open};
+use crate::given::{Scalars, WHOLE_END};
+use crate::opened::open;
 use rehang::{Error, Result};
 
 /// The longest line that is read.

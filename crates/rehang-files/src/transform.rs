@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::adapter_file::AdapterSource;
-use crate::stream::{self, F32Writer, Ids, RowBatch, RowReader};
-use crate::{Columns, RowSelection, VectorSource, expect_apart, said};
+use crate::inputs::RowSelection;
+use crate::paths::expect_apart;
+use crate::source::{VectorSource, said};
+use crate::stream::{self, Columns, F32Writer, Ids, RowBatch, RowReader};
 use rehang::adapter::{Adapter, Applier, InputScaling, RowOverlap, unlike_pairs};
 use rehang::check::{expect_count, expect_normalised, expect_width};
 use rehang::{Error, Finding, Matrix, Progress, Result, Severity, Space};

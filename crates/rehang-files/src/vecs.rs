@@ -3,9 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::element::{Element, Meaning};
-use super::raw::{Layout, PREFIX_BYTES, RawRows};
-use super::{Format, Scalars, WIDTH_MAX, open};
+use crate::element::{Element, Meaning};
+use crate::given::Scalars;
+use crate::opened::open;
+use crate::raw::{Layout, PREFIX_BYTES, RawRows};
+use crate::source::{Format, WIDTH_MAX};
 use rehang::{Error, Result};
 
 /// The rows of such a file.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rehang::{Adapter, Distance, Matrix, Progress, Result, Space};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::transform::{TransformFiles, transform};
-use rehang_files::{Given, GivenRows, Inputs, Scalars, VectorSource};
+use rehang_files::{Given, GivenRows, InputReader, Scalars, VectorSource};
 
 fn numbers(rows: usize, width: usize) -> Matrix {
     Matrix::from_fn(rows, width, |row, column| ((row * 31 + column * 7) % 97) as f32 / 97.0)
@@ -51,7 +51,7 @@ fn rows_are_read_a_batch_at_a_time_and_as_files_are() {
 
 #[test]
 fn what_cannot_be_used_is_named_as_the_caller_names_it() {
-    let mut inputs = Inputs::default();
+    let mut inputs = InputReader::default();
     let mut bad = numbers(4, 2);
     bad.row_mut(2)[1] = f32::NAN;
     let said = |error: rehang::Error| error.to_string();

@@ -1,9 +1,8 @@
 //! The files in which face and landmark data sets describe themselves.
 
-use rehang::protocols::landmarks::GroundTruth;
 use rehang_files::join::MissingPolicy;
 use rehang_files::lists::{
-    FaceList, read_faces, read_landmark_solution, read_pairs, read_revisited, read_templates,
+    FaceList, GroundTruth, read_faces, read_landmark_solution, read_pairs, read_revisited, read_templates,
 };
 
 struct Files(tempfile::TempDir);

@@ -3,10 +3,9 @@
 
 use std::time::Instant;
 
-use rehang::adapter::Geometry;
+use rehang::adapter::{Geometry, true_errors};
 use rehang::finding::Finding;
 use rehang::statistics::{SigmaQuality, mean_sd};
-use rehang::study::true_errors;
 use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,8 @@ use rehang::check::{expect_count, expect_width};
 use rehang::finding::{Finding, with_messages};
 use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
 use rehang_files::{
-    AtomicFile, HeadFiles, Inputs, Join, JoinFiles, Names, RowSelection, VectorSource, expect_same_items,
-    said,
+    AtomicFile, HeadFiles, InputReader, Join, JoinFiles, Names, RowSelection, VectorSource,
+    expect_same_items, said,
 };
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     }
 
-    let mut inputs = Inputs::new(files.rows.as_ref())?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
     warn_of_idle_options(method, &files.options, &mut inputs);
     let old = inputs.matrix("old", &files.old)?;
     let new = inputs.matrix("new", &files.new)?;
@@ -248,7 +248,7 @@ fn read_queries(
     files: &FitFiles,
     join: &Join,
     items: usize,
-    inputs: &mut Inputs,
+    inputs: &mut InputReader,
 ) -> Result<Option<FitQueries>> {
     let (old, new) = match (&files.queries_old, &files.queries_new) {
         (Some(old), Some(new)) => (old, new),
@@ -291,7 +291,7 @@ fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
 }
 
 /// Options of the networks say nothing to a closed form; silence there would be a typo that costs a night.
-fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut Inputs) {
+fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut InputReader) {
     let fastfill = matches!(method, Method::Auto | Method::Fastfill | Method::FastfillReference);
     let network = fastfill || matches!(method, Method::ResidualMlp | Method::Fct);
     for (parameter, is_given, is_heard) in [
@@ -312,7 +312,7 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
 }
 
 /// A head that classifies the new vectors badly belongs to another model or another numbering of the classes.
-fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut Inputs) {
+fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
     let (Some(head), Some(labels)) = (head, pairs.labels()) else { return };
     if labels.iter().all(|&label| label < 0) {
         return;

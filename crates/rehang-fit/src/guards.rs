@@ -286,7 +286,7 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
 /// Looks for items that a fit is to be measured on, by their `old` vectors, among the pairs that it is made of: numbers on them
 /// say how well the adapter remembers.
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
-    let (shared, evaluated) = (rehang::study::overlap(pairs.old().matrix(), old), old.rows());
+    let (shared, evaluated) = (rehang::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };
     let seen = format!("{shared} of {evaluated} evaluation items have old vectors that are among the pairs.");
     (shared > 0).then(|| {

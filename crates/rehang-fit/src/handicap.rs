@@ -171,7 +171,7 @@ mod tests {
         let outputs = Matrix::from_fn(items, 8, |row, column| {
             0.4 * (native.row(row)[column] + 2.0 * wrong.row(row)[column])
         });
-        let error = rehang::study::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
+        let error = rehang::adapter::true_errors(&native, &outputs).iter().sum::<f64>() / items as f64;
         (native, outputs, labels, error)
     }
 

@@ -12,11 +12,10 @@
 use faer::Mat;
 use rayon::prelude::*;
 use rehang::adapter::{
-    Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty,
+    Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty, true_errors,
 };
 use rehang::check::expect_count;
 use rehang::statistics::SigmaQuality;
-use rehang::study::true_errors;
 use rehang::{Error, Head, HeadKind, Matrix, Pairs, Progress, Result, squared_distance};
 
 use crate::folds::{folds, parted, shuffled};

@@ -13,13 +13,13 @@ use crate::text::escape_html;
 /// What a chart shows.
 ///
 /// ```
-/// use rehang_report::{Axis, Chart, Level, Line};
+/// use rehang_report::{Axis, Chart, Level, ChartLine};
 ///
 /// let chart = Chart {
 ///     title: "mAP while the gallery is re-embedded".into(),
 ///     x: Axis::percent("re-embedded, %"),
 ///     y: Axis::percent("mAP, %"),
-///     lines: vec![Line::new("sigma", vec![(0.0, 37.0), (50.0, 48.0), (100.0, 53.0)])],
+///     lines: vec![ChartLine::new("sigma", vec![(0.0, 37.0), (50.0, 48.0), (100.0, 53.0)])],
 ///     levels: vec![Level { name: "do nothing".into(), value: 34.2, dotted: false }],
 ///     ..Chart::default()
 /// };
@@ -36,7 +36,7 @@ pub struct Chart {
     /// The vertical axis.
     pub y: Axis,
     /// The lines, the most important one first.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
     /// Horizontal lines across the whole chart, such as doing nothing.
     pub levels: Vec<Level>,
     /// A point to be noted, with a line down to the horizontal axis.
@@ -65,7 +65,7 @@ impl Axis {
 
 /// One line of a chart.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Line {
+pub struct ChartLine {
     /// Its name; a line without one is not labelled.
     pub name: String,
     /// Its points `(x, y)`, with x increasing.
@@ -76,7 +76,7 @@ pub struct Line {
     pub look: Look,
 }
 
-impl Line {
+impl ChartLine {
     /// A line by its name and points, with the look of its place among the lines.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), points, ..Self::default() }
@@ -632,7 +632,7 @@ mod tests {
             vec![(0.0, 1.0), (1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0), (4.0, f64::INFINITY), (f64::NAN, 1.0)];
         let band = vec![(0.0, f64::NEG_INFINITY, 2.0), (1.0, 0.5, 2.5), (3.0, 0.5, f64::NAN)];
         let chart = Chart {
-            lines: vec![Line { band, ..Line::new("line", points) }],
+            lines: vec![ChartLine { band, ..ChartLine::new("line", points) }],
             levels: vec![Level { name: "level".into(), value: f64::NAN, dotted: false }],
             note: Some(Note { x: f64::NAN, y: 1.0, text: "note".into() }),
             ..Chart::default()
@@ -653,7 +653,7 @@ mod tests {
     fn labels_that_find_no_room_are_left_to_the_legend() {
         let chart = |lines: usize| Chart {
             lines: (0..lines)
-                .map(|line| Line::new(format!("line {line}"), vec![(0.0, 1.0), (1.0, line as f64)]))
+                .map(|line| ChartLine::new(format!("line {line}"), vec![(0.0, 1.0), (1.0, line as f64)]))
                 .collect(),
             levels: vec![Level { name: "level".into(), value: 2.0, dotted: false }],
             ..Chart::default()

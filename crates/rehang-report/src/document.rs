@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
-    AdapterCalibration, Band, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy, MeasuredSet,
-    MetricCurve, Report, Scores, ShownMetric, Spread,
+    AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy, MeasuredSet,
+    MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
 };
 use rehang::verdict::{Verdict, is_below};
 
-use crate::chart::{Axis, Chart, Level, Line, Look, Note};
+use crate::chart::{Axis, Chart, ChartLine, Level, Look, Note};
 use crate::numbers::{
     UNDEFINED, count, counted, decimal, fraction, fraction_rounded_up, metric, metric_with_unit, shown,
     significant, spread,
@@ -170,7 +170,7 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
                 text: format!("better than doing nothing from {}", fraction_rounded_up(at)),
             })
         });
-    let lines = curves.iter().map(|(place, series, curve)| Line {
+    let lines = curves.iter().map(|(place, series, curve)| ChartLine {
         name: series.name(),
         points: against_percent(&series.fractions, &curve.values),
         band: curve.band.as_ref().map_or_else(Vec::new, |band| band_points(&series.fractions, band)),
@@ -188,7 +188,7 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
 }
 
 /// A chart of what happens while the gallery is re-embedded.
-pub(crate) fn chart_along(title: String, y: Axis, lines: Vec<Line>) -> Chart {
+pub(crate) fn chart_along(title: String, y: Axis, lines: Vec<ChartLine>) -> Chart {
     Chart { title, x: Axis::percent("re-embedded, % of the gallery"), y, lines, ..Chart::default() }
 }
 
@@ -489,7 +489,7 @@ fn areas_section<'a>(report: &Report) -> Option<Section<'a>> {
 }
 
 /// What the numbers behind the estimates are.
-fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e Estimate>) -> String {
+fn spread_sentence<'e>(estimates: impl Iterator<Item = &'e NumberWithSpread>) -> String {
     let mut remarks: Vec<String> = estimates
         .filter_map(|estimate| match estimate.spread? {
             Spread::Deviation { runs, .. } => {
@@ -516,7 +516,7 @@ pub(crate) fn capitalised(text: &str) -> String {
 }
 
 /// Which of the series of flips.
-type FlipSeries = fn(&Flips) -> &[f64];
+type FlipSeries = fn(&FlipCurves) -> &[f64];
 
 fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
     let mut blocks = Vec::new();
@@ -532,7 +532,7 @@ fn flips_section<'a>(report: &Report) -> Option<Section<'a>> {
             let below: Vec<f64> = flips.negative.iter().map(|value| -value).collect();
             [(series.name(), &flips.positive), (String::new(), &below)].map(|(name, values)| {
                 let points = against_percent(&series.fractions, values);
-                Line { name, points, look: look(*place), ..Line::default() }
+                ChartLine { name, points, look: look(*place), ..ChartLine::default() }
             })
         });
         let y = Axis {
@@ -641,12 +641,17 @@ fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
             x: logarithmic("predicted squared error (σ²)"),
             y: logarithmic("true squared error"),
             lines: vec![
-                Line { name: "bins of items".into(), points, look: Look::Dotted(0), ..Line::default() },
-                Line {
+                ChartLine {
+                    name: "bins of items".into(),
+                    points,
+                    look: Look::Dotted(0),
+                    ..ChartLine::default()
+                },
+                ChartLine {
                     name: "predicted = true".into(),
                     points: vec![(low, low), (high, high)],
                     look: Look::Quiet,
-                    ..Line::default()
+                    ..ChartLine::default()
                 },
             ],
             ..Chart::default()
@@ -665,14 +670,14 @@ fn groups_section<'a>(report: &Report, groups: &GroupStudy) -> Option<Section<'a
          the queries of each."
     ))];
 
-    let lines_of = |values: &[Vec<f64>]| -> Vec<Line> {
+    let lines_of = |values: &[Vec<f64>]| -> Vec<ChartLine> {
         let named = groups.names.iter().zip(values).enumerate();
         named
-            .map(|(place, (name, values))| Line {
+            .map(|(place, (name, values))| ChartLine {
                 name: name.clone(),
                 points: against_percent(&headline.fractions, values),
                 look: Look::Numbered(place),
-                ..Line::default()
+                ..ChartLine::default()
             })
             .collect()
     };
@@ -730,7 +735,8 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
     let headline = groups.headline_curve();
     let others =
         groups.curves.iter().filter(|curve| headline.is_none_or(|headline| !std::ptr::eq(headline, *curve)));
-    let line = |curve: &GroupCurves| Line::new(curve.name(), against_percent(&curve.fractions, &curve.gap));
+    let line =
+        |curve: &GroupCurves| ChartLine::new(curve.name(), against_percent(&curve.fractions, &curve.gap));
     Chart {
         levels: levels(gap_of(&groups.do_nothing), "new model", gap_of(&groups.new_model)),
         ..chart_along(
@@ -915,7 +921,7 @@ pub(crate) fn columns<S: AsRef<str>>(names: &str, numbers: impl IntoIterator<Ite
     std::iter::once(column(names, Kind::Text)).chain(numbers).collect()
 }
 
-fn estimate_cell(estimate: &Estimate) -> Cell {
+fn estimate_cell(estimate: &NumberWithSpread) -> Cell {
     Cell { text: metric(estimate.value), aside: spread(estimate), ..Cell::default() }
 }
 
@@ -924,7 +930,7 @@ fn against_percent(fractions: &[f64], values: &[f64]) -> Vec<(f64, f64)> {
     fractions.iter().zip(values).map(|(fraction, &value)| (fraction * 100.0, value)).collect()
 }
 
-fn band_points(fractions: &[f64], band: &Band) -> Vec<(f64, f64, f64)> {
+fn band_points(fractions: &[f64], band: &CurveBand) -> Vec<(f64, f64, f64)> {
     let edges = band.low.iter().zip(&band.high);
     fractions.iter().zip(edges).map(|(fraction, (&low, &high))| (fraction * 100.0, low, high)).collect()
 }

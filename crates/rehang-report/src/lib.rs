@@ -29,7 +29,7 @@ use rehang::Error;
 use rehang::comparison::Comparison;
 use rehang::report::Report;
 
-pub use chart::{Axis, Chart, Level, Line, Look, Note};
+pub use chart::{Axis, Chart, ChartLine, Level, Look, Note};
 pub use scale::Scale;
 
 /// The report as one self-contained HTML file.
@@ -111,14 +111,14 @@ impl Format {
 /// without outcomes gives a page that says so.
 ///
 /// ```
-/// use rehang::comparison::{Comparison, Outcome, Quality};
+/// use rehang::comparison::{Comparison, MethodOutcome, Quality};
 ///
 /// let quality = |map: f64| Quality { top1: map + 20.0, map };
 /// let comparison = Comparison {
 ///     title: "Birds & beasts".into(),
 ///     setting: vec!["ResNet-18 to ResNet-50.".into()],
 ///     version: "0.1.0".into(),
-///     outcomes: vec![Outcome {
+///     outcomes: vec![MethodOutcome {
 ///         method: "bct".into(),
 ///         seed: 0,
 ///         part: "test".into(),

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
+use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
 use rehang::statistics::{MeanSd, mean_sd};
 
-use crate::chart::{Axis, Chart, Line, Look};
+use crate::chart::{Axis, Chart, ChartLine, Look};
 use crate::document::{
     Block, Cell, Document, Kind, Row, Table, capitalised, chart_along, colophon, column, columns, levels,
     section, tenths_table,
@@ -70,22 +70,22 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    fn outcomes(&self) -> impl Iterator<Item = &'a Outcome> {
+    fn outcomes(&self) -> impl Iterator<Item = &'a MethodOutcome> {
         self.comparison.outcomes.iter().filter(|outcome| outcome.part == self.name)
     }
 
     /// Mean and spread of a number over the seeds for which it is defined.
-    fn over_seeds(&self, method: &str, number: impl Fn(&Outcome) -> Option<f64>) -> Option<MeanSd> {
+    fn over_seeds(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Option<MeanSd> {
         self.comparison.over_seeds(method, self.name, |outcome| number(outcome).and_then(shown))
     }
 
     /// A number over the seeds as a table shows it; a method that is not there for a seed lacks the number for it.
-    fn entry(&self, method: &str, number: impl Fn(&Outcome) -> Option<f64>) -> Entry {
+    fn entry(&self, method: &str, number: impl Fn(&MethodOutcome) -> Option<f64>) -> Entry {
         Entry::of(self.over_seeds(method, number), self.seeds)
     }
 
     /// Mean and spread of a number that does not depend on the method; `None` where it does, or is not defined.
-    fn common(&self, number: impl Fn(&Outcome) -> f64) -> Option<MeanSd> {
+    fn common(&self, number: impl Fn(&MethodOutcome) -> f64) -> Option<MeanSd> {
         let mut of_seeds: Vec<(u64, f64)> = Vec::new();
         for outcome in self.outcomes() {
             let value = shown(number(outcome))?;
@@ -300,12 +300,12 @@ fn mark_best(entries: &mut [Entry], better: Better) {
 
 /// The ends of the backfill and the gains of the papers, by one measure.
 fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
-    let quality = |heading, of: fn(&Outcome) -> Quality| {
+    let quality = |heading, of: fn(&MethodOutcome) -> Quality| {
         Quantity::new(heading, Better::Higher, move |method: &str| {
             part.entry(method, |outcome| Some(of(outcome).of(measure)))
         })
     };
-    let gain = |heading, better, of: fn(&Outcome, Measure) -> Option<f64>| {
+    let gain = |heading, better, of: fn(&MethodOutcome, Measure) -> Option<f64>| {
         Quantity::new(heading, better, move |method: &str| part.entry(method, |outcome| of(outcome, measure)))
     };
     let quantities = [
@@ -313,9 +313,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
         quality("M(new,\u{a0}old)", |outcome| outcome.new_old),
         quality("M(new,\u{a0}new)", |outcome| outcome.new_new),
         Quantity::new("criterion met", Better::Higher, move |method| criterion(part, method, measure)),
-        gain("Γ", Better::Higher, Outcome::update_gain),
-        gain("Δ↑", Better::Higher, Outcome::gain_up),
-        gain("Δ↓", Better::Lower, Outcome::gain_down),
+        gain("Γ", Better::Higher, MethodOutcome::update_gain),
+        gain("Δ↑", Better::Higher, MethodOutcome::gain_up),
+        gain("Δ↓", Better::Lower, MethodOutcome::gain_down),
     ];
     let name = measure_name(measure);
     let mut table = quantities_table(format!("Methods side by side: {name}, %"), &part.methods, &quantities);
@@ -344,7 +344,7 @@ fn criterion(part: &Part<'_>, method: &str, measure: Measure) -> Entry {
 /// Areas, flips and lowest points. With one order they are the columns of one table; with more, every one of them is a
 /// table whose columns are the orders.
 fn areas_tables(part: &Part<'_>) -> Vec<Table> {
-    type OfBackfill = fn(&Backfill) -> f64;
+    type OfBackfill = fn(&OrderOutcome) -> f64;
     let kinds: [(&str, Better, OfBackfill); 5] = [
         ("area of mAP", Better::Higher, |backfill| backfill.area.map),
         ("area of top-1", Better::Higher, |backfill| backfill.area.top1),
@@ -409,11 +409,11 @@ fn about_charts(part: &Part<'_>) -> String {
 fn chart(part: &Part<'_>, measure: Measure) -> Chart {
     let name = measure_name(measure);
     let floor = floor(part, measure);
-    let lines = curves(part, measure).into_iter().enumerate().map(|(place, (name, points))| Line {
+    let lines = curves(part, measure).into_iter().enumerate().map(|(place, (name, points))| ChartLine {
         name,
         points: above(&points, floor),
         look: Look::Numbered(place),
-        ..Line::default()
+        ..ChartLine::default()
     });
     let nothing = part.common(|outcome| outcome.old_old.of(measure));
     let best = part.common(|outcome| outcome.best_best.of(measure));

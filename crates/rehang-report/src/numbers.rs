@@ -1,6 +1,6 @@
 //! How numbers look in a report: one decimal for percent, a true minus sign, a dash for what is not defined.
 
-use rehang::report::{Estimate, Spread, percent_rounded_up};
+use rehang::report::{NumberWithSpread, Spread, percent_rounded_up};
 
 /// What stands where a number is not defined.
 pub(crate) const UNDEFINED: &str = "–";
@@ -32,7 +32,7 @@ pub(crate) fn metric_with_unit(value: f64) -> String {
 }
 
 /// The spread of an estimate as it stands behind the number: `± 0.3`, `44.0–46.2`; empty where there is none.
-pub(crate) fn spread(estimate: &Estimate) -> String {
+pub(crate) fn spread(estimate: &NumberWithSpread) -> String {
     match estimate.spread {
         Some(Spread::Deviation { deviation, .. }) if shown(deviation).is_some() => {
             format!("±\u{a0}{}", metric(deviation))
@@ -124,10 +124,12 @@ mod tests {
     #[test]
     fn spread_stands_behind_the_number() {
         let over_seeds =
-            Estimate { value: 45.0, spread: Some(Spread::Deviation { deviation: 0.26, runs: 3 }) };
+            NumberWithSpread { value: 45.0, spread: Some(Spread::Deviation { deviation: 0.26, runs: 3 }) };
         assert_eq!(spread(&over_seeds), "±\u{a0}0.3");
-        let over_queries =
-            Estimate { value: 45.0, spread: Some(Spread::Interval { low: 44.0, high: 46.2, level: 0.95 }) };
+        let over_queries = NumberWithSpread {
+            value: 45.0,
+            spread: Some(Spread::Interval { low: 44.0, high: 46.2, level: 0.95 }),
+        };
         assert_eq!(spread(&over_queries), "44.0–46.2");
         assert_eq!(spread(&f64::NAN.into()), "");
     }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
-use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
+use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
 use rehang_report::{comparison_html, comparison_json, comparison_markdown};
 
 /// Name, M(new, old), M(new, new) and how early its backfill rises.
@@ -19,7 +19,7 @@ const METHODS: [(&str, f64, f64, i32); 9] = [
     ("dmu + ψ", 41.3, 53.9, 2),
 ];
 
-fn backfill(order: &str, start: f64, end: f64, bend: i32, seed: u64) -> Backfill {
+fn backfill(order: &str, start: f64, end: f64, bend: i32, seed: u64) -> OrderOutcome {
     let along = |start: f64, end: f64| -> Vec<f64> {
         (0..=100)
             .map(|step| {
@@ -33,7 +33,7 @@ fn backfill(order: &str, start: f64, end: f64, bend: i32, seed: u64) -> Backfill
     let mean = |values: &[f64]| rounded(values.iter().sum::<f64>() / values.len() as f64);
     let lowest = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
     let (map, top1) = (along(start, end), along(start + 31.0, end + 31.0));
-    Backfill {
+    OrderOutcome {
         order: order.into(),
         area: Quality { top1: mean(&top1), map: mean(&map) },
         min: Quality { top1: lowest(&top1), map: lowest(&map) },
@@ -60,7 +60,7 @@ fn compared(methods: &[(&str, f64, f64, i32)], seeds: u64, parts: &[&str], order
                 let backfills = orders.iter().zip(0..).map(|(order, earlier)| {
                     backfill(order, start, end, bend + earlier, seed * 100 + number as u64)
                 });
-                outcomes.push(Outcome {
+                outcomes.push(MethodOutcome {
                     method: method.into(),
                     seed,
                     part: (*part).into(),

@@ -8,8 +8,9 @@ use common::{assert_as_committed, assert_self_contained, assert_well_formed, noi
 use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
-    Input, KendallTau, MeasuredSet, MetricCurve, Report, ShownMetric, Spaces, Spread, display_points,
+    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
+    InputRecord, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, ShownMetric, Spaces, Spread,
+    display_points,
 };
 use rehang::statistics::{Calibration, CalibrationBin};
 use rehang::{Distance, Space};
@@ -43,14 +44,14 @@ fn series(method: &str, order: &str, curves: &[Shape<'_>], seed: u64) -> CurveSe
     let mut metrics = BTreeMap::new();
     for (number, &(id, start, end, bend, dip, nothing)) in curves.iter().enumerate() {
         let exact = exact_curve(start, end, bend, dip, seed * 10 + number as u64);
-        let area = Estimate {
+        let area = NumberWithSpread {
             value: rounded(exact.iter().sum::<f64>() / 2001.0),
             spread: Some(Spread::Deviation { deviation: rounded(0.2 + 0.1 * noise(seed, number)), runs: 3 }),
         };
         let mut curve = MetricCurve::from_exact(&exact, area, nothing, &display);
         if order != "random" || method == "fct" {
             let width = |index: usize| 0.5 + 0.9 * (1.0 - fractions[index]);
-            curve.band = Some(Band {
+            curve.band = Some(CurveBand {
                 about: "± 1 sd over 3 seeds".into(),
                 low: curve
                     .values
@@ -71,7 +72,7 @@ fn series(method: &str, order: &str, curves: &[Shape<'_>], seed: u64) -> CurveSe
                 fractions.iter().map(|alpha| rounded(scale * (1.0 - (1.0 - alpha).powi(bend)))).collect()
             };
             let lost = 2.0 + seed as f64 * 0.6;
-            curve.flips = Some(Flips {
+            curve.flips = Some(FlipCurves {
                 positive: along(end - start + lost, bend + 1),
                 negative: along(lost, 2),
                 negative_flip_rate: along(lost * 1.7, 2),
@@ -127,7 +128,7 @@ fn fixture() -> Report {
     report.headline = 2;
     report.inputs = [("old", Some(128)), ("new", Some(128)), ("labels", None)]
         .into_iter()
-        .map(|(role, dimension)| Input {
+        .map(|(role, dimension)| InputRecord {
             role: role.into(),
             path: format!("shared/data/grocery/eval_{role}.npy"),
             rows: 2016,

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use rehang::{Distance, Error, Gate, Result, Space};
+use rehang::{Distance, Error, Result, Semaphore, Space};
 use rehang_files::folder_of;
 use serde::{Deserialize, Serialize};
 use tempfile::TempPath;
@@ -26,7 +26,7 @@ pub(crate) struct Graph {
     pub(crate) recall_at_build: f64,
     /// How it has been looked after.
     pub(crate) care: Care,
-    gate: Gate,
+    gate: Semaphore,
 }
 
 /// How a graph has been looked after. It rests in the side file, so that it adds up over processes that live shortly.
@@ -54,7 +54,7 @@ impl Graph {
     pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
         let mut index = Index::new(&index_options(space, options)).map_err(trouble)?;
         index.change_metric::<f32>(metric(space));
-        let gate = Gate::new(threads());
+        let gate = Semaphore::new(threads());
         index.reserve_capacity_and_threads(capacity.max(1), threads()).map_err(trouble)?;
         Ok(Self {
             index,
@@ -100,7 +100,7 @@ impl Graph {
 
     /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
     pub(crate) fn add(&self, key: RowKey, vector: &[f32]) -> Result<()> {
-        let _pass = self.gate.enter();
+        let _permit = self.gate.acquire();
         self.index.add(key, vector).map_err(trouble)
     }
 
@@ -122,7 +122,7 @@ impl Graph {
             return Ok(Vec::new());
         }
         let k = k.min(self.index.size());
-        let _pass = self.gate.enter();
+        let _permit = self.gate.acquire();
         let matches = match passes {
             None => self.index.search(query, k),
             Some(passes) => self.index.filtered_search(query, k, passes),

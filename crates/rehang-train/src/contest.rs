@@ -8,12 +8,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use rehang::adapter::{self, Adapter};
-use rehang::comparison::{Backfill, Comparison, Outcome, Quality};
-use rehang::compatibility::at_width;
+use rehang::adapter::{self, Adapter, true_errors};
+use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
 use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
-use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
@@ -205,13 +203,13 @@ fn both(curve: &Curve, of: &dyn Fn(&Line) -> f64) -> Quality {
     Quality { top1: of(&curve.lines[TOP1]), map: of(&curve.lines[MAP]) }
 }
 
-fn backfill(order: &str, curve: &Curve) -> Backfill {
+fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
     // For charts and tables, which show less.
     let points = |line: &Line| -> Vec<f64> {
         line.grid(POINTS).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
     };
     let rate = &curve.flips[TOP1].rate;
-    Backfill {
+    OrderOutcome {
         order: order.to_owned(),
         area: both(curve, &Line::area),
         min: both(curve, &Line::min),
@@ -275,9 +273,9 @@ impl Side {
         }
         let adapted = &self.adapted[part];
         let width = adapted.columns().max(self.native[part].columns());
-        let (native, wide) = (at_width(&self.native[part], width), at_width(adapted, width));
+        let (native, wide) = (self.native[part].at_width(width), adapted.at_width(width));
         let errors = true_errors(&native, &wide);
-        let seen = at_width(adapted, self.head.dimension());
+        let seen = adapted.at_width(self.head.dimension());
         let input = OrderInput {
             items: adapted.rows(),
             sigma,
@@ -300,7 +298,7 @@ impl Side {
     ) -> Result<Curve> {
         let adapted = &self.adapted[part];
         // A narrower old gallery stays as it is: queries are cut for it.
-        let native = &at_width(&self.native[part], adapted.columns().max(self.native[part].columns()));
+        let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
         let input = CurveInput::new(native, adapted, permutation, relevance, Distance::Cosine);
         let input = CurveInput { handicap: self.handicap, ..input };
         curve(&input, &CurveOptions::default(), progress)
@@ -318,7 +316,7 @@ struct Study<'a> {
 
 impl Study<'_> {
     /// What every method reaches on every part.
-    fn outcomes(&mut self) -> Result<Vec<Outcome>> {
+    fn outcomes(&mut self) -> Result<Vec<MethodOutcome>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let (old, _) = self.trained(OLD, &parameters.old, data.old_rows, None)?;
         let (independent, _) = self.trained(INDEPENDENT, &parameters.independent, data.new_rows, None)?;
@@ -349,7 +347,7 @@ impl Study<'_> {
                         backfills.push(backfill(policy.name(), &curve));
                     }
                 }
-                outcomes.push(Outcome {
+                outcomes.push(MethodOutcome {
                     method: side.label.clone(),
                     seed,
                     part: part.clone(),

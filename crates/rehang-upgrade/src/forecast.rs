@@ -219,7 +219,9 @@ fn at(points: &[(f64, f64)], share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rehang::report::{CreatedBy, CurveSeries, Input, MetricCurve, ShownMetric, Spaces, display_points};
+    use rehang::report::{
+        CreatedBy, CurveSeries, InputRecord, MetricCurve, ShownMetric, Spaces, display_points,
+    };
     use rehang::{Adapter, Distance, Space};
 
     use super::*;
@@ -258,8 +260,8 @@ mod tests {
             series("random", &[10.0, 10.0, 10.0, 10.0, 40.0]),
             series("coverage", &[20.0, 25.0, 35.0, 45.0, 55.0]),
         ];
-        let role = Input::role_of_pairs("A.safetensors", "old");
-        report.inputs = vec![Input { role, fingerprint: "f1".into(), ..Input::default() }];
+        let role = InputRecord::role_of_pairs("A.safetensors", "old");
+        report.inputs = vec![InputRecord { role, fingerprint: "f1".into(), ..InputRecord::default() }];
         report
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::error::{ErrorKind, Result};
-use crate::vectors::{NORMALISED_TOLERANCE, norm};
+use crate::error::{Error, ErrorKind, Result};
+use crate::length::{NORMALISED_TOLERANCE, norm};
 
 /// Fails where vectors have another width than is needed.
 ///
@@ -67,4 +67,46 @@ pub fn check_finite<T: Copy + Into<f64>>(
     let Some(at) = values.iter().position(|&value| !value.into().is_finite()) else { return Ok(()) };
     let (row, column) = (first_row + at / columns, at % columns);
     Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
+}
+
+/// Fails on the first NaN or infinite number of a list.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFinite`].
+pub fn expect_finite(what: &str, values: &[f32]) -> Result<()> {
+    check_finite(what, values, values.len(), 0)
+}
+
+/// Fails where what is added to the distances of adapted items is negative or not a number.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`].
+pub fn check_handicap(handicap: f64) -> Result<()> {
+    if handicap.is_finite() && handicap >= 0.0 {
+        return Ok(());
+    }
+    Err(Error::option("handicap", handicap, "a finite number, 0 or more"))
+}
+
+/// Fails where `order` is not a permutation of `0..items`, naming what is missing, twice or outside.
+///
+/// # Errors
+///
+/// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the gallery.
+pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
+    expect_count("the order", order.len(), "the gallery", items)?;
+    let mut seen = vec![false; items];
+    for &item in order {
+        match seen.get_mut(item) {
+            None => {
+                let detail = format!("item {item} is outside the gallery of {items}");
+                return Err(Error::corrupt("the order", detail));
+            }
+            Some(true) => return Err(Error::duplicate("the order", format!("item {item}"))),
+            Some(seen) => *seen = true,
+        }
+    }
+    Ok(())
 }

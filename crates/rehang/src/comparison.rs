@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::compatibility::{criterion_met, gain_down, gain_up, update_gain};
+use crate::gains::{criterion_met, gain_down, gain_up, update_gain};
 use crate::statistics::{MeanSd, mean_sd};
 
 /// Top-1 and mAP in percent.
@@ -17,9 +17,9 @@ pub struct Quality {
     pub map: f64,
 }
 
-/// One backfill: one method, seed, part and order.
+/// One backfill of one method on one part with one seed, in one order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Backfill {
+pub struct OrderOutcome {
     /// The order's name.
     pub order: String,
     /// Mean over all fractions, M̃.
@@ -40,7 +40,7 @@ pub struct Backfill {
 
 /// One method on one part with one seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct MethodOutcome {
     /// The method's name, such as `bct`, `dmu + ψ` or `fastfill`.
     pub method: String,
     /// The seed.
@@ -56,7 +56,7 @@ pub struct Outcome {
     /// M(new*, new*): the new model trained with no regard to the old one.
     pub best_best: Quality,
     /// The backfill in every order.
-    pub backfills: Vec<Backfill>,
+    pub backfills: Vec<OrderOutcome>,
 }
 
 /// A whole comparison.
@@ -69,12 +69,12 @@ pub struct Comparison {
     /// The version of rehang.
     pub version: String,
     /// Every outcome.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<MethodOutcome>,
     /// What a reader has to know, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// One metric of an [`Outcome`].
+/// One metric of a [`MethodOutcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// CMC top-1.
@@ -93,9 +93,9 @@ impl Quality {
     }
 }
 
-impl Outcome {
+impl MethodOutcome {
     /// The backfill in an order.
-    pub fn backfill(&self, order: &str) -> Option<&Backfill> {
+    pub fn backfill(&self, order: &str) -> Option<&OrderOutcome> {
         self.backfills.iter().find(|backfill| backfill.order == order)
     }
 
@@ -138,7 +138,7 @@ impl Comparison {
     }
 
     /// The outcomes of a method on a part, one a seed.
-    pub fn of<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a Outcome> {
+    pub fn of<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |outcome| outcome.method == method && outcome.part == part)
     }
 
@@ -147,7 +147,7 @@ impl Comparison {
         &self,
         method: &str,
         part: &str,
-        number: impl Fn(&Outcome) -> Option<f64>,
+        number: impl Fn(&MethodOutcome) -> Option<f64>,
     ) -> Option<MeanSd> {
         let values: Vec<f64> = self.of(method, part).filter_map(number).collect();
         mean_sd(&values)
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn gains_are_those_of_the_papers_and_seeds_are_averaged() {
         let quality = |top1: f64| Quality { top1, map: top1 / 2.0 };
-        let outcome = |seed: u64, new_old: f64| Outcome {
+        let outcome = |seed: u64, new_old: f64| MethodOutcome {
             method: "bct".into(),
             seed,
             part: "test".into(),

@@ -328,7 +328,7 @@ impl Error {
     }
 
     /// No query has a right answer in the gallery.
-    pub(crate) fn no_right_answers() -> Self {
+    pub fn no_right_answers() -> Self {
         let detail = "none has a right answer in the gallery; check that labels, or judgements and ids, belong to these items \
                       and queries, and that a class has two items or more where the gallery is its own set of queries";
         ErrorKind::NothingToFind { detail: detail.into() }.into()

@@ -3,45 +3,43 @@
 //! This crate knows no file format, no deep-learning framework, no database, no network and no clock, and it prints nothing.
 
 pub mod adapter;
+mod catch_panic;
 pub mod check;
 mod clusters;
 pub mod comparison;
-pub mod compatibility;
 pub mod curve;
 mod error;
 pub mod finding;
-mod gate;
-mod guarded;
+pub mod gains;
 mod head;
+mod length;
 mod named;
 pub mod order;
 mod pairs;
 mod printable;
 mod processor;
 mod progress;
-pub mod protocols;
 mod remedy;
 pub mod report;
+mod semaphore;
 mod space;
 pub mod statistics;
-pub mod study;
 mod vectors;
 pub mod verdict;
 
 pub use adapter::Adapter;
+pub use catch_panic::catch_panic;
 pub use clusters::{Clusters, class_means, k_means};
 pub use error::{Error, ErrorKind, Result};
 pub use finding::{Finding, Severity};
-pub use gate::{Gate, Pass};
-pub use guarded::guarded;
 pub use head::{Head, HeadKind};
+pub use length::{NORMALISED_TOLERANCE, norm, normalise, squared_distance};
 pub use pairs::Pairs;
 pub use printable::printable;
 pub use processor::Processor;
 pub use progress::{Progress, ProgressSnapshot};
 pub use remedy::{Remedy, Verb, Wording};
+pub use semaphore::{Permit, Semaphore};
 pub use space::{Distance, Space};
-pub use vectors::{
-    Labels, Matrix, NORMALISED_TOLERANCE, Provenance, Vectors, norm, normalise, squared_distance,
-};
+pub use vectors::{Labels, Matrix, Provenance, Vectors, distinct};
 pub use verdict::Verdict;

@@ -2,85 +2,24 @@
 //!
 //! An order is a permutation with scores, the largest score first, ties by index. Orders cannot see evaluation labels;
 //! [`Policy::Oracle`] looks at the true errors and exists for evaluation only. A policy is a file of `order/`, a
-//! variant of [`Policy`] and an arm of its `definition`.
+//! variant of [`Policy`] and an arm of its `definition` here.
 
 mod class_mean;
 mod coverage;
 mod doubt;
 mod oracle;
+mod policy;
 mod random;
 mod sigma;
 
-use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
-
-use crate::check::{check_finite, expect_count, expect_width};
-use crate::curve::{Panels, QueryTiles, distances};
+use crate::check::check_permutation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::Head;
-use crate::processor::Processor;
-use crate::space::Distance;
-use crate::vectors::{Matrix, distinct, squared_distance};
+use crate::vectors::{Matrix, distinct};
 
-/// Items whose logits are computed together.
-const BLOCK: usize = 64;
+pub use policy::{Arrangement, Order, OrderInput, Page, Policy, distances_to_nearest};
 
-crate::named! {
-    /// How an order is made.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub enum Policy ("policy") {
-        /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
-        Sigma = "sigma",
-        /// A shuffle. Needs `seed` only.
-        Random = "random",
-        /// `1 − p¹`, the classifier's doubt about its best class (RACT eq. 9). Needs `classified`.
-        LeastConfidence = "least-confidence",
-        /// `1 − (p¹ − p²)`, how close the two best classes are (RACT eq. 10). Needs `classified`.
-        Margin = "margin",
-        /// `−Σ p log p` (RACT eq. 11). Needs `classified`.
-        Entropy = "entropy",
-        /// The true squared error ("cheating" order of FastFill). Needs `squared_errors`; for evaluation only, since an upgrade never
-        /// has them before the backfill is done.
-        Oracle = "oracle",
-        /// Cover, then dig: first the item nearest to the centre of each of `n/10` clusters of the gallery (k-means, every
-        /// item weighted by its dig score), then the rest, both by dig score. A query needs one near native item for top-1
-        /// and all of them for mAP, so an order that reaches every corner early serves both.
-        ///
-        /// The dig score is `H(p) · (1 − (p¹ − p²))`, entropy times margin through a head (the adapter carries one even
-        /// where the model came without); σ² where there is none. Needs `vectors`, and `classified` or `sigma`.
-        Coverage = "coverage",
-        /// The distance of h(o) to the mean of its class, or of its k-means cluster without labels, farthest first
-        /// (λ-orthogonality, arXiv 2509.16664). Needs `vectors`; `classes` are those that the gallery declares.
-        ClassMean = "class-mean",
-    }
-}
-
-/// What a policy is.
-pub(crate) struct Definition {
-    /// What it does, after its name: "goes by …".
-    about: &'static str,
-    /// Whether it uses what is not known before the backfill is done.
-    is_evaluation_only: bool,
-    head: HeadUse,
-    /// Orders a whole gallery.
-    order: fn(&Evidence<'_>) -> Result<Order>,
-    /// What items are ranked by, each by itself and as soon as it is adapted: larger is earlier.
-    scores: fn(&Page<'_>) -> Result<Vec<f64>>,
-    /// What has to be said of a live gallery as a whole, from a sample of it; `None` where `scores` says everything.
-    arrange: Option<fn(&Evidence<'_>) -> Result<Arrangement>>,
-}
-
-/// What a policy does with a classifier head.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum HeadUse {
-    /// It looks through none.
-    None,
-    /// It needs one.
-    Needed,
-    /// It looks through the adapter's own one, which is tempered on left-out pairs, before any other.
-    Own,
-}
+use policy::{Definition, Evidence, HeadUse, probabilities};
 
 impl Policy {
     fn definition(self) -> &'static Definition {
@@ -130,25 +69,6 @@ impl Policy {
     }
 }
 
-/// Items of a live gallery that were just adapted.
-#[derive(Clone, Copy)]
-pub struct Page<'a> {
-    /// A number in `[0, 1)` that is drawn for the item of a row and stays the same, for shuffles.
-    pub drawn: &'a dyn Fn(usize) -> f64,
-    /// σ² of each, `[n]`.
-    pub sigma: &'a [f32],
-    /// Adapted vectors, `[n, d]`.
-    pub vectors: &'a Matrix,
-    /// The adapter's head.
-    pub head: Option<&'a Head>,
-}
-
-impl Page<'_> {
-    fn by_sigma(&self) -> Vec<f64> {
-        self.sigma.iter().map(|&value| f64::from(value)).collect()
-    }
-}
-
 /// What items of a live gallery are ranked by, each by itself: larger is earlier. One item's score does not depend on the
 /// others, so a gallery may be scored page by page.
 ///
@@ -159,16 +79,6 @@ pub fn scores(policy: Policy, page: &Page<'_>) -> Result<Vec<f64>> {
     (policy.definition().scores)(page)
 }
 
-/// What a look at a sample of a live gallery says of the whole.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Arrangement {
-    /// These rows of the sample come before everything else, the first one first.
-    First(Vec<usize>),
-    /// Every item is ranked by its distance to the nearest of these centres, `[k, d]`, farthest first; see
-    /// [`distances_to_nearest`].
-    FarFrom(Matrix),
-}
-
 /// Looks at a sample of a live gallery, given as to [`order`]; `None` where [`scores`] says everything.
 ///
 /// # Errors
@@ -177,81 +87,6 @@ pub enum Arrangement {
 pub fn arrange(policy: Policy, sample: &OrderInput<'_>) -> Result<Option<Arrangement>> {
     let evidence = Evidence { policy, input: sample };
     policy.definition().arrange.map(|arrange| arrange(&evidence)).transpose()
-}
-
-/// The distance of every vector to the nearest centre: `[n, d], [k, d] → [n]`.
-pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
-    let nearest = |row: usize| {
-        let to = (0..centres.rows()).map(|centre| squared_distance(vectors.row(row), centres.row(centre)));
-        to.fold(f64::INFINITY, f64::min).sqrt()
-    };
-    (0..vectors.rows()).into_par_iter().map(nearest).collect()
-}
-
-/// What an order may be made from; each policy says what it needs.
-///
-/// | name | default | purpose |
-/// |---|---|---|
-/// | `items` | 0 | gallery size n |
-/// | `sigma` | none | predicted squared error σ² of each item, `[n]` |
-/// | `squared_errors` | none | true squared error of each item, `[n]` (evaluation only) |
-/// | `classified` | none | a head and the vectors it classifies: the new head with adapted vectors, or the old head with old vectors (RACT runs the new head on old vectors, which share its space there) |
-/// | `vectors` | none | vectors whose space is to be covered, `[n, d]` |
-/// | `classes` | none | the class of each item, `[n]`, negative where not known |
-/// | `clusters` | none | clusters of an order that has some; coverage: `⌈n/10⌉`, at most 2048; class-mean: `n/30`, 2 to 256 |
-/// | `seed` | 0 | of shuffles and of k-means |
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OrderInput<'a> {
-    /// Gallery size n.
-    pub items: usize,
-    /// Predicted squared error of each item.
-    pub sigma: Option<&'a [f64]>,
-    /// True squared error of each item.
-    pub squared_errors: Option<&'a [f64]>,
-    /// A head and the vectors it classifies.
-    pub classified: Option<(&'a Head, &'a Matrix)>,
-    /// Vectors whose space is to be covered.
-    pub vectors: Option<&'a Matrix>,
-    /// Class of each item, as the gallery declares it.
-    pub classes: Option<&'a [i64]>,
-    /// Clusters of an order that has some.
-    pub clusters: Option<usize>,
-    /// Seed of shuffles and of k-means.
-    pub seed: u64,
-}
-
-/// An order of a gallery.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Order {
-    /// `permutation[0]` is re-embedded first.
-    pub permutation: Vec<usize>,
-    /// What each item was ranked by, `[n]` in gallery order. Orders without a score of their own (random, coverage)
-    /// have `1 − place/n`, so that sorting by score gives the permutation for every policy.
-    pub scores: Vec<f64>,
-}
-
-impl Order {
-    /// The order with the largest score first; equal scores by index.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFinite`] where a score is NaN or infinite: such an item has no place.
-    pub fn by_scores(scores: Vec<f64>, what: &str) -> Result<Self> {
-        check_finite(what, &scores, 1, 0)?;
-        let mut permutation: Vec<usize> = (0..scores.len()).collect();
-        // Adding 0 turns −0 into 0, so that the two tie; the sort is stable.
-        permutation.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)));
-        Ok(Self { permutation, scores })
-    }
-
-    fn by_places(permutation: Vec<usize>) -> Self {
-        let count = permutation.len();
-        let mut scores = vec![0.0; count];
-        for (place, &item) in permutation.iter().enumerate() {
-            scores[item] = 1.0 - place as f64 / count as f64;
-        }
-        Self { permutation, scores }
-    }
 }
 
 /// Orders a gallery.
@@ -280,35 +115,6 @@ pub fn order(policy: Policy, input: &OrderInput<'_>) -> Result<Order> {
     (policy.definition().order)(&Evidence { policy, input })
 }
 
-/// What an order may be made from, asked for by the policy that needs it.
-struct Evidence<'a> {
-    policy: Policy,
-    input: &'a OrderInput<'a>,
-}
-
-impl<'a> Evidence<'a> {
-    fn needed(&self, what: &str) -> Error {
-        Error::missing(what, format!("the order {:?}", self.policy.name()))
-    }
-
-    /// Fails where something is not of n items.
-    fn expect_items(&self, what: &str, count: usize) -> Result<()> {
-        expect_count(what, count, "the gallery", self.input.items)
-    }
-
-    fn values(&self, values: Option<&'a [f64]>, what: &str) -> Result<Vec<f64>> {
-        let values = values.ok_or_else(|| self.needed(what))?;
-        self.expect_items(what, values.len())?;
-        Ok(values.to_vec())
-    }
-
-    fn vectors(&self, what: &str) -> Result<&'a Matrix> {
-        let vectors = self.input.vectors.ok_or_else(|| self.needed(what))?;
-        self.expect_items(what, vectors.rows())?;
-        Ok(vectors)
-    }
-}
-
 /// `1 − p¹` of every vector by a head: `[n, d] → [n]`.
 ///
 /// # Errors
@@ -316,71 +122,6 @@ impl<'a> Evidence<'a> {
 /// [`ErrorKind::WidthMismatch`] between head and vectors, [`ErrorKind::NotFinite`].
 pub fn least_confidence(head: &Head, vectors: &Matrix) -> Result<Vec<f64>> {
     probabilities(head, vectors, doubt::least_confidence)
-}
-
-/// Softmax probabilities of every vector, given to `score`: `[n, d] → [n, classes] → [n]`.
-fn probabilities(head: &Head, vectors: &Matrix, score: impl Fn(&[f64]) -> f64 + Sync) -> Result<Vec<f64>> {
-    expect_width("vectors to classify", head.dimension(), vectors.columns())?;
-    vectors.check_finite("vectors to classify")?;
-    let classes = head.classes();
-    let panels = Panels::new(head.weight(), &(0..classes).collect::<Vec<_>>());
-    let processor = Processor::detect();
-    let items: Vec<usize> = (0..vectors.rows()).collect();
-    let scores: Vec<Vec<f64>> = items
-        .par_chunks(BLOCK)
-        .map_init(
-            || (QueryTiles::default(), vec![0.0; BLOCK * classes]),
-            |(tiles, out), items| {
-                tiles.fill(vectors, items);
-                let out = &mut out[..items.len() * classes];
-                let (distance, scale) = match head.kind().scale() {
-                    None => (Distance::Dot, 1.0),
-                    Some(scale) => (Distance::Cosine, f64::from(scale)),
-                };
-                distances(processor, tiles, &panels, distance, out);
-                out.chunks_mut(classes)
-                    .map(|line| {
-                        // Distances are −⟨w, v⟩ or 1 − cos; the constant 1 drops out of a softmax.
-                        for (value, bias) in line.iter_mut().zip(head.bias()) {
-                            *value = scale * -*value + f64::from(*bias);
-                        }
-                        let largest = line.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                        let mut sum = 0.0;
-                        for value in line.iter_mut() {
-                            *value = (*value - largest).exp();
-                            sum += *value;
-                        }
-                        for value in line.iter_mut() {
-                            *value /= sum;
-                        }
-                        score(line)
-                    })
-                    .collect()
-            },
-        )
-        .collect();
-    Ok(scores.into_iter().flatten().collect())
-}
-
-/// Fails where `order` is not a permutation of `0..items`, naming what is missing, twice or outside.
-///
-/// # Errors
-///
-/// [`ErrorKind::CountMismatch`], [`ErrorKind::Duplicate`], [`ErrorKind::Corrupt`] for an index outside the gallery.
-pub fn check_permutation(order: &[usize], items: usize) -> Result<()> {
-    expect_count("the order", order.len(), "the gallery", items)?;
-    let mut seen = vec![false; items];
-    for &item in order {
-        match seen.get_mut(item) {
-            None => {
-                let detail = format!("item {item} is outside the gallery of {items}");
-                return Err(Error::corrupt("the order", detail));
-            }
-            Some(true) => return Err(Error::duplicate("the order", format!("item {item}"))),
-            Some(seen) => *seen = true,
-        }
-    }
-    Ok(())
 }
 
 /// Who comes first in an order: the share of its first ⌊x·n⌋ items that is of each group, 0 to 1, for every fraction x of

@@ -50,7 +50,7 @@ pub struct Report {
     pub spaces: Spaces,
     /// Files that were read, with their fingerprints.
     #[serde(default)]
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What was measured on what.
     #[serde(default)]
     pub measured_on: Vec<MeasuredSet>,
@@ -152,7 +152,7 @@ pub struct Spaces {
 
 /// A file that went into a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Input {
+pub struct InputRecord {
     /// What it is for: "old", "new", "labels", "qrels", "adapter", ….
     pub role: String,
     /// Where it was read.
@@ -166,13 +166,13 @@ pub struct Input {
     pub fingerprint: String,
 }
 
-impl Input {
+impl InputRecord {
     /// The role of what the adapter `name` was fitted on, `role` being "old", "new", "labels", … there.
     pub fn role_of_pairs(name: impl std::fmt::Display, role: &str) -> String {
         format!("pairs of {name}: {role}")
     }
 
-    /// Whether an adapter was fitted on it in that role; see [`Input::role_of_pairs`].
+    /// Whether an adapter was fitted on it in that role; see [`InputRecord::role_of_pairs`].
     pub fn is_of_pairs(&self, role: &str) -> bool {
         let name = self.role.strip_prefix("pairs of ").and_then(|rest| rest.strip_suffix(role));
         name.is_some_and(|name| name.ends_with(": "))
@@ -241,7 +241,7 @@ impl From<Metric> for ShownMetric {
 
 /// A number with what is known about its spread.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
+pub struct NumberWithSpread {
     /// The number.
     #[serde(deserialize_with = "nullable::one")]
     pub value: f64,
@@ -250,7 +250,7 @@ pub struct Estimate {
     pub spread: Option<Spread>,
 }
 
-impl From<f64> for Estimate {
+impl From<f64> for NumberWithSpread {
     fn from(value: f64) -> Self {
         Self { value, spread: None }
     }
@@ -321,9 +321,9 @@ pub struct MetricCurve {
     pub values: Vec<f64>,
     /// A band around it at the same fractions.
     #[serde(default)]
-    pub band: Option<Band>,
+    pub band: Option<CurveBand>,
     /// Mean over all fractions (the papers' M̃).
-    pub area: Estimate,
+    pub area: NumberWithSpread,
     /// At the switch: nothing is re-embedded yet.
     #[serde(deserialize_with = "nullable::one")]
     pub start: f64,
@@ -338,7 +338,7 @@ pub struct MetricCurve {
     pub passes_do_nothing_at: Option<f64>,
     /// Queries whose answer changed, where the metric has right and wrong answers (top-1, top-5).
     #[serde(default)]
-    pub flips: Option<Flips>,
+    pub flips: Option<FlipCurves>,
 }
 
 impl MetricCurve {
@@ -356,7 +356,12 @@ impl MetricCurve {
     /// assert_eq!((curve.minimum.value, curve.minimum.fraction), (20.0, 0.25));
     /// assert_eq!(curve.passes_do_nothing_at, Some(0.5));
     /// ```
-    pub fn from_exact(exact: &[f64], area: Estimate, do_nothing: Option<f64>, display: &[usize]) -> Self {
+    pub fn from_exact(
+        exact: &[f64],
+        area: NumberWithSpread,
+        do_nothing: Option<f64>,
+        display: &[usize],
+    ) -> Self {
         let last = exact.len().saturating_sub(1).max(1);
         let fraction = |index: usize| index as f64 / last as f64;
         let lowest =
@@ -421,7 +426,7 @@ pub struct Point {
 
 /// A band around a curve, at the curve's fractions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Band {
+pub struct CurveBand {
     /// What it is, such as "95 % bootstrap interval over queries" or "± 1 sd over 3 seeds".
     pub about: String,
     /// Lower edge.
@@ -435,7 +440,7 @@ pub struct Band {
 /// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions; of several orders the
 /// means, as the curve itself: a value of the curve is its start, plus `positive`, less `negative`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Flips {
+pub struct FlipCurves {
     /// Wrong at the start and right here, in percent of all queries.
     #[serde(deserialize_with = "nullable::many")]
     pub positive: Vec<f64>,

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorKind, Result};
-use crate::vectors::squared_distance;
+use crate::length::squared_distance;
 
 crate::named! {
     /// How far two vectors of a space are from each other; smaller is nearer for all three.

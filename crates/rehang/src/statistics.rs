@@ -253,7 +253,7 @@ impl SigmaQuality {
 }
 
 /// Bins of a calibration where nothing else is said.
-pub(crate) const BINS: usize = 10;
+pub const BINS: usize = 10;
 
 fn undefined() -> f64 {
     f64::NAN

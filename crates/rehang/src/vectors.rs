@@ -1,5 +1,6 @@
 //! Rows of numbers, with and without the space they belong to.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::check::{check_finite, expect_normalised, expect_width};
 use crate::error::{Error, Result};
+use crate::length::{NORMALISED_TOLERANCE, norm, normalise};
 use crate::space::Space;
 
 /// A dense matrix of `f32`, row after row: `[rows, columns]`.
@@ -93,6 +95,29 @@ impl Matrix {
         Self { columns: self.columns, data }
     }
 
+    /// Query vectors `[m, d]` made to fit a gallery of `width` coordinates: the first coordinates of wider ones, narrower ones
+    /// filled up with zeros.
+    ///
+    /// ```
+    /// use rehang::Matrix;
+    ///
+    /// let vectors = Matrix::new(2, vec![1.0, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(vectors.at_width(1).as_slice(), [1.0, 3.0]);
+    /// assert_eq!(vectors.at_width(3).as_slice(), [1.0, 2.0, 0.0, 3.0, 4.0, 0.0]);
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    pub fn at_width(&self, width: usize) -> Cow<'_, Self> {
+        if self.columns == width {
+            return Cow::Borrowed(self);
+        }
+        let mut fitted = Self::zeros(self.rows(), width);
+        let kept = width.min(self.columns);
+        for row in 0..fitted.rows() {
+            fitted.row_mut(row)[..kept].copy_from_slice(&self.row(row)[..kept]);
+        }
+        Cow::Owned(fitted)
+    }
+
     /// Fails on the first NaN or infinite number, naming its row and column.
     ///
     /// # Errors
@@ -140,34 +165,9 @@ pub(crate) fn column_means(matrix: &Matrix, of: impl Fn(f64, usize) -> f64) -> V
 }
 
 /// The different numbers of classes or groups, ascending; negative ones mean that there is none.
-pub(crate) fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
+pub fn distinct(labels: impl Iterator<Item = i64>) -> Vec<i64> {
     labels.filter(|&label| label >= 0).collect::<BTreeSet<_>>().into_iter().collect()
 }
-
-/// Euclidean length of a vector, summed in `f64`.
-pub fn norm(row: &[f32]) -> f64 {
-    row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
-}
-
-/// `‖a − b‖²`, with differences and their sum in `f64`, coordinate after coordinate.
-pub fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum()
-}
-
-/// Scales a vector to length 1 and says whether it could: a zero vector stays as it is.
-pub fn normalise(row: &mut [f32]) -> bool {
-    let length = norm(row);
-    if length <= 0.0 || !length.is_finite() {
-        return false;
-    }
-    for value in row {
-        *value = (f64::from(*value) / length) as f32;
-    }
-    true
-}
-
-/// How far a length may be from 1 for a vector that counts as normalised (half-precision files stay inside).
-pub const NORMALISED_TOLERANCE: f64 = 2e-3;
 
 /// Vectors with the space they belong to: `[n, d]`.
 ///

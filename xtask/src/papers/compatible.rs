@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rehang::comparison::{Backfill, Comparison, Measure, Outcome, Quality};
+use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
 use rehang::statistics::MeanSd;
 use rehang::{Error, Result};
 
@@ -151,7 +151,7 @@ impl Studies {
     }
 
     /// RACT's figures 3 to 5: something along a backfill in random order, of vanilla and ours; and of the product's default in its own.
-    fn along(&self, study: &str, part: &str, of: impl Fn(&Backfill) -> &Vec<f64>) -> Result<String> {
+    fn along(&self, study: &str, part: &str, of: impl Fn(&OrderOutcome) -> &Vec<f64>) -> Result<String> {
         let study = self.get(study)?;
         let headings: Vec<String> = (0..=10).map(|tenth| format!("{} %", 10 * tenth)).collect();
         let mut columns = vec!["Model"];
@@ -191,7 +191,7 @@ impl Studies {
             for (label, method) in [("vanilla", "vanilla"), ("ours", "ract"), ("rehang's default", "auto")] {
                 let mut row = vec![scenario.to_owned(), label.to_owned()];
                 row.extend(orders.iter().map(|order| {
-                    let cell = |number: &dyn Fn(&Backfill) -> f64| {
+                    let cell = |number: &dyn Fn(&OrderOutcome) -> f64| {
                         with_paper(
                             study.over_seeds(method, part, |outcome| Some(number(outcome.backfill(order)?))),
                             None,
@@ -231,7 +231,7 @@ impl Studies {
                 if study.of(method, part).next().is_none() {
                     continue;
                 }
-                let cell = |number: &dyn Fn(&Outcome) -> Option<f64>| {
+                let cell = |number: &dyn Fn(&MethodOutcome) -> Option<f64>| {
                     with_paper(study.over_seeds(method, part, number), None)
                 };
                 rows.push(vec![
@@ -271,7 +271,7 @@ impl Studies {
     fn bct_2(&self) -> Result<String> {
         let study = self.get("bct")?;
         let columns = ["Model", "mAP, seen", "mAP, unseen", "top-1, seen", "top-1, unseen"];
-        let row = |label: &str, paper: Option<f64>, of: &dyn Fn(&Outcome) -> Quality, method: &str| {
+        let row = |label: &str, paper: Option<f64>, of: &dyn Fn(&MethodOutcome) -> Quality, method: &str| {
             let cell = |part: &str, measure: Measure, paper: Option<f64>| {
                 with_paper(study.over_seeds(method, part, |outcome| Some(of(outcome).of(measure))), paper)
             };
@@ -357,14 +357,15 @@ impl Studies {
             ("bct-arcface", "80 classes, both models by DMU's recipe"),
         ] {
             let study = self.get(name)?;
-            let cell = |method: &str, of: &dyn Fn(&Outcome) -> f64| {
+            let cell = |method: &str, of: &dyn Fn(&MethodOutcome) -> f64| {
                 with_paper(study.over_seeds(method, part, |outcome| Some(of(outcome))), None)
             };
             let mut row = vec![label.to_owned()];
             row.push(cell("independent", &|outcome| outcome.old_old.map));
             row.push(cell("independent", &|outcome| outcome.best_best.map));
             for measure in [Measure::Map, Measure::Top1] {
-                let gain = |outcome: &Outcome| outcome.new_old.of(measure) - outcome.old_old.of(measure);
+                let gain =
+                    |outcome: &MethodOutcome| outcome.new_old.of(measure) - outcome.old_old.of(measure);
                 row.extend(["lwf", "bct", "auto"].map(|method| cell(method, &gain)));
             }
             rows.push(row);
@@ -386,7 +387,7 @@ impl Studies {
         let table: Vec<Vec<String>> = rows
             .into_iter()
             .map(|(label, study, method)| {
-                let cell = |of: fn(&Outcome) -> Quality| {
+                let cell = |of: fn(&MethodOutcome) -> Quality| {
                     let found = study.over_seeds(method, part, |outcome| Some(of(outcome).map));
                     with_paper(found, None)
                 };
@@ -422,12 +423,12 @@ impl Studies {
         for (label, method, paper) in rows {
             let mut row = vec![(*label).to_owned()];
             for measure in [Measure::Map, Measure::Top1] {
-                type Number = fn(&Outcome, Measure) -> Option<f64>;
+                type Number = fn(&MethodOutcome, Measure) -> Option<f64>;
                 let numbers: [Number; 4] = [
                     |outcome, measure| Some(outcome.new_new.of(measure)),
                     |outcome, measure| Some(outcome.new_old.of(measure)),
-                    Outcome::gain_up,
-                    Outcome::gain_down,
+                    MethodOutcome::gain_up,
+                    MethodOutcome::gain_down,
                 ];
                 for (place, number) in numbers.iter().enumerate() {
                     let paper = paper.filter(|_| measure == Measure::Map).map(|paper| paper[place]);
@@ -492,7 +493,7 @@ fn bound(
     study: &Comparison,
     label: &str,
     part: &str,
-    of: impl Fn(&Outcome) -> Quality,
+    of: impl Fn(&MethodOutcome) -> Quality,
     there: f64,
 ) -> Vec<String> {
     let cell = |measure, paper| {

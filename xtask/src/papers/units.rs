@@ -6,11 +6,10 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use rehang::adapter::{self, Adapter};
+use rehang::adapter::{self, Adapter, true_errors};
 use rehang::curve::{Curve, CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, TOP5, curve, evaluate};
 use rehang::order::{Order, OrderInput, Policy, order};
 use rehang::statistics::kendall_tau_b;
-use rehang::study::true_errors;
 use rehang::{Distance, Error, Head, HeadKind, Labels, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_files::VectorSource;
 use rehang_fit::geometry::GeometryKind;

@@ -6,6 +6,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-files", &["rehang"]),
     ("rehang-fit", &["rehang", "rehang-files"]),
     ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
+    // The laboratory, like rehang-train: no part of an upgrade needs it.
+    ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),
     ("rehang-train", &["rehang", "rehang-files", "rehang-fit"]),
     ("rehang-report", &["rehang"]),
     ("rehang-store", &["rehang"]),
@@ -45,6 +47,7 @@ const CLI: &[&str] = &[
     "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
+    "rehang-protocols",
     "rehang-train",
     "rehang-report",
     "rehang-store",

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rehang::Result;
-use rehang_evaluate::{FaceFiles, ModelFiles, NamedFile};
 use rehang_files::VectorSource;
+use rehang_protocols::{FaceFiles, ModelFiles, NamedFile};
 
 use super::groups::RowArguments;
 use super::library::options;

@@ -3,7 +3,7 @@
 use rehang::{Error, Result};
 use rehang_evaluate::{OrderFiles, order};
 use rehang_files::VectorSource;
-use rehang_files::cuts::{CutFiles, SigmaSource, cut};
+use rehang_files::thresholds::{SigmaSource, ThresholdFiles, find_thresholds};
 
 use super::{Exit, say_findings};
 use crate::addresses;
@@ -39,9 +39,9 @@ fn cuts(arguments: &OrderArguments, json: bool) -> Result<Exit> {
         })
     };
     let sigma = arguments.sigma.iter().map(sigma).collect::<Result<_>>()?;
-    let files = options!(CutFiles { first, output } from arguments, sigma: sigma);
+    let files = options!(ThresholdFiles { first, output } from arguments, sigma: sigma);
     let paths = arguments.sigma.iter().map(|source| source.path.as_path());
-    let made = addresses::with_bar(paths, |progress| cut(&files, progress))?;
+    let made = addresses::with_bar(paths, |progress| find_thresholds(&files, progress))?;
     let mut text = format!("Cuts of {} items written to {}\n", made.items, arguments.output.display());
     for cut in &made.cuts {
         let (first, items, threshold) = (&cut.first, cut.items, cut.threshold);

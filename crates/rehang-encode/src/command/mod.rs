@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Gate, Matrix, Pass, Result, Space};
+use rehang::{Error, ErrorKind, Matrix, Permit, Result, Semaphore, Space};
 use rehang_files::array_from_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,7 +48,7 @@ pub(crate) struct Command {
     processes: usize,
     timeout: Duration,
     /// Lets as many processes be at work as may be.
-    gate: Gate,
+    slots: Semaphore,
     /// Processes that wait for a batch.
     idle: Mutex<Vec<Process>>,
     meter: Meter,
@@ -61,7 +61,7 @@ struct Seat<'a> {
     command: &'a Command,
     process: Option<Process>,
     /// Given back last.
-    _pass: Pass<'a>,
+    _permit: Permit<'a>,
 }
 
 impl Drop for Seat<'_> {
@@ -115,7 +115,7 @@ impl Command {
             batch: config.batch,
             processes: config.processes,
             timeout,
-            gate: Gate::new(config.processes),
+            slots: Semaphore::new(config.processes),
             idle: Mutex::default(),
             meter: Meter::default(),
             answered: AtomicBool::new(false),
@@ -125,8 +125,8 @@ impl Command {
 
     /// Waits until another process may be at work.
     fn seat(&self) -> Seat<'_> {
-        let pass = self.gate.enter();
-        Seat { command: self, process: lock(&self.idle).pop(), _pass: pass }
+        let permit = self.slots.acquire();
+        Seat { command: self, process: lock(&self.idle).pop(), _permit: permit }
     }
 
     /// Asks for a part of a batch and appends the answers that came, up to the fault if there was one. After a fault

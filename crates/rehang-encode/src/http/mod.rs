@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Gate, Pass, Result, Space};
+use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space};
 use serde_json::Value;
 use ureq::Agent;
 
@@ -58,7 +58,7 @@ pub(crate) struct Http {
     /// What others have used of the same budgets.
     others: Mutex<Spent>,
     /// Lets as many requests be under way as may be.
-    gate: Gate,
+    slots: Semaphore,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
     /// What stopped an earlier call and stops every later one.
@@ -155,7 +155,7 @@ impl Http {
             backoff: Backoff::new(config.seed),
             meter: Meter::default(),
             others: Mutex::default(),
-            gate: Gate::new(config.concurrency),
+            slots: Semaphore::new(config.concurrency),
             served: AtomicU64::new(0),
             stopped: Mutex::default(),
             config: config.clone(),
@@ -269,12 +269,12 @@ impl Http {
     /// # Errors
     ///
     /// As [`Http::expect_no_long_pause`] and [`Http::wait_until`].
-    fn wait_for_turn(&self, tokens: u64) -> Result<Pass<'_>> {
+    fn wait_for_turn(&self, tokens: u64) -> Result<Permit<'_>> {
         let from = self.pace.reserve(self.clock.now(), tokens);
         self.expect_no_long_pause()?;
         self.wait_until(from)?;
         loop {
-            let turn = self.gate.enter();
+            let turn = self.slots.acquire();
             self.expect_no_long_pause()?;
             let paused_until = self.pace.paused_until();
             if paused_until <= self.clock.now() {
@@ -296,7 +296,7 @@ impl Http {
     }
 
     /// Sends one request of texts whose tokens are reserved.
-    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Pass<'_>) -> Result<Outcome> {
+    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Permit<'_>) -> Result<Outcome> {
         let HttpConfig { model, prefix, dimensions, input_type, .. } = &self.config;
         let texts: Vec<String> = inputs.iter().map(|input| format!("{prefix}{}", input.source)).collect();
         let request =

@@ -5,7 +5,7 @@ mod picture;
 use std::path::Path;
 
 use image::imageops::FilterType;
-use rehang::{Error, Gate, Result};
+use rehang::{Error, Result, Semaphore};
 use rten::Dimension;
 
 use super::model::{fixed, shown};
@@ -84,7 +84,12 @@ impl ImageInput {
     }
 
     /// The numbers of an image file.
-    pub(super) fn pixels(&self, bytes: &[u8], path: &Path, memory: &Gate) -> Result<Vec<f32>, ItemFailure> {
+    pub(super) fn pixels(
+        &self,
+        bytes: &[u8],
+        path: &Path,
+        memory: &Semaphore,
+    ) -> Result<Vec<f32>, ItemFailure> {
         let refused = |error: String| {
             ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
         };

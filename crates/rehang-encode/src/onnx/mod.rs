@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::{Error, Gate, Result, Space};
+use rehang::{Error, Result, Semaphore, Space};
 use rehang_files::folder_of;
 use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
 use rten_tensor::Layout as _;
@@ -50,7 +50,7 @@ pub(crate) struct Onnx {
 
 /// How sources become what the model reads.
 enum Kind {
-    Image { config: ImageInput, node: NodeId, memory: Gate },
+    Image { config: ImageInput, node: NodeId, memory: Semaphore },
     Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
@@ -93,7 +93,7 @@ impl Onnx {
                 Kind::Image {
                     config: image.clone(),
                     node: input.node,
-                    memory: Gate::new(image::DECODING_BYTES_MAX),
+                    memory: Semaphore::new(image::DECODING_BYTES_MAX),
                 }
             }
             OnnxInput::Vector(VectorInput {}) => {

@@ -236,7 +236,7 @@ fn images_are_fitted() {
         let input: ImageInput = serde_json::from_value(config).unwrap();
         input.check(&[], "m").unwrap();
         let numbers =
-            input.pixels(png.get_ref(), Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)).unwrap();
+            input.pixels(png.get_ref(), Path::new("p"), &Semaphore::new(image::DECODING_BYTES_MAX)).unwrap();
         numbers.into_iter().map(|value| (value * 255.0).round() as i32).collect::<Vec<_>>()
     };
     let grey = |more: Json| {
@@ -264,7 +264,7 @@ fn images_are_fitted() {
 #[test]
 fn photographs_are_read_whole_or_not_at_all() {
     let input: ImageInput = serde_json::from_value(json!({"width": 128, "height": 96})).unwrap();
-    let memory = Gate::new(image::DECODING_BYTES_MAX);
+    let memory = Semaphore::new(image::DECODING_BYTES_MAX);
     let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory);
     for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
         let whole = fs_err::read(models().join(name)).unwrap();
@@ -290,11 +290,14 @@ fn photographs_are_read_whole_or_not_at_all() {
 #[test]
 fn an_image_that_is_too_large_is_refused_before_anything_is_allocated() {
     let input: ImageInput = serde_json::from_value(json!({"width": 4, "height": 4})).unwrap();
-    let refused =
-        |bytes: &[u8]| match input.pixels(bytes, Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)) {
-            Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
-            other => panic!("{other:?}"),
-        };
+    let refused = |bytes: &[u8]| match input.pixels(
+        bytes,
+        Path::new("p"),
+        &Semaphore::new(image::DECODING_BYTES_MAX),
+    ) {
+        Err(ItemFailure::Permanent(why)) => assert!(why.contains("bytes of memory"), "{why}"),
+        other => panic!("{other:?}"),
+    };
     // A progressive photograph and a picture, each of which says that it is as large as can be.
     let mut photo = fs_err::read(models().join("progressive.jpg")).unwrap();
     let frame = photo.windows(2).position(|marker| marker == [0xFF, 0xC2]).unwrap();
@@ -377,7 +380,7 @@ proptest! {
         let mut bytes = fs_err::read(models().join("colours.png")).unwrap();
         let at = at % bytes.len();
         bytes[at] = byte;
-        match input.pixels(&bytes, Path::new("p"), &Gate::new(image::DECODING_BYTES_MAX)) {
+        match input.pixels(&bytes, Path::new("p"), &Semaphore::new(image::DECODING_BYTES_MAX)) {
             Ok(pixels) => prop_assert_eq!(pixels.len(), 48),
             Err(failure) => prop_assert!(matches!(failure, ItemFailure::Permanent(_))),
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rehang::{Error, Result, guarded};
+use rehang::{Error, Result, catch_panic};
 use rten::{NodeId, Value, ValueOrView};
 use tokenizers::{Tokenizer, TruncationParams};
 
@@ -43,7 +43,7 @@ impl Texts {
         let path = resolve(base, &config.tokenizer);
         let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
         let corrupt = |error: &str| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
-        let mut tokenizer = guarded(|| Tokenizer::from_bytes(&bytes))
+        let mut tokenizer = catch_panic(|| Tokenizer::from_bytes(&bytes))
             .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
             .map_err(|error| corrupt(&error.to_string()))?;
         let feeds =
@@ -81,7 +81,7 @@ impl Texts {
         let whole = format!("{}{text}", self.prefix);
         let unreadable =
             |why: &str| ItemFailure::Permanent(format!("the tokeniser cannot read the text: {why}"));
-        let encoding = guarded(|| self.tokenizer.encode(whole, true))
+        let encoding = catch_panic(|| self.tokenizer.encode(whole, true))
             .ok_or_else(|| unreadable("its crate panics at it; its file may be damaged"))?
             .map_err(|error| unreadable(&error.to_string()))?;
         if encoding.get_ids().is_empty() {

@@ -26,10 +26,13 @@ use bytes::Bytes;
 use half::f16;
 
 use thrift::{PageHeader, page_header};
+use write::ID;
 pub(super) use write::ParquetWriter;
 
-use super::stream::{IdKind, Ids, RowBatch, RowReader};
-use super::{Scalars, VectorSource, WHOLE_END, WIDTH_MAX, Wish, open};
+use crate::given::{Scalars, WHOLE_END};
+use crate::opened::open;
+use crate::rows::{IdKind, Ids, RowBatch, RowReader};
+use crate::source::{VectorSource, WIDTH_MAX, Wish};
 use rehang::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
@@ -51,9 +54,6 @@ const PAGE_BYTES_FREE: u64 = 1 << 26;
 /// Bytes a compressed byte that a larger page may claim: what LZ4 packs at most, and eight times what Snappy does. The room is made, and
 /// filled with zeros, before anything is unpacked.
 const PAGE_BYTES_PER_BYTE_MAX: u64 = 256;
-
-/// The column of ids.
-const ID: &str = "id";
 
 /// What the values of a column are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ struct Table {
 
 /// Runs code of the Parquet crate on data that may be damaged or hostile; a panic of that code becomes an error.
 fn guarded<T>(source: &VectorSource, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    rehang::guarded(work)
+    rehang::catch_panic(work)
         .unwrap_or_else(|| Err(Error::corrupt(source, "its content is damaged (the decoder gave up)")))
 }
 

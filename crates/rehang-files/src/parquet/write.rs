@@ -10,10 +10,10 @@ use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 
-use super::ID;
 use super::arrow_schema::{self, ELEMENT, FieldType};
-use crate::stream::{Columns, IdKind, Ids, RowWriter};
-use crate::{AtomicFile, WIDTH_MAX};
+use crate::atomic::AtomicFile;
+use crate::rows::{Columns, IdKind, Ids, RowWriter};
+use crate::source::WIDTH_MAX;
 use rehang::{Error, ErrorKind, Result};
 
 /// Bytes of vectors a row group holds when written; it is what the writer keeps in memory.
@@ -25,6 +25,8 @@ const GROUP_ROWS_MAX: usize = 1 << 16;
 /// Values that are encoded at once: whole rows of about a tenth of a page.
 const WRITE_VALUES: usize = 1 << 15;
 
+/// The column of ids.
+pub(super) const ID: &str = "id";
 /// Names of the columns that are written beside [`ID`].
 const VECTOR: &str = "vector";
 const SIGMA2: &str = "sigma2";

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rehang::{Adapter, Distance, Matrix, Progress, Space};
 use rehang_files::adapter_file::AdapterSource;
-use rehang_files::cuts::{CutFiles, SigmaSource, cut};
 use rehang_files::folders::{Folder, LocalFolder};
 use rehang_files::partitions::{Share, TransformFolder, transform_folder};
+use rehang_files::thresholds::{SigmaSource, ThresholdFiles, find_thresholds};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Ids, VectorSource};
 
@@ -269,12 +269,12 @@ fn cuts_are_those_of_the_same_numbers_in_one_file(place: &dyn Place) {
     rehang_files::write_f32(here.path().join("all.npy"), &all).unwrap();
     let whole = SigmaSource::File(VectorSource::path(here.path().join("all.npy")));
     for sigma in [SigmaSource::Folder(folder, None), whole] {
-        let files = CutFiles {
+        let files = ThresholdFiles {
             sigma: vec![sigma],
             first: vec!["10%".parse().unwrap(), "300".parse().unwrap()],
             output: here.path().join("cuts.json"),
         };
-        let cuts = cut(&files, &Progress::default()).unwrap();
+        let cuts = find_thresholds(&files, &Progress::default()).unwrap();
         let mut now = String::new();
         write!(now, "{} {:?}", cuts.items, cuts.cuts).unwrap();
         assert!(said.is_empty() || said == now, "{said}\n{now}");

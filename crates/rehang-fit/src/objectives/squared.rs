@@ -14,7 +14,7 @@
 //! in the second and at most 1 in the third.
 
 use rayon::prelude::*;
-use rehang::study::true_errors;
+use rehang::adapter::true_errors;
 use rehang::{Matrix, Pairs};
 
 /// The unit in which the squared error is measured.

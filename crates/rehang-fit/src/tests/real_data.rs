@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use rehang::adapter::{InputScaling, Uncertainty};
+use rehang::adapter::{InputScaling, Uncertainty, true_errors};
 use rehang::curve::{CurveOptions, MAP, Relevance, TOP1, evaluate_leave_one_out};
-use rehang::study::true_errors;
 use rehang::{Distance, Head, HeadKind, Matrix, Pairs, Progress, Vectors};
 use rehang_files::{VectorSource, read_f32_column, read_labels, read_matrix};
 

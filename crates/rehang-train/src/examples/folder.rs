@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 use rayon::prelude::*;
-use rehang::{Error, ErrorKind, Gate, Result};
+use rehang::{Error, ErrorKind, Result, Semaphore};
 
 use super::arrays::in_order;
 use super::dataset::{ExampleInputs, Examples, Images, Refusal, check_size};
@@ -54,7 +54,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
             ),
         ));
     }
-    let memory = Gate::new(DECODING_BYTES_MAX);
+    let memory = Semaphore::new(DECODING_BYTES_MAX);
     let mut labels = Vec::new();
     for some in files.chunks(DECODED_AT_ONCE) {
         let decoded: Vec<_> =
@@ -127,7 +127,7 @@ fn images_in(folder: &Path, depth: usize, found: &mut impl FnMut(PathBuf)) -> Re
 }
 
 /// The pixels of one file, `[channels, height, width]`, or what is wrong with it.
-fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Gate) -> Result<Vec<u8>, String> {
+fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Semaphore) -> Result<Vec<u8>, String> {
     let bytes = fs_err::read(path).map_err(|error| {
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
     })?;

@@ -4,18 +4,18 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
+use super::definition::{Adapter, BranchInput, Dense, InputScaling, Map, width_after};
 use super::expansion::PreparedExpansion;
+use super::geometry::Geometry;
 use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
-use super::uncertainty::{Prepared, linear_variance};
-use super::{
-    Adapter, BranchInput, Dense, Geometry, InputScaling, Map, Uncertainty, expect_count, width_after,
-};
-use crate::check::check_finite;
+use super::uncertainty::{Prepared, Uncertainty, linear_variance};
+use crate::check::{check_finite, expect_count, expect_width};
 use crate::error::{Error, Result};
+use crate::length::normalise;
 use crate::progress::Progress;
 use crate::space::{Distance, Space};
-use crate::vectors::{Matrix, Vectors, normalise};
+use crate::vectors::{Matrix, Vectors};
 
 /// Most rows that one thread takes through all layers at a time. The widest activations of the published network
 /// (2,048 numbers a row) are then 3 MiB: enough rows for every weight that is read, few enough for the cache.
@@ -65,7 +65,7 @@ pub fn apply(
     let applier = Applier::new(adapter)?;
     let count = old.len();
     if let (Some(side), Some(width)) = (side, applier.d_side()) {
-        super::expect_width("side information", width, side.columns())?;
+        expect_width("side information", width, side.columns())?;
         expect_count("old vectors", count, "side information", side.rows())?;
     }
     progress.begin("applying the adapter", "vectors", count as u64);

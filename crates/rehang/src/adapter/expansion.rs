@@ -1,7 +1,7 @@
 //! Kernel expansions: the non-linear part of kernel ridge regression, block by block of its centres.
 
 use super::kernel::RowsRef;
-use super::{expect_count, expect_finite, expect_width};
+use crate::check::{expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
 use crate::vectors::Matrix;
 
@@ -228,7 +228,7 @@ fn exponential(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vectors::norm;
+    use crate::length::norm;
 
     #[test]
     fn the_exponential_is_the_exponential() {

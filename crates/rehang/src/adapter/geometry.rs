@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::kernel::dot;
-use super::{expect_count, expect_finite, expect_width};
+use crate::check::{expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
-use crate::vectors::{Matrix, NORMALISED_TOLERANCE, norm};
+use crate::length::{NORMALISED_TOLERANCE, norm};
+use crate::vectors::Matrix;
 
 /// How a raw output is put into the new space.
 ///

@@ -1,9 +1,11 @@
 //! Guards against vectors of the wrong side: by their space, by their width, and by what they look like.
 
-use super::{Adapter, InputScaling, expect_finite, expect_width};
+use super::definition::{Adapter, InputScaling};
+use crate::check::{expect_finite, expect_width};
 use crate::error::{ErrorKind, Result};
+use crate::length::norm;
 use crate::space::Space;
-use crate::vectors::{Matrix, column_means, norm};
+use crate::vectors::{Matrix, column_means};
 
 impl Adapter {
     /// Succeeds only where vectors of `space` are what this adapter reads.

@@ -6,10 +6,11 @@ use rayon::prelude::*;
 
 use super::kernel::{Begin, Packed, RowsRef, TILE};
 use super::uncertainty::variance_of_log;
-use super::{expect_count, expect_finite, expect_width};
+use crate::check::{expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
 use crate::head::{Head, HeadKind};
-use crate::vectors::{Matrix, norm, squared_distance};
+use crate::length::{norm, squared_distance};
+use crate::vectors::Matrix;
 
 /// `log σ²` as a linear function of a few features, each known when the adapter is applied.
 ///

@@ -5,7 +5,7 @@
 //! k/2⁶⁴), and such rows are a sample of all rows that has nothing to do with what they hold. With k or fewer
 //! pairs nothing was left out, and every answer is exact.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use serde::ser::{Serialize, Serializer};
@@ -139,8 +139,30 @@ impl Serialize for RowOverlap {
     }
 }
 
+/// Rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may have been fitted on.
+///
+/// Zero vectors are not counted: different items may well share one. Rows are compared by a hash of 64 bits. A [`RowSketch`] answers the same from a sample.
+pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
+    if pairs.columns() != evaluation.columns() {
+        return 0;
+    }
+    let known: HashSet<u64> = row_hashes(pairs).collect();
+    row_hashes(evaluation).filter(|row| known.contains(row)).count()
+}
+
+/// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
+///
+/// Zero vectors are not counted, as by [`overlap`].
+pub fn lookalikes(vectors: &Matrix) -> usize {
+    let mut rows: HashMap<u64, usize> = HashMap::new();
+    for row in row_hashes(vectors) {
+        *rows.entry(row).or_default() += 1;
+    }
+    rows.into_values().filter(|&count| count > 1).sum()
+}
+
 /// What the rows of a matrix are known by, but for zero rows.
-pub(crate) fn row_hashes(matrix: &Matrix) -> impl Iterator<Item = u64> {
+fn row_hashes(matrix: &Matrix) -> impl Iterator<Item = u64> {
     (0..matrix.rows()).filter_map(|row| hash(matrix.row(row)))
 }
 

@@ -2,9 +2,11 @@
 
 use super::kernel::dot;
 use super::out_of_fold::{OutOfFold, PreparedOutOfFold};
-use super::{expect_finite, expect_width};
+use crate::check::{expect_finite, expect_width};
 use crate::error::{Error, Result};
 use crate::head::Head;
+use crate::length::squared_distance;
+use crate::vectors::Matrix;
 
 /// Bound of `|log σ²|`. It keeps σ² finite and above 0 in single precision (`e^60 ≈ 1e26`) whatever a head says about
 /// a vector far from what it was fitted on; it lies far outside every σ² that means something.
@@ -96,6 +98,11 @@ pub(super) fn variance_of_log(log: f64) -> f32 {
 /// σ² of the published head for one raw output.
 pub(super) fn linear_variance(weight: &[f32], bias: f32, raw: &[f32]) -> f32 {
     variance_of_log(dot(weight, raw) + f64::from(bias))
+}
+
+/// The squared error `‖v − h(o)‖²` of every item, `[n]`, which σ² estimates.
+pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
+    (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
 }
 
 #[cfg(test)]

@@ -6,11 +6,23 @@ use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::input::{Search, check_vectors};
+use super::measured::{CurveOptions, Measured};
 use super::metrics::ByMetric;
 use super::relevance::{Answers, Qrels, QueryCount, Relevance};
 use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
-use super::{CurveOptions, DoNothing, Measured, Processor};
 use crate::check::expect_count;
+use crate::processor::Processor;
+
+/// The search as it is before the upgrade: the old model's queries in the old model's gallery.
+#[derive(Debug, Clone, Copy)]
+pub struct DoNothing<'a> {
+    /// The old model's gallery, `[n, d_old]`.
+    pub gallery: &'a Matrix,
+    /// The old model's queries, `[m, d_old]`; `None` where the gallery is its own query set.
+    pub queries: Option<&'a Matrix>,
+    /// How the old model's vectors are compared.
+    pub distance: Distance,
+}
 
 /// Metrics of one gallery and one query set, in percent; definitions as in [the module](super).
 #[derive(Debug, Clone, PartialEq)]
@@ -122,7 +134,8 @@ pub fn evaluate_today(
         (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
     }
     let order: Vec<usize> = (0..native.rows()).collect();
-    // What the new model finds is what the old one has to find.
+    // For agreement the right answers are the items that the new model finds in its own gallery; the old model's search is then
+    // measured by how many of these it finds.
     let wanted = if let Relevance::Nearest(_) = relevance {
         check_vectors(native, None, queries)?;
         let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
@@ -188,7 +201,7 @@ pub fn evaluate_leave_one_out(
 /// # Errors
 ///
 /// As [`super::curve()`].
-pub(crate) fn ranks_of_answers(
+pub fn ranks_of_answers(
     gallery: &Matrix,
     queries: &Matrix,
     relevance: Relevance<'_>,
@@ -207,6 +220,35 @@ pub(crate) fn ranks_of_answers(
         ranks[query] = Some(ranking);
     }
     Ok((answers.count, ranks))
+}
+
+/// What `read` makes of the exact distances `[n]` of every query in `counted` to all items of a gallery; it is given the query's place
+/// in `counted`. Answers stand in the order of `counted`.
+///
+/// # Errors
+///
+/// As [`check_vectors`]; cancelled.
+pub fn distances_by_query<R: Send>(
+    gallery: &Matrix,
+    queries: &Matrix,
+    counted: &[usize],
+    distance: Distance,
+    progress: &Progress,
+    read: impl Fn(usize, &[f64]) -> R + Sync,
+) -> Result<Vec<R>> {
+    check_vectors(gallery, None, Some(queries))?;
+    let search = Search {
+        processor: Processor::detect(),
+        native: gallery,
+        adapted: None,
+        order: &(0..gallery.rows()).collect::<Vec<_>>(),
+        queries,
+        counted,
+        distance,
+        handicap: 0.0,
+    };
+    let (answers, _) = search.run(progress, || (), |(), place, distances, _| read(place, distances))?;
+    Ok(answers)
 }
 
 /// Ranks the gallery for every counted query and keeps what `read` makes of it.

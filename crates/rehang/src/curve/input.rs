@@ -6,22 +6,25 @@ use std::sync::PoisonError;
 use rayon::prelude::*;
 
 use crate::check::{expect_count, expect_width};
-use crate::compatibility::at_width;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
 use super::centre::Centre;
+use super::distances::{Panels, QueryTiles, distances};
 use super::line::{Line, grid_cuts};
-use super::{COUNT_MAX, Panels, Processor, QueryTiles, distances};
+use crate::processor::Processor;
 
+/// The most items, and the most queries, that one curve may have (2^22): sums are 64-bit integers.
+pub const COUNT_MAX: usize = 1 << 22;
 /// Fails where the vectors of a gallery and of its queries cannot be compared.
-pub(crate) fn check_vectors(
-    native: &Matrix,
-    adapted: Option<&Matrix>,
-    queries: Option<&Matrix>,
-) -> Result<()> {
+///
+/// # Errors
+///
+/// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`]; [`ErrorKind::InvalidOption`] for more vectors than
+/// a curve can have; [`ErrorKind::CountMismatch`] where there is not one adapted vector for each native one.
+pub fn check_vectors(native: &Matrix, adapted: Option<&Matrix>, queries: Option<&Matrix>) -> Result<()> {
     // Old vectors may be narrower than queries, which are cut for them.
     let narrowest = |vectors: &Matrix| vectors.columns().min(native.columns());
     let named = [
@@ -45,14 +48,6 @@ pub(crate) fn check_vectors(
         expect_count("adapted vectors", adapted.rows(), "new vectors", native.rows())?;
     }
     Ok(())
-}
-
-/// Fails where what is added to the distances of adapted items is negative or not a number.
-pub(crate) fn check_handicap(handicap: f64) -> Result<()> {
-    if handicap.is_finite() && handicap >= 0.0 {
-        return Ok(());
-    }
-    Err(Error::option("handicap", handicap, "a finite number, 0 or more"))
 }
 
 /// Queries whose distances are computed together: enough to keep a panel of the gallery in the nearest cache, few
@@ -108,7 +103,7 @@ impl Search<'_> {
         let centre = Centre::new(self.distance, self.native, &others);
         let native_panels = Panels::new(&centre.taken_from(self.native), self.order);
         let vectors = centre.taken_from(self.queries);
-        let cut = narrow.map(|narrow| (narrow, at_width(self.queries, narrow.columns())));
+        let cut = narrow.map(|narrow| (narrow, self.queries.at_width(narrow.columns())));
         let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(self.distance, narrow, &[cut]));
         let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
         let adapted_panels =

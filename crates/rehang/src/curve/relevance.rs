@@ -27,7 +27,12 @@ pub enum Relevance<'a> {
 
 impl Relevance<'_> {
     /// Fails where this is not of `items` and `queries`; `None` where the gallery is its own query set.
-    pub(crate) fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CountMismatch`], [`ErrorKind::Corrupt`] for an item outside the gallery, [`ErrorKind::MissingInput`] for labels of one
+    /// side only, [`ErrorKind::InvalidOption`] for a depth of 0, [`ErrorKind::NothingToFind`] where there is nothing beside the query.
+    pub fn check(self, items: usize, queries: Option<usize>) -> Result<()> {
         let given = queries.unwrap_or(items);
         match self {
             Self::Nearest(0) => Err(Error::option("the depth of agreement@k", 0, "1 or more")),
@@ -62,7 +67,11 @@ impl Relevance<'_> {
     }
 
     /// Fails where only a gallery that is backfilled has right answers.
-    pub(crate) fn expect_given(self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingInput`].
+    pub fn expect_given(self) -> Result<()> {
         match self {
             Self::Nearest(_) => {
                 Err(Error::missing("labels or judgements", "an evaluation or a comparison of models"))

@@ -1,10 +1,11 @@
 //! By the distance of h(o) to the mean of its class, farthest first (λ-orthogonality, arXiv 2509.16664, partial
 //! backfilling); without labels, to the mean of its k-means cluster.
 
-use super::{Arrangement, Definition, Evidence, HeadUse, Order, Page, distances_to_nearest};
+use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, Page, distances_to_nearest};
 use crate::clusters::{class_means, k_means};
 use crate::error::Result;
-use crate::vectors::{Matrix, distinct, squared_distance};
+use crate::length::squared_distance;
+use crate::vectors::{Matrix, distinct};
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;

@@ -1,10 +1,10 @@
 //! Cover, then dig.
 
 use super::doubt::{entropy, margin, scores};
-use super::{Arrangement, Definition, Evidence, HeadUse, Order, probabilities};
+use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, probabilities};
 use crate::clusters::weighted_k_means;
 use crate::error::Result;
-use crate::vectors::squared_distance;
+use crate::length::squared_distance;
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;

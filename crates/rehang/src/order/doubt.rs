@@ -1,6 +1,6 @@
 //! By a classifier's doubt about every item (RACT eq. 9–11).
 
-use super::{Definition, Evidence, HeadUse, Order, Page, probabilities};
+use super::policy::{Definition, Evidence, HeadUse, Order, Page, probabilities};
 use crate::error::Result;
 
 type Ordered = fn(&Evidence<'_>) -> Result<Order>;

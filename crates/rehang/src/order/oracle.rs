@@ -1,6 +1,6 @@
 //! By the true squared error: it is not known before the backfill is done.
 
-use super::{Definition, HeadUse, Order};
+use super::policy::{Definition, HeadUse, Order};
 
 pub(super) static ORACLE: Definition = Definition {
     about: "goes by the true error, which is unknown beforehand: it is there to compare with, and is not the best order \

@@ -3,7 +3,7 @@
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Definition, HeadUse, Order};
+use super::policy::{Definition, HeadUse, Order};
 use crate::statistics::below;
 
 pub(super) static RANDOM: Definition = Definition {

@@ -1,6 +1,6 @@
 //! By predicted squared error σ², the largest first (FastFill §4.3).
 
-use super::{Definition, HeadUse, Order};
+use super::policy::{Definition, HeadUse, Order};
 
 pub(super) static SIGMA: Definition = Definition {
     about: "goes by the predicted error σ², the largest first",

@@ -1,8 +1,8 @@
 //! `rehang evaluate verification`, `identification` and `landmarks`.
 
-use rehang::protocols::landmarks::Setup;
 use rehang::{Error, Result};
-use rehang_evaluate::{
+use rehang_protocols::landmarks::LandmarkSetup;
+use rehang_protocols::{
     IdentificationFiles, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, identify,
     landmarks as retrieve_landmarks, tpir_name, verify,
 };
@@ -96,7 +96,7 @@ pub fn landmarks(arguments: &LandmarksArguments, json: bool) -> Result<Exit> {
         ),
         MeasuredLandmarks::Revisited { of, setups } => {
             let mut text = format!("{} queries in a gallery of {}\n", of.0, of.1);
-            for name in Setup::ALL.map(Setup::name) {
+            for name in LandmarkSetup::ALL.map(LandmarkSetup::name) {
                 let setup = &setups[name];
                 text += &match setup.metrics.get("map") {
                     None => format!("\n{name}: no query has a right answer\n"),

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use rehang::Result;
-use rehang::compatibility::WidthRule;
 use rehang::curve::{MAP, QueryCount, TOP1};
-use rehang_evaluate::{
+use rehang_protocols::compatibility::WidthRule;
+use rehang_protocols::{
     SequenceFiles, cross as cross_models, refresh as hot_refresh, sequence as upgrade_sequence,
 };
 

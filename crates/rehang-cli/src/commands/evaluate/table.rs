@@ -1,8 +1,8 @@
 //! How cross matrices are shown.
 
-use rehang::compatibility::Compatibility;
 use rehang::statistics::Interval;
-use rehang_evaluate::Table;
+use rehang_protocols::Table;
+use rehang_protocols::compatibility::Compatibility;
 
 /// Rows and columns of a search.
 pub const SEARCH: &str = "queries by row, gallery by column";

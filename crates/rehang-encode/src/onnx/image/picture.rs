@@ -5,7 +5,7 @@ use std::io::Cursor;
 
 use image::imageops::FilterType;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
-use rehang::Gate;
+use rehang::Semaphore;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
@@ -91,9 +91,9 @@ impl<'a> Picture<'a> {
         scaled: (u32, u32),
         (width, height): (u32, u32),
         filter: FilterType,
-        memory: &Gate,
+        memory: &Semaphore,
     ) -> Result<DynamicImage, String> {
-        let _room = memory.take(self.places(scaled.1)?);
+        let _room = memory.acquire_many(self.places(scaled.1)?);
         let decoded = self.decode()?;
         // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
         let mut image = match channels {

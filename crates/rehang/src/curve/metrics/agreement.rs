@@ -1,6 +1,6 @@
 //! agreement@k: the share of the k nearest items that are also among the k nearest of the fully native gallery.
 
-use super::{Definition, Depth, Measured, Needs};
+use super::definition::{Definition, Depth, Measured, Needs};
 
 pub(super) static AGREEMENT: Definition = Definition {
     id: "agreement",

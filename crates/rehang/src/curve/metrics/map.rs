@@ -1,6 +1,6 @@
 //! Mean average precision: `1/P · Σ_i i / r_i` over all P right answers.
 
-use super::{Definition, Depth, Measured, Needs};
+use super::definition::{Definition, Depth, Measured, Needs};
 
 pub(super) static MAP: Definition = Definition {
     id: "map",

@@ -1,6 +1,6 @@
 //! mAP@k: `1/min(P, k) · Σ_{r_i ≤ k} i / r_i` (Google Landmarks v2).
 
-use super::{Definition, Depth, Head, Measured, Needs};
+use super::definition::{Definition, Depth, Head, Measured, Needs};
 
 pub(super) static MAP_AT: Definition = Definition {
     id: "map",

@@ -4,6 +4,7 @@
 //! lists by metric ([`ByMetric`]) and name none of them.
 
 mod agreement;
+mod definition;
 mod map;
 mod map_at;
 mod mrr;
@@ -17,72 +18,16 @@ use std::str::FromStr;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use definition::{Definition, Depth, Measured, Needs};
+
 use super::relevance::Relevance;
 use crate::error::{Error, Result};
+
+pub(crate) use definition::Head;
 
 /// Every metric, in the order in which a curve lists them.
 static REGISTRY: [&Definition; 7] =
     [&top::TOP, &map::MAP, &map_at::MAP_AT, &ndcg::NDCG, &recall::RECALL, &mrr::MRR, &agreement::AGREEMENT];
-
-/// What a metric is.
-pub(crate) struct Definition {
-    /// The first part of its id: `ndcg` of `ndcg@10`.
-    id: &'static str,
-    /// The first part of its name: `nDCG` of `nDCG@10`.
-    name: &'static str,
-    /// What it means at a depth, in one sentence.
-    about: fn(usize) -> String,
-    needs: Needs,
-    depth: Depth,
-    /// Place in a report; the metric that comes first carries the verdict.
-    place: u8,
-    /// Whether a report shows it with the first charts.
-    is_primary: bool,
-    measured: Measured,
-}
-
-/// How a metric is measured.
-enum Measured {
-    /// Queries with a right answer within the depth: the sweep counts them, and their flips.
-    Found,
-    /// Average precision over all ranks: the sweep's running sum.
-    Precision,
-    /// From the right answers within the depth.
-    Head(fn(usize) -> Box<dyn Head>),
-    /// From the nearest items of the native gallery: [`Relevance::Nearest`].
-    Agreement,
-}
-
-/// The depths that a metric has.
-enum Depth {
-    /// It looks at all ranks.
-    All,
-    /// It is always measured at these.
-    Fixed(&'static [usize]),
-    /// The caller names one.
-    Asked,
-}
-
-/// What a metric is measured against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    /// Right answers, from labels or judgements.
-    Answers,
-    /// Judgements: labels make nearly every list of nearest items either all right or all wrong.
-    Judgements,
-    /// Nothing but the new model's vectors.
-    Nothing,
-}
-
-/// A metric that looks at the right answers among the first ranks only.
-///
-/// The value of a query is [`Head::sum`] over [`Head::best`], and lies between 0 and 1.
-pub(crate) trait Head: Send + Sync {
-    /// The sum over right answers within the depth; `ranks` ascend from 1, and `gains` go with them.
-    fn sum(&self, ranks: &[f64], gains: &[f64]) -> f64;
-    /// The largest sum that a query can have; `gains` of all its right answers, descending, at least one. Above 0.
-    fn best(&self, gains: &[f64]) -> f64;
-}
 
 /// A metric at its depth, such as mAP or nDCG@10; a quality in percent, more is better.
 ///

@@ -1,6 +1,6 @@
 //! MRR@k: `1 / r_1` where the first right answer has rank `r_1 ≤ k`, else 0.
 
-use super::{Definition, Depth, Head, Measured, Needs};
+use super::definition::{Definition, Depth, Head, Measured, Needs};
 
 pub(super) static MRR: Definition = Definition {
     id: "mrr",

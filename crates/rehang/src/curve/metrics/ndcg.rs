@@ -1,6 +1,6 @@
 //! nDCG@k: `Σ_{r_i ≤ k} gain_i / log2(r_i + 1)` over its largest possible value (linear gain, as trec_eval).
 
-use super::{Definition, Depth, Head, Measured, Needs};
+use super::definition::{Definition, Depth, Head, Measured, Needs};
 
 pub(super) static NDCG: Definition = Definition {
     id: "ndcg",

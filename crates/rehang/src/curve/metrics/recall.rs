@@ -1,6 +1,6 @@
 //! recall@k: the share of right answers with `r_i ≤ k`.
 
-use super::{Definition, Depth, Head, Measured, Needs};
+use super::definition::{Definition, Depth, Head, Measured, Needs};
 
 pub(super) static RECALL: Definition = Definition {
     id: "recall",

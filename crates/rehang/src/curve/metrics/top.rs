@@ -1,6 +1,6 @@
 //! CMC top-k: 1 for a query with a right answer among the k nearest items.
 
-use super::{Definition, Depth, Measured, Needs};
+use super::definition::{Definition, Depth, Measured, Needs};
 
 pub(super) static TOP: Definition = Definition {
     id: "top",

@@ -3,12 +3,10 @@
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::check::expect_count;
-use crate::compatibility::at_width;
-use crate::error::{Error, ErrorKind, Result};
-use crate::vectors::Matrix;
+use rehang::check::expect_count;
+use rehang::{Error, ErrorKind, Matrix, Result};
 
-use super::{allowed, check_rates};
+use crate::rates::{allowed, check_rates};
 
 /// Pairs that a thread scores at a time.
 const CHUNK: usize = 4096;
@@ -57,7 +55,7 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
             return Err(Error::option(option, row, format!("below {rows}")));
         }
     }
-    let first = at_width(first, second.columns());
+    let first = first.at_width(second.columns());
     let (first_norms, second_norms) = (first.norms(), second.norms());
     Ok(pairs
         .par_chunks(CHUNK)
@@ -84,7 +82,7 @@ pub fn similarities(first: &Matrix, second: &Matrix, pairs: &[(usize, usize)]) -
 /// undefined (`None`).
 ///
 /// ```
-/// use rehang::protocols::verification::verify;
+/// use rehang_protocols::verification::verify;
 ///
 /// let scores = [0.9, 0.8, 0.4, 0.2, 0.8, 0.5, 0.3, 0.1];
 /// let genuine = [true, true, true, true, false, false, false, false];
@@ -151,7 +149,7 @@ pub fn verify(scores: &[f64], genuine: &[bool], rates: &[f64]) -> Result<Verific
 ///
 /// ```
 /// use rehang::Matrix;
-/// use rehang::protocols::verification::verification;
+/// use rehang_protocols::verification::verification;
 ///
 /// // Two persons, one along x and one along y; the first side by the new model, the second by the old.
 /// let new = Matrix::new(2, vec![1.0, 0.1, 0.2, 1.0])?;

@@ -2,16 +2,11 @@
 
 use serde::Serialize;
 
-use crate::check::expect_count;
-use crate::compatibility::at_width;
-use crate::curve::{Search as GallerySearch, check_vectors};
-use crate::error::{ErrorKind, Result};
-use crate::processor::Processor;
-use crate::progress::Progress;
-use crate::space::Distance;
-use crate::vectors::Matrix;
+use rehang::check::expect_count;
+use rehang::curve::distances_by_query;
+use rehang::{Distance, ErrorKind, Matrix, Progress, Result};
 
-use super::{allowed, check_rates};
+use crate::rates::{allowed, check_rates};
 
 /// What a search protocol is computed from. Subjects are numbers; a negative one means "unknown".
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +57,7 @@ pub struct SearchPoint {
 }
 
 /// What the gallery says to one probe.
-struct Search {
+struct Searched {
     /// Similarity of the best candidate.
     best: f64,
     /// Similarity and rank (from 1) of the subject's own best template.
@@ -74,13 +69,13 @@ struct Search {
 /// **Open set.** A probe whose subject is not enrolled is a false positive at a threshold where its best candidate is above
 /// it. With I such probes the largest a with `a/I ≤ FPIR` may be false positives, and the threshold is the best similarity of
 /// the (a + 1)-th of them; candidates strictly ABOVE it are returned, so ties are rejected together, as in
-/// [`super::verification::verify`]. A mated probe is found where its subject's best template is above the threshold and among
+/// [`crate::verification::verify`]. A mated probe is found where its subject's best template is above the threshold and among
 /// the first R candidates. TPIR is the share of mated probes that are found (some tables print it as TNIR).
 ///
 /// **Closed set.** Rank-k is the share of mated probes whose subject's best template is among the first k candidates.
 ///
 /// ```
-/// use rehang::protocols::identification::{IdentificationInput, identification};
+/// use rehang_protocols::identification::{IdentificationInput, identification};
 /// use rehang::{Matrix, Progress};
 ///
 /// // Two persons are enrolled, along x and y. Probe 0 is person 0, seen well; probe 1 is person 1, seen badly: person 0 looks
@@ -112,41 +107,26 @@ struct Search {
 pub fn identification(input: &IdentificationInput<'_>, progress: &Progress) -> Result<Identification> {
     check_rates("false positive identification rate", input.rates)?;
     if input.candidates == 0 {
-        return Err(crate::Error::option("the number of candidates", 0, "1 or more"));
+        return Err(rehang::Error::option("the number of candidates", 0, "1 or more"));
     }
     let (subjects, templates) = (input.gallery_subjects.len(), input.gallery.rows());
     expect_count("gallery subjects", subjects, "gallery templates", templates)?;
     expect_count("probe subjects", input.probe_subjects.len(), "probes", input.probes.rows())?;
-    let probes = at_width(input.probes, input.gallery.columns());
-    check_vectors(input.gallery, None, Some(&probes))?;
+    let probes = input.probes.at_width(input.gallery.columns());
     let counted: Vec<usize> =
         (0..input.probes.rows()).filter(|&probe| input.probe_subjects[probe] >= 0).collect();
     if counted.is_empty() {
         return Err(ErrorKind::Empty { what: "the set of probes with a known subject".into() }.into());
     }
-    let order: Vec<usize> = (0..input.gallery.rows()).collect();
     progress.begin("identification", "probes", counted.len() as u64);
-    let gallery = GallerySearch {
-        processor: Processor::detect(),
-        native: input.gallery,
-        adapted: None,
-        order: &order,
-        queries: &probes,
-        counted: &counted,
-        distance: Distance::Cosine,
-        handicap: 0.0,
+    let search = |place: usize, distances: &[f64]| {
+        search(distances, input.gallery_subjects, input.probe_subjects[counted[place]])
     };
-    let (searches, _) = gallery.run(
-        progress,
-        || (),
-        |(), place, distances, _| {
-            search(distances, input.gallery_subjects, input.probe_subjects[counted[place]])
-        },
-    )?;
+    let searches = distances_by_query(input.gallery, &probes, &counted, Distance::Cosine, progress, search)?;
     Ok(judge(&searches, input.probes.rows() - counted.len(), input.rates, input.candidates))
 }
 
-fn search(distances: &[f64], subjects: &[i64], subject: i64) -> Search {
+fn search(distances: &[f64], subjects: &[i64], subject: i64) -> Searched {
     let nearest = |wanted: Option<i64>| {
         let mut best: Option<(f64, usize)> = None;
         for (item, (&distance, &other)) in distances.iter().zip(subjects).enumerate() {
@@ -162,10 +142,10 @@ fn search(distances: &[f64], subjects: &[i64], subject: i64) -> Search {
         let before = |(other, &distance): (usize, &f64)| distance < own || (distance == own && other < item);
         (1.0 - own, 1 + distances.iter().enumerate().filter(|&entry| before(entry)).count())
     });
-    Search { best: nearest(None).map_or(f64::NEG_INFINITY, |(distance, _)| 1.0 - distance), mate }
+    Searched { best: nearest(None).map_or(f64::NEG_INFINITY, |(distance, _)| 1.0 - distance), mate }
 }
 
-fn judge(searches: &[Search], unknown: usize, rates: &[f64], candidates: usize) -> Identification {
+fn judge(searches: &[Searched], unknown: usize, rates: &[f64], candidates: usize) -> Identification {
     let mates: Vec<(f64, usize)> = searches.iter().filter_map(|search| search.mate).collect();
     let mut false_positives: Vec<f64> =
         searches.iter().filter(|search| search.mate.is_none()).map(|search| search.best).collect();

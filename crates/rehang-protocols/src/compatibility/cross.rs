@@ -2,26 +2,13 @@
 
 use serde::Serialize;
 
-use crate::curve::{
+use rehang::curve::{
     CurveOptions, Evaluation, Metric, QueryCount, Relevance, evaluate, evaluate_leave_one_out,
 };
-use crate::error::Result;
-use crate::progress::Progress;
-use crate::space::Distance;
-use crate::vectors::Matrix;
+use rehang::{Distance, Progress, Result};
 
-use super::{CrossMatrix, at_width, check_models};
-
-/// One model's vectors of the items and of the queries.
-#[derive(Debug, Clone, Copy)]
-pub struct Model<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// The gallery's items, `[n, d]`.
-    pub gallery: &'a Matrix,
-    /// The queries, `[m, d]`; `None` where the gallery is its own query set and each query leaves itself out.
-    pub queries: Option<&'a Matrix>,
-}
+use super::matrix::CrossMatrix;
+use super::model::{Model, check_models};
 
 /// What a cross matrix is computed from.
 #[derive(Debug, Clone, Copy)]
@@ -101,12 +88,12 @@ impl CrossEvaluation {
     }
 }
 
-/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`crate::curve`].
+/// Evaluates every model's queries in every model's gallery; metrics and ties as in [`rehang::curve`].
 ///
 /// Queries and galleries of different widths are brought together as [the module](super) says.
 ///
 /// ```
-/// use rehang::compatibility::{CrossInput, Model, WidthRule, cross_evaluate};
+/// use rehang_protocols::compatibility::{CrossInput, Model, WidthRule, cross_evaluate};
 /// use rehang::curve::{MAP, Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
@@ -167,7 +154,7 @@ fn cell(
     let CrossInput { relevance, distance, .. } = *input;
     let own = asking.queries.unwrap_or(asking.gallery);
     let (gallery, width) = (asked.gallery, asked.gallery.columns());
-    let queries = at_width(own, width);
+    let queries = own.at_width(width);
     let evaluation = match asking.queries {
         Some(_) => evaluate(gallery, Some(&queries), relevance, distance, options, progress)?,
         None => evaluate_leave_one_out(gallery, &queries, relevance, distance, options, progress)?,

@@ -2,19 +2,16 @@
 
 use serde::Serialize;
 
-use crate::adapter::{Adapter, apply};
-use crate::check::{expect_count, expect_width};
-use crate::curve::{
+use rehang::adapter::{Adapter, apply};
+use rehang::check::{check_permutation, expect_count, expect_width};
+use rehang::curve::{
     ByMetric, Curve, CurveInput, CurveOptions, Evaluation, MAP, Metric, Qrels, QueryCount, Relevance, curve,
     evaluate, evaluate_leave_one_out,
 };
-use crate::error::{Error, ErrorKind, Result};
-use crate::order::check_permutation;
-use crate::progress::Progress;
-use crate::space::Distance;
-use crate::vectors::{Matrix, Vectors};
+use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
 
-use super::{Model, at_width, check_models, gain_up};
+use super::model::{Model, check_models};
+use rehang::gains::gain_up;
 
 /// One model of a sequence, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +93,7 @@ pub struct SequenceStep {
 /// widths are brought together as [the module](super) says for mixed galleries, in the widest width of all models.
 ///
 /// ```
-/// use rehang::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
+/// use rehang_protocols::compatibility::{Model, SequenceInput, UpgradeStep, upgrade_sequence};
 /// use rehang::curve::{Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
@@ -138,7 +135,7 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
     let mut hot_model = vec![0; ground.items];
     let mut steps: Vec<SequenceStep> = Vec::with_capacity(input.steps.len());
     for (number, step) in input.steps.iter().enumerate() {
-        let by_model = at_width(step.model.gallery, ground.width);
+        let by_model = step.model.gallery.at_width(ground.width);
         let members: Vec<usize> = (0..ground.items).filter(|&item| ground.joined(item) <= number).collect();
         if let Some(adapter) = step.adapter.filter(|_| number > 0) {
             let older: Vec<usize> =
@@ -221,10 +218,10 @@ pub fn upgrade_sequence(input: &SequenceInput<'_>, progress: &Progress) -> Resul
 
 /// Sends some rows of a gallery through an adapter.
 fn send_through(adapter: &Adapter, gallery: &mut Matrix, rows: &[usize], progress: &Progress) -> Result<()> {
-    let old = at_width(&gallery.select(rows), adapter.old.dimension).into_owned();
+    let old = gallery.select(rows).at_width(adapter.old.dimension).into_owned();
     let old = Vectors::new(adapter.old.clone(), old, "vectors of the model before")?;
     let adapted = apply(adapter, &old, None, progress)?;
-    let adapted = at_width(adapted.vectors.matrix(), gallery.columns());
+    let adapted = adapted.vectors.matrix().at_width(gallery.columns());
     for (place, &row) in rows.iter().enumerate() {
         gallery.row_mut(row).copy_from_slice(adapted.row(place));
     }
@@ -302,8 +299,8 @@ impl<'a> View<'a> {
         let model = input.steps[number].model;
         let leave_one_out = model.queries.is_none();
         let queries = match model.queries {
-            Some(queries) => at_width(queries, ground.width).into_owned(),
-            None => at_width(model.gallery, ground.width).select(members),
+            Some(queries) => queries.at_width(ground.width).into_owned(),
+            None => model.gallery.at_width(ground.width).select(members),
         };
         let right = match input.relevance {
             Relevance::Labels { gallery, queries } => {

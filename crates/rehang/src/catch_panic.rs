@@ -1,9 +1,11 @@
+//! Panics of other libraries, as values.
+
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 thread_local! {
-    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs a library's code on data that may be damaged or hostile; `None` where that code panics. `work` must stay on its thread.
@@ -12,21 +14,21 @@ thread_local! {
 /// hook that ends the process would end it for a damaged file.
 ///
 /// ```
-/// assert_eq!(rehang::guarded(|| 2), Some(2));
-/// assert_eq!(rehang::guarded(|| [1, 2][..].iter().map(|&one| one - 1).map(|none| 1 / none).sum::<i32>()), None);
+/// assert_eq!(rehang::catch_panic(|| 2), Some(2));
+/// assert_eq!(rehang::catch_panic(|| [1, 2][..].iter().map(|&one| one - 1).map(|none| 1 / none).sum::<i32>()), None);
 /// ```
-pub fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let others = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            if !IS_GUARDED.get() {
+            if !IS_CAUGHT.get() {
                 others(panic);
             }
         }));
     });
-    let outer = IS_GUARDED.replace(true);
+    let outer = IS_CAUGHT.replace(true);
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    IS_GUARDED.set(outer);
+    IS_CAUGHT.set(outer);
     outcome.ok()
 }

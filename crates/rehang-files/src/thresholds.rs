@@ -2,7 +2,7 @@
 //!
 //! A pipeline does not need a permutation of a billion items, but the line between those that are re-embedded and the rest.
 //! σ² is read twice, a partition at a time. The first pass counts items by the upper 16 bits of their σ², the second those in
-//! the one bucket where a cut falls by the lower 16 bits, which leaves one value: nothing is estimated and nothing is sorted.
+//! the one bucket where a budget ends by the lower 16 bits, which leaves one value: nothing is estimated and nothing is sorted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,8 +11,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::atomic::AtomicFile;
 use crate::folders::{Folder, LocalFolder, expect_partitions};
-use crate::{AtomicFile, VectorSource, expect_apart, is_same_file};
+use crate::paths::{expect_apart, is_same_file};
+use crate::source::{VectorSource, said};
+use crate::values::read_f32_column;
 use rehang::{Error, ErrorKind, Progress, Result};
 
 /// Buckets of a pass: one for every value of half the bits of a number.
@@ -21,22 +24,22 @@ const BUCKETS: usize = 1 << 16;
 /// How many items come first: a share of them, `10%`, or a number, `50000`.
 ///
 /// ```
-/// use rehang_files::cuts::First;
+/// use rehang_files::thresholds::Budget;
 ///
-/// assert_eq!("10%".parse::<First>()?.of(25)?, 3);
-/// assert_eq!("7".parse::<First>()?.of(25)?, 7);
-/// assert!("0%".parse::<First>().is_err() && "0.1".parse::<First>().is_err());
+/// assert_eq!("10%".parse::<Budget>()?.of(25)?, 3);
+/// assert_eq!("7".parse::<Budget>()?.of(25)?, 7);
+/// assert!("0%".parse::<Budget>().is_err() && "0.1".parse::<Budget>().is_err());
 /// # Ok::<(), rehang::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum First {
+pub enum Budget {
     /// Percent of the items, above 0 and at most 100; a part of an item is a whole one.
     Percent(f64),
     /// Items, 1 or more.
     Items(u64),
 }
 
-impl First {
+impl Budget {
     /// How many of `items` these are.
     ///
     /// # Errors
@@ -53,7 +56,7 @@ impl First {
     }
 }
 
-impl FromStr for First {
+impl FromStr for Budget {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -72,7 +75,7 @@ impl FromStr for First {
     }
 }
 
-impl fmt::Display for First {
+impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Percent(percent) => write!(f, "{percent}%"),
@@ -81,14 +84,14 @@ impl fmt::Display for First {
     }
 }
 
-/// What is cut, and where the answer goes.
+/// Which σ² are read, for which budgets, and where the answer goes.
 #[derive(Debug, Clone)]
-pub struct CutFiles {
+pub struct ThresholdFiles {
     /// σ² of the gallery: files, and folders of partitions, one below the other.
     pub sigma: Vec<SigmaSource>,
     /// The budgets; one or more.
-    pub first: Vec<First>,
-    /// The cuts as JSON.
+    pub first: Vec<Budget>,
+    /// The thresholds as JSON.
     pub output: PathBuf,
 }
 
@@ -153,21 +156,21 @@ impl Part<'_> {
 
 /// Where the items of every budget end.
 #[derive(Debug, Clone, Serialize)]
-pub struct Cuts {
+pub struct Thresholds {
     /// `rehang-cuts`.
     pub format: &'static str,
     /// 1.
     pub version: u32,
     /// Items of the gallery.
     pub items: u64,
-    /// One cut a budget, in the order in which these were given.
-    pub cuts: Vec<Cut>,
+    /// One threshold a budget, in the order in which these were given.
+    pub cuts: Vec<Threshold>,
 }
 
 /// Where the items of one budget end: those whose σ² is above the threshold, and the first `ties_taken` of those whose σ² is
 /// the threshold.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Cut {
+pub struct Threshold {
     /// The budget, as it was given.
     pub first: String,
     /// Items within it.
@@ -183,25 +186,25 @@ pub struct Cut {
     pub ties_taken: u64,
 }
 
-/// Finds the exact cuts of the order `sigma`, worst first, in two passes, and writes them. Memory is bounded by σ² of the largest
+/// Finds where budgets end in the order `sigma`, worst first, exactly, in two passes, and writes them. Memory is bounded by σ² of the largest
 /// partition and 512 KiB a budget.
 ///
 /// ```
-/// use rehang_files::cuts::{CutFiles, cut};
+/// use rehang_files::thresholds::{ThresholdFiles, find_thresholds};
 /// use rehang_files::{VectorSource, write_f32};
 ///
 /// let folder = tempfile::tempdir()?;
 /// std::fs::create_dir(folder.path().join("sigma"))?;
 /// write_f32(folder.path().join("sigma/a.npy"), &[0.5, 0.1, 0.9])?;
 /// write_f32(folder.path().join("sigma/b.npy"), &[0.5, 0.3])?;
-/// let files = CutFiles {
+/// let files = ThresholdFiles {
 ///     sigma: vec![VectorSource::path(folder.path().join("sigma")).into()],
 ///     first: vec!["40%".parse()?],
 ///     output: folder.path().join("cuts.json"),
 /// };
-/// let cut = &cut(&files, &rehang::Progress::default())?.cuts[0];
+/// let found = &find_thresholds(&files, &rehang::Progress::default())?.cuts[0];
 /// // 0.9 and the first of the two at 0.5.
-/// assert_eq!((cut.items, cut.threshold, cut.above, cut.ties, cut.ties_taken), (2, 0.5, 1, 2, 1));
+/// assert_eq!((found.items, found.threshold, found.above, found.ties, found.ties_taken), (2, 0.5, 1, 2, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -210,12 +213,12 @@ pub struct Cut {
 /// As [`crate::read_f32_column`] and [`expect_partitions`]; [`ErrorKind::NotFinite`] for a σ² without a place;
 /// [`ErrorKind::InvalidOption`] without a budget, for one of more items than there are, and for an output that is an input;
 /// [`ErrorKind::ChangedMeanwhile`] where the second pass reads other numbers than the first.
-pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
-    if cut.first.is_empty() {
+pub fn find_thresholds(files: &ThresholdFiles, progress: &Progress) -> Result<Thresholds> {
+    if files.first.is_empty() {
         return Err(Error::option("first", "nothing", "one budget or more"));
     }
     let mut parts = Vec::new();
-    for source in &cut.sigma {
+    for source in &files.sigma {
         match source {
             SigmaSource::File(_) => parts.push(Part { source, name: PathBuf::new() }),
             SigmaSource::Folder(folder, _) => {
@@ -228,22 +231,22 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
         return Err(Error::missing("sigma", "an order by σ²"));
     }
     // Only what has the output's name can be the output; asking the disk about each of a hundred thousand partitions is slow.
-    let name = cut.output.file_name();
+    let name = files.output.file_name();
     let inputs: Vec<_> = parts
         .iter()
         .map(Part::address)
-        .filter(|path| path.file_name() == name || is_same_file(path, &cut.output))
+        .filter(|path| path.file_name() == name || is_same_file(path, &files.output))
         .map(|path| ("sigma", path))
         .collect();
-    expect_apart(&[("output", Some(&cut.output))], &inputs)?;
+    expect_apart(&[("output", Some(&files.output))], &inputs)?;
     // Before the first pass, which may take an hour.
-    drop(AtomicFile::create(&cut.output)?);
+    drop(AtomicFile::create(&files.output)?);
 
     let mut upper = vec![0_u64; BUCKETS];
     pass(&parts, "counting", progress, |key| upper[key >> 16] += 1)?;
     let items = upper.iter().sum();
     let mut budgets = Vec::new();
-    for first in &cut.first {
+    for first in &files.first {
         let count = first.of(items)?;
         let (bucket, before) = place(&upper, count);
         budgets.push((first, count, bucket, before));
@@ -261,14 +264,14 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
     })?;
     if again != upper {
         let detail = "it was written to between the two passes; run this again when it is complete";
-        return Err(Error::changed_meanwhile(crate::said(&cut.sigma), detail));
+        return Err(Error::changed_meanwhile(said(&files.sigma), detail));
     }
-    let mut cuts = Vec::new();
+    let mut thresholds = Vec::new();
     for (first, count, bucket, before) in budgets {
         let counts = lower[bucket].as_deref().unwrap_or_default();
         let (low, before_within) = place(counts, count - before);
         let above = before + before_within;
-        cuts.push(Cut {
+        thresholds.push(Threshold {
             first: first.to_string(),
             items: count,
             threshold: f64::from(number(bucket << 16 | low)),
@@ -277,11 +280,11 @@ pub fn cut(cut: &CutFiles, progress: &Progress) -> Result<Cuts> {
             ties_taken: count - above,
         });
     }
-    let cuts = Cuts { format: "rehang-cuts", version: 1, items, cuts };
-    let text =
-        serde_json::to_string_pretty(&cuts).map_err(|error| Error::corrupt(cut.output.display(), error))?;
-    AtomicFile::write(&cut.output, format!("{text}\n"))?;
-    Ok(cuts)
+    let thresholds = Thresholds { format: "rehang-cuts", version: 1, items, cuts: thresholds };
+    let text = serde_json::to_string_pretty(&thresholds)
+        .map_err(|error| Error::corrupt(files.output.display(), error))?;
+    AtomicFile::write(&files.output, format!("{text}\n"))?;
+    Ok(thresholds)
 }
 
 /// Calls `count` with the key of every σ².
@@ -290,7 +293,7 @@ fn pass(parts: &[Part], stage: &str, progress: &Progress, mut count: impl FnMut(
     for part in parts {
         progress.check()?;
         let source = part.open()?;
-        match crate::read_f32_column(&source) {
+        match read_f32_column(&source) {
             Ok(values) => {
                 for (row, value) in values.into_iter().enumerate() {
                     if !value.is_finite() {

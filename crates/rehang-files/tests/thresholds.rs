@@ -1,13 +1,13 @@
-//! Cuts of a folder against the order that sorts everything.
+//! Thresholds of a folder against the order that sorts everything.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::Progress;
 use rehang::order::Order;
 use rehang_files::VectorSource;
-use rehang_files::cuts::{CutFiles, Cuts, First, cut};
+use rehang_files::thresholds::{Budget, ThresholdFiles, Thresholds, find_thresholds};
 
-fn cuts_of(partitions: &[Vec<f32>], first: &[First]) -> rehang::Result<Cuts> {
+fn cuts_of(partitions: &[Vec<f32>], first: &[Budget]) -> rehang::Result<Thresholds> {
     let folder = tempfile::tempdir().unwrap();
     let sigma = folder.path().join("sigma");
     for (number, values) in partitions.iter().enumerate() {
@@ -16,8 +16,8 @@ fn cuts_of(partitions: &[Vec<f32>], first: &[First]) -> rehang::Result<Cuts> {
         rehang_files::write_f32(day.join(format!("part-{number:03}.npy")), values).unwrap();
     }
     let output = folder.path().join("cuts.json");
-    let made = cut(
-        &CutFiles {
+    let made = find_thresholds(
+        &ThresholdFiles {
             sigma: vec![VectorSource::path(sigma).into()],
             first: first.to_vec(),
             output: output.clone(),
@@ -47,7 +47,7 @@ fn a_cut_takes_exactly_the_first_of_the_sorted_order() {
         let all: Vec<f32> = partitions.concat();
         let order = Order::by_scores(all.iter().copied().map(f64::from).collect(), "σ²").unwrap();
         let first =
-            [First::Items(1), First::Percent(0.1), First::Percent(37.5), First::Items(all.len() as u64)];
+            [Budget::Items(1), Budget::Percent(0.1), Budget::Percent(37.5), Budget::Items(all.len() as u64)];
         for cut in cuts_of(&partitions, &first).unwrap().cuts {
             let mut ties = 0;
             let mut taken: Vec<usize> = (0..all.len())
@@ -69,12 +69,12 @@ fn a_cut_takes_exactly_the_first_of_the_sorted_order() {
 #[test]
 fn what_has_no_place_and_budgets_beyond_the_gallery_are_refused() {
     let partitions = [vec![1.0, 2.0], vec![3.0, f32::NAN]];
-    let message = cuts_of(&partitions, &[First::Items(1)]).unwrap_err().to_string();
+    let message = cuts_of(&partitions, &[Budget::Items(1)]).unwrap_err().to_string();
     assert!(message.contains("part-001.npy, row 1"), "{message}");
-    let message = cuts_of(&partitions[..1], &[First::Items(3)]).unwrap_err().to_string();
+    let message = cuts_of(&partitions[..1], &[Budget::Items(3)]).unwrap_err().to_string();
     assert!(message.contains("at most the 2 items"), "{message}");
     assert!(cuts_of(&partitions[..1], &[]).is_err());
     for text in ["", "%", "-1", "101%", "nan%", "0", "ten"] {
-        assert!(text.parse::<First>().is_err(), "{text}");
+        assert!(text.parse::<Budget>().is_err(), "{text}");
     }
 }

@@ -1,12 +1,12 @@
 //! The cross matrix, hot refreshes and sequences of upgrades against twins that sort whole rankings.
 
 use proptest::prelude::*;
-use rehang::compatibility::{
-    CrossInput, CrossMatrix, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule, at_width,
-    cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
-};
 use rehang::curve::{CurveOptions, MAP, Metric, Qrels, Relevance, TOP1, TOP5};
 use rehang::{Adapter, Distance, Matrix, Progress, Space};
+use rehang_protocols::compatibility::{
+    CrossInput, CrossMatrix, Model, RefreshInput, SequenceInput, UpgradeStep, WidthRule, cross_evaluate,
+    hot_refresh, paired_difference, upgrade_sequence,
+};
 
 const DEPTH: usize = 2;
 
@@ -422,8 +422,8 @@ fn models_that_do_not_belong_together_are_refused() {
 #[test]
 fn widths_are_brought_together_without_a_copy_where_they_agree() {
     let matrix = Matrix::from_fn(2, 3, |row, column| (row * 3 + column) as f32);
-    assert!(matches!(at_width(&matrix, 3), std::borrow::Cow::Borrowed(_)));
-    assert_eq!(at_width(&at_width(&matrix, 5), 3).as_slice(), matrix.as_slice());
+    assert!(matches!(matrix.at_width(3), std::borrow::Cow::Borrowed(_)));
+    assert_eq!(matrix.at_width(5).at_width(3).as_slice(), matrix.as_slice());
 }
 
 /// Three models on a line whose numbers mean different things; each adapter translates. What is not backfilled is as good as new then, and

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use rehang::compatibility::{Compatibility, CrossMatrix};
+use crate::compatibility::{Compatibility, CrossMatrix};
 use rehang::statistics::Interval;
 use rehang::{Error, ErrorKind, Matrix, Result};
-use rehang_files::{Inputs, VectorSource};
+use rehang_files::{InputReader, VectorSource};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub(crate) fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()
 /// The models' names and vectors, in the order given.
 pub(crate) struct Models {
     /// What was read for the comparison so far.
-    pub inputs: Inputs,
+    pub inputs: InputReader,
     pub names: Vec<String>,
     pub vectors: Vec<Matrix>,
     /// The number of the best model, where one is named.
@@ -57,7 +57,12 @@ pub(crate) struct Models {
 
 impl Models {
     /// Reads the vectors, once a name; `best` names the model whose own search is the best to be had.
-    pub fn read(role: &str, files: &[NamedFile], best: Option<&String>, mut inputs: Inputs) -> Result<Self> {
+    pub fn read(
+        role: &str,
+        files: &[NamedFile],
+        best: Option<&String>,
+        mut inputs: InputReader,
+    ) -> Result<Self> {
         expect_distinct("models", files)?;
         if files.is_empty() {
             return Err(Error::missing("`models`", "a comparison"));

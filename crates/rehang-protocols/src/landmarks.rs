@@ -1,16 +1,13 @@
 //! Landmark retrieval: Google Landmarks v2, and the revisited Oxford and Paris benchmarks.
 
+use rehang_files::lists::GroundTruth;
 use serde::Serialize;
 
-use crate::check::expect_count;
-use crate::compatibility::at_width;
-use crate::curve::{
+use rehang::check::expect_count;
+use rehang::curve::{
     CurveOptions, Evaluation, Metric, Qrels, QueryCount, Relevance, evaluate, ranks_of_answers,
 };
-use crate::error::{Error, Result};
-use crate::progress::Progress;
-use crate::space::Distance;
-use crate::vectors::Matrix;
+use rehang::{Distance, Error, Matrix, Progress, Result};
 
 /// The depths of the mean precision that the revisited benchmarks report.
 pub const PRECISION_DEPTHS: [usize; 3] = [1, 5, 10];
@@ -24,7 +21,7 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 ///
 /// ```
 /// use rehang::curve::Metric;
-/// use rehang::protocols::landmarks::retrieval;
+/// use rehang_protocols::landmarks::retrieval;
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let index = Matrix::new(1, vec![0.0, 1.0, 2.0, 3.0])?;
@@ -38,7 +35,7 @@ pub const REVISITED_MAP_DEPTH: usize = 10;
 ///
 /// # Errors
 ///
-/// As [`evaluate`]; [`crate::ErrorKind::Duplicate`] for an answer named twice.
+/// As [`evaluate`]; [`rehang::ErrorKind::Duplicate`] for an answer named twice.
 pub fn retrieval(
     index: &Matrix,
     queries: &Matrix,
@@ -50,26 +47,15 @@ pub fn retrieval(
     let judged =
         Qrels::new(answers.iter().map(|items| items.iter().map(|&item| (item, 1.0)).collect()).collect())?;
     let options = CurveOptions { metrics: vec![Metric::map_at(depth)], ..CurveOptions::default() };
-    let (queries, relevance) = (at_width(queries, index.columns()), Relevance::Judgements(&judged));
+    let (queries, relevance) = (queries.at_width(index.columns()), Relevance::Judgements(&judged));
     evaluate(index, Some(&queries), relevance, distance, &options, progress)
 }
 
-/// What the gallery holds for one query of a revisited benchmark, as gallery rows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroundTruth {
-    /// Shows the landmark clearly.
-    pub easy: Vec<usize>,
-    /// Shows the landmark from an unusual side, small or in bad light.
-    pub hard: Vec<usize>,
-    /// Shows it so badly that people cannot tell.
-    pub junk: Vec<usize>,
-}
-
-crate::named! {
+rehang::named! {
     /// The three setups of the revisited benchmarks, in the order in which they are reported.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[serde(rename_all = "kebab-case")]
-    pub enum Setup ("setup") {
+    pub enum LandmarkSetup ("setup") {
         /// Right: easy. Out of the ranking: hard and junk.
         Easy = "easy",
         /// Right: easy and hard. Out of the ranking: junk.
@@ -79,7 +65,7 @@ crate::named! {
     }
 }
 
-impl Setup {
+impl LandmarkSetup {
     /// Right answers, and what is taken out of the ranking.
     fn split(self, truth: &GroundTruth) -> (Vec<usize>, Vec<usize>) {
         let GroundTruth { easy, hard, junk } = truth;
@@ -95,7 +81,7 @@ impl Setup {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RevisitedSetup {
     /// Which one.
-    pub setup: Setup,
+    pub setup: LandmarkSetup,
     /// Queries counted; a query without a right answer in this setup is left out.
     pub queries: QueryCount,
     /// Mean trapezoidal average precision, in percent; NaN where no query counts.
@@ -119,7 +105,8 @@ pub struct RevisitedSetup {
 /// [`Distance::Cosine`].
 ///
 /// ```
-/// use rehang::protocols::landmarks::{GroundTruth, Setup, revisited};
+/// use rehang_files::lists::GroundTruth;
+/// use rehang_protocols::landmarks::{LandmarkSetup, revisited};
 /// use rehang::{Distance, Matrix, Progress};
 ///
 /// let gallery = Matrix::new(1, vec![1.0, 2.0, 3.0, 4.0, 5.0])?;
@@ -127,7 +114,7 @@ pub struct RevisitedSetup {
 /// let truth = [GroundTruth { easy: vec![1], hard: vec![3], junk: vec![0] }];
 /// let [easy, medium, hard] = revisited(&gallery, &query, &truth, Distance::L2, &Progress::default())?;
 /// // Easy: rows 0 and 3 leave the ranking, so row 1 stands first.
-/// assert_eq!((easy.setup, easy.map), (Setup::Easy, 100.0));
+/// assert_eq!((easy.setup, easy.map), (LandmarkSetup::Easy, 100.0));
 /// // Medium: row 0 leaves it; rows 1 and 3 stand at 1 and 3: (1 + 1)/2 and (1/2 + 2/3)/2, halved.
 /// assert!((medium.map - 100.0 * (1.0 + 7.0 / 12.0) / 2.0).abs() < 1e-9);
 /// // Hard: rows 0 and 1 leave it; row 3 stands at 2: (0 + 1/2)/2.
@@ -138,7 +125,7 @@ pub struct RevisitedSetup {
 /// # Errors
 ///
 /// Vectors that are empty, hold NaN; ground truth of another number than the queries, that names a row twice or one that does
-/// not exist; [`crate::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
+/// not exist; [`rehang::ErrorKind::NothingToFind`] where no query has a right answer in any setup; cancelled.
 pub fn revisited(
     gallery: &Matrix,
     queries: &Matrix,
@@ -147,9 +134,9 @@ pub fn revisited(
     progress: &Progress,
 ) -> Result<[RevisitedSetup; 3]> {
     expect_count("ground truth", truth.len(), "query vectors", queries.rows())?;
-    let queries = at_width(queries, gallery.columns());
+    let queries = queries.at_width(gallery.columns());
     let mut results = Vec::with_capacity(3);
-    for setup in Setup::ALL {
+    for setup in LandmarkSetup::ALL {
         results.push(revisited_setup(setup, gallery, &queries, truth, distance, progress)?);
     }
     if results.iter().all(|result| result.queries.counted == 0) {
@@ -159,7 +146,7 @@ pub fn revisited(
 }
 
 fn revisited_setup(
-    setup: Setup,
+    setup: LandmarkSetup,
     gallery: &Matrix,
     queries: &Matrix,
     truth: &[GroundTruth],

@@ -1,11 +1,9 @@
 //! The hot refresh: compatible queries at once, the gallery backfilled behind them.
 
-use crate::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::Progress;
-use crate::space::Distance;
+use rehang::curve::{Curve, CurveInput, CurveOptions, DoNothing, Relevance, curve};
+use rehang::{Distance, Error, ErrorKind, Progress, Result};
 
-use super::{Model, at_width};
+use super::model::Model;
 
 /// What a hot refresh is computed from.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +36,7 @@ pub struct Refresh {
 /// model needs no adapter. For different widths see [the module](super).
 ///
 /// ```
-/// use rehang::compatibility::{Model, RefreshInput, hot_refresh};
+/// use rehang_protocols::compatibility::{Model, RefreshInput, hot_refresh};
 /// use rehang::curve::{CurveOptions, Relevance, TOP1};
 /// use rehang::{Distance, Matrix, Progress};
 ///
@@ -80,8 +78,8 @@ pub fn hot_refresh(
     // Old vectors stay as narrow as they are: queries are cut for them. A narrower new model is filled up.
     let old = input.old.gallery;
     let width = old.columns().max(input.new.gallery.columns());
-    let native = at_width(input.new.gallery, width);
-    let queries = input.new.queries.map(|queries| at_width(queries, width));
+    let native = input.new.gallery.at_width(width);
+    let queries = input.new.queries.map(|queries| queries.at_width(width));
     input
         .orders
         .iter()

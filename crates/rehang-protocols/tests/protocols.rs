@@ -2,11 +2,12 @@
 
 use proptest::prelude::*;
 use rehang::curve::Metric;
-use rehang::protocols::identification::{IdentificationInput, identification};
-use rehang::protocols::landmarks::{GroundTruth, Setup, retrieval, revisited};
-use rehang::protocols::templates::{TemplateItem, average};
-use rehang::protocols::verification::{similarities, verification, verify};
 use rehang::{Distance, ErrorKind, Matrix, Progress};
+use rehang_files::lists::{GroundTruth, TemplateItem};
+use rehang_protocols::identification::{IdentificationInput, identification};
+use rehang_protocols::landmarks::{LandmarkSetup, retrieval, revisited};
+use rehang_protocols::templates::average;
+use rehang_protocols::verification::{similarities, verification, verify};
 
 fn near(left: f64, right: f64) -> bool {
     (left - right).abs() < 1e-9
@@ -217,7 +218,7 @@ proptest! {
                 continue;
             }
             let setup = &result.as_ref().unwrap()[place];
-            prop_assert_eq!(setup.setup, Setup::ALL[place]);
+            prop_assert_eq!(setup.setup, LandmarkSetup::ALL[place]);
             prop_assert_eq!(setup.queries.counted, values.len());
             let [p1, p5, p10] = setup.precision_at;
             for (column, ours) in [setup.map, setup.map_at_10, p1, p5, p10].into_iter().enumerate() {

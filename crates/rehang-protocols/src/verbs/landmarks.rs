@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::landmarks::{LandmarkSetup, PRECISION_DEPTHS, RevisitedSetup, retrieval, revisited};
 use rehang::check::expect_count;
 use rehang::curve::{MAP, Metric, QueryCount};
 use rehang::finding::Finding;
-use rehang::protocols::landmarks::{
-    GroundTruth, PRECISION_DEPTHS, RevisitedSetup, Setup, retrieval, revisited,
-};
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
-use rehang_files::lists::{read_landmark_solution, read_revisited, rows_by_name};
-use rehang_files::{Inputs, VectorSource};
+use rehang_files::lists::{GroundTruth, read_landmark_solution, read_revisited, rows_by_name};
+use rehang_files::{InputReader, VectorSource};
 use serde::Serialize;
 
-use crate::models::{Models, NamedFile, Table};
+use super::models::{Models, NamedFile, Table};
 
 /// Landmarks by several models, and what is the right answer.
 ///
@@ -73,7 +71,7 @@ pub struct LandmarkAnswer {
     #[serde(flatten)]
     pub measured: MeasuredLandmarks,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
@@ -131,7 +129,7 @@ pub fn landmarks(files: &LandmarkFiles, progress: &Progress) -> Result<LandmarkA
     if matches!(files.truth, LandmarkTruth::Solution { k: 0, .. }) {
         return Err(Error::option("k", 0, "1 or more"));
     }
-    let mut models = Models::read("index", &files.models, files.best.as_ref(), Inputs::default())?;
+    let mut models = Models::read("index", &files.models, files.best.as_ref(), InputReader::default())?;
     let queries =
         models.queries(&files.queries)?.ok_or_else(|| Error::missing("`queries`", "landmark retrieval"))?;
     for (what, all) in [("index", &models.vectors), ("queries", &queries)] {
@@ -260,7 +258,7 @@ fn oxford_or_paris(
         revisited(&ground.models.vectors[asked], &queries[asking], &truth, files.distance, progress)
     })?;
     let mut setups = BTreeMap::new();
-    for (place, setup) in Setup::ALL.into_iter().enumerate() {
+    for (place, setup) in LandmarkSetup::ALL.into_iter().enumerate() {
         let queries = results[0][0][place].queries;
         let mut metrics = BTreeMap::new();
         if queries.counted > 0 {

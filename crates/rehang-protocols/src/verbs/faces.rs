@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::identification::{Identification, IdentificationInput, identification as identify_probes};
+use crate::templates::{self, Templates};
+use crate::verification::{OperatingPoint, Verification, verification};
 use rehang::check::expect_count;
 use rehang::finding::Finding;
-use rehang::protocols::identification::{
-    Identification, IdentificationInput, identification as identify_probes,
-};
-use rehang::protocols::templates::{self, Templates};
-use rehang::protocols::verification::{OperatingPoint, Verification, verification};
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
-use rehang_files::{Inputs, VectorSource};
+use rehang_files::{InputReader, VectorSource};
 use serde::Serialize;
 
-use crate::models::{Models, NamedFile, Table};
+use super::models::{Models, NamedFile, Table};
 
 /// Face images by several models, and who they are.
 #[derive(Debug, Clone)]
@@ -39,7 +37,7 @@ impl FaceFiles {
         };
         let names = self.names.as_ref().map(read).transpose()?;
         let faces = lists::read_faces(&self.metadata, names.as_deref())?;
-        let mut models = Models::read("faces", &self.models, self.best.as_ref(), Inputs::default())?;
+        let mut models = Models::read("faces", &self.models, self.best.as_ref(), InputReader::default())?;
         let metadata = || self.metadata.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         let said = self.names.as_ref().map_or_else(|| metadata().join(", "), ToString::to_string);
         let mut templates = Vec::with_capacity(models.names.len());
@@ -78,7 +76,7 @@ pub struct VerificationAnswer {
     /// One a false acceptance rate.
     pub rates: Vec<VerificationRate>,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
@@ -147,7 +145,7 @@ pub struct IdentificationAnswer {
     /// The results in each gallery.
     pub galleries: Vec<GalleryResults>,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,
@@ -188,7 +186,7 @@ pub fn tpir_name(fpir: f64) -> String {
 /// # Errors
 ///
 /// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for 0 candidates;
-/// as [`identification`](rehang::protocols::identification::identification).
+/// as [`identification`](crate::identification::identification).
 pub fn identify(
     files: &FaceFiles,
     how: &IdentificationFiles,

@@ -3,22 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rehang::compatibility::{
+use crate::compatibility::{
     Compatibility, CrossEvaluation, CrossInput, Model, RefreshInput, SequenceInput, SequenceStep,
     UpgradeStep, WidthRule, cross_evaluate, hot_refresh, paired_difference, upgrade_sequence,
 };
 use rehang::curve::{CurveOptions, Line, Metric, QueryCount, Relevance, TOP1, TOP5, grid_cuts};
 use rehang::finding::Finding;
 use rehang::order::{OrderInput, Policy, order};
-use rehang::report::Input;
+use rehang::report::InputRecord;
 use rehang::statistics::Interval;
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
-use rehang_files::{Inputs, Join, Names, RowSelection, VectorSource};
+use rehang_files::{InputReader, Join, Names, RowSelection, VectorSource};
 use serde::Serialize;
 
-use crate::answers::{AnswerFiles, Answers};
-use crate::curve::{LEVEL, check_grid};
-use crate::models::{Models, NamedFile, Table, expect_distinct};
+use super::models::{Models, NamedFile, Table, expect_distinct};
+use rehang_evaluate::{AnswerFiles, Answers, LEVEL, check_grid};
 
 /// The models' vectors, right answers, and how vectors are compared.
 ///
@@ -78,7 +77,7 @@ struct Ground {
 
 impl Ground {
     fn read(files: &ModelFiles, best: Option<&String>) -> Result<Self> {
-        let inputs = Inputs::new(files.rows.as_ref())?;
+        let inputs = InputReader::new(files.rows.as_ref())?;
         let answer_files = AnswerFiles {
             labels: files.labels.iter().cloned().collect(),
             query_labels: files.query_labels.clone(),
@@ -153,7 +152,7 @@ pub struct MeasuredOn {
     /// Cut-off of mAP@k and NFR@k.
     pub k: usize,
     /// The files that were read.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<InputRecord>,
     /// What the reader should know.
     #[serde(skip)]
     pub findings: Vec<Finding>,

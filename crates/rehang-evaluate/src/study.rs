@@ -1,30 +1,26 @@
 //! A study: adapters and orders measured on a gallery whose native vectors are known, told as a [`Report`].
 //!
 //! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an
-//! adapter was fitted on ([`overlap`] counts those that are). Every adapter is applied, every order is made from what
+//! adapter was fitted on ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied, every order is made from what
 //! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
 //! what each percent of re-embedding buys.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::adapter::{self, Adapted, Adapter, row_hashes};
-use crate::curve::{
+use rehang::adapter::{self, Adapted, Adapter, true_errors};
+use rehang::curve::{
     Curve, CurveInput, CurveOptions, DoNothing, Evaluation, Line, Metric, Relevance, TOP1, curve, evaluate,
     evaluate_today,
 };
-use crate::error::{ErrorKind, Result};
-use crate::finding::{Finding, Severity};
-use crate::head::{Head, HeadKind};
-use crate::order::{OrderInput, Policy, group_shares, order};
-use crate::progress::Progress;
-use crate::report::{
-    AdapterCalibration, Band, CreatedBy, CurveSeries, Estimate, FittedOn, Flips, GroupCurves, GroupStudy,
-    KendallTau, MeasuredSet, MetricCurve, Report, Scores, ShownMetric, Spaces, Spread, display_points,
-    percent_rounded_up,
+use rehang::order::{OrderInput, Policy, group_shares, order};
+use rehang::report::{
+    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
+    KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spaces, Spread,
+    display_points, percent_rounded_up,
 };
-use crate::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
-use crate::vectors::{Matrix, Vectors, distinct, squared_distance};
-use crate::verdict::{Verdict, is_below};
+use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
+use rehang::verdict::{Verdict, is_below};
+use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -37,7 +33,7 @@ const DIP: f64 = 0.5;
 
 /// The gallery that a study is made on.
 #[derive(Debug, Clone, Copy)]
-pub struct Ground<'a> {
+pub struct StudyInput<'a> {
     /// Old vectors, `[n, d_old]`.
     pub old: &'a Vectors,
     /// Native vectors of the new model, `[n, d_new]`.
@@ -45,7 +41,7 @@ pub struct Ground<'a> {
     /// Side information, `[n, d_side]`, where an adapter reads some.
     pub side: Option<&'a Matrix>,
     /// Separate queries; `None` where the gallery is its own query set and each query leaves itself out.
-    pub queries: Option<Queries<'a>>,
+    pub queries: Option<StudyQueries<'a>>,
     /// What is a right answer; without it agreement with the fully native gallery is measured.
     pub relevance: Option<Relevance<'a>>,
     /// Whether the labels were names, which have numbers only because they were read: these say nothing about the head's classes.
@@ -58,7 +54,7 @@ pub struct Ground<'a> {
 
 /// Separate queries, embedded by both models.
 #[derive(Debug, Clone, Copy)]
-pub struct Queries<'a> {
+pub struct StudyQueries<'a> {
     /// By the new model, `[m, d_new]`.
     pub new: &'a Matrix,
     /// By the old model, `[m, d_old]`, for the do-nothing line.
@@ -67,7 +63,7 @@ pub struct Queries<'a> {
 
 /// An adapter that takes part.
 #[derive(Debug, Clone)]
-pub struct Contender<'a> {
+pub struct StudyAdapter<'a> {
     /// Its name in the report.
     pub name: String,
     /// The adapter.
@@ -118,8 +114,8 @@ impl Default for StudyOptions {
 /// [`ErrorKind::MissingInput`] for an order whose evidence is not given, [`ErrorKind::SpaceMismatch`] where an adapter
 /// writes another space than the gallery's, and as [`curve()`], [`order()`] and [`adapter::apply`].
 pub fn study(
-    ground: &Ground<'_>,
-    contenders: &[Contender<'_>],
+    ground: &StudyInput<'_>,
+    contenders: &[StudyAdapter<'_>],
     options: &StudyOptions,
     progress: &Progress,
 ) -> Result<Report> {
@@ -144,7 +140,7 @@ pub fn study(
         report.new_model.insert(Metric::agreement_at(options.k).id(), 100.0);
     }
     let fitted_on =
-        |of: &Contender<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
+        |of: &StudyAdapter<'_>| FittedOn { method: of.name.clone(), pairs: of.adapter.training.pairs };
     report.measured_on = vec![MeasuredSet {
         name: "evaluation".into(),
         pairs: first.adapter.training.pairs,
@@ -208,30 +204,8 @@ pub fn study(
     Ok(report)
 }
 
-/// Rows of `evaluation` that have the very numbers of a row of `pairs`: items that an adapter may have been fitted on.
-///
-/// Zero vectors are not counted: different items may well share one. Rows are compared by a hash of 64 bits.
-pub fn overlap(pairs: &Matrix, evaluation: &Matrix) -> usize {
-    if pairs.columns() != evaluation.columns() {
-        return 0;
-    }
-    let known: HashSet<u64> = row_hashes(pairs).collect();
-    row_hashes(evaluation).filter(|row| known.contains(row)).count()
-}
-
-/// How many rows have the very same numbers as another row of the same matrix: items that the model cannot tell apart.
-///
-/// Zero vectors are not counted, as by [`overlap`].
-pub fn lookalikes(vectors: &Matrix) -> usize {
-    let mut rows: HashMap<u64, usize> = HashMap::new();
-    for row in row_hashes(vectors) {
-        *rows.entry(row).or_default() += 1;
-    }
-    rows.into_values().filter(|&count| count > 1).sum()
-}
-
 /// Whether so many items with an old vector that is among the pairs may well be other items than those of the pairs, which the
-/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`] of.
+/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`](rehang::adapter::lookalikes) of.
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }
@@ -257,17 +231,12 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
         .remedy("Measure on items that the fit never saw, for example on other rows.")
 }
 
-/// The squared error `‖v − h(o)‖²` of every item, `[n]`.
-pub fn true_errors(native: &Matrix, adapted: &Matrix) -> Vec<f64> {
-    (0..native.rows()).map(|row| squared_distance(native.row(row), adapted.row(row))).collect()
-}
-
 /// What is a right answer: what the native gallery gives, where nothing else is.
-fn relevance<'a>(ground: &Ground<'a>, options: &StudyOptions) -> Relevance<'a> {
+fn relevance<'a>(ground: &StudyInput<'a>, options: &StudyOptions) -> Relevance<'a> {
     ground.relevance.unwrap_or(Relevance::Nearest(options.k))
 }
 
-fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
+fn depths(ground: &StudyInput<'_>, options: &StudyOptions) -> CurveOptions {
     CurveOptions {
         metrics: metrics(ground, options),
         // Where queries keep their own values, for bands.
@@ -277,7 +246,7 @@ fn depths(ground: &Ground<'_>, options: &StudyOptions) -> CurveOptions {
 }
 
 /// The search as it is today; `None` without old vectors of separate queries, since its quality is unknown then.
-fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
+fn today(ground: &StudyInput<'_>, options: &StudyOptions, progress: &Progress) -> Result<Option<Evaluation>> {
     let old = match ground.queries.map(|queries| queries.old) {
         None => None,
         Some(None) => return Ok(None),
@@ -291,7 +260,7 @@ fn today(ground: &Ground<'_>, options: &StudyOptions, progress: &Progress) -> Re
 }
 
 fn one_curve(
-    ground: &Ground<'_>,
+    ground: &StudyInput<'_>,
     adapted: &Adapted,
     handicap: f64,
     permutation: &[usize],
@@ -340,7 +309,7 @@ fn orders(
 }
 
 /// Everything that can be measured on this gallery.
-fn metrics(ground: &Ground<'_>, options: &StudyOptions) -> Vec<Metric> {
+fn metrics(ground: &StudyInput<'_>, options: &StudyOptions) -> Vec<Metric> {
     Metric::measurable(relevance(ground, options), options.k)
 }
 
@@ -350,7 +319,7 @@ fn scores(evaluation: &Evaluation) -> Scores {
 
 /// One series of the report; several curves (random orders) become their mean, flips included, with a band of one deviation.
 fn series(
-    contender: &Contender<'_>,
+    contender: &StudyAdapter<'_>,
     policy: Policy,
     curves: &[Curve],
     do_nothing: &Scores,
@@ -370,7 +339,7 @@ fn series(
         };
         let areas: Vec<f64> = runs.iter().map(|run| run.area()).collect();
         let area = match mean_sd(&areas) {
-            Some(spread) if spread.count > 1 => Estimate {
+            Some(spread) if spread.count > 1 => NumberWithSpread {
                 value: spread.mean,
                 spread: Some(Spread::Deviation { deviation: spread.sd, runs: spread.count }),
             },
@@ -391,7 +360,7 @@ fn series(
         if let Some(metric) = metrics.get_mut(&flipped.id()) {
             let percent = |count: u64| 100.0 * count as f64 / curves[0].queries.counted as f64;
             let flips: Vec<_> = curves.iter().map(|curve| &curve.flips[flipped]).collect();
-            metric.flips = Some(Flips {
+            metric.flips = Some(FlipCurves {
                 positive: mean_along(&flips, &display, |flips, point| percent(flips.positive[point])),
                 negative: mean_along(&flips, &display, |flips, point| percent(flips.negative[point])),
                 negative_flip_rate: mean_along(&flips, &display, |flips, point| flips.rate.values()[point]),
@@ -415,8 +384,8 @@ fn mean_along<R>(runs: &[R], points: &[usize], value: impl Fn(&R, usize) -> f64)
         .collect()
 }
 
-fn deviation_band(runs: &[&Line], display: &[usize]) -> Band {
-    let mut band = Band { about: format!("± 1 sd over {} orders", runs.len()), ..Band::default() };
+fn deviation_band(runs: &[&Line], display: &[usize]) -> CurveBand {
+    let mut band = CurveBand { about: format!("± 1 sd over {} orders", runs.len()), ..CurveBand::default() };
     for &point in display {
         let values: Vec<f64> = runs.iter().map(|run| run.values()[point]).collect();
         let (mean, sd) = mean_sd(&values).map_or((f64::NAN, 0.0), |spread| (spread.mean, spread.sd));
@@ -449,10 +418,10 @@ fn add_intervals(
 ///
 /// The distances from the curve are interpolated and not the edges: a curve may rise by half between two cuts, and a straight
 /// line would leave it outside. An interval holds its mean; one of very few resamples is widened until it does.
-fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[Interval]) -> Band {
+fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[Interval]) -> CurveBand {
     let below = interpolate(cuts, intervals, points, |interval| (interval.low - interval.estimate).min(0.0));
     let above = interpolate(cuts, intervals, points, |interval| (interval.high - interval.estimate).max(0.0));
-    Band {
+    CurveBand {
         about: format!("{:.0} % bootstrap interval over queries", 100.0 * LEVEL),
         low: values.iter().zip(below).map(|(value, below)| (value + below).max(0.0)).collect(),
         high: values.iter().zip(above).map(|(value, above)| (value + above).min(100.0)).collect(),
@@ -483,8 +452,8 @@ fn interpolate(
 }
 
 fn study_calibration(
-    ground: &Ground<'_>,
-    contender: &Contender<'_>,
+    ground: &StudyInput<'_>,
+    contender: &StudyAdapter<'_>,
     adapted: &Adapted,
     variance: &[f64],
     errors: &[f64],
@@ -507,7 +476,7 @@ fn study_calibration(
 
 /// The loss of every adapted item that the new head was trained with, label smoothing aside: cross-entropy, for heads of cosines of scaled
 /// cosines with the margin on the true class; `None` unless every item's label is the number of one of the head's.
-fn discriminative_losses(ground: &Ground<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
+fn discriminative_losses(ground: &StudyInput<'_>, adapted: &Matrix) -> Option<Vec<f64>> {
     if ground.labels_are_names {
         return None;
     }
@@ -560,19 +529,19 @@ fn with_margin(angle: f64, margin: f64) -> f64 {
     }
 }
 
-fn classes(ground: &Ground<'_>) -> Option<usize> {
+fn classes(ground: &StudyInput<'_>) -> Option<usize> {
     let Some(Relevance::Labels { gallery, .. }) = ground.relevance else { return None };
     Some(distinct(gallery.iter().copied()).len())
 }
 
 /// The groups along one order; several curves (random orders) become their mean.
 fn group_curve(
-    contender: &Contender<'_>,
+    contender: &StudyAdapter<'_>,
     policy: Policy,
     curves: &[Curve],
     groups: &[i64],
     permutations: &[Vec<usize>],
-    ground: &Ground<'_>,
+    ground: &StudyInput<'_>,
 ) -> Result<GroupCurves> {
     let points = curves[0].lines[TOP1].values().len();
     let display = display_points(points);
@@ -646,8 +615,8 @@ fn group_study(
 /// What a reader must not overlook in these numbers.
 fn warnings(
     report: &Report,
-    ground: &Ground<'_>,
-    contenders: &[Contender<'_>],
+    ground: &StudyInput<'_>,
+    contenders: &[StudyAdapter<'_>],
     options: &StudyOptions,
 ) -> Vec<Finding> {
     let mut warnings = Vec::new();
@@ -811,10 +780,10 @@ fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
-    use crate::curve::Qrels;
-    use crate::report::Point;
-    use crate::space::{Distance, Space};
+    use rehang::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
+    use rehang::curve::Qrels;
+    use rehang::report::Point;
+    use rehang::{Distance, Space};
     use std::f64::consts::PI;
 
     fn space(model: &str) -> Space {
@@ -867,11 +836,11 @@ mod tests {
         let queries = Matrix::from_fn(60, 1, |query, _| [0.0, 100.0, -50.0][query % 3]);
         let query_labels: Vec<i64> = (0..60).map(|query| query % 3 + 1).collect();
         let groups: Vec<i64> = (0..60).map(|query| query / 40).collect();
-        let ground = Ground {
+        let ground = StudyInput {
             old: &old,
             new: &new,
             side: None,
-            queries: Some(Queries { new: &queries, old: None }),
+            queries: Some(StudyQueries { new: &queries, old: None }),
             relevance: Some(Relevance::Labels { gallery: &labels, queries: Some(&query_labels) }),
             labels_are_names: false,
             groups: Some(&groups),
@@ -879,8 +848,8 @@ mod tests {
         };
         let (one, other) = (identity(7), identity(9));
         let contenders = [
-            Contender { name: "one".into(), adapter: &one },
-            Contender { name: "other".into(), adapter: &other },
+            StudyAdapter { name: "one".into(), adapter: &one },
+            StudyAdapter { name: "other".into(), adapter: &other },
         ];
         study(&ground, &contenders, &options(policies, bootstrap), &Progress::default()).unwrap()
     }
@@ -918,7 +887,7 @@ mod tests {
         let new = vectors("new", |item| item as f32);
         let labels: Vec<i64> = (0..300).map(|item| item / 3).collect();
         let groups: Vec<i64> = (0..300).map(|item| i64::from(item % 3 == 0)).collect();
-        let ground = Ground {
+        let ground = StudyInput {
             old: &old,
             new: &new,
             side: None,
@@ -929,7 +898,7 @@ mod tests {
             head: None,
         };
         let adapter = identity(7);
-        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         let report =
             study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
         let made = &report.groups.as_ref().unwrap().curves[0];
@@ -1000,8 +969,8 @@ mod tests {
     }
 
     /// A gallery that is its own set of queries, in classes where `relevance` says so.
-    fn plain<'a>(old: &'a Vectors, new: &'a Vectors, relevance: Option<Relevance<'a>>) -> Ground<'a> {
-        Ground {
+    fn plain<'a>(old: &'a Vectors, new: &'a Vectors, relevance: Option<Relevance<'a>>) -> StudyInput<'a> {
+        StudyInput {
             old,
             new,
             side: None,
@@ -1029,7 +998,7 @@ mod tests {
         ] {
             let head = Head::new(Matrix::new(2, vec![1.0, 0.0, 0.0, 2.0]).unwrap(), None, kind).unwrap();
             let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
-            let ground = Ground { head: Some(&head), ..plain(&items, &items, relevance) };
+            let ground = StudyInput { head: Some(&head), ..plain(&items, &items, relevance) };
             let losses = discriminative_losses(&ground, &adapted).unwrap();
             for (loss, [right, wrong]) in losses.iter().zip(logits) {
                 let expected = (1.0 + f64::exp(wrong - right)).ln();
@@ -1045,11 +1014,11 @@ mod tests {
         let labels = vec![0_i64; 300];
         let head = Head::new(Matrix::new(1, vec![1.0, -1.0]).unwrap(), None, HeadKind::Softmax).unwrap();
         let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
-        let ground = Ground { head: Some(&head), ..plain(&old, &new, relevance) };
+        let ground = StudyInput { head: Some(&head), ..plain(&old, &new, relevance) };
         // σ² grows with the place, and so does the squared error (h/2)²; ln(1 + e^(−2h)) falls.
         let uncertainty = Uncertainty::Linear { weight: vec![1.0], bias: 0.0 };
         let adapter = Adapter { uncertainty, ..identity(7) };
-        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         let report =
             study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
         let tau = &report.calibrations[0].kendall_tau;
@@ -1071,10 +1040,10 @@ mod tests {
         let old = vectors("old", |item| item as f32);
         for labels_are_names in [false, true] {
             let relevance = Some(Relevance::Labels { gallery: &labels, queries: None });
-            let ground = Ground { labels_are_names, head: Some(&head), ..plain(&old, &items, relevance) };
+            let ground = StudyInput { labels_are_names, head: Some(&head), ..plain(&old, &items, relevance) };
             assert_eq!(discriminative_losses(&ground, items.matrix()).is_none(), labels_are_names);
             let adapter = identity(7);
-            let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+            let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
             let is_said = report.warnings.iter().any(|warning| warning.code == "names-for-classes");
@@ -1088,8 +1057,8 @@ mod tests {
         let new = vectors("new", |item| item as f32);
         let old = vectors("old", |item| if item < 30 { 500.0 - item as f32 } else { -(item as f32) });
         let adapter = identity(7);
-        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
-        let of = |ground: &Ground<'_>| {
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
+        let of = |ground: &StudyInput<'_>| {
             study(ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap()
         };
         let report = of(&plain(&old, &new, None));
@@ -1098,10 +1067,10 @@ mod tests {
         assert_eq!(report.new_model["agreement@10"], 100.0);
         assert!(report.curves[0].metrics["agreement@10"].passes_do_nothing_at.is_some());
 
-        let queries = Some(Queries { new: new.matrix(), old: None });
-        assert!(of(&Ground { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
-        let queries = Some(Queries { new: new.matrix(), old: Some(new.matrix()) });
-        assert!(!of(&Ground { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+        let queries = Some(StudyQueries { new: new.matrix(), old: None });
+        assert!(of(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
+        let queries = Some(StudyQueries { new: new.matrix(), old: Some(new.matrix()) });
+        assert!(!of(&StudyInput { queries, ..plain(&old, &new, None) }).do_nothing.is_empty());
     }
 
     #[test]
@@ -1112,7 +1081,7 @@ mod tests {
             Qrels::new((0..300).map(|item| vec![((item + 1) % 300, 2.0), ((item + 5) % 300, 1.0)]).collect());
         let judged = judged.unwrap();
         let adapter = identity(7);
-        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         for (relevance, headline) in
             [(Some(Relevance::Judgements(&judged)), "ndcg@10"), (None, "agreement@10")]
         {
@@ -1141,8 +1110,8 @@ mod tests {
                     adapter
                 })
                 .collect();
-            let contenders: Vec<Contender<'_>> =
-                adapters.iter().map(|adapter| Contender { name: "one".into(), adapter }).collect();
+            let contenders: Vec<StudyAdapter<'_>> =
+                adapters.iter().map(|adapter| StudyAdapter { name: "one".into(), adapter }).collect();
             let ground = plain(&old, &new, None);
             let report =
                 study(&ground, &contenders, &options(&[Policy::Random], 0), &Progress::default()).unwrap();
@@ -1165,7 +1134,7 @@ mod tests {
         let labels: Vec<i64> = (0..300).map(|item| item / 3).collect();
         let ground = plain(&old, &new, Some(Relevance::Labels { gallery: &labels, queries: None }));
         let adapter = identity(7);
-        let contenders = [Contender { name: "one".into(), adapter: &adapter }];
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
         let options = options(&[Policy::Random], 0);
         let mut report = study(&ground, &contenders, &options, &Progress::default()).unwrap();
         let mut expected = [

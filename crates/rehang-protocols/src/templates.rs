@@ -1,21 +1,8 @@
 //! Templates: several vectors of one person, seen as one.
 
 use rayon::prelude::*;
-
-use crate::error::{Error, Result};
-use crate::vectors::Matrix;
-
-/// One image or video frame of a template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TemplateItem {
-    /// Its row in the matrix of vectors.
-    pub row: usize,
-    /// The template it belongs to, counted from 0.
-    pub template: usize,
-    /// The photograph or video it was taken from; items of one medium are averaged first. `None` where it is a medium of its
-    /// own.
-    pub media: Option<i64>,
-}
+use rehang::{Error, Matrix, Result};
+use rehang_files::lists::TemplateItem;
 
 /// Averaged templates.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +21,8 @@ pub struct Templates {
 ///
 /// ```
 /// use rehang::Matrix;
-/// use rehang::protocols::templates::{TemplateItem, average};
+/// use rehang_files::lists::TemplateItem;
+/// use rehang_protocols::templates::average;
 ///
 /// let vectors = Matrix::new(2, vec![2.0, 0.0, 0.0, 1.0, 0.0, 3.0])?;
 /// let item = |row, media| TemplateItem { row, template: 0, media };
@@ -50,8 +38,8 @@ pub struct Templates {
 ///
 /// # Errors
 ///
-/// [`crate::ErrorKind::Empty`] for a template without items, [`crate::ErrorKind::InvalidOption`] for an item of a row or
-/// template that does not exist, [`crate::ErrorKind::NotFinite`].
+/// [`rehang::ErrorKind::Empty`] for a template without items, [`rehang::ErrorKind::InvalidOption`] for an item of a row or
+/// template that does not exist, [`rehang::ErrorKind::NotFinite`].
 pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Result<Templates> {
     vectors.check_finite("vectors of template items")?;
     let mut members: Vec<Vec<&TemplateItem>> = vec![Vec::new(); templates];
@@ -67,7 +55,7 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
         of_template.push(item);
     }
     if let Some(empty) = members.iter().position(Vec::is_empty) {
-        return Err(crate::ErrorKind::Empty { what: format!("template {empty}") }.into());
+        return Err(rehang::ErrorKind::Empty { what: format!("template {empty}") }.into());
     }
     let rows: Vec<Option<Vec<f32>>> =
         members.par_iter().map(|members| average_one(vectors, members)).collect();
@@ -89,7 +77,7 @@ fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> 
     let mut known = std::collections::HashMap::new();
     for item in members {
         let row = vectors.row(item.row);
-        let length = crate::vectors::norm(row);
+        let length = rehang::norm(row);
         let at = match item.media {
             Some(id) => *known.entry(id).or_insert(media.len()),
             None => media.len(),

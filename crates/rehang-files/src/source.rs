@@ -1,0 +1,213 @@
+//! What is read: a file of some format, or what a caller holds in memory in its place.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rehang::{Error, Result};
+
+use crate::folders::Fetched;
+use crate::given::Given;
+use crate::opened::open;
+
+/// The formats, by what a file's name ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Npy,
+    Parquet,
+    Fvecs,
+    Bvecs,
+    Ivecs,
+    Safetensors,
+    Text,
+    JsonLines,
+}
+
+impl Format {
+    /// What a file of vectors may be called.
+    pub const VECTORS: &'static str =
+        "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs or .safetensors";
+    /// What a file of one value a row may be called.
+    pub const VALUES: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .safetensors, .txt, .tsv, .csv, \
+                                  .ids, .jsonl or .ndjson";
+
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        Some(match extension.as_str() {
+            "npy" => Self::Npy,
+            "parquet" | "pq" => Self::Parquet,
+            "fvecs" => Self::Fvecs,
+            "bvecs" => Self::Bvecs,
+            "ivecs" => Self::Ivecs,
+            "safetensors" => Self::Safetensors,
+            "txt" | "tsv" | "csv" | "ids" => Self::Text,
+            "jsonl" | "ndjson" => Self::JsonLines,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Npy => ".npy",
+            Self::Parquet => ".parquet",
+            Self::Fvecs => ".fvecs",
+            Self::Bvecs => ".bvecs",
+            Self::Ivecs => ".ivecs",
+            Self::Safetensors => ".safetensors",
+            Self::Text => "text",
+            Self::JsonLines => ".jsonl",
+        })
+    }
+}
+
+/// A file, and the column or tensor in it where it has several: `PATH` or `PATH#NAME`.
+///
+/// ```
+/// use rehang_files::VectorSource;
+///
+/// let source: VectorSource = "gallery.parquet#embedding".parse()?;
+/// assert_eq!(source.path.to_str(), Some("gallery.parquet"));
+/// assert_eq!(source.column.as_deref(), Some("embedding"));
+/// assert_eq!(source.to_string(), "gallery.parquet#embedding");
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Paths with a `#`
+///
+/// What stands in front of the last `#` is the path, unless a file exists under the whole name.
+///
+/// # What a caller holds in memory
+///
+/// [`VectorSource::given`] stands for rows or values in memory, wherever a file can stand; errors and records name it as the
+/// caller does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VectorSource {
+    /// The file; or what the caller calls the thing that it holds in memory.
+    pub path: PathBuf,
+    /// The column of a Parquet file, or the tensor of a safetensors file.
+    pub column: Option<String>,
+    /// What the caller holds in memory, in the place of a file.
+    pub(crate) given: Option<Given>,
+    /// The file that is read in the place of `path`, which is another one's address.
+    pub(crate) fetched: Option<Fetched>,
+}
+
+impl VectorSource {
+    /// The source that `PATH` or `PATH#NAME` stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for an empty path or an empty name.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (path, column) = match text.rsplit_once('#') {
+            Some((path, column)) if !Path::new(text).exists() => (path, Some(column)),
+            _ => (text, None),
+        };
+        if path.is_empty() || column == Some("") {
+            return Err(Error::option("an input", text, "PATH or PATH#COLUMN"));
+        }
+        Ok(Self { column: column.map(str::to_string), ..Self::path(path) })
+    }
+
+    /// A file in which nothing has to be named.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), column: None, given: None, fetched: None }
+    }
+
+    /// A file of a [`Folder`](crate::folders::Folder), which errors and records name by its address.
+    pub fn fetched(address: impl Into<PathBuf>, fetched: Fetched) -> Self {
+        Self { fetched: Some(fetched), ..Self::path(address) }
+    }
+
+    /// What a caller holds in memory under a name, most often that of the parameter.
+    ///
+    /// ```
+    /// use rehang_files::{Scalars, VectorSource, read_labels, read_matrix};
+    ///
+    /// let labels = VectorSource::given("labels", Scalars::Texts(vec!["cat".into(), "dog".into(), "cat".into()]));
+    /// assert_eq!(read_labels(&labels)?, [0, 1, 0]);
+    /// let error = read_matrix(&labels).unwrap_err().to_string();
+    /// assert_eq!(error, "cannot read labels: it holds one value a row where rows of numbers are needed");
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    pub fn given(name: &str, content: impl Into<Given>) -> Self {
+        Self { given: Some(content.into()), ..Self::path(name) }
+    }
+
+    /// Whether it stands for a file, and not for what a caller holds in memory.
+    pub fn is_file(&self) -> bool {
+        self.given.is_none()
+    }
+
+    /// The file that is read.
+    pub(crate) fn file(&self) -> &Path {
+        self.fetched.as_ref().map_or(&self.path, Fetched::path)
+    }
+
+    pub(crate) fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
+        // A missing or unreadable file says so, whatever its name ends in.
+        open(self.file())?;
+        Format::of(&self.path)
+            .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), expected))
+    }
+
+    pub(crate) fn check_column(&self, format: Format) -> Result<()> {
+        if self.column.is_some() && !matches!(format, Format::Parquet | Format::Safetensors) {
+            let expected = format!("no #NAME: a {format} file has no columns to name");
+            return Err(Error::option("an input", self, expected));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for VectorSource {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl From<&Path> for VectorSource {
+    fn from(path: &Path) -> Self {
+        Self::path(path)
+    }
+}
+
+impl fmt::Display for VectorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match &self.column {
+            Some(column) => write!(f, "#{column}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Files that are read one below the other, as messages and records name them.
+pub fn said(sources: &[impl fmt::Display]) -> String {
+    sources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Widest vector that is read from a file that states its width itself; anything wider is taken for damage.
+pub(crate) const WIDTH_MAX: usize = 1 << 20;
+
+/// What is looked for in a file of several columns.
+pub(crate) struct Wish {
+    /// What it is, in words.
+    pub what: &'static str,
+    /// Names that are taken before any other.
+    pub names: &'static [&'static str],
+    /// Whether columns of whole numbers, of other numbers and of text can be it.
+    pub accepts: [bool; 3],
+}
+
+/// Fails where the name of an output is not one of a `.npy`.
+pub(crate) fn expect_npy(path: &Path, what: &str) -> Result<()> {
+    if Format::of(path) == Some(Format::Npy) {
+        return Ok(());
+    }
+    Err(Error::option(what, path.display(), "a name that ends in .npy"))
+}

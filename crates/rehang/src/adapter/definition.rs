@@ -1,0 +1,319 @@
+//! What an adapter is made of, and whether its parts agree.
+
+use serde::{Deserialize, Serialize};
+
+use super::expansion::KernelExpansion;
+use super::geometry::Geometry;
+use super::guard::InputStatistics;
+use super::out_of_fold::{self, OutOfFold};
+use super::sketch::RowSketch;
+use super::uncertainty::Uncertainty;
+use crate::check::{check_handicap, expect_count, expect_finite, expect_width};
+use crate::error::{Error, ErrorKind, Result};
+use crate::head::Head;
+use crate::space::Space;
+use crate::vectors::Matrix;
+
+/// One fully connected layer: `y = W x + b`, followed by `max(y, 0)` where `relu` says so.
+///
+/// BatchNorm is folded in: a trained `Linear → BatchNorm → ReLU` block arrives here as one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense {
+    /// Weight W, `[outputs, inputs]`.
+    pub weight: Matrix,
+    /// Bias b, `[outputs]`.
+    pub bias: Vec<f32>,
+    /// Whether negative outputs become 0.
+    pub relu: bool,
+}
+
+/// What a map does to an old vector before its first layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InputScaling {
+    /// Nothing.
+    AsIs,
+    /// Scales it to length 1; a zero vector stays zero.
+    UnitLength,
+}
+
+/// What the second branch of a mixer network reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BranchInput {
+    /// The old vector again (FCT without side information).
+    Old,
+    /// Side information.
+    Side,
+}
+
+/// The second branch of a mixer network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SecondBranch {
+    /// What it reads.
+    pub input: BranchInput,
+    /// Its layers.
+    pub layers: Vec<Dense>,
+}
+
+/// A map from old vectors `[n, d_old]` (and side information `[n, d_side]`) to raw outputs `[n, d_new]`.
+///
+/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o)`, where an absent part is left out and an empty
+/// list of layers is the identity. The closed forms are one or two layers in `mixer` without ReLU; a residual MLP has
+/// a `skip`; FCT and FastFill have two branches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Map {
+    /// What happens to the old vector first.
+    pub input: InputScaling,
+    /// Layers on the old vector.
+    pub branch: Vec<Dense>,
+    /// A second branch, whose output is appended to the first one's.
+    pub second: Option<SecondBranch>,
+    /// Layers on the (concatenated) branches.
+    pub mixer: Vec<Dense>,
+    /// A layer without ReLU from the (scaled) old vector straight to the output, which is added.
+    pub skip: Option<Dense>,
+    /// A sum of kernels around known old vectors, which is added.
+    pub kernel: Option<KernelExpansion>,
+}
+
+/// What is known about how an adapter was made; written into its file and shown in reports.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Training {
+    /// The method's name, as on the command line.
+    pub method: String,
+    /// The seed.
+    pub seed: u64,
+    /// How many pairs it was fitted on.
+    pub pairs: usize,
+    /// Fingerprints of its inputs, by role ("old", "new", "labels", "side", "head").
+    pub inputs: std::collections::BTreeMap<String, String>,
+    /// Hyper-parameters, by name.
+    pub hyper_parameters: std::collections::BTreeMap<String, String>,
+    /// The version of rehang that made it.
+    pub version: String,
+    /// A small memory of the pairs' old vectors, so that a gallery is noticed that holds some of them; `None` in files
+    /// from before there was one. Kept in the adapter's file, and not shown.
+    #[serde(skip)]
+    pub pairs_sketch: Option<RowSketch>,
+}
+
+/// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.
+///
+/// The fields are public so that a fit can simply write them down; [`Adapter::check`] says whether they
+/// agree with each other, and nothing is applied or saved before it has succeeded.
+///
+/// ```
+/// use rehang::adapter::{self, Adapter, Dense, InputScaling, Map, Uncertainty};
+/// use rehang::{Distance, Matrix, Progress, Space, Vectors};
+///
+/// // Swaps two coordinates and adds 1 to the first.
+/// let layer = Dense { weight: Matrix::new(2, vec![0.0, 1.0, 1.0, 0.0])?, bias: vec![1.0, 0.0], relu: false };
+/// let map = Map::of_layers(InputScaling::AsIs, vec![layer]);
+/// let space = |name| Space::new(name, 2, Distance::L2, false);
+/// let adapter = Adapter::new(space("old"), space("new"), map, Uncertainty::Constant { variance: 0.25 });
+/// let old = Vectors::new(adapter.old.clone(), Matrix::new(2, vec![3.0, 5.0])?, "old vectors")?;
+/// let adapted = adapter::apply(&adapter, &old, None, &Progress::default())?;
+/// assert_eq!(adapted.vectors.matrix().as_slice(), &[6.0, 3.0]);
+/// assert_eq!(adapted.variance, [0.25]);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adapter {
+    /// The space it reads.
+    pub old: Space,
+    /// The space it writes.
+    pub new: Space,
+    /// The map.
+    pub map: Map,
+    /// How its outputs conform to the new space.
+    pub geometry: Geometry,
+    /// Where σ² comes from.
+    pub uncertainty: Uncertainty,
+    /// What a search adds to the distance between a query and a vector that this adapter made; 0 or more, in the unit of
+    /// the new space's [`Distance`](crate::Distance) (squared for L2).
+    ///
+    /// An output h(o) is an estimate, and estimates lie nearer to everything than what they estimate: where `v` is
+    /// `h(o)` plus an error that does not depend on the query, `E‖q − v‖² = ‖q − h(o)‖² + E‖v − h(o)‖²`. Without a
+    /// handicap wrong adapted items therefore push right native ones down. The whole of it would put right adapted items
+    /// behind all natives; how much of it serves best is measured on pairs that the map was not fitted on (`rehang fit`).
+    /// It changes no rank among adapted items, and none once all are native.
+    pub handicap: f64,
+    /// What the old vectors looked like that it was fitted on, so that others are noticed ([`input_drift`](super::input_drift));
+    /// `None` where nothing was fitted.
+    pub input_statistics: Option<InputStatistics>,
+    /// How it was made.
+    pub training: Training,
+}
+
+impl Adapter {
+    /// A map with its uncertainty and nothing more: outputs as they are, no handicap, nothing known of pairs. It is not checked yet
+    /// ([`Adapter::check`]).
+    pub fn new(old: Space, new: Space, map: Map, uncertainty: Uncertainty) -> Self {
+        Self {
+            old,
+            new,
+            map,
+            geometry: Geometry::Raw,
+            uncertainty,
+            handicap: 0.0,
+            input_statistics: None,
+            training: Training::default(),
+        }
+    }
+
+    /// The adapter of a compatible model: `h(o) = o`, since its queries search old vectors as they are. σ² is 1 for every item:
+    /// nothing is learned. With the new model's `head` a backfill may be ordered by what that head makes of old vectors
+    /// (RACT §4.3: entropy, margin, least confidence; `coverage` too).
+    ///
+    /// ```
+    /// use rehang::{Adapter, Distance, Space};
+    ///
+    /// let space = |name| Space::new(name, 2, Distance::Cosine, false);
+    /// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+    /// assert_eq!(adapter.training.method, "identity");
+    /// assert!(Adapter::identity(space("v1"), Space::new("v2", 3, Distance::Cosine, false), None).is_err());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`] for spaces, or a head, of different widths: old vectors can only stand in the new space as they are
+    /// where they have its coordinates. [`ErrorKind::SpaceMismatch`] for spaces that are searched by different distances.
+    pub fn identity(old: Space, new: Space, head: Option<Head>) -> Result<Self> {
+        expect_width("the new space, into which old vectors go as they are,", old.dimension, new.dimension)?;
+        if old.distance != new.distance {
+            let (expected, received) = (old.to_string(), new.to_string());
+            return Err(ErrorKind::SpaceMismatch { expected, received }.into());
+        }
+        let d = old.dimension;
+        let weight = Matrix::from_fn(d, d, |row, column| f32::from(u8::from(row == column)));
+        let uncertainty = match head {
+            None => Uncertainty::Constant { variance: 1.0 },
+            // No feature has a coefficient, so that σ² is exp 0; the head is there for orders.
+            Some(head) => {
+                let features = out_of_fold::features(1, true);
+                Uncertainty::OutOfFold(OutOfFold {
+                    anchors: Matrix::zeros(1, d),
+                    anchor_values: Matrix::zeros(1, 1),
+                    neighbours: 1,
+                    centre: vec![0.0; d],
+                    coefficients: vec![0.0; features],
+                    means: vec![0.0; features],
+                    head: Some(head),
+                    ..OutOfFold::default()
+                })
+            }
+        };
+        let map = Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d], relu: false }]);
+        let training = Training { method: "identity".into(), ..Training::default() };
+        let adapter = Self { training, ..Self::new(old, new, map, uncertainty) };
+        adapter.check()?;
+        Ok(adapter)
+    }
+
+    /// Says whether all parts agree: widths from layer to layer, lengths of biases, numbers finite, σ² positive.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WidthMismatch`] and [`ErrorKind::CountMismatch`] for shapes that do not agree,
+    /// [`ErrorKind::NotFinite`] for NaN or infinite numbers, [`ErrorKind::Empty`] for a space without coordinates,
+    /// [`ErrorKind::InvalidOption`] for settings out of their range; the part is named.
+    pub fn check(&self) -> Result<()> {
+        let (d_old, d_new) = (self.old.dimension, self.new.dimension);
+        for (name, dimension) in [("the old space", d_old), ("the new space", d_new)] {
+            if dimension == 0 {
+                return Err(ErrorKind::Empty { what: name.into() }.into());
+            }
+        }
+        self.map.check(d_old, d_new)?;
+        self.geometry.check(d_new)?;
+        self.uncertainty.check(d_old, d_new)?;
+        check_handicap(self.handicap)?;
+        if let Some(statistics) = &self.input_statistics {
+            statistics.check(d_old)?;
+        }
+        Ok(())
+    }
+
+    /// Width of the side information that has to come with every old vector; `None` where none is read.
+    pub fn side_dimension(&self) -> Option<usize> {
+        self.map.side_dimension(self.old.dimension, self.new.dimension)
+    }
+
+    /// The space of what comes out: the new space, but for the published recipe (or matched lengths) in a normalised
+    /// space, whose outputs are not of length 1 and therefore do not claim to be.
+    pub fn output_space(&self) -> Space {
+        let normalised = self.new.normalised && matches!(self.geometry, Geometry::Sphere { .. });
+        Space { normalised, ..self.new.clone() }
+    }
+}
+
+impl Map {
+    /// A map of layers alone, one after the other: `raw(o) = mixer(o)`, of the old vector as it is or scaled to length 1. Without layers it
+    /// is the identity.
+    pub fn of_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
+        Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
+    }
+
+    /// Width of what the mixer takes; without layers it is the output itself.
+    fn mixer_width(&self, d_new: usize) -> usize {
+        self.mixer.first().map_or(d_new, |layer| layer.weight.columns())
+    }
+
+    /// Width of the side information; `None` where the map reads none.
+    fn side_dimension(&self, d_old: usize, d_new: usize) -> Option<usize> {
+        let second = self.second.as_ref().filter(|second| second.input == BranchInput::Side)?;
+        let appended = || self.mixer_width(d_new).saturating_sub(width_after(&self.branch, d_old));
+        Some(second.layers.first().map_or_else(appended, |layer| layer.weight.columns()))
+    }
+
+    fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
+        let mut width = check_layers("branch", &self.branch, d_old)?;
+        if let Some(second) = &self.second {
+            let input = match second.input {
+                BranchInput::Old => d_old,
+                BranchInput::Side => self.side_dimension(d_old, d_new).unwrap_or(0),
+            };
+            if input == 0 {
+                return Err(ErrorKind::Empty { what: "side information of the second branch".into() }.into());
+            }
+            width += check_layers("second branch", &second.layers, input)?;
+        }
+        let output = check_layers("mixer", &self.mixer, width)?;
+        expect_width("output of the map", d_new, output)?;
+        if let Some(skip) = &self.skip {
+            if skip.relu {
+                return Err(Error::option("ReLU of the skip layer", true, "false"));
+            }
+            let output = check_layers("skip", std::slice::from_ref(skip), d_old)?;
+            expect_width("output of the skip layer", d_new, output)?;
+        }
+        if let Some(kernel) = &self.kernel {
+            kernel.check(d_old, d_new)?;
+        }
+        Ok(())
+    }
+}
+
+/// The width that comes out of layers where `input` goes in.
+pub(super) fn width_after(layers: &[Dense], input: usize) -> usize {
+    layers.last().map_or(input, |layer| layer.weight.rows())
+}
+
+/// Checks layers that follow each other from a width of `input`, and gives the width that comes out.
+fn check_layers(name: &str, layers: &[Dense], input: usize) -> Result<usize> {
+    let mut width = input;
+    for (index, layer) in layers.iter().enumerate() {
+        let what = format!("{name} layer {index}");
+        expect_width(format_args!("input of {what}"), width, layer.weight.columns())?;
+        if layer.weight.rows() == 0 {
+            return Err(ErrorKind::Empty { what }.into());
+        }
+        layer.weight.check_finite(&format!("weight of {what}"))?;
+        expect_count(format_args!("bias of {what}"), layer.bias.len(), "outputs", layer.weight.rows())?;
+        expect_finite(&format!("bias of {what}"), &layer.bias)?;
+        width = layer.weight.rows();
+    }
+    Ok(width)
+}
