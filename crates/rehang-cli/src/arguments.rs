@@ -28,11 +28,12 @@ macro_rules! arguments {
     };
 }
 
+#[cfg(feature = "laboratory")]
 pub mod evaluate;
 pub mod gallery;
 mod groups;
 pub mod library;
-#[cfg(feature = "train")]
+#[cfg(feature = "laboratory")]
 pub mod train;
 pub mod upgrade;
 pub mod vectors;
@@ -41,9 +42,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "laboratory")]
 use evaluate::EvaluateCommand;
 use gallery::{GalleryCommand, InitArguments, SearchArguments};
-#[cfg(feature = "train")]
+#[cfg(feature = "laboratory")]
 use train::{CompareArguments, EmbedArguments, TrainArguments};
 use upgrade::UpgradeCommand;
 use vectors::{CurveArguments, FitArguments, OrderArguments, ReportArguments, TransformArguments};
@@ -71,19 +73,32 @@ pub struct Arguments {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    #[cfg(feature = "demo")]
     /// A whole upgrade of a small image gallery on this machine, with a report at the end (under a minute, offline).
     Demo(DemoArguments),
+    #[cfg(not(feature = "demo"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Demo(LeftOut),
     /// Learn the map from old to new vectors (and how far to trust it) from pairs.
     Fit(FitArguments),
-    #[cfg(feature = "train")]
+    #[cfg(feature = "laboratory")]
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
     Train(TrainArguments),
-    #[cfg(feature = "train")]
+    #[cfg(not(feature = "laboratory"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Train(LeftOut),
+    #[cfg(feature = "laboratory")]
     /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
     Compare(CompareArguments),
-    #[cfg(feature = "train")]
+    #[cfg(not(feature = "laboratory"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Compare(LeftOut),
+    #[cfg(feature = "laboratory")]
     /// Vectors of images or features by an encoder that was trained here.
     Embed(EmbedArguments),
+    #[cfg(not(feature = "laboratory"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Embed(LeftOut),
     /// Write an adapter, or an encoder that was trained here, as an ONNX file, for any runtime and device.
     Export(ExportOnnxArguments),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
@@ -94,9 +109,13 @@ pub enum Command {
     Curve(CurveArguments),
     /// Compare adapters and orders on a gallery whose new vectors are known, and write a report to look at.
     Report(ReportArguments),
+    #[cfg(feature = "laboratory")]
     /// Compare compatible models: cross matrix, hot refresh, upgrades in a row, face and landmark protocols.
     #[command(subcommand)]
     Evaluate(EvaluateCommand),
+    #[cfg(not(feature = "laboratory"))]
+    #[command(hide = true, disable_help_flag = true)]
+    Evaluate(LeftOut),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(InspectArguments),
     /// Make, fill, read and change a gallery file.
@@ -133,6 +152,15 @@ arguments! {
     }
 }
 
+/// What follows a command that this build leaves out, with the feature that it needs. It is not read: the command says how to build it.
+#[cfg(not(all(feature = "demo", feature = "laboratory")))]
+#[derive(Debug, clap::Args)]
+pub struct LeftOut {
+    /// Whatever stands there.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub rest: Vec<std::ffi::OsString>,
+}
+
 /// How the manual is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ManFormat {
@@ -142,6 +170,7 @@ pub enum ManFormat {
     Markdown,
 }
 
+#[cfg(feature = "demo")]
 arguments! {
     /// Options of `rehang demo`.
     DemoArguments {
@@ -150,7 +179,9 @@ arguments! {
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
     }
+}
 
+arguments! {
     /// Options of `rehang export`.
     ExportOnnxArguments {
         /// The file of the adapter or of the encoder.

@@ -15,6 +15,8 @@ mod wording;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, FromArgMatches};
+#[cfg(not(all(feature = "demo", feature = "laboratory")))]
+use rehang::ErrorKind;
 use rehang::{Error, Result};
 
 use arguments::{Arguments, Command};
@@ -49,19 +51,27 @@ fn run(arguments: &Arguments) -> Result<Exit> {
     }
     let json = arguments.json;
     match &arguments.command {
+        #[cfg(feature = "demo")]
         Command::Demo(demo) => commands::demo::run(demo, json),
+        #[cfg(not(feature = "demo"))]
+        Command::Demo(_) => Err(ErrorKind::MissingFeature { feature: "demo" }.into()),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Train(_) | Command::Compare(_) | Command::Embed(_) | Command::Evaluate(_) => {
+            Err(ErrorKind::MissingFeature { feature: "laboratory" }.into())
+        }
         Command::Fit(fit) => commands::fit::run(fit, json),
-        #[cfg(feature = "train")]
+        #[cfg(feature = "laboratory")]
         Command::Train(train) => commands::train::run(train, json),
-        #[cfg(feature = "train")]
+        #[cfg(feature = "laboratory")]
         Command::Compare(compare) => commands::compare::run(compare, json),
-        #[cfg(feature = "train")]
+        #[cfg(feature = "laboratory")]
         Command::Embed(embed) => commands::train::embed(embed, json),
         Command::Export(export) => commands::export::run(export, json),
         Command::Transform(transform) => commands::transform::run(transform, json),
         Command::Order(order) => commands::order::run(order, json),
         Command::Curve(curve) => commands::curve::run(curve, json),
         Command::Report(report) => commands::report::run(report, json),
+        #[cfg(feature = "laboratory")]
         Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
         Command::Gallery(gallery) => commands::gallery::run(gallery, json),

@@ -8,7 +8,7 @@ use crate::arguments::ExportOnnxArguments;
 
 /// Writes the ONNX file.
 pub fn run(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
-    #[cfg(feature = "train")]
+    #[cfg(feature = "laboratory")]
     if !rehang_files::adapter_file::is_adapter(&arguments.file)? {
         return super::train::export(arguments, json);
     }

@@ -1,10 +1,12 @@
 //! The verbs, one file each: they read files, call the library, and print.
 
-#[cfg(feature = "train")]
+#[cfg(feature = "laboratory")]
 pub mod compare;
 pub mod curve;
+#[cfg(feature = "demo")]
 pub mod demo;
 pub mod doctor;
+#[cfg(feature = "laboratory")]
 pub mod evaluate;
 pub mod export;
 pub mod fit;
@@ -15,7 +17,7 @@ pub mod manual;
 pub mod order;
 pub mod report;
 pub mod search;
-#[cfg(feature = "train")]
+#[cfg(feature = "laboratory")]
 pub mod train;
 pub mod transform;
 pub mod upgrade;
