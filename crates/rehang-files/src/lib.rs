@@ -30,6 +30,7 @@ pub mod lists;
 mod npy;
 pub mod onnx;
 mod opened;
+#[cfg_attr(not(feature = "parquet"), path = "parquet_left_out.rs")]
 mod parquet;
 pub mod partitions;
 mod paths;

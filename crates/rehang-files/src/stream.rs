@@ -5,7 +5,7 @@ use std::path::Path;
 use rehang::check::{expect_count, expect_width};
 use rehang::{Error, ErrorKind, Result};
 
-use crate::parquet::{ParquetRows, ParquetWriter};
+use crate::parquet;
 use crate::raw::{Header, Layout, RawWriter};
 use crate::source::{Format, VectorSource, expect_npy};
 use crate::{npy, safetensors, vecs};
@@ -33,7 +33,7 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
     source.check_column(format)?;
     Ok(match format {
         Format::Npy => Box::new(npy::open_rows(source.file())?),
-        Format::Parquet => Box::new(ParquetRows::open(source)?),
+        Format::Parquet => parquet::open_rows(source)?,
         Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(source.file(), format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
         Format::Text | Format::JsonLines => {
@@ -137,7 +137,7 @@ pub fn create(path: impl AsRef<Path>, columns: Columns) -> Result<Box<dyn RowWri
     let raw = |layout: Layout, header: Header| RawWriter::create(path, columns.width, layout, header);
     let inner: Box<dyn RowWriter> = match format {
         Some(Format::Npy) => Box::new(raw(Layout::Rows, npy::matrix_header)?),
-        Some(Format::Parquet) => Box::new(ParquetWriter::create(path, columns)?),
+        Some(Format::Parquet) => parquet::create(path, columns)?,
         Some(Format::Fvecs) => Box::new(raw(Layout::Prefixed, |_, _| Vec::new())?),
         Some(Format::Safetensors) => Box::new(raw(Layout::Rows, safetensors::header)?),
         _ => {

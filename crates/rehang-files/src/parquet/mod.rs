@@ -11,6 +11,7 @@ mod write;
 
 use std::io::{BufReader, Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, ConvertedType, Encoding, LogicalType, Type as Physical};
@@ -27,11 +28,11 @@ use half::f16;
 
 use thrift::{PageHeader, page_header};
 use write::ID;
-pub(super) use write::ParquetWriter;
+use write::ParquetWriter;
 
 use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
-use crate::rows::{IdKind, Ids, RowBatch, RowReader};
+use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 use crate::source::{VectorSource, WIDTH_MAX, Wish};
 use rehang::{Error, ErrorKind, Result};
 
@@ -792,6 +793,16 @@ fn half(bytes: &[u8]) -> f16 {
     }
 }
 
+/// Opens the rows of a file.
+pub(super) fn open_rows(source: &VectorSource) -> Result<Box<dyn RowReader>> {
+    Ok(Box::new(ParquetRows::open(source)?))
+}
+
+/// Begins a file.
+pub(super) fn create(path: &Path, columns: Columns) -> Result<Box<dyn RowWriter>> {
+    Ok(Box::new(ParquetWriter::create(path, columns)?))
+}
+
 /// Whether the file has a column of ids.
 pub(super) fn has_ids(source: &VectorSource) -> Result<bool> {
     let table = Table::open(source)?;
@@ -830,7 +841,7 @@ pub(super) fn scalar_ranges(source: &VectorSource, wish: &Wish) -> Result<Vec<Ra
 }
 
 /// A column of vectors, with the ids beside it where there are any.
-pub(super) struct ParquetRows {
+struct ParquetRows {
     source: VectorSource,
     vectors: Values,
     ids: Option<(Values, IdKind)>,
@@ -842,7 +853,7 @@ pub(super) struct ParquetRows {
 }
 
 impl ParquetRows {
-    pub(super) fn open(source: &VectorSource) -> Result<Self> {
+    fn open(source: &VectorSource) -> Result<Self> {
         let table = Table::open(source)?;
         let fits = |column: &Column| {
             column.shape == Shape::List && !matches!(column.value, Value::Text | Value::Other)
