@@ -9,8 +9,7 @@ cd "$(dirname "$0")/../.."
 python=${1:?"usage: bench/apply/run.sh PYTHON [ROUNDS]"}
 rounds=${2:-7}
 if [ -z "${BENCH_APPLY:-}" ]; then
-    cargo build --release --quiet --workspace --example bench_apply
-    BENCH_APPLY=$(bench/target.sh)/release/examples/bench_apply
+    BENCH_APPLY=$(bench/program.sh rehang-files apply)
 fi
 for threads in 1 2; do
     RAYON_NUM_THREADS=$threads OMP_NUM_THREADS=$threads MKL_NUM_THREADS=$threads \

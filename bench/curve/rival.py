@@ -3,7 +3,7 @@
 
     rival.py DIRECTORY OURS.json [--points 22]
 
-Reads new.npy, adapted.npy, labels.npy and order.npy from DIRECTORY and the JSON line of `bench_curve` from OURS.json.
+Reads new.npy, adapted.npy, labels.npy and order.npy from DIRECTORY and the JSON line of `cargo bench -p rehang-files --bench curve` from OURS.json.
 At every cut the gallery is put together, all distances are computed (torch.cdist), the five nearest are taken
 (torch.topk) and scikit-learn's average_precision_score is called for every query. Each query leaves itself out.
 Prints seconds, the largest differences from OURS.json, and how many times faster ours was; fails where the answers

@@ -11,7 +11,6 @@ cd "$(dirname "$0")/../.."
 items=${1:-10000} width=${2:-128} classes=${3:-100} points=${4:-22}
 directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
-cargo build --release --quiet --workspace --example bench_curve
-binary=${BENCH_CURVE:-$(bench/target.sh)/release/examples/bench_curve}
+binary=${BENCH_CURVE:-$(bench/program.sh rehang-files curve)}
 "$binary" "$items" "$width" "$classes" "$directory" | tee "$directory/ours.json"
 "${PYTHON:-python3}" bench/curve/rival.py "$directory" "$directory/ours.json" --points "$points"

@@ -7,10 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 rows=${1:-10000000}
 folder=${2:-$(mktemp -d)}
-cargo build --release --workspace --examples --bins
-target=$(bench/target.sh)
-make=$target/release/examples/bench_stream
-rehang=$target/release/rehang
+cargo build --release --features full
+rehang=$(bench/target.sh)/release/rehang
+make=$(bench/program.sh rehang-files stream --features parquet)
 "$make" make "$folder/in.parquet" "$rows" 128
 "$make" make "$folder/pairs-old.parquet" 4000 128
 "$make" make "$folder/pairs-new.parquet" 4000 128

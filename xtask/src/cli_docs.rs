@@ -7,7 +7,7 @@ use rehang::{Error, Result};
 /// Builds the binary and lets it write the page.
 pub fn run() -> Result<()> {
     let status = Command::new("cargo")
-        .args(["run", "--release", "--quiet", "--package", "rehang-cli", "--"])
+        .args(["run", "--profile", "quick", "--quiet", "--package", "rehang-cli", "--features", "full", "--"])
         .args(["man", "--format", "markdown", "--out", "docs"])
         .current_dir(crate::tidy::root())
         .status()

@@ -603,7 +603,7 @@ impl State {
 
 /// The nearest whole number of a value from 0 to [`UNIT`]. Beside 1.5 · 2^52 the last place of an `f64` is 1, so the sum holds the whole
 /// number in its low bits. A cast, which also looks for what is no number, makes a curve
-/// 3 % slower (`bench_curve`).
+/// 3 % slower (`bench/curve`).
 #[inline(always)]
 fn nearest(value: f64) -> i64 {
     const ONES: f64 = 1.5 * (1_u64 << 52) as f64;

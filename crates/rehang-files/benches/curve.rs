@@ -1,7 +1,7 @@
 //! Times the exact curve on clustered synthetic vectors, and can write them for another program to read.
 //!
 //! ```text
-//! cargo run --release -p rehang-files --example bench_curve -- [ITEMS] [WIDTH] [CLASSES] [DIRECTORY]
+//! cargo bench -p rehang-files --bench curve -- [ITEMS] [WIDTH] [CLASSES] [DIRECTORY]
 //! ```
 //!
 //! Prints one JSON object. With a directory, the inputs are written there as `.npy` first.
@@ -16,7 +16,7 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Matrix, Progress, Result};
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let number = |place: usize, default: usize| {
         arguments.get(place).and_then(|text| text.parse().ok()).unwrap_or(default)
     };

@@ -1,9 +1,9 @@
 //! How fast the file side of `rehang transform` is: makes a file of vectors, and copies one into another.
 //!
 //! ```text
-//! cargo run --release -p rehang-files --example bench_stream -- make /tmp/in.parquet 10000000 128
-//! cargo run --release -p rehang-files --example bench_stream -- read /tmp/in.parquet
-//! cargo run --release -p rehang-files --example bench_stream -- copy /tmp/in.parquet /tmp/out.parquet
+//! cargo bench -p rehang-files --bench stream -- make /tmp/in.parquet 10000000 128
+//! cargo bench -p rehang-files --bench stream -- read /tmp/in.parquet
+//! cargo bench -p rehang-files --bench stream -- copy /tmp/in.parquet /tmp/out.parquet
 //! ```
 //!
 //! Each prints one line: rows, seconds, rows a second, GB a second, and the most memory the process had.
@@ -20,7 +20,7 @@ use rehang_files::{IdKind, Ids, VectorSource};
 const BATCH_ROWS: usize = 8192;
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let start = Instant::now();
     let (rows, width) = match words.as_slice() {
