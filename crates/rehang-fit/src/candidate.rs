@@ -89,7 +89,7 @@ fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Resu
         })
         .collect();
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    // Without another group nothing would be left to say anything about the only one.
+    // A group is judged by what was learned from the others, so there have to be two at least.
     let several = |groups: &[usize]| groups.windows(2).any(|two| two[0] != two[1]);
     let known = several(&groups).then_some(&groups[..]);
     let fitted = fit_kernel_ridge(old, new, known, InputScaling::UnitLength, seed, progress)?;

@@ -23,5 +23,5 @@ mod table;
 mod values;
 mod vectors;
 
-pub use store::{PostgresStore, UpgradeLock};
+pub use store::{PostgresStore, SessionLock};
 pub use table::TableOptions;

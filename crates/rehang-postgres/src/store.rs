@@ -112,7 +112,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// A conflict where another process has it.
-    pub fn hold(&self) -> Result<UpgradeLock> {
+    pub fn hold(&self) -> Result<SessionLock> {
         let mut session = self.0.database.session()?;
         let taken = session
             .query_one("SELECT pg_try_advisory_lock($1, $2)", &[&HOLD, &self.0.number])
@@ -122,18 +122,18 @@ impl PostgresStore {
             let what = format!("another process is at work on the upgrade of {}", self.0.name());
             return Err(Error::conflict(what, "two would do the same work").advise(Remedy::AwaitOtherProcess));
         }
-        Ok(UpgradeLock(Mutex::new(session)))
+        Ok(SessionLock(Mutex::new(session)))
     }
 }
 
 /// Keeps other processes from working on the upgrade of a gallery; see [`PostgresStore::hold`]. It ends with its connection.
-pub struct UpgradeLock(
+pub struct SessionLock(
     #[allow(dead_code, reason = "the lock lasts as long as its connection")] Mutex<Connection>,
 );
 
-impl fmt::Debug for UpgradeLock {
+impl fmt::Debug for SessionLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("UpgradeLock")
+        f.write_str("SessionLock")
     }
 }
 

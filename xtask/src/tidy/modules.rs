@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{Line, Source};
+use super::source::{Source, SourceLine};
 
 /// A module: a file, or a `mod name { … }` in one. Tests are left out.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub struct Module {
     /// Its children that stand in a file of their own.
     pub children: BTreeSet<String>,
     /// What its `use` statements bring in.
-    pub imports: Vec<Import>,
+    pub imports: Vec<ImportPath>,
     /// The paths of two and more segments in its code.
     pub paths: Vec<Path>,
     /// The names in its code that may be those of something imported.
@@ -32,7 +32,7 @@ pub struct Defined {
 
 /// A name that a `use` statement brings in.
 #[derive(Debug)]
-pub struct Import {
+pub struct ImportPath {
     /// The name in this module; `*` for all names of the path.
     pub name: String,
     pub path: Path,
@@ -78,7 +78,7 @@ pub fn read(source: &Source, file: usize) -> Vec<(Vec<String>, Module)> {
 /// A word, `::`, or another single character, with its line.
 type Token = (String, usize);
 
-fn tokens(line: &Line, number: usize) -> Vec<Token> {
+fn tokens(line: &SourceLine, number: usize) -> Vec<Token> {
     let mut found = Vec::new();
     let mut rest = line.code.as_str();
     while let Some(first) = rest.chars().next() {
@@ -237,7 +237,7 @@ impl Reader {
                 "*" => {
                     self.at += 1;
                     let path = Path { segments: path.clone(), line };
-                    self.module().imports.push(Import { name: "*".into(), path, is_passed_on });
+                    self.module().imports.push(ImportPath { name: "*".into(), path, is_passed_on });
                     break;
                 }
                 "::" => self.at += 1,
@@ -266,7 +266,7 @@ impl Reader {
             name = self.peek(1).to_string();
             self.at += 2;
         }
-        self.module().imports.push(Import { name, path: Path { segments, line }, is_passed_on });
+        self.module().imports.push(ImportPath { name, path: Path { segments, line }, is_passed_on });
     }
 }
 

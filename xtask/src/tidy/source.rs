@@ -11,7 +11,7 @@ pub fn root() -> PathBuf {
 
 /// One line of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct Line {
+pub struct SourceLine {
     /// The code, with comments left out and the content of literals replaced by nothing.
     pub code: String,
     /// What stands in comments, documentation included.
@@ -28,7 +28,7 @@ pub struct Source {
     /// Path from the root of the repository, with `/`.
     pub path: String,
     /// Its lines; line `i` is called `i + 1`.
-    pub lines: Vec<Line>,
+    pub lines: Vec<SourceLine>,
 }
 
 impl Source {
@@ -46,7 +46,7 @@ impl Source {
     }
 
     /// Lines of the product: no tests.
-    pub fn product(&self) -> impl Iterator<Item = (usize, &Line)> {
+    pub fn product(&self) -> impl Iterator<Item = (usize, &SourceLine)> {
         self.lines.iter().enumerate().filter(|(_, line)| !line.is_test)
     }
 
@@ -123,11 +123,11 @@ enum State {
     },
 }
 
-fn cut(text: &str) -> Vec<Line> {
+fn cut(text: &str) -> Vec<SourceLine> {
     let mut state = State::Code;
     let mut lines = Vec::new();
     for content in text.lines() {
-        let mut line = Line::default();
+        let mut line = SourceLine::default();
         let characters: Vec<char> = content.chars().collect();
         let mut at = 0;
         while at < characters.len() {
@@ -183,7 +183,7 @@ fn cut(text: &str) -> Vec<Line> {
 }
 
 /// Takes one thing off a line of code and says how many characters it had.
-fn in_code(rest: &[char], line: &mut Line, state: &mut State) -> usize {
+fn in_code(rest: &[char], line: &mut SourceLine, state: &mut State) -> usize {
     let in_word = line.code.chars().last().is_some_and(|last| last.is_alphanumeric() || last == '_');
     match rest {
         ['/', '/', ..] => {
@@ -221,7 +221,7 @@ fn in_code(rest: &[char], line: &mut Line, state: &mut State) -> usize {
 }
 
 /// Marks the items that follow a `#[cfg(test)]`, up to the end of their braces or to a semicolon.
-fn mark_tests(lines: &mut [Line]) {
+fn mark_tests(lines: &mut [SourceLine]) {
     let mut depth: Option<i32> = None;
     for line in lines {
         let opens = depth.is_none() && line.code.contains("#[cfg(") && is_word(&line.code, "test");

@@ -166,7 +166,7 @@ arguments! {
         faces: FaceArguments = [flatten],
         /// Pairs of template ids to verify, two (and perhaps a label) a line.
         pairs: PathBuf = [long, value_name = "CSV"],
-        /// False acceptance rates. A rate needs at least one over it pairs of different persons; below that it is undefined.
+        /// False acceptance rates. A rate r needs at least 1/r pairs of different persons; with fewer it is undefined.
         far: Vec<f64> = [long, value_name = "RATE", num_args = 1.., default_values_t = [1e-5, 1e-4, 1e-3, 1e-2]],
     }
 
@@ -179,7 +179,7 @@ arguments! {
         gallery: Vec<PathBuf> = [long, value_name = "CSV", required = true, num_args = 1..],
         /// Templates that search. Those whose subject is not enrolled are the false positives.
         probes: PathBuf = [long, value_name = "CSV"],
-        /// False positive identification rates. A rate needs at least one over it probes who are not enrolled.
+        /// False positive identification rates. A rate r needs at least 1/r probes of persons who are not enrolled.
         fpir: Vec<f64> = [long, value_name = "RATE", num_args = 1.., default_values_t = [0.01, 0.1]],
         /// How many candidates a search returns: TPIR counts a probe's own subject only among them.
         candidates: usize = [long, value_name = "COUNT", default_value_t = 1],

@@ -3,6 +3,7 @@
 mod backfill;
 mod learn;
 mod plan;
+mod shared;
 mod status;
 mod steps;
 
@@ -16,9 +17,10 @@ use serde_json::{Value, json};
 use self::backfill::{ending_text, run_options, run_text};
 use self::learn::pairs_text;
 use self::plan::plan_text;
+use self::shared::open;
 use self::steps::{start_text, switch_text};
 use super::{Exit, end_at_ctrl_c, warn};
-use crate::arguments::upgrade::{RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand, UpgradeConfig};
+use crate::arguments::upgrade::{RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -39,10 +41,6 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
         UpgradeCommand::Rollback(config) => steps::rollback(config, json),
         UpgradeCommand::Finish(config) => steps::finish(config, json),
     }
-}
-
-fn open(arguments: &UpgradeConfig) -> Result<Upgrade> {
-    Upgrade::open(&arguments.config)
 }
 
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
@@ -249,14 +247,4 @@ fn limit_words(limits: &RunLimits) -> Vec<String> {
         ("--batch", limits.batch.map(|batch| batch.to_string())),
     ];
     given.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?])).flatten().collect()
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 10.0 => format!("{s:.1} s"),
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} days", s / 86400.0),
-    }
 }

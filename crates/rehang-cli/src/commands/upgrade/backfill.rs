@@ -3,9 +3,9 @@
 use rehang::Result;
 use rehang_upgrade::{Ending, Run, RunOptions, parse_rate, parse_until};
 
+use super::shared::{duration, open};
 use super::status::{alarm, sigma_text};
 use super::steps::INDEXED;
-use super::{duration, open};
 use crate::arguments::library::options;
 use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
 use crate::bar::with_bar;

@@ -5,7 +5,7 @@ use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions};
 use serde_json::json;
 
 use super::backfill::{ending_text, run_options, spent_text};
-use super::open;
+use super::shared::open;
 use crate::arguments::upgrade::{
     SampleSize, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
 };

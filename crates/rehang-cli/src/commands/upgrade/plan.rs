@@ -3,7 +3,7 @@
 use rehang::Result;
 use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Upgrade};
 
-use super::{duration, open};
+use super::shared::{duration, open};
 use crate::arguments::upgrade::UpgradePlanArguments;
 use crate::commands::{Exit, one_decimal, warn};
 

@@ -12,7 +12,7 @@ use rehang_upgrade::{
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 
 use super::backfill::spent_text;
-use super::{duration, open};
+use super::shared::{duration, open};
 use crate::arguments::upgrade::UpgradeStatusArguments;
 use crate::commands::{Exit, written};
 use crate::wording;

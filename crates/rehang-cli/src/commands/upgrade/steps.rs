@@ -3,8 +3,8 @@
 use rehang::Result;
 use rehang_upgrade::{Request, Serving, Started, Switched, Upgrade};
 
-use super::open;
 use super::plan::WITHOUT_ADAPTER;
+use super::shared::open;
 use crate::arguments::upgrade::{UpgradeConfig, UpgradeResumeArguments, UpgradeSwitchArguments};
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, warn};
