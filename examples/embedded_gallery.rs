@@ -66,7 +66,7 @@ fn run(folder: &Path) -> Result<()> {
 
     // The new model embeds a sample, and a map from old vectors to its space is learned on it.
     let configuration = folder.join("rehang.toml");
-    std::fs::write(&configuration, CONFIGURATION).expect("the folder can be written");
+    rehang_files::AtomicFile::write(&configuration, CONFIGURATION)?;
     let upgrade = Upgrade::open(&configuration)?;
     let encoder =
         Function::new(&upgrade.new_space()?, 64, false, Some("second, version 1".into()), |texts| {

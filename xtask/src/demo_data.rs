@@ -123,7 +123,9 @@ fn train(
         let mut logits = passes.forward(&mut state, inputs.as_slice(), labels.len(), Mode::Training)?;
         for (logits, &label) in logits.chunks_exact_mut(classes).zip(labels) {
             cross_entropy_row(logits, label as usize, 0.0);
-            logits.iter_mut().for_each(|slope| *slope /= labels.len() as f32);
+            for slope in &mut *logits {
+                *slope /= labels.len() as f32;
+            }
         }
         gradient.fill(0.0);
         passes.backward(&state, &logits, &mut gradient)?;

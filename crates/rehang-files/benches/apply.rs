@@ -139,7 +139,7 @@ impl SquareProducts {
 
 fn write(folder: &Path, adapters: &[(&'static str, Adapter)], rows: usize) -> Outcome {
     for (name, adapter) in adapters {
-        rehang_files::adapter_file::save(&adapter, folder.join(format!("{name}.safetensors")))?;
+        rehang_files::adapter_file::save(adapter, folder.join(format!("{name}.safetensors")))?;
         let applier = Applier::new(adapter)?;
         let old = old_vectors(rows, applier.d_old());
         let mut vectors = vec![0.0; rows * applier.d_new()];

@@ -478,7 +478,7 @@ impl Study<'_> {
         if let Some((encoder, psi)) = places {
             // ψ first: an encoder that is there says that all of its training is.
             if let Some(adapter) = &trained.adapter {
-                rehang_files::adapter_file::save(&adapter, psi)?;
+                rehang_files::adapter_file::save(adapter, psi)?;
             }
             trained.encoder.save(encoder)?;
         }

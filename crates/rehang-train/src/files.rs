@@ -112,7 +112,7 @@ pub fn train_files(files: &TrainFiles, progress: &Progress) -> Result<TrainAnswe
     let mut findings = Vec::new();
     let mut warn = |code: &str, seen: String| findings.push(Finding::warning(code, seen));
     match (&trained.adapter, &adapter_output) {
-        (Some(adapter), Some(path)) => rehang_files::adapter_file::save(&adapter, path)?,
+        (Some(adapter), Some(path)) => rehang_files::adapter_file::save(adapter, path)?,
         (Some(_), None) => {
             warn("adapter-not-kept", "the trained adapter is not kept; name a file with `adapter`.".into());
         }

@@ -130,7 +130,7 @@ pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> boo
 }
 
 pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
-    rehang_files::adapter_file::fingerprint(&setup.adapter)
+    rehang_files::adapter_file::fingerprint(setup.adapter)
         .is_ok_and(|fingerprint| fingerprint == record.adapter)
         && record.order == setup.order
 }
@@ -197,7 +197,7 @@ pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter
             Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
         );
     }
-    if rehang_files::adapter_file::fingerprint(&adapter)? == record.adapter {
+    if rehang_files::adapter_file::fingerprint(adapter)? == record.adapter {
         return Ok(());
     }
     Err(Error::conflict(

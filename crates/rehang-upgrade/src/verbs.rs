@@ -202,7 +202,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let fresh = UpgradeRecord::new(
         setup.old.clone(),
         new.clone(),
-        rehang_files::adapter_file::fingerprint(&setup.adapter)?,
+        rehang_files::adapter_file::fingerprint(setup.adapter)?,
         setup.order,
     );
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));

@@ -39,6 +39,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         "rehang-examples",
         &[
             "rehang",
+            "rehang-files",
             "rehang-fit",
             "rehang-store",
             "rehang-store-tests",

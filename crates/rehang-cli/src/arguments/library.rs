@@ -66,8 +66,8 @@ impl<T, A: Argument<T>> Argument<Option<T>> for Option<A> {
     }
 }
 
-impl<T, A: Argument<T>> Argument<Vec<T>> for Vec<A> {
+impl<T, Each: Argument<T>> Argument<Vec<T>> for Vec<Each> {
     fn value(&self) -> Result<Vec<T>> {
-        self.iter().map(A::value).collect()
+        self.iter().map(Each::value).collect()
     }
 }

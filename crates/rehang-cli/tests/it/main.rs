@@ -1,5 +1,7 @@
 //! The command line as people and scripts call it: every test starts the real binary.
 
+#![allow(clippy::duplicate_mod, reason = "servers of other crates' tests bring what they share along")]
+
 mod common;
 #[cfg(feature = "objects")]
 #[path = "../../../rehang-objects/tests/server/mod.rs"]

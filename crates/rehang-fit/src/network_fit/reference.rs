@@ -86,11 +86,10 @@ impl Reference<'_> {
                 let variance = z.iter().map(|row| (row[column] - mean).powi(2)).sum::<f64>() / rows as f64;
                 moments.push((mean, variance));
                 let place = layer.statistics.start + column;
-                let (mean, variance) = match self.step.live {
-                    true => (mean, variance),
-                    false => {
-                        (self.state.running_mean[place].into(), self.state.running_variance[place].into())
-                    }
+                let (mean, variance) = if self.step.live {
+                    (mean, variance)
+                } else {
+                    (self.state.running_mean[place].into(), self.state.running_variance[place].into())
                 };
                 for (number, row) in z.iter_mut().enumerate() {
                     let normalised = (row[column] - mean) / (variance + VARIANCE_EPSILON).sqrt();
@@ -294,9 +293,13 @@ fn every_gradient_agrees_with_finite_differences_of_the_loops() {
                     let of_h = Some(&range) != layout.uncertainty.as_ref();
                     let mut slope = |direction: &[(usize, f64)]| {
                         let mut moved = |step: f64| {
-                            direction.iter().for_each(|&(index, along)| at[index] += step * along);
+                            for &(index, along) in direction {
+                                at[index] += step * along;
+                            }
                             let sum = reference.sum(&at, &before, of_h) / rows as f64;
-                            direction.iter().for_each(|&(index, along)| at[index] -= step * along);
+                            for &(index, along) in direction {
+                                at[index] -= step * along;
+                            }
                             sum
                         };
                         (moved(1e-6) - moved(-1e-6)) / 2e-6

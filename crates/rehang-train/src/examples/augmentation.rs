@@ -146,7 +146,7 @@ impl Augmentation {
             return Err(Error::option(
                 "crop_padding",
                 self.crop_padding,
-                format!("a number from 0 to {}", SIDE_MAX),
+                format!("a number from 0 to {SIDE_MAX}"),
             ));
         }
         within("flip", self.flip as f32, 0.0, 1.0)?;

@@ -32,7 +32,9 @@ pub(crate) fn both_heads(old_head: HeadWeights) -> Objective {
             let mut all = old.logits.row(row).to_vec();
             all.extend(others.iter().map(|&class| new.logits.row(row)[class]));
             value += f64::from(weight) * cross_entropy_row(&mut all, label, 0.0);
-            all.iter_mut().for_each(|slope| *slope *= weight);
+            for slope in &mut all {
+                *slope *= weight;
+            }
             let (of_old, of_new) = all.split_at(old.logits.columns());
             slopes[0].row_mut(row).copy_from_slice(of_old);
             for (class, &slope) in others.into_iter().zip(of_new) {
