@@ -1,6 +1,6 @@
 //! Folders of files wherever they lie: on this machine, or in a store that only fetches and keeps whole objects.
 //!
-//! [`Folder`] is all that [`partitions`](crate::partitions) and [`cuts`](crate::cuts) know of a place. [`LocalFolder`] is a folder of
+//! [`Folder`] is all that [`partitions`](crate::partitions) and [`thresholds`](crate::thresholds) know of a place. [`LocalFolder`] is a folder of
 //! this machine, whose files are read and written where they are; `rehang-objects` has the folders of object stores.
 
 use std::fmt;

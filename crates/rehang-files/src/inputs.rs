@@ -353,7 +353,7 @@ impl InputReader {
     ///
     /// # Errors
     ///
-    /// As [`Adapter::fingerprint`].
+    /// As [`fingerprint`](crate::adapter_file::fingerprint).
     pub fn note_adapter(&mut self, source: &AdapterSource, adapter: &Adapter) -> Result<()> {
         let pairs = adapter.training.pairs;
         self.note("adapter", &source.to_string(), pairs, None, adapter_file::fingerprint(adapter)?);

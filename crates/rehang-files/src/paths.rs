@@ -34,7 +34,7 @@ pub fn is_address(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidOption`], naming both.
+/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption), naming both.
 pub fn expect_apart<Name: AsRef<str>>(
     outputs: &[(&str, Option<&PathBuf>)],
     inputs: &[(Name, PathBuf)],

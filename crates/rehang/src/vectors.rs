@@ -25,7 +25,7 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`] where `data` is no whole number of rows, or `columns` is 0 while there is data.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) where `data` is no whole number of rows, or `columns` is 0 while there is data.
     pub fn new(columns: usize, data: Vec<f32>) -> Result<Self> {
         if (columns == 0 && !data.is_empty()) || (columns > 0 && !data.len().is_multiple_of(columns)) {
             let detail = format!("{} numbers do not make rows of {columns}", data.len());
@@ -122,7 +122,7 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFinite`].
+    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite).
     pub fn check_finite(&self, what: &str) -> Result<()> {
         check_finite(what, &self.data, self.columns, 0)
     }
@@ -198,7 +198,7 @@ impl Vectors {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Empty`], [`ErrorKind::WidthMismatch`], [`ErrorKind::NotFinite`], [`ErrorKind::NotNormalised`].
+    /// [`ErrorKind::Empty`](crate::ErrorKind::Empty), [`ErrorKind::WidthMismatch`](crate::ErrorKind::WidthMismatch), [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite), [`ErrorKind::NotNormalised`](crate::ErrorKind::NotNormalised).
     pub fn new(space: Space, rows: Matrix, what: &str) -> Result<Self> {
         if rows.rows() == 0 {
             return Err(Error::empty(what));

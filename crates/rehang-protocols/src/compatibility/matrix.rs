@@ -51,7 +51,7 @@ impl CrossMatrix {
     ///
     /// # Errors
     ///
-    /// Those of `value`; [`ErrorKind::Empty`] for no models, [`ErrorKind::Duplicate`] for two of one name.
+    /// Those of `value`; [`ErrorKind::Empty`](rehang::ErrorKind::Empty) for no models, [`ErrorKind::Duplicate`](rehang::ErrorKind::Duplicate) for two of one name.
     pub fn from_fn(names: &[String], mut value: impl FnMut(usize, usize) -> Result<f64>) -> Result<Self> {
         check_names(names.iter().map(String::as_str))?;
         let values = (0..names.len())
@@ -121,7 +121,7 @@ impl CrossMatrix {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::CountMismatch`] where the two are not of the same queries; those of [`bootstrap_means`].
+/// [`ErrorKind::CountMismatch`](rehang::ErrorKind::CountMismatch) where the two are not of the same queries; those of [`bootstrap_means`].
 pub fn paired_difference(
     after: &[f64],
     before: &[f64],

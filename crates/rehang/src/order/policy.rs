@@ -157,7 +157,7 @@ impl Order {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFinite`] where a score is NaN or infinite: such an item has no place.
+    /// [`ErrorKind::NotFinite`](crate::ErrorKind::NotFinite) where a score is NaN or infinite: such an item has no place.
     pub fn by_scores(scores: Vec<f64>, what: &str) -> Result<Self> {
         check_finite(what, &scores, 1, 0)?;
         let mut permutation: Vec<usize> = (0..scores.len()).collect();
