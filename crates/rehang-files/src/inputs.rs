@@ -131,8 +131,8 @@ pub struct HeadFiles {
 ///
 /// let folder = tempfile::tempdir()?;
 /// let place = |name: &str| folder.path().join(name);
-/// crate::write_matrix(place("old.npy"), &Matrix::from_fn(3, 2, |row, _| row as f32), None)?;
-/// crate::write_labels(place("role.npy"), &[0, 1, 0])?;
+/// rehang_files::write_matrix(place("old.npy"), &Matrix::from_fn(3, 2, |row, _| row as f32), None)?;
+/// rehang_files::write_labels(place("role.npy"), &[0, 1, 0])?;
 /// let rows = format!("{}=0", place("role.npy").display()).parse()?;
 /// let mut inputs = InputReader::new(Some(&rows))?;
 /// let old = inputs.matrix("old", &[VectorSource::path(place("old.npy"))])?;

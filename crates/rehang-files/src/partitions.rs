@@ -128,7 +128,7 @@ struct Note {
 /// let old = folder.path().join("old");
 /// for day in ["day=1", "day=2"] {
 ///     std::fs::create_dir_all(old.join(day))?;
-///     crate::write_matrix(old.join(day).join("part.parquet"), &Matrix::from_fn(10, 2, |row, _| row as f32), None)?;
+///     rehang_files::write_matrix(old.join(day).join("part.parquet"), &Matrix::from_fn(10, 2, |row, _| row as f32), None)?;
 /// }
 /// let wanted = TransformFolder {
 ///     adapter: AdapterSource::Given("v1 to v2".into(), adapter.into()),
