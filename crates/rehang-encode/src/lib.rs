@@ -16,7 +16,6 @@
 )]
 
 mod check;
-mod clock;
 mod command;
 mod config;
 mod contract;

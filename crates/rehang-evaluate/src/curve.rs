@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::study::may_be_other_items;
+use crate::study::{StudyOptions, may_be_other_items};
 use rehang::adapter::{lookalikes, true_errors};
 use rehang::check::{expect_count, expect_normalised, expect_width};
 use rehang::curve::{
@@ -90,7 +90,7 @@ impl CurveFiles {
             old_distance: None,
             handicap: None,
             grid: None,
-            bootstrap: 1000,
+            bootstrap: StudyOptions::default().bootstrap,
             points: None,
         }
     }

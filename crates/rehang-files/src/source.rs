@@ -201,6 +201,10 @@ pub(crate) struct Wish {
     /// Names that are taken before any other.
     pub names: &'static [&'static str],
     /// Whether columns of whole numbers, of other numbers and of text can be it.
+    #[cfg_attr(
+        not(feature = "parquet"),
+        expect(dead_code, reason = "only Parquet files have columns of kinds")
+    )]
     pub accepts: [bool; 3],
 }
 

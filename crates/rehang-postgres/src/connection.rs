@@ -11,7 +11,6 @@ use postgres::error::SqlState;
 use postgres::types::{ToSql, Type};
 use postgres::{Client, Row, Statement};
 use rehang::{Error, ErrorKind, Result};
-use rehang_store::clock;
 
 use crate::address::Address;
 
@@ -207,7 +206,7 @@ impl Database {
 
     /// Makes a transaction, again and again while the server is away or others are in the way.
     pub(crate) fn run<T>(&self, mode: Mode, mut work: impl FnMut(&mut Connection) -> Step<T>) -> Result<T> {
-        let began = clock::now();
+        let began = rehang_clock::now();
         let mut pause = Duration::from_millis(5);
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -242,7 +241,7 @@ impl Database {
             if let Some(failure) = failure.filter(|failure| !passes(failure) || began.elapsed() > PATIENCE) {
                 return Err(self.refused(&failure));
             }
-            clock::wait(pause);
+            rehang_clock::wait(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

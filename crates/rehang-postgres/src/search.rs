@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgvector::Vector;
 use postgres::types::ToSql;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result};
-use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, clock, share_found};
+use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
@@ -213,7 +213,7 @@ fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Resu
     let worker = std::thread::spawn(move || session.batch(&sql));
     let mut is_cancelled = false;
     while !worker.is_finished() {
-        clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
+        rehang_clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
         let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
                 "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",

@@ -8,7 +8,7 @@ use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
-use rehang_store::{Document, Epoch, SpaceRecord, clock};
+use rehang_store::{Document, Epoch, SpaceRecord};
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
@@ -225,7 +225,7 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
 ///
 /// Unavailable where such a transaction stays open for longer than [`WRITERS`].
 pub(crate) fn until_writers_end(handle: &Handle, mut pass: impl FnMut() -> Result<bool>) -> Result<()> {
-    let began = clock::now();
+    let began = rehang_clock::now();
     while !pass()? {
         if began.elapsed() > WRITERS {
             let detail = format!(
@@ -234,7 +234,7 @@ pub(crate) fn until_writers_end(handle: &Handle, mut pass: impl FnMut() -> Resul
             );
             return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
         }
-        clock::wait(Duration::from_millis(20));
+        rehang_clock::wait(Duration::from_millis(20));
     }
     Ok(())
 }
@@ -257,7 +257,7 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
         Ok(found)
     };
     let mut waiting = handle.database.run(Mode::Read, writers)?;
-    let began = clock::now();
+    let began = rehang_clock::now();
     let mut pause = Duration::from_millis(2);
     while !waiting.is_empty() {
         if began.elapsed() > WRITERS {
@@ -270,7 +270,7 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
             );
             return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
         }
-        clock::wait(pause);
+        rehang_clock::wait(pause);
         pause = (pause * 2).min(Duration::from_millis(250));
         let now = handle.database.run(Mode::Read, writers)?;
         waiting.retain(|writer| now.contains(writer));

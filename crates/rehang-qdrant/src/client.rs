@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
-use rehang_store::clock;
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -67,7 +66,7 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<Value> {
         let body = serde_json::to_vec(body).map_err(|error| Error::corrupt("a request", error))?;
-        let began = clock::now();
+        let began = rehang_clock::now();
         let mut pause = Duration::from_millis(20);
         loop {
             let detail = match self.send(method, path, &body) {
@@ -82,7 +81,7 @@ impl Client {
             if began.elapsed() >= patience {
                 return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());
             }
-            clock::wait(pause);
+            rehang_clock::wait(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }

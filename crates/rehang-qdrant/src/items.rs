@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rehang::{Error, ErrorKind, Result};
-use rehang_store::{Item, ItemKey, ItemWrite, Revision, check, clock};
+use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -72,11 +72,11 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         operations.push(json!({"set_payload": {"payload": tag(true), "filter": all_of(others_of_page)}}));
         if let Err(error) = handle.client.change_once(collection, &operations) {
             // Sent again as it is, it could give a revision that a worker has read to what the application wrote since.
-            let began = *failing.get_or_insert_with(clock::now);
+            let began = *failing.get_or_insert_with(rehang_clock::now);
             if !error.is_retryable() || began.elapsed() >= PATIENCE {
                 return Err(error);
             }
-            clock::wait(PAUSE);
+            rehang_clock::wait(PAUSE);
             continue;
         }
         failing = None;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use rehang::{Error, Result};
-use rehang_store::{Document, check, clock};
+use rehang_store::{Document, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -168,7 +168,7 @@ where
         if read_state::<S>(handle, point)?.names.contains(&name) {
             return Ok(done);
         }
-        clock::wait(pause);
+        rehang_clock::wait(pause);
         pause = (pause * 2).min(std::time::Duration::from_millis(50));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, check, clock, share_found};
+use rehang_store::{Filter, Found, check, share_found};
 use serde_json::{Value, json};
 
 use crate::filters::{all_of, any_of, is};
@@ -171,7 +171,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
         if !advance(facts.indexed.min(facts.points), facts.points) {
             return Err(ErrorKind::Cancelled.into());
         }
-        clock::wait(Duration::from_millis(500));
+        rehang_clock::wait(Duration::from_millis(500));
     }
 }
 

@@ -19,7 +19,6 @@ use std::time::Duration;
 use rehang::{ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome, check,
-    clock,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -109,7 +108,7 @@ fn write_together(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
-    let begun = clock::now();
+    let begun = rehang_clock::now();
     let mut pause = Duration::from_millis(2);
     let mut outcomes: BTreeMap<ItemKey, WriteOutcome> = BTreeMap::new();
     loop {
@@ -151,7 +150,7 @@ fn write_together(
                 let detail = "other writes hold the places of these vectors".to_owned();
                 return Err(ErrorKind::Unavailable { service: handle.name(), detail }.into());
             }
-            clock::wait(pause);
+            rehang_clock::wait(pause);
             pause = (pause * 2).min(Duration::from_millis(200));
         }
     }

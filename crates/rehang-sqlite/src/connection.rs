@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
 use rehang_files::folder_of;
-use rehang_store::clock;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
@@ -183,9 +182,9 @@ impl Database {
         if !self.writable {
             return self.write(work);
         }
-        let rest = lock(&self.fairness).rest(clock::now());
+        let rest = lock(&self.fairness).rest(rehang_clock::now());
         if let Some(rest) = rest {
-            clock::wait(rest);
+            rehang_clock::wait(rest);
         }
         let _writer = lock(&self.writer);
         let mut bulk = lock(&self.bulk);
@@ -199,9 +198,9 @@ impl Database {
                     none.insert(connection)
                 }
             };
-            lock(&self.fairness).look(connection, clock::now())?;
+            lock(&self.fairness).look(connection, rehang_clock::now())?;
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let locked = clock::now();
+            let locked = rehang_clock::now();
             let others = transaction
                 .prepare_cached(&schema::HAS_OTHER_TRIGGERS)?
                 .query_row([], |row| row.get::<_, bool>(0))?;
@@ -211,7 +210,7 @@ impl Database {
             }
             let value = work(&transaction)?;
             transaction.commit()?;
-            lock(&self.fairness).ended(clock::now(), locked.elapsed());
+            lock(&self.fairness).ended(rehang_clock::now(), locked.elapsed());
             Ok(value)
         };
         run().map_err(|trouble| sentence(&self.path, trouble))
@@ -387,13 +386,13 @@ fn file_exists(path: &Path) -> Error {
 /// Makes a new file keep a log, which writers and readers need to be at work at the same time. Two processes that do so at once
 /// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
 fn keep_a_log(connection: &Connection) -> Step<()> {
-    let began = clock::now();
+    let began = rehang_clock::now();
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && began.elapsed() < BUSY =>
             {
-                clock::wait(LOOKS);
+                rehang_clock::wait(LOOKS);
             }
             result => return Ok(result?),
         }
@@ -456,7 +455,7 @@ fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
 fn look_again(looks: i32) -> bool {
     let waits = u64::try_from(looks).is_ok_and(|looks| looks < (BUSY.as_micros() / LOOKS.as_micros()) as u64);
     if waits {
-        clock::wait(LOOKS);
+        rehang_clock::wait(LOOKS);
     }
     waits
 }

@@ -1,5 +1,6 @@
 //! What must never be in a gallery, looked for.
 
+use rehang::check::is_finite;
 use rehang::{NORMALISED_TOLERANCE, Result, norm};
 use rehang_store::Problem;
 use rusqlite::{Connection, Transaction};
@@ -143,7 +144,7 @@ fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'stati
         let Ok(bytes) = line.get_ref(0)?.as_blob() else { continue };
         let (values, _) = bytes.as_chunks::<4>();
         let vector: Vec<f32> = values.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
-        if vector.iter().any(|value| !value.is_finite()) {
+        if !is_finite(&vector) {
             not_finite += 1;
         } else if row.space.normalised && (norm(&vector) - 1.0).abs() > NORMALISED_TOLERANCE {
             not_normalised += 1;

@@ -100,7 +100,7 @@ mod tests {
             connection.execute("INSERT INTO number VALUES (1)", []).unwrap();
         };
         let mut fairness = Fairness::default();
-        let start = rehang_store::clock::now();
+        let start = rehang_clock::now();
         let ms = Duration::from_millis;
         // One transaction at a time that takes as long, and what is left of the rest a while later.
         let rest = |fairness: &mut Fairness, at: u64, took: u64, later: u64| {
@@ -134,7 +134,7 @@ mod tests {
     fn a_process_that_was_never_seen_gets_a_turn_too() {
         let connection = Connection::open_in_memory().unwrap();
         let mut fairness = Fairness::default();
-        let mut now = rehang_store::clock::now();
+        let mut now = rehang_clock::now();
         let (mut worked, mut rests) = (Duration::ZERO, Vec::new());
         for _ in 0..200 {
             fairness.look(&connection, now).unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
+use rehang::check::is_finite;
 use rehang::{Distance, Result, Space};
 use rusqlite::Connection;
 
@@ -328,7 +329,7 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
     while let Some(line) = rows.next()? {
         vector.clear();
         read_value(line, 1, row.space.dimension, &mut vector)?;
-        if vector.iter().all(|value| value.is_finite()) {
+        if is_finite(&vector) {
             vectors.insert(line.get(0)?, &vector);
         } else {
             others.push(line.get(0)?);
@@ -364,7 +365,7 @@ pub(crate) fn sample(database: &Database, row: &SpaceRow, count: usize) -> Resul
             if let Some(line) = rows.next()? {
                 let mut vector = Vec::with_capacity(row.space.dimension);
                 read_value(line, 0, row.space.dimension, &mut vector)?;
-                if vector.iter().all(|value| value.is_finite()) {
+                if is_finite(&vector) {
                     vectors.push(vector);
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
+use rehang::check::is_finite;
 use rehang::{Matrix, Result};
 use rehang_store::exact::{by_distance, distance};
 use rehang_store::{Filter, Found, ItemKey, check};
@@ -183,7 +184,7 @@ fn confirm(
         }
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
-        if vector.iter().any(|value| !value.is_finite()) {
+        if !is_finite(&vector) {
             continue;
         }
         let distance = distance(row.space.distance, query, &vector);
@@ -287,7 +288,7 @@ fn each_of(
         vector.clear();
         read_value(line, 7, row.space.dimension, &mut vector)?;
         // A vector that an application wrote around the library's checks can be near to nothing.
-        if vector.iter().all(|value| value.is_finite()) {
+        if is_finite(&vector) {
             take(line.get(0)?, &vector);
         }
     }

@@ -4,7 +4,7 @@ use rehang::{Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
-use rehang_store::{Document, Epoch, SpaceRecord, check, clock};
+use rehang_store::{Document, Epoch, SpaceRecord, check};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -168,11 +168,11 @@ pub(crate) fn count_unlisted(connection: &Connection, n: i64) -> Step<(u64, u64)
 /// long as each step took: a process that waits to write looks again only now and then.
 pub(crate) fn in_turns(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
-        let began = clock::now();
+        let began = rehang_clock::now();
         if step()? {
             return Ok(());
         }
-        clock::wait(began.elapsed());
+        rehang_clock::wait(began.elapsed());
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use rehang::check::expect_width;
+use rehang::check::{expect_finite, expect_width, is_finite};
 use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result, Space, norm};
 
 use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};
@@ -13,8 +13,8 @@ use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWri
 pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
     let what = fmt::from_fn(|f| write!(f, "the vector of {} for space {:?}", whose(), space.name));
     expect_width(&what, space.dimension, vector.len())?;
-    if let Some(column) = vector.iter().position(|value| !value.is_finite()) {
-        return Err(ErrorKind::NotFinite { what: what.to_string(), row: 0, column }.into());
+    if !is_finite(vector) {
+        expect_finite(&what.to_string(), vector)?;
     }
     if space.normalised {
         let norm = norm(vector);

@@ -1,9 +1,11 @@
-//! The one door through which the time of day enters a store: leases run out by it.
+//! What leases are measured with.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use rehang_clock::millis;
 
 /// What leases are measured with. All processes that share a gallery need the same one; a ledger on a server uses the server's.
 pub trait LeaseClock: Debug + Send + Sync {
@@ -18,9 +20,7 @@ pub struct SystemLeaseClock;
 
 impl LeaseClock for SystemLeaseClock {
     fn now_ms(&self) -> u64 {
-        #[allow(clippy::disallowed_methods, reason = "the door through which the time of day enters")]
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        rehang_clock::unix_ms()
     }
 }
 
@@ -44,8 +44,4 @@ impl LeaseClock for ManualLeaseClock {
 /// When a lease that begins now runs out, in milliseconds since 1970. Databases count in `i64`.
 pub fn lease_end(now_ms: u64, lease: Duration) -> u64 {
     now_ms.saturating_add(millis(lease)).min(i64::MAX as u64)
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,6 @@
 //! how vectors are made. The crate `rehang-store-tests` proves that a store keeps the contracts.
 
 pub mod check;
-pub mod clock;
 mod contract;
 pub mod exact;
 mod examined;

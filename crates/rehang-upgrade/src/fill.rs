@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
+use rehang::check::is_finite;
 use rehang::finding::Finding;
 use rehang::order::{self, Arrangement, OrderInput, Page};
 use rehang::{Error, Head, Matrix, Provenance, Result};
@@ -394,11 +395,6 @@ pub(crate) fn written_of(outcomes: &[WriteOutcome]) -> u64 {
 /// Items of a page of vectors of this width.
 pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
-}
-
-/// Whether a vector is without NaN and infinite numbers, as those are that came through the library.
-pub(crate) fn is_finite(vector: &[f32]) -> bool {
-    vector.iter().all(|value| value.is_finite())
 }
 
 /// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors with

@@ -11,6 +11,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::check::is_finite;
 use rehang::finding::Finding;
 use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
@@ -22,7 +23,6 @@ use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::{Deserialize, Serialize};
 
 use crate::backfill::Ending;
-use crate::fill::is_finite;
 use crate::limits::RunOptions;
 use crate::observe::Observer;
 use crate::query::{self, Query, QueryEncoders};

@@ -23,7 +23,6 @@
 
 mod auto;
 mod backfill;
-mod clock;
 mod collection;
 mod configuration;
 mod contents;
@@ -65,7 +64,6 @@ mod verbs;
 
 pub use auto::{AutoOptions, Halt, Next, Step, StepResult, StepsLeft, SwitchIf};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
-pub use clock::{Clock, SystemClock};
 pub use collection::{CollectionLocation, QDRANT_URL_ENV};
 pub use configuration::{Configuration, Planned};
 pub use contents::{
@@ -89,6 +87,7 @@ pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+pub use rehang_clock::{Clock, SystemClock};
 pub use run::{BackfillScope, BackfillSetup, Summary, backfill};
 pub use search::{Search, SearchQueries, Searched, search};
 pub use setup::{UpgradeSetup, expect_same};

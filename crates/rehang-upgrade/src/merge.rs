@@ -19,10 +19,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rehang::check::is_finite;
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, Ledger, Record, Scan, Select, Store};
 
-use crate::fill::is_finite;
 use crate::record::UpgradeRecord;
 use crate::sample;
 

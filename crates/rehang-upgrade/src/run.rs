@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang_clock::Clock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
     ALONE_AFTER, AtWork, Claimed, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
@@ -15,7 +16,6 @@ use rehang_store::{
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
-use crate::clock::Clock;
 use crate::encoding::encode;
 use crate::estimate::keep_rate;
 use crate::faults::Place;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
+use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{FitAnswer, Method};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
 use crate::backfill::{Ending, Request, Tally};
-use crate::clock::{Clock, SystemClock};
 use crate::configuration::{Configuration, Planned};
 use crate::encoding::input_of;
 use crate::estimate::{CostEstimate, Probed, estimate};

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use common::plain::{Known, Of, Plain, Statement};
 use common::room::{NoRoom, is_full};
-use common::{DieAt, TestClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
+use common::{DieAt, ManualClock, TestEncoder, World, check, fill, new_model, old_model, other_adapter};
 use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Error, Matrix, Provenance, Result};
@@ -525,7 +525,7 @@ fn run(
     worker: &str,
     faults: &dyn Observer,
 ) -> Result<Summary> {
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let limits = Limits { batch: BATCH, workers: WORKERS, budget, ..Limits::default() };
     let setup = BackfillSetup { store, encoder, scope, limits, clock: &clock, worker };
     backfill(&setup, faults)

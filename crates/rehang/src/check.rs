@@ -69,6 +69,12 @@ pub fn check_finite<T: Copy + Into<f64>>(
     Err(ErrorKind::NotFinite { what: what.into(), row, column }.into())
 }
 
+/// Whether a vector is without NaN and infinite numbers, as every one is that came through the library: an application may have
+/// written others around it.
+pub fn is_finite(vector: &[f32]) -> bool {
+    vector.iter().all(|value| value.is_finite())
+}
+
 /// Fails on the first NaN or infinite number of a list.
 ///
 /// # Errors

@@ -133,9 +133,10 @@ pub const NAMES: &[(&str, &str)] = &[];
 
 /// The files through which time enters, and what for.
 pub const DOORS: &[(&str, &str)] = &[
-    ("crates/rehang-encode/src/clock.rs", "paces, budgets and deadlines of services and programs"),
-    ("crates/rehang-store/src/clock.rs", "waiting for a server and for other writers; rates of a backfill"),
-    ("crates/rehang-store/src/lease.rs", "until when work is leased"),
+    (
+        "crates/rehang-clock/src/lib.rs",
+        "paces, budgets, deadlines, leases; waiting for a server and for other writers",
+    ),
     ("crates/rehang-fit/src/compare.rs", "seconds of a fit, which are shown"),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),

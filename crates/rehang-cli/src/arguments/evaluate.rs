@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rehang::Result;
+use rehang_evaluate::study::StudyOptions;
 use rehang_files::VectorSource;
 use rehang_protocols::{FaceFiles, ModelFiles, NamedFile};
 
@@ -103,7 +104,7 @@ arguments! {
         models: NamedModels = [flatten],
         answers: ModelArguments = [flatten],
         /// Bootstrap samples of the queries for the interval of the absolute gain; 0 for none.
-        bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = 1000],
+        bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = StudyOptions::default().bootstrap],
     }
 
     /// Options of `rehang evaluate refresh`.

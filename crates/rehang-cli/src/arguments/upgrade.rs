@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rehang_upgrade::PairsOptions;
 
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
@@ -71,9 +72,9 @@ arguments! {
     /// How many pairs are drawn.
     SampleSize {
         /// Items of the sample, at most: it begins with 250 and is doubled.
-        items: usize = [long, value_name = "N", default_value_t = 2000],
+        items: usize = [long, value_name = "N", default_value_t = PairsOptions::default().items],
         /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
-        worth: f64 = [long, value_name = "POINTS", default_value_t = 1.0],
+        worth: f64 = [long, value_name = "POINTS", default_value_t = PairsOptions::default().worth],
         /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}. Both models embed them ([old.encoder] too), and
         /// the map is chosen and forecast by them.
         queries: Option<PathBuf> = [long, value_name = "FILE"],

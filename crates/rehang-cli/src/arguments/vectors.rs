@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rehang_evaluate::CurveFiles;
+use rehang_evaluate::study::StudyOptions;
 use rehang_files::VectorSource;
 
 use super::groups::{AnswerArguments, HeadArguments, JoinArguments, RowArguments};
@@ -152,7 +153,7 @@ arguments! {
         /// Also give the values at this many equally spaced fractions, and their mean.
         grid: Option<usize> = [long, value_name = "POINTS"],
         /// Intervals over this many bootstrap samples of the queries; 0 for none.
-        bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = 1000],
+        bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = StudyOptions::default().bootstrap],
         /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
         /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
         points: Option<PathBuf> = [long, value_name = "FILE"],
@@ -182,11 +183,11 @@ arguments! {
         /// Orders to compare, separated by commas; the first that is not the oracle carries the verdict.
         orders: Vec<String> = [long, value_name = "ORDERS", value_delimiter = ',', default_value = "coverage,sigma,random,oracle"],
         /// How many random orders the random line is averaged over.
-        random_orders: u64 = [long, default_value_t = 3],
+        random_orders: u64 = [long, default_value_t = StudyOptions::default().random_orders],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
         /// Bootstrap samples of the queries for bands and intervals; 0 for none.
-        bootstrap: usize = [long, default_value_t = 1000],
+        bootstrap: usize = [long, default_value_t = StudyOptions::default().bootstrap],
         /// Title of the report.
         title: String = [long, default_value = "What would the new model buy?"],
         /// The report: .html, .md or .json (repeat for several).

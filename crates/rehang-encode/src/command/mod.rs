@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::check::Check;
-use crate::clock;
 use crate::config::keys::{at_least_one, resolve, seconds};
 use crate::config::{CommandConfig, CommandFormat};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
@@ -137,7 +136,7 @@ impl Command {
         part: &[Input<'_>],
         answers: &mut Vec<Answer>,
     ) -> Result<Option<String>> {
-        let deadline = clock::now() + self.timeout;
+        let deadline = rehang_clock::now() + self.timeout;
         let mut process = match seat.process.take() {
             Some(process) => process,
             None => Process::start(&self.launch, self.output(part.len()))?,

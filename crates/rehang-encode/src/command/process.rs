@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use rehang::{Error, Result};
 
-use crate::clock;
 use crate::meter::lock;
 
 /// Last lines of the standard error that are kept, and the length of each.
@@ -143,7 +142,7 @@ impl Process {
 
     /// The next of the output.
     pub(super) fn next(&self, deadline: Instant) -> Said {
-        match self.output.recv_timeout(deadline.saturating_duration_since(clock::now())) {
+        match self.output.recv_timeout(deadline.saturating_duration_since(rehang_clock::now())) {
             Ok(said) => said,
             Err(RecvTimeoutError::Timeout) => Said::TimedOut,
             Err(RecvTimeoutError::Disconnected) => Said::End,
@@ -157,7 +156,7 @@ impl Process {
 
     /// Ends the program: how it ended in words, and its last words. With `by_itself` it is given a moment to end first.
     pub(super) fn end(mut self, by_itself: bool) -> (String, String) {
-        let status = if by_itself { self.status(clock::now() + END_MAX) } else { None };
+        let status = if by_itself { self.status(rehang_clock::now() + END_MAX) } else { None };
         self.kill();
         // What the program wrote last may still be on its way when its output is closed. Nothing is ever sent through this
         // channel: it ends when the thread that reads the words ends.
@@ -169,10 +168,10 @@ impl Process {
 
     fn status(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while !self.has_ended() {
-            if clock::now() >= deadline {
+            if rehang_clock::now() >= deadline {
                 return None;
             }
-            clock::wait(LOOK);
+            rehang_clock::wait(LOOK);
         }
         self.kill()
     }

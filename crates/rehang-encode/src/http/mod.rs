@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space};
+use rehang_clock::{Clock, SystemClock};
 use serde_json::Value;
 use ureq::Agent;
 
 use crate::check::Check;
-use crate::clock::{Clock, SystemClock};
 use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
@@ -110,7 +110,7 @@ enum Ended {
 impl Http {
     pub(crate) fn open(config: &HttpConfig, space: &Space) -> Result<Self> {
         let variable = |name: &str| std::env::var(name).ok();
-        Self::with(config, space, Arc::new(SystemClock::new()), variable)
+        Self::with(config, space, Arc::new(SystemClock::start()), variable)
     }
 
     /// As [`Self::open`], with a clock and an environment of the caller's.

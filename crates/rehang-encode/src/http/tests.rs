@@ -3,12 +3,12 @@ use std::sync::atomic::AtomicUsize;
 
 use proptest::prelude::*;
 use rehang::Distance;
+use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 
 use super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
 use crate::EncoderConfig;
-use crate::clock::FakeClock;
 
 fn space() -> Space {
     Space::new("new", 2, Distance::L2, false)
@@ -20,10 +20,10 @@ fn config(url: &str) -> HttpConfig {
 }
 
 /// An encoder with a fake clock, so that no test waits for a backoff.
-fn open(stub: &Stub, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<FakeClock>) {
+fn open(stub: &Stub, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<ManualClock>) {
     let mut config = config(&stub.url);
     change(&mut config);
-    let clock = Arc::new(FakeClock::default());
+    let clock = Arc::new(ManualClock::default());
     let door = Arc::clone(&clock);
     (Http::with(&config, &space(), door, |name| (name == "KEY").then(|| "sk-secret".into())).unwrap(), clock)
 }
@@ -360,7 +360,7 @@ fn nobody_there_stops_the_run() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let clock = Arc::new(FakeClock::default());
+    let clock = Arc::new(ManualClock::default());
     let door = Arc::clone(&clock);
     let http = Http::with(&config(&url), &space(), door, |_| None).unwrap();
     let error = embed(&http, &["1"]).unwrap_err();
@@ -514,7 +514,7 @@ fn an_interruption_ends_waits_and_loses_nothing_that_is_paid() {
     let stub = Stub::script(vec![]);
     let mut config = config(&stub.url);
     (config.batch, config.requests_per_minute) = (2, Some(0.001));
-    let http = Http::with(&config, &space(), Arc::new(SystemClock::new()), |_| None).unwrap();
+    let http = Http::with(&config, &space(), Arc::new(SystemClock::start()), |_| None).unwrap();
     let answers = thread::scope(|scope| {
         let call = scope.spawn(|| embed(&http, &DIGITS));
         while http.served.load(Ordering::Relaxed) == 0 {
@@ -532,7 +532,8 @@ fn a_key_goes_over_plain_http_to_this_machine_only() {
     let open = |url: &str, plain_http| {
         let mut config = config(url);
         (config.key_env, config.plain_http) = (Some("KEY".into()), plain_http);
-        Http::with(&config, &space(), Arc::new(FakeClock::default()), |_| Some("sk-secret".into())).map(drop)
+        Http::with(&config, &space(), Arc::new(ManualClock::default()), |_| Some("sk-secret".into()))
+            .map(drop)
     };
     for url in ["https://host", "http://localhost:1", "http://127.0.0.1", "http://[::1]:8080/v1"] {
         assert_eq!(open(url, false), Ok(()), "{url}");
@@ -559,7 +560,7 @@ fn the_values_of_an_address_are_not_shown() {
     {
         let mut config = config(bad);
         config.attempts = 1;
-        let error = Http::with(&config, &space(), Arc::new(FakeClock::default()), |_| None)
+        let error = Http::with(&config, &space(), Arc::new(ManualClock::default()), |_| None)
             .and_then(|http| embed(&http, &["1"]).map(drop));
         let error = error.unwrap_err().to_string();
         assert!(!error.contains("sk-"), "{bad}: {error}");

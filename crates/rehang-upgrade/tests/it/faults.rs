@@ -6,14 +6,14 @@ use rehang_store::Store;
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Limits, Observer, Place, Serving, Unobserved, Until, finish, rollback, start, switch};
 
-use crate::common::{self, DieAt, TestClock, TestEncoder, World, check, fill, snapshot};
+use crate::common::{self, DieAt, ManualClock, TestEncoder, World, check, fill, snapshot};
 
 const ITEMS: usize = 150;
 const BATCH: usize = 8;
 
 /// A whole upgrade, rollback and second switch included; every part may be repeated.
 fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn Observer) -> Result<()> {
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let run = |until: Until| {
         let limits = Limits { batch: BATCH, workers: 2, until, rest_ms: 1, ..Limits::default() };
         world.backfill_observed(store, encoder, limits, &clock, faults)

@@ -13,7 +13,7 @@ use rehang_upgrade::{
     begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
 };
 
-use crate::common::{self, DieAt, TestClock, TestEncoder, World, check, fill, started};
+use crate::common::{self, DieAt, ManualClock, TestEncoder, World, check, fill, started};
 
 const ITEMS: usize = 200;
 
@@ -37,7 +37,7 @@ fn fractions_and_budgets_are_met_to_the_item() {
 }
 
 /// Changes the first items that are written; a while passes with each write, so that the loop looks and counts.
-struct TakeBack<'a>(&'a MemoryStore, &'a TestClock, AtomicBool);
+struct TakeBack<'a>(&'a MemoryStore, &'a ManualClock, AtomicBool);
 
 impl Observer for TakeBack<'_> {
     fn reach(&self, place: Place) -> Result<()> {
@@ -59,7 +59,7 @@ impl Observer for TakeBack<'_> {
 #[test]
 fn items_that_change_after_they_were_written_do_not_count() {
     let (store, world) = started(ITEMS);
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let limits = Limits { batch: 10, until: Until::Fraction(0.5), ..Limits::default() };
     let faults = TakeBack(&store, &clock, AtomicBool::new(false));
     let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
@@ -69,7 +69,7 @@ fn items_that_change_after_they_were_written_do_not_count() {
 }
 
 /// Counts the pages of catch-ups, each of which takes so many milliseconds.
-struct SlowCatchUp<'a>(&'a TestClock, u64, AtomicU64);
+struct SlowCatchUp<'a>(&'a ManualClock, u64, AtomicU64);
 
 impl Observer for SlowCatchUp<'_> {
     fn reach(&self, place: Place) -> Result<()> {
@@ -89,7 +89,7 @@ fn catching_up_rests_where_it_is_slow() {
         let mut write = common::item(ITEMS, 0);
         (write.source, write.vectors) = (None, vec![]);
         store.put(&[write]).unwrap();
-        let clock = TestClock::default();
+        let clock = ManualClock::default();
         let faults = SlowCatchUp(&clock, page_ms, AtomicU64::new(0));
         let limits = Limits { batch: 1, ..Limits::default() };
         let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
@@ -100,7 +100,7 @@ fn catching_up_rests_where_it_is_slow() {
 }
 
 /// Counts what is caught up with at a time, a page of which takes a second and a half.
-struct CaughtUp<'a>(&'a TestClock, Mutex<Vec<u64>>);
+struct CaughtUp<'a>(&'a ManualClock, Mutex<Vec<u64>>);
 
 impl Observer for CaughtUp<'_> {
     fn reach(&self, place: Place) -> Result<()> {
@@ -122,7 +122,7 @@ fn a_bulk_import_is_caught_up_with_a_while_at_a_time() {
     let (store, world) = started(ITEMS);
     let writes: Vec<_> = (ITEMS..7000).map(|number| common::item(number, 0)).collect();
     store.put(&writes).unwrap();
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let observer = CaughtUp(&clock, Mutex::default());
     let limits = Limits { batch: 1, budget: Some(50), ..Limits::default() };
     world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &observer).unwrap();
@@ -140,7 +140,7 @@ fn no_run_ends_with_items_that_it_began_to_catch_up_with() {
     let writes: Vec<_> =
         (0..7000).map(|number| rehang_store::ItemWrite { source: None, ..common::item(number, 0) }).collect();
     store.put(&writes).unwrap();
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let observer = CaughtUp(&clock, Mutex::default());
     let encoder = TestEncoder::new();
     let summary = world.backfill_observed(&store, &encoder, Limits::default(), &clock, &observer).unwrap();
@@ -267,7 +267,7 @@ fn a_death_at_any_moment_costs_one_batch_a_worker() {
             unwritten_most.fetch_max(*given - counts.native - counts.failed, Ordering::SeqCst);
             Ok(())
         });
-        let clock = TestClock::default();
+        let clock = ManualClock::default();
         let limits = Limits { batch: 7, workers, ..Limits::default() };
         let summary = world.backfill_observed(&store, &watched, limits, &clock, &Unobserved).unwrap();
         assert_eq!((summary.done.native, summary.done.failed), (198, 2));
@@ -291,7 +291,7 @@ impl Observer for RollBack<'_> {
 #[test]
 fn a_rollback_ends_a_running_backfill_after_its_batches() {
     let (store, world) = started(ITEMS);
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
     let summary = world
         .backfill_observed(&store, &TestEncoder::new(), limits, &clock, &RollBack(&store, &world))
@@ -324,7 +324,7 @@ impl Observer for Replan<'_> {
 #[test]
 fn a_running_backfill_adapts_nothing_with_an_adapter_of_before() {
     let (store, world) = started(ITEMS);
-    let clock = TestClock::default();
+    let clock = ManualClock::default();
     let limits = Limits { batch: 2, ..Limits::default() };
     let faults = Replan(&store, AtomicBool::new(false));
     let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &clock, &faults).unwrap();
@@ -681,7 +681,9 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     assert!(told.advanced >= ITEMS as u64, "{told:?}");
 
     let limits = Limits { batch: 7, ..Limits::default() };
-    world.backfill_observed(&*store, &TestEncoder::new(), limits, &TestClock::default(), &recorder).unwrap();
+    world
+        .backfill_observed(&*store, &TestEncoder::new(), limits, &ManualClock::default(), &recorder)
+        .unwrap();
     let told = std::mem::take(&mut *recorder.0.lock().unwrap());
     assert_eq!(told.stages, ["re-embedding"]);
     assert_eq!((told.advanced, told.native), (ITEMS as u64, ITEMS as u64));
@@ -836,7 +838,7 @@ fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let busy = common::hooked::Hooked::busy(&store, 30);
     let encoder = TestEncoder::new();
-    let (clock, limits) = (TestClock::default(), Limits::default());
+    let (clock, limits) = (ManualClock::default(), Limits::default());
     let summary = world.backfill_observed(&busy, &encoder, limits, &clock, &Unobserved).unwrap();
     assert_eq!((summary.done.native, encoder.count()), (ITEMS as u64 + 1, ITEMS as u32 + 1));
     assert_eq!(summary.caught_up, 1);
@@ -884,7 +886,7 @@ fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
                 Ok(())
             });
             let run =
-                world.backfill_observed(&store, &ends_it, limits, &TestClock::default(), &Mortal(&dead));
+                world.backfill_observed(&store, &ends_it, limits, &ManualClock::default(), &Mortal(&dead));
             if !dead.into_inner() {
                 break run.unwrap();
             }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
+pub use rehang_clock::ManualClock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
 use rehang_store_tests::MemoryStore;
@@ -99,7 +100,7 @@ impl World {
 
     /// A backfill by one worker.
     pub fn backfill(&self, store: &dyn Store, encoder: &dyn Encoder, limits: Limits) -> Result<Summary> {
-        self.backfill_observed(store, encoder, limits, &TestClock::default(), &Unobserved)
+        self.backfill_observed(store, encoder, limits, &ManualClock::default(), &Unobserved)
     }
 
     pub fn backfill_observed(
@@ -241,20 +242,6 @@ impl Encoder for TestEncoder {
 
     fn spent(&self) -> Spent {
         Spent { items: u64::from(self.count()), ..Spent::default() }
-    }
-}
-
-/// Time that passes only when somebody waits.
-#[derive(Default)]
-pub struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn now_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn wait(&self, duration: Duration) {
-        self.0.fetch_add(duration.as_millis() as u64, Ordering::SeqCst);
     }
 }
 

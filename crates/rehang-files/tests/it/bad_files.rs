@@ -14,9 +14,7 @@ use rehang_files::stream::{self, RowBatch};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Ids, VectorSource};
 
-mod samples;
-
-use samples::{fvecs, npy, safetensors};
+use crate::samples::{fvecs, npy, safetensors};
 
 /// What is done with a malformed file.
 #[derive(Debug, Clone, Copy)]
@@ -370,7 +368,7 @@ fn malformed_parquet_columns_fail_with_the_row_and_the_columns_there_are() {
         expect(reader, &source(name, column), words);
     }
     // Found by fuzzing: room was made for 270 million values, before any was read.
-    let found = include_bytes!("../../../xtask/fuzz/corpus/parquet/a-dictionary-of-270-million");
+    let found = include_bytes!("../../../../xtask/fuzz/corpus/parquet/a-dictionary-of-270-million");
     let claims = "a dictionary claims more values than it has room for";
     expect(Reader::Ids, &put(folder.path(), "dictionary.parquet", found), claims);
 }

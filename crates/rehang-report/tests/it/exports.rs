@@ -1,10 +1,8 @@
 //! One report, all three exporters side by side, compared with committed files; and what must hold for every page.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
+use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
 use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
@@ -497,7 +495,7 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
 /// A report that was written in format 2 is the same report.
 #[test]
 fn a_report_of_format_2_can_be_read() {
-    let kept: Report = serde_json::from_str(include_str!("kept/report-format-2.json")).unwrap();
+    let kept: Report = serde_json::from_str(include_str!("../kept/report-format-2.json")).unwrap();
     assert_eq!(kept.format_version, 2);
     let mut expected = Report { format_version: 2, ..fixture() };
     for calibration in &mut expected.calibrations {

@@ -1,8 +1,5 @@
 //! Folders of an object store do what folders must: here of one in memory.
 
-#[path = "../../rehang-files/tests/folders/mod.rs"]
-mod folders;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +10,8 @@ use proptest::prelude::*;
 use rehang_files::folders::{Folder, is_partition};
 use rehang_files::{Columns, IdKind, Ids, VectorSource, read_f32_column, stream};
 use rehang_objects::ObjectFolder;
+
+use crate::folders;
 
 struct Memory(Arc<dyn ObjectStore>);
 

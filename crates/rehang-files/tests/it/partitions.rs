@@ -1,6 +1,6 @@
 //! Folders of partitions on this machine.
 
-mod folders;
+use crate::folders;
 
 #[test]
 fn folders_of_this_machine_do_what_folders_must() {

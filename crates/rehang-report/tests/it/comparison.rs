@@ -1,8 +1,6 @@
 //! A small comparison in all three forms, compared with committed files; and what must hold for every page of one.
 
-mod common;
-
-use common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
+use crate::common::{assert_as_committed, assert_self_contained, assert_well_formed, noise, rounded};
 use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
 use rehang_report::{comparison_html, comparison_json, comparison_markdown};
 

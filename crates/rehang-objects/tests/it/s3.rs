@@ -1,16 +1,13 @@
 //! Folders of a store that speaks S3 over the network do what folders must.
 
-#[path = "../../rehang-files/tests/folders/mod.rs"]
-#[allow(dead_code, reason = "folders of this machine are run elsewhere")]
-mod folders;
-mod server;
-
 use std::sync::Arc;
 
 use object_store::path::Path as Key;
 use object_store::{ObjectStore, ObjectStoreExt};
 use rehang_files::folders::Folder;
 use rehang_objects::ObjectFolder;
+
+use crate::{folders, server};
 
 struct Bucket(Arc<dyn ObjectStore>);
 

@@ -1,12 +1,9 @@
 //! Adapters as files: what is written is read, what was written once is read for ever, what is damaged is refused.
 
-#[path = "../../rehang/tests/adapters/mod.rs"]
-mod adapters;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use adapters::{broken, fitted_on, of_every_kind};
+use crate::adapters::{broken, fitted_on, of_every_kind};
 use rehang::adapter::{Applier, input_drift};
 use rehang::{ErrorKind, Matrix};
 use rehang_files::{VectorSource, adapter_file, read_matrix};

@@ -1,0 +1,4 @@
+//! Evaluations on the demo's files and on real galleries.
+
+mod curve_on_real_galleries;
+mod demo;

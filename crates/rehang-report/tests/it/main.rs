@@ -1,0 +1,6 @@
+//! Pages and tables against the committed ones.
+
+mod common;
+
+mod comparison;
+mod exports;
