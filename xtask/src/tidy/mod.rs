@@ -12,6 +12,7 @@
 //! | pages of results are what their records say | a table that was edited, or a record without its page, would be believed |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
+//! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
 //! | `rust-toolchain.toml` names the smallest Rust that the workspace promises | what everybody runs proves the promise |
 
 mod circles;
@@ -19,7 +20,7 @@ mod modules;
 mod rules;
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -70,6 +71,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     faults.extend(imports(&sources, CIRCLES));
     faults.extend(names(&sources, NAMES));
     faults.extend(features(root, &packages)?);
+    faults.extend(built_twice(root)?);
     faults.extend(toolchain(root)?);
     faults.extend(documents(root, &packages)?);
     faults.extend(results(root)?);
@@ -87,16 +89,26 @@ struct Package {
     features: Vec<String>,
 }
 
-fn packages(root: &Path) -> Result<Vec<Package>> {
+/// What cargo prints.
+fn cargo(root: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args(arguments)
+        .arg("--offline")
         .current_dir(root)
         .output()
-        .map_err(|error| Error::io("run", "cargo metadata", &error))?;
+        .map_err(|error| Error::io("run", format!("cargo {}", arguments[0]), &error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::conflict(format!("cargo {}", arguments[0]), said));
+    }
+    Ok(output.stdout)
+}
+
+fn packages(root: &Path) -> Result<Vec<Package>> {
+    let output = cargo(root, &["metadata", "--format-version", "1", "--no-deps"])?;
     let malformed = |reason: &str| Error::corrupt("the answer of cargo metadata", reason);
-    let answer: Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| malformed(&error.to_string()))?;
+    let answer: Value = serde_json::from_slice(&output).map_err(|error| malformed(&error.to_string()))?;
     let listed = answer["packages"].as_array().ok_or_else(|| malformed("it lists no packages"))?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     Ok(listed
@@ -454,6 +466,27 @@ fn unlisted(path: &str, text: &str, features: &[&str]) -> Vec<Fault> {
         .map(|name| fault(1, format!("the table has no line for the feature {name} of rehang-cli")))
         .chain(unknown.map(|(line, name)| fault(*line, format!("rehang-cli has no feature {name}"))))
         .collect()
+}
+
+/// Crates of others that the demo builds with other features than the tests. Systems differ in their crates, so one is looked at.
+fn built_twice(root: &Path) -> Result<Vec<Fault>> {
+    let tree = |wanted: &[&str]| -> Result<BTreeSet<String>> {
+        let shown =
+            ["tree", "-f", "{p} [{f}]", "--prefix", "none", "--target", "x86_64-unknown-linux-gnu", "-e"];
+        let text = String::from_utf8_lossy(&cargo(root, &[&shown, wanted].concat())?).into_owned();
+        let is_ours = |line: &&str| line.contains(root.to_string_lossy().as_ref());
+        let bare = |line: &str| line.replace(" (*)", "").replace(" (proc-macro)", "");
+        Ok(text.lines().filter(|line| !is_ours(line)).map(bare).collect())
+    };
+    let (demo, tests) = (tree(&["no-dev", "-p", "rehang-cli"])?, tree(&["all", "--workspace"])?);
+    let twice = |line: &String| Fault {
+        path: "crates/workspace-hack/Cargo.toml".into(),
+        line: 1,
+        what: format!(
+            "the demo builds {line}, and the tests build it again with other features: ask for those here"
+        ),
+    };
+    Ok(demo.difference(&tests).map(twice).collect())
 }
 
 fn toolchain(root: &Path) -> Result<Option<Fault>> {

@@ -276,7 +276,7 @@ fn a_parent_that_is_killed() {
     let process = thread::scope(|scope| {
         scope.spawn(|| Process::start(&command.launch, Output::Lines).unwrap()).join().unwrap()
     });
-    process.next(clock::now() + Duration::from_mins(1));
+    process.next(rehang_clock::now() + Duration::from_mins(1));
 }
 
 #[cfg(target_os = "linux")]
@@ -289,26 +289,26 @@ fn a_program_ends_with_this_process_however_that_ends() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let (place, deadline) = (folder.path().join("pid"), clock::now() + Duration::from_secs(20));
-    while !place.exists() && clock::now() < deadline {
-        clock::wait(Duration::from_millis(5));
+    let (place, deadline) = (folder.path().join("pid"), rehang_clock::now() + Duration::from_secs(20));
+    while !place.exists() && rehang_clock::now() < deadline {
+        rehang_clock::wait(Duration::from_millis(5));
     }
     let pid = fs_err::read_to_string(place).unwrap();
     assert!(!is_gone(pid.trim()));
     parent.kill().unwrap();
     parent.wait().unwrap();
     while !is_gone(pid.trim()) {
-        assert!(clock::now() < deadline, "the program outlived its parent");
+        assert!(rehang_clock::now() < deadline, "the program outlived its parent");
     }
 }
 
 /// Whether a process is no more, or at most waits for its parent to take note of its end.
 fn is_gone(pid: &str) -> bool {
-    let deadline = clock::now() + Duration::from_secs(5);
+    let deadline = rehang_clock::now() + Duration::from_secs(5);
     loop {
         let listed = std::process::Command::new("ps").args(["-o", "stat=", "-p", pid]).output().unwrap();
         let state = String::from_utf8_lossy(&listed.stdout).trim().to_string();
-        if state.is_empty() || (state.starts_with('Z') && clock::now() > deadline) {
+        if state.is_empty() || (state.starts_with('Z') && rehang_clock::now() > deadline) {
             return true;
         }
         if !state.starts_with('Z') {

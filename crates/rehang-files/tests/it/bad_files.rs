@@ -14,7 +14,7 @@ use rehang_files::stream::{self, RowBatch};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{Ids, VectorSource};
 
-use crate::samples::{fvecs, npy, safetensors};
+use crate::samples::{self, fvecs, npy, safetensors};
 
 /// What is done with a malformed file.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use rehang_files::qrels::read_qrels;
 use rehang_files::stream::{self, Columns, RowBatch};
 use rehang_files::{ArrayNumbers, IdKind, Ids, LabelValues, VectorSource};
 
-use crate::samples::{fvecs, npy, npy_with, safetensors};
+use crate::samples::{self, fvecs, npy, npy_with, safetensors};
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> VectorSource {
     let path = folder.join(name);

@@ -1,7 +1,7 @@
 //! Applying adapters: the fast path against ten lines that can be believed by looking, and every way to give it
 //! something wrong.
 
-use crate::adapters::{Kind, adapter, broken, fitted_on, matrix, of_every_kind};
+use crate::adapters::{self, Kind, adapter, broken, fitted_on, matrix, of_every_kind};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rand::SeedableRng;

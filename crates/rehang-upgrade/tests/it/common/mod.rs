@@ -9,7 +9,6 @@ pub mod room;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Provenance, Result, Space};
