@@ -54,7 +54,7 @@ impl fmt::Display for ItemKey {
 /// numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took a larger number.
 pub type Revision = u64;
 
-/// Counts how often the filling of a space was planned: what fences its writers.
+/// Counts how often the filling of a space was planned, so that writers of earlier plans can be refused.
 ///
 /// A plan (which adapter, which order) holds the epoch in which it was made. [`Ledger::advance`] begins the next one, and
 /// from then on every write that carries an earlier epoch is refused. So no vector of an adapter enters a space after
@@ -369,8 +369,8 @@ pub enum Queue {
     /// All of it, in its order ([`Select::WorstFirst`]).
     #[default]
     All,
-    /// What waits of a random sample ([`Among::Embeddable`]), in the order of its shuffle. No state stands behind it: what is native stays in
-    /// the sample, and where an item fails or goes, the next one of the shuffle takes its place.
+    /// The items of a random sample ([`Among::Embeddable`]) that still wait, in the order of its shuffle. The store keeps no list of the
+    /// sample: native items stay in it, and where an item fails or is deleted, the next one of the shuffle takes its place.
     Sample {
         /// Of the shuffle.
         seed: u64,
@@ -422,8 +422,8 @@ pub struct Claimed {
     pub records: Vec<Record>,
     /// Items of the queue that other workers hold at this moment.
     pub held_by_others: u64,
-    /// Leases in a row that ran out on the first item: workers that ended, or were not heard of, with it in hand. From
-    /// [`ALONE_AFTER`] on it is the only one that is handed out.
+    /// How many leases in a row ran out on the first item, because a worker that held it ended or was not heard of.
+    /// From [`ALONE_AFTER`] on, the store hands out this item alone.
     pub lost: u32,
 }
 
@@ -431,7 +431,7 @@ pub struct Claimed {
 pub const ALONE_AFTER: u32 = 2;
 
 impl Claimed {
-    /// What is handed out of the items that are next, given how many leases were lost in a row on which of them: those before
+    /// What a store hands out of the items that are `next`, given how many leases in a row were `lost` on each: those before
     /// the first one that has to go alone, or only that one.
     pub fn of(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
         let lost = |record: &Record| lost.get(&record.item.key).copied().unwrap_or(0);
@@ -670,7 +670,7 @@ pub trait Ledger: Send + Sync {
     ) -> Result<usize>;
 
     /// Takes native vectors out of a space again, of items with a source: at most `limit`. They lack a vector then, and wait in the
-    /// queue. For vectors that another encoder made than the space is filled by. Gives how many it took out.
+    /// queue. For vectors made by another encoder than the one that fills the space. Gives how many it took out.
     ///
     /// # Errors
     ///
@@ -741,8 +741,8 @@ pub trait Ledger: Send + Sync {
         lease: Duration,
     ) -> Result<Claimed>;
 
-    /// Lets all leases of a worker run from now on, as long as `lease`: for encoders that are slower than a lease. Gives how many
-    /// it holds.
+    /// Renews all leases of a worker: each now lasts `lease` from this moment. For encoders that are slower than a lease. Gives
+    /// how many it holds.
     fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64>;
 
     /// Gives items back that a worker holds, or with `None` all of them. Items that it does not hold are passed over. Gives how
