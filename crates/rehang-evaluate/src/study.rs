@@ -1,9 +1,9 @@
 //! A study: adapters and orders measured on a gallery whose native vectors are known, told as a [`Report`].
 //!
-//! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an
-//! adapter was fitted on ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied, every order is made from what
-//! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
-//! what each percent of re-embedding buys.
+//! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an adapter was fitted on
+//! ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied. Every order is made from what a real upgrade
+//! will know (σ², adapted vectors, the new head; the oracle alone sees true errors). The exact curve then says what each percent of
+//! re-embedding buys.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Which method serves best: every candidate is fitted on a part of the pairs, several times over, and what it makes of the rest
-//! is measured as it would be served: with its own handicap, in the default order.
+//! Which method serves best. Every candidate is fitted on a part of the pairs, several times over. Its outputs for the rest are
+//! measured as they would be served: with its own handicap, in the default order.
 
 use std::time::Instant;
 

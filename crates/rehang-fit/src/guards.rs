@@ -86,10 +86,10 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
 
 /// Looks for old and new being swapped, on at most 2,000 pairs.
 ///
-/// A better model knows what the worse one knows and more. So (a) where there are labels, the new vectors retrieve
-/// their own classes better than the old ones do; (b) a linear map predicts the old vectors from the new ones better
-/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning. (b)
-/// alone is a note, since a difference in width or in training can bring it about as well.
+/// A better model knows what the worse one knows and more. So (a) the new vectors retrieve their own classes better
+/// than the old ones do, which takes labels; and (b) a linear map predicts the old vectors from the new ones better
+/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning.
+/// (b) alone is a note, since a difference in width or in training can bring it about as well.
 ///
 /// # Errors
 ///

@@ -18,8 +18,8 @@ use crate::{adoption, claims, doctor, items, meta, pages, release, search, space
 /// A gallery that lies in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is another handle
 /// on the same gallery.
 ///
-/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces that are made;
-/// everything else of ours is in a collection beside it: see `docs/qdrant.md`.
+/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces
+/// that are made. Everything else of ours is in a collection beside it: see `docs/qdrant.md`.
 #[derive(Debug, Clone)]
 pub struct QdrantStore(Arc<Handle>);
 

@@ -47,8 +47,8 @@ impl fmt::Display for ItemKey {
     }
 }
 
-/// A number that tells two states of an item apart: each change of content gives the item another one, and no number is
-/// given twice in a store, also not to an item that was deleted and added again.
+/// A number that tells two states of an item apart: each change of content gives the item another one. A store gives no
+/// number twice, not even to an item that was deleted and added again.
 ///
 /// What is right depends on equality alone. The order is a hint: a later change usually has a larger number, but where
 /// numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took a larger number.
@@ -149,8 +149,8 @@ pub struct Item {
 
 /// What an application writes: an item, new or changed, with the vectors it has at hand.
 ///
-/// Writing an item is a change of its content: it gets a new revision, and every vector that is not part of the same
-/// write is removed in the same transaction, since it belongs to the content before.
+/// Writing an item is a change of its content, so the item gets a new revision. The same transaction removes every
+/// vector that is not part of the write, since it belongs to the content before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ItemWrite {
     /// The application's name for the item.
@@ -300,8 +300,8 @@ pub enum Select {
     /// Items that the backfill can never take: without a source, and adapted or without a vector in the space; by key.
     WithoutSource,
     /// The queue of the backfill, which [`Ledger::claim`] hands out: items without a vector in the space first (by key), then
-    /// adapted ones, the largest [`Priority`] first (ties by key); items with a recorded failure and items without a source
-    /// are left out, leased ones are not. `after` is not used: what was done is no longer selected.
+    /// adapted ones, the largest [`Priority`] first (ties by key). Items with a recorded failure and items without a source
+    /// are left out; leased ones are not. `after` is not used: what was done is no longer selected.
     WorstFirst,
 }
 
@@ -553,9 +553,9 @@ pub struct Counts {
 ///
 /// # Synchronous
 ///
-/// A call blocks its thread until it is done. The engine works on batches from few threads, and each call is one question of a
-/// batch, so a network round trip a call costs little; an asynchronous trait would make every implementer and every caller carry
-/// a runtime. An asynchronous application calls from a blocking thread (`spawn_blocking`).
+/// A call blocks its thread until it is done. The engine works on batches from few threads, and each call is about a whole
+/// batch, so a network round trip a call costs little. An asynchronous trait would make every implementer and every caller
+/// carry a runtime. An asynchronous application calls from a blocking thread (`spawn_blocking`).
 ///
 /// # For a database
 ///

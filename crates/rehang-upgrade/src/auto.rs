@@ -1,7 +1,7 @@
 //! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
 //!
-//! No step is remembered: which one is next is read off the gallery and the files of the upgrade, so the same call goes on after any
-//! death, and after whatever a person did by hand in between.
+//! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
+//! and after whatever a person did by hand in between.
 
 use rehang::finding::Severity;
 use rehang::verdict::is_below;
