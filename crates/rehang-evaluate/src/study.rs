@@ -204,8 +204,9 @@ pub fn study(
     Ok(report)
 }
 
-/// Whether the `overlapping` items, whose old vectors are among the pairs', may well be other items that the old model cannot
-/// tell from those: they are few, or no more than the gallery has [`lookalikes`](rehang::adapter::lookalikes).
+/// Whether the `overlapping` items, whose old vectors are among the pairs', may well be other items than the pairs', which
+/// the old model cannot tell apart: they are few, or no more than the gallery has
+/// [`lookalikes`](rehang::adapter::lookalikes).
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }

@@ -81,7 +81,7 @@ pub trait Folder: fmt::Debug + Send + Sync {
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<()>;
 }
 
-/// The state of a file: its length, and a mark of its place that changes with its bytes.
+/// The state of a file: its length, and its time of writing or its version in an object store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Its length.

@@ -89,7 +89,7 @@ fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
 /// How much vectors look like the old vectors that an adapter was fitted on.
 ///
 /// Every model has a pattern in its coordinates: some have a larger mean than others, some vary more. That
-/// pattern hardly differs between two sets of items, and entirely between two models.
+/// pattern differs little between sets of items and entirely between models.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drift {
     /// Correlation, over coordinates, of the mean vector with the fitted one; `None` where the fitted means differ too
