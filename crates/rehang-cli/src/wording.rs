@@ -29,7 +29,8 @@ pub fn said(error: &Error) -> String {
     CALLED.get().map_or_else(|| error.to_string(), |flags| in_flags(&error.worded(flags)))
 }
 
-/// A sentence of a library, where parameters stand between backticks, with the options that fill them.
+/// A sentence of a library, with its parameters, which stand between backticks, replaced by the options that
+/// fill them.
 pub fn in_flags(text: &str) -> String {
     let Some(flags) = CALLED.get() else { return text.to_owned() };
     let mut said = String::new();

@@ -24,8 +24,8 @@ pub enum ItemFailure {
     Temporary(String),
     /// No attempt will: the source is gone, the image is damaged, the service refuses this text.
     Permanent(String),
-    /// Nothing was tried that says anything about the item: a budget was spent, a key ended, the service was gone, or others
-    /// brought the program down, before its turn came. It is no attempt and no failure of the item, which waits as before.
+    /// The item was not tried: before its turn came, a budget was spent, a key expired, the service was gone, or other items
+    /// brought the program down. That is no attempt and no failure of the item, which waits as before.
     Untried(String),
 }
 
@@ -108,8 +108,8 @@ pub trait Encoder: Send + Sync {
     fn batch_max(&self) -> usize;
 
     /// Embeds a batch: one vector or one failure an input, in order. Every vector is finite, as wide as the space, and of
-    /// length 1 where the space says so. An empty batch gives an empty answer. Items that are left [`ItemFailure::Untried`]
-    /// stand beside others that were tried; a call that can try none gives the error.
+    /// length 1 where the space says so. An empty batch gives an empty answer. Where some items were tried, the others may
+    /// be [`ItemFailure::Untried`]; a call that can try none gives the error.
     ///
     /// # Errors
     ///
@@ -119,8 +119,8 @@ pub trait Encoder: Send + Sync {
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>>;
 
     /// What its vectors depend on, as a short text: the model's files and the keys that change a vector. Two encoders with the same
-    /// text give the same vectors. `None` where that lies out of reach, as behind a service or a program; a backfill then embeds
-    /// some items again and compares.
+    /// text give the same vectors. `None` where that cannot be known, as behind a service or a program; a backfill then embeds some
+    /// items again and compares.
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ pub trait Encoder: Send + Sync {
         Ok(None)
     }
 
-    /// What is known of the model without asking it, as a short text: its [fingerprint](Encoder::fingerprint), or else the keys that change a
-    /// vector. Another text is another model; the same text may be, where there is no fingerprint.
+    /// What is known of the model without asking it, as a short text: its [fingerprint](Encoder::fingerprint), or else the keys that change
+    /// a vector. Another text is another model. Where there is no fingerprint, the same text may be another model, too.
     ///
     /// # Errors
     ///
@@ -142,8 +142,8 @@ pub trait Encoder: Send + Sync {
     /// What it has used so far.
     fn spent(&self) -> Spent;
 
-    /// Says what others have used, workers on other machines and earlier runs: its budgets are theirs too. An encoder without budgets does
-    /// nothing.
+    /// Tells the encoder what workers on other machines and earlier runs have used, since they share its budgets. An encoder without
+    /// budgets does nothing.
     fn note_others(&self, _spent: Spent) {}
 
     /// Ends the waits of the calls under way (for the service's pace, before another attempt) and those of later ones: what is not

@@ -34,8 +34,8 @@ impl Function {
     /// An encoder of a space. It is given at most `batch_max` sources at once; with `normalise`, vectors are scaled to length 1.
     /// `fingerprint` is what the vectors depend on ([`Encoder::fingerprint`]), where the caller knows it.
     ///
-    /// An error of the function, and another number of rows than of sources, ends the run and not the item: which item is to blame
-    /// only the function knows, and it gives that item a row of NaN.
+    /// An error of the function, or another number of rows than of sources, ends the run. To fail one item alone, the function
+    /// gives it a row of NaN: only the function knows which item is to blame.
     pub fn new(
         space: &Space,
         batch_max: usize,

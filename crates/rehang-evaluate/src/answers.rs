@@ -7,8 +7,8 @@ use rehang::curve::{Qrels, Relevance};
 use rehang::{Error, Labels, Matrix, Result};
 use rehang_files::{InputReader, Join, Names, VectorSource, said};
 
-/// The files of right answers, of queries and of their groups; nothing makes an item a right answer where there are neither
-/// `labels` nor `qrels`.
+/// The files of right answers, of queries and of their groups. Without `labels` and `qrels`, no item counts as a right
+/// answer.
 #[derive(Debug, Clone)]
 pub struct AnswerFiles {
     /// Class labels of the gallery, one file below the other: an item of the query's class is a right answer.
@@ -66,8 +66,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Reads what is named; what goes with the gallery's `items` is joined as they are. `asked` is how many queries there are
-    /// that were read already.
+    /// Reads the files that are named, and joins those that go with the gallery's `items` as the items are joined. `asked` is
+    /// the number of queries that were read already.
     ///
     /// # Errors
     ///

@@ -52,8 +52,8 @@ pub struct CurveFiles {
     pub join: JoinFiles,
     /// Which rows of the gallery take part, of everything that goes with its items.
     pub rows: Option<RowSelection>,
-    /// The adapter that made the adapted vectors: its handicap and distances are used. With `old` it is also looked at: which
-    /// items are among its pairs, and whether it goes from old to new.
+    /// The adapter that made the adapted vectors: its handicap and distances are used. With `old`, [`curve()`] also checks
+    /// which items are among its pairs, and whether it goes from old to new.
     pub adapter: Option<AdapterSource>,
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,

@@ -35,7 +35,8 @@ pub struct ReportFiles {
     pub join: JoinFiles,
     /// Side information of the gallery.
     pub side: Vec<VectorSource>,
-    /// Old vectors of the pairs: gallery items among them are counted, where an adapter's own memory gives an estimate only.
+    /// Old vectors of the pairs, to count the gallery items among them exactly; an adapter's own sketch gives only an
+    /// estimate.
     pub pairs_old: Vec<VectorSource>,
     /// Which rows of `pairs_old` are the pairs.
     pub pairs_rows: Option<RowSelection>,

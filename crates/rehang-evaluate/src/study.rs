@@ -1,9 +1,9 @@
 //! A study: adapters and orders measured on a gallery whose native vectors are known, told as a [`Report`].
 //!
-//! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an
-//! adapter was fitted on ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied, every order is made from what
-//! will be known then (σ², adapted vectors, the new head; the oracle alone sees true errors), and the exact curve says
-//! what each percent of re-embedding buys.
+//! The gallery of a study stands for the one that will be upgraded: its items must not be among the pairs that an adapter was fitted on
+//! ([`overlap`](rehang::adapter::overlap) counts those that are). Every adapter is applied. Every order is made from what a real upgrade
+//! will know (σ², adapted vectors, the new head; the oracle alone sees true errors). The exact curve then says what each percent of
+//! re-embedding buys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ pub struct StudyInput<'a> {
     pub queries: Option<StudyQueries<'a>>,
     /// What is a right answer; without it agreement with the fully native gallery is measured.
     pub relevance: Option<Relevance<'a>>,
-    /// Whether the labels were names, which have numbers only because they were read: these say nothing about the head's classes.
+    /// Whether the labels were names. Their numbers were given while reading, and say nothing about the head's classes.
     pub labels_are_names: bool,
     /// A group of each query, `[m]`; negative means none.
     pub groups: Option<&'a [i64]>,
@@ -204,8 +204,9 @@ pub fn study(
     Ok(report)
 }
 
-/// Whether so many items with an old vector that is among the pairs may well be other items than those of the pairs, which the
-/// old model cannot tell from them: it is a few, or no more than the gallery itself has [`lookalikes`](rehang::adapter::lookalikes) of.
+/// Whether the `overlapping` items, whose old vectors are among the pairs', may well be other items than the pairs', which
+/// the old model cannot tell apart: they are few, or no more than the gallery has
+/// [`lookalikes`](rehang::adapter::lookalikes).
 pub fn may_be_other_items(overlapping: usize, items: usize, lookalikes: usize) -> bool {
     overlapping * 100 <= items || overlapping <= lookalikes
 }

@@ -58,8 +58,8 @@ pub trait Folder: fmt::Debug + Send + Sync {
         self.fetch(name)
     }
 
-    /// Has `make` write a file, at the path that it is given, and keeps that under a name. What stood there before stays until the
-    /// new file is whole.
+    /// Calls `make` with a path, at which it writes a file, and keeps that file under `name`. What stood there before stays until
+    /// the new file is whole.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ pub trait Folder: fmt::Debug + Send + Sync {
     fn write(&self, name: &Path, bytes: &[u8]) -> Result<()>;
 }
 
-/// The state of a file: its length, and what its place says of it that changes with its bytes.
+/// The state of a file: its length, and its time of writing or its version in an object store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Its length.

@@ -33,7 +33,8 @@ impl Scalars {
     }
 }
 
-/// Rows of numbers, `[n, d]`, that the caller keeps. The caller may read them from a disk as they are asked for.
+/// Rows of numbers, `[n, d]`, that the caller keeps. The caller may read them from a disk when
+/// [`GivenRows::read`] is called.
 pub trait GivenRows: Send + Sync {
     /// How many rows there are.
     fn rows(&self) -> u64;

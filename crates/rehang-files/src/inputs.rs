@@ -96,8 +96,8 @@ impl RowMask {
 /// Ids that say which rows of the old and of the new side are one item; without any, rows go by position.
 #[derive(Debug, Clone, Default)]
 pub struct JoinFiles {
-    /// Files with the ids of the old vectors, one below the other. What is made from old vectors has their rows, and so has
-    /// what goes with items.
+    /// Files with the ids of the old vectors, one below the other. Everything made from old vectors, and everything that
+    /// goes with items, has the rows of the old vectors.
     pub old_ids: Vec<VectorSource>,
     /// Files with the ids of the new vectors.
     pub new_ids: Vec<VectorSource>,
@@ -297,8 +297,8 @@ impl InputReader {
         Ok(value)
     }
 
-    /// Judgements of the items that take part, joined as these are, by `queries` queries: query id, item id and gain, with a file of
-    /// the ids of either. Those of other items are left out, and that is noted.
+    /// Judgements of the items that take part, joined as the items are, for `queries` queries: query id, item id and gain, with
+    /// files of the ids of queries and items. Judgements of other items are left out, and the record says so.
     ///
     /// # Errors
     ///
@@ -415,7 +415,7 @@ impl InputReader {
         Ok(Join(Some(JoinedRows { old, new, old_count, old_ids: old_said })))
     }
 
-    /// What a file has for every row, of the rows that take part.
+    /// The part of `whole`, one value a row of a file, that belongs to the rows that take part.
     ///
     /// # Errors
     ///

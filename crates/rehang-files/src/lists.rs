@@ -1,5 +1,5 @@
-//! The files in which face and landmark data sets say what is what: lists in the style of IJB-C, the solution of Google
-//! Landmarks v2, the ground truth of revisited Oxford and Paris.
+//! The files that describe face and landmark data sets: lists in the style of IJB-C, the solution of Google Landmarks
+//! v2, the ground truth of revisited Oxford and Paris.
 //!
 //! The exact rules stand in `docs/formats.md`. Every complaint names the file and the line.
 

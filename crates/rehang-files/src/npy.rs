@@ -1,7 +1,7 @@
 //! NumPy's `.npy`: a header written as a Python dictionary, then the numbers.
 //!
-//! The header is read here rather than by a crate because the header of an untrusted file decides how much is
-//! allocated: every size is held against the length of the file first, and nesting is refused instead of followed.
+//! The header of an untrusted file decides how much is allocated, so it is read here rather than by a crate.
+//! Every size is compared with the length of the file first, and nesting is refused instead of followed.
 
 use std::fmt::Display;
 use std::io::Read;

@@ -1,9 +1,8 @@
-//! Folders of partitions in, folders of the same shape out: a gallery of any size, a file at a time, from as many processes as one
-//! likes.
+//! Folders of partitions in, folders of the same shape out: a gallery of any size, a file at a time, by any number of processes.
 //!
 //! **Invariant**: a partition is passed over only where a note beside the outputs says that this adapter made the output that is there
-//! from the input that is there. The note is written after the output is whole. So a process may die at any instruction, and what it
-//! was at is made again; an input, an output or an adapter that has changed since is noticed.
+//! from the input that is there. The note is written after the output is whole. So a process may die at any instruction: the next one
+//! makes its partition again, and notices an input, an output or an adapter that has changed since.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

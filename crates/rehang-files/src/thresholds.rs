@@ -1,8 +1,8 @@
 //! The worst items of a gallery that is too large to sort: the exact σ² at which a budget ends.
 //!
-//! A pipeline does not need a permutation of a billion items, but the line between those that are re-embedded and the rest.
-//! σ² is read twice, a partition at a time. The first pass counts items by the upper 16 bits of their σ², the second those in
-//! the one bucket where a budget ends by the lower 16 bits, which leaves one value: nothing is estimated and nothing is sorted.
+//! A pipeline does not need a permutation of a billion items, only the σ² above which items are re-embedded. σ² is read twice,
+//! a partition at a time. The first pass counts items by the upper 16 bits of their σ². The second counts those in the bucket
+//! where a budget ends by the lower 16 bits, which leaves one value. Nothing is estimated and nothing is sorted.
 
 use std::fmt;
 use std::path::PathBuf;

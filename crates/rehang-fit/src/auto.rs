@@ -27,8 +27,9 @@ pub struct Fitted {
     pub adapter: Adapter,
     /// How methods compared; `None` where there were too few pairs to hold any out, or no comparison was asked for.
     pub selection: Option<Selection>,
-    /// How good σ² is on pairs that it had not seen: those left out of folds, or, for a σ² that is learned together with the map,
-    /// those held out of the comparison (then of the map that was fitted on the rest). `None` where there are too few pairs.
+    /// How good σ² is on pairs that it had not seen: those left out of folds. Where a method learns σ² together with the map,
+    /// they are the pairs held out of the comparison, with the map that was fitted on the rest. `None` where there are too few
+    /// pairs.
     pub sigma: Option<SigmaQuality>,
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.

@@ -1,5 +1,5 @@
-//! Which method serves best: every candidate is fitted on a part of the pairs, several times over, and what it makes of the rest
-//! is measured as it would be served: with its own handicap, in the default order.
+//! Which method serves best. Every candidate is fitted on a part of the pairs, several times over. Its outputs for the rest are
+//! measured as they would be served: with its own handicap, in the default order.
 
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ pub struct SelectionRow {
     pub behind: f64,
     /// The standard error of that mean; `None` for a single split.
     pub spread: Option<f64>,
-    /// Splits that it took part in: a network that is slow to fit and does not lead on the first one is fitted on that alone.
+    /// Splits that it took part in. A network that is slow to fit is fitted on the first split alone, unless it leads there.
     pub splits: usize,
     /// How long its fit on the first split took. The only number here that differs from run to run.
     pub seconds: f64,
@@ -65,7 +65,8 @@ pub struct SelectionRow {
 /// How methods did on held-out pairs.
 ///
 /// The row with the largest mean area is the best one. Of the rows that are no farther behind it than one standard error of the
-/// difference, the first one is kept, which is the simplest; where only agreement counts, the one with the least squared error.
+/// difference, the first one is kept, which is the simplest. Where only agreement counts, the one with the least squared error
+/// is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// What `start` and `area` are: `"mAP"` where there are labels, `"nDCG@10"` where queries have judgements, else

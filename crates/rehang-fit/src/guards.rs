@@ -86,10 +86,10 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
 
 /// Looks for old and new being swapped, on at most 2,000 pairs.
 ///
-/// A better model knows what the worse one knows and more. So (a) where there are labels, the new vectors retrieve
-/// their own classes better than the old ones do; (b) a linear map predicts the old vectors from the new ones better
-/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning. (b)
-/// alone is a note, since a difference in width or in training can bring it about as well.
+/// A better model knows what the worse one knows and more. So (a) the new vectors retrieve their own classes better
+/// than the old ones do, which takes labels; and (b) a linear map predicts the old vectors from the new ones better
+/// than the other way round. (a) decides where it is known: a new model that retrieves clearly worse is a warning.
+/// (b) alone is a note, since a difference in width or in training can bring it about as well.
 ///
 /// # Errors
 ///
@@ -131,7 +131,7 @@ fn sample(pairs: &Pairs, seed: u64) -> Pairs {
     pairs.select(&parted(&folds(pairs.len(), pairs.len().div_ceil(ITEMS_MAX), seed), 0).0)
 }
 
-/// Looks at which vectors a head of the new model knows: its own are the new ones.
+/// Checks which vectors a head of the new model classifies better: they should be the new ones.
 ///
 /// With labels, the head classifies the new vectors better than the old ones; without, it is surer of them (the mean
 /// of its largest probability). Where it is the other way round by more than ten points, old and new are probably
@@ -237,8 +237,8 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
 /// do so only the wrong way round?
 ///
 /// A map of the wrong direction fails silently: its outputs are vectors like any other. It is a problem where outputs
-/// are no nearer to the new vectors than their mean is and do not stand among the right neighbours either, and a sign of swapped files where the map, applied to the new
-/// vectors (widths permitting), comes near the old ones.
+/// are no nearer to the new vectors than their mean is and do not stand among the right neighbours either. It is a
+/// sign of swapped files where the map, applied to the new vectors (widths permitting), comes near the old ones.
 ///
 /// # Errors
 ///
@@ -283,8 +283,8 @@ fn finds_neighbours(outputs: Matrix, pairs: &Pairs) -> Result<bool> {
     Ok(found > (TIMES_CHANCE * chance).min(50.0 + chance / 2.0))
 }
 
-/// Looks for items that a fit is to be measured on, by their `old` vectors, among the pairs that it is made of: numbers on them
-/// say how well the adapter remembers.
+/// Looks for evaluation items among the pairs of a fit, by their `old` vectors: numbers measured on such items only say how
+/// well the adapter remembers.
 pub fn overlap(pairs: &Pairs, old: &Matrix) -> Option<Finding> {
     let (shared, evaluated) = (rehang::adapter::overlap(pairs.old().matrix(), old), old.rows());
     let severity = if shared * 100 > evaluated { Severity::Problem } else { Severity::Warning };

@@ -3,8 +3,8 @@
 //! An output of a map is an estimate, and an estimate lies nearer to everything than what it estimates: with an error e
 //! that does not depend on the query q, `E‖q − v‖² = ‖q − h(o)‖² + E‖e‖²`. In a gallery that is partly native a wrong
 //! adapted item therefore stands before a right native one too often. Adding a constant to every distance to an adapted
-//! vector mends that; adding all of `E‖e‖²` would put right adapted items behind every native one as well. Parts of it are
-//! tried on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
+//! vector mends that. Adding all of `E‖e‖²` would put right adapted items behind every native one as well. So the
+//! search tries parts of it on pairs that the map was not fitted on, where [`rehang::curve`] says what each is worth.
 
 use std::iter::successors;
 

@@ -41,7 +41,7 @@ pub fn class_numbers(labels: &[i64]) -> (Vec<Option<usize>>, Vec<i64>) {
 /// `mean cross-entropy + penalty/2·‖W‖²`, on vectors `[n, d]` and labels `[n]`.
 ///
 /// Vectors are centred and divided by one number (the root of their mean variance) while fitting, so that the penalty
-/// means the same for unit vectors of 384 coordinates and for raw ones; the head that is returned takes vectors as
+/// means the same for unit vectors of 384 coordinates and for raw ones. The head that is returned takes vectors as
 /// they are. Rows with a negative label are left out. Classes with one item are fine. With a single class the head
 /// answers it always. The result is the same for any number of threads.
 ///

@@ -62,7 +62,8 @@ pub struct KernelRidge {
 }
 
 impl KernelRidge {
-    /// What the map would have said of every centre had it not been among the pairs: `[m, d_new]`, raw outputs.
+    /// What the map would have given for every centre had the centre not been among the pairs: `[m, d_new]`,
+    /// raw outputs.
     ///
     /// `new` are the new vectors of the centres, in the order of [`KernelRidge::centres`].
     pub fn leave_one_out(&self, new: &Matrix) -> Matrix {
@@ -73,10 +74,10 @@ impl KernelRidge {
         })
     }
 
-    /// What the map would have said of every centre had the centre's whole group not been among the pairs.
+    /// What the map would have given for every centre had the centre's whole group not been among the pairs.
     ///
     /// `groups[i]` is the group of centre i; this is how the map does on classes that it never saw. γ, s² and λ stay as
-    /// they are. Where all centres are of one group, nothing but the mean of all is left to say.
+    /// they are. Where all centres are of one group, the answer is the mean of all.
     pub fn leave_group_out(&self, new: &Matrix, groups: &[usize]) -> Matrix {
         let members = members(groups);
         let residuals: Vec<Mat<f64>> =

@@ -116,12 +116,12 @@ impl Default for NetworkOptions {
 
 /// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
 ///
-/// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as
-///    a whole; of clusters, without labels). Every method is fitted on the rest; its table row says how it does on what is held out,
-///    for every way to conform to the new space that is open. It is measured as it would be served: with its own handicap, chosen
-///    in random order as the adapter's own is, and then in the order that is the default. The criterion is the area of the exact
-///    curve of the mAP by label, or, without labels, of the agreement of the first ten results with the native gallery; items of
-///    seen and unseen classes count the same. [`FitParameters::queries`] ask in place of the held-out items where they are given, and
+/// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as a
+///    whole; of clusters, without labels). Every method is fitted on the rest; its table row says how it does on what is held out,
+///    for every way to conform to the new space that is open. It is measured as it would be served: with its own handicap, which is
+///    chosen in random order as the adapter's is, and in the default order. The criterion is the area of the exact curve of the mAP
+///    by label, or, without labels, of the agreement of the first ten results with the native gallery. Items of seen and unseen
+///    classes count the same. [`FitParameters::queries`] ask in place of the held-out items where they are given, and
 ///    [`FitParameters::metric`] is what is measured where it is named. A network that is slow to fit is fitted on the first part
 ///    only, unless it leads there.
 /// 2. Kept is the simplest row (of the named method's rows, where one is named) that is no farther behind the best one than one
@@ -129,10 +129,10 @@ impl Default for NetworkOptions {
 /// 3. σ² is learned from out-of-fold residuals ([`crate::uncertainty_fit`]). Where no head is given, the doubt of a
 ///    head made of class means (or of k-means centres, without labels) is used.
 ///
-/// A method that fails is kept in the table with its reason; only where the one to keep fails, this fails.
+/// A method that fails stays in the table with its reason; the call fails only where the method to keep does.
 ///
 /// Where a method needs a head and none is given, one is fitted: multinomial logistic regression on the new vectors
-/// and the labels; on k-means pseudo-classes where there are no labels but a discriminative loss is asked for.
+/// and the labels. Without labels it is fitted on k-means pseudo-classes, where a discriminative loss is asked for.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Fits rehang's adapters: closed forms, FCT and FastFill, and the uncertainty of each.
 //!
 //! It knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is the one call that
-//! does everything: it holds pairs out, fits every method that is asked for on the others, says how each does beside
-//! doing nothing, keeps the best, and learns from out-of-fold residuals how wrong the map is on each item.
+//! does everything. It holds pairs out, fits every method that is asked for on the others, compares each with doing
+//! nothing, and keeps the best. From out-of-fold residuals it learns how wrong the map is on each item.
 //!
 //! ```
 //! use rehang::{Distance, Matrix, Pairs, Progress, Vectors, adapter};

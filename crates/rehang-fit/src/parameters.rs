@@ -1,4 +1,4 @@
-//! What a fit is asked for: a method, and by what and whose questions methods are compared.
+//! The options of a fit: the method, and by which metric and whose queries methods are compared.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +49,8 @@ pub struct FitQueries {
     pub old: Matrix,
     /// By the new model, `[m, d_new]`.
     pub new: Matrix,
-    /// Which pairs, by row, were judged for which query; without judgements, a query shall find what it finds in the fully
-    /// native gallery.
+    /// Which pairs, by row, were judged for which query. Without judgements, the right answers to a query are those that
+    /// it finds in the fully native gallery.
     pub qrels: Option<Qrels>,
 }
 

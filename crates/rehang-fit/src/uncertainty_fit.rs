@@ -5,9 +5,9 @@
 //! ([`cross_fit`]) says how wrong it is on items like these. A regression of the log squared error on a few features
 //! that are known for any old vector ([`rehang::adapter::OutOfFold`]) carries that to the gallery ([`fit`]).
 //!
-//! Two kinds of leaving out give two signals: items left out at random ask how wrong the map is on a new item of a
-//! known kind; whole classes (or clusters) left out ask how wrong it is on a kind that it never saw. A gallery holds
-//! both, so the regression learns from both; its level is set by the first.
+//! Two kinds of leaving out give two signals. Items left out at random tell how wrong the map is on a new item of a
+//! known kind. Whole classes (or clusters) left out tell how wrong it is on a kind that it never saw. A gallery
+//! holds both, so the regression learns from both; its level is set by the first.
 
 use faer::Mat;
 use rayon::prelude::*;

@@ -92,7 +92,8 @@ impl PostgresStore {
     }
 
     /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
-    /// vectors were [moved](PostgresStore::settle) into: what has changed since comes after them, while applications that use the table wait.
+    /// vectors were [moved](PostgresStore::settle) into. Vectors that have changed since are moved, too, while applications that use
+    /// the table wait.
     ///
     /// # Errors
     ///

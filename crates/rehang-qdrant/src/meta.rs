@@ -1,8 +1,8 @@
 //! What is kept beside the points: spaces with their epochs, what serves, documents, and the counter of revisions.
 //!
 //! Each is one point in a collection of ours, changed by compare-and-set: an upsert on the condition that the version is still the
-//! one that was read. The answer does not say whether the condition held, so every state carries the names of the last writes, and
-//! it is read back.
+//! one that was read. The server's answer does not say whether the condition held. So every state carries the names of the last
+//! writes, and the writer reads it back.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! The tag is two fields. `rehang` is the item's revision; `rehang_tag` holds `id`, its name where the point's id is no name that the
 //! application gave, `n`, whether it has no source, and `s7`, what is known of it in the space of slot 7. An application that replaces
-//! the point, or its payload, takes the tag away: so a point without a revision is one whose content nothing is known of.
+//! the point, or its payload, takes the tag away. So the gallery knows nothing of the content of a point without a revision.
 //!
 //! The revision is not in the object, since an application may take it away by itself, and a server of 1.18 that deletes an object from
 //! a payload leaves what is in it in the indexes of its fields.

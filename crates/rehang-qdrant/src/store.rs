@@ -18,8 +18,8 @@ use crate::{adoption, claims, doctor, items, meta, pages, release, search, space
 /// A gallery that lies in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is another handle
 /// on the same gallery.
 ///
-/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces that are made;
-/// everything else of ours is in a collection beside it: see `docs/qdrant.md`.
+/// The application's points stay as they are, but for two payload fields, `rehang` and `rehang_tag`, and the named vectors of the spaces
+/// that are made. Everything else of ours is in a collection beside it: see `docs/qdrant.md`.
 #[derive(Debug, Clone)]
 pub struct QdrantStore(Arc<Handle>);
 
@@ -34,10 +34,10 @@ impl QdrantStore {
         adoption::inspect(address, options)
     }
 
-    /// Makes a gallery of a collection: a collection of ours beside it, indexes on two payload fields, and these in every
-    /// point, which makes it an item. The collection may be written and read meanwhile. `old` is the name of the space of the
-    /// application's own vectors. `advance` is told `(done, total)` points, and ends the work where it gives `false`. Where a process
-    /// died, the next call goes on; where all is done, it changes nothing.
+    /// Makes a gallery of a collection: it makes a collection of ours beside it and indexes on two payload fields, and puts these
+    /// fields into every point, which makes the point an item. The collection may be written and read meanwhile. `old` is the name of
+    /// the space of the application's own vectors. `advance` is told `(done, total)` points, and ends the work where it gives
+    /// `false`. Where a process died, the next call goes on; where all is done, it changes nothing.
     ///
     /// # Errors
     ///
@@ -82,7 +82,8 @@ impl QdrantStore {
     ///
     /// # Errors
     ///
-    /// A conflict where adapted vectors are in the space that serves, since nothing would say so any more.
+    /// A conflict where adapted vectors are in the space that serves, since without the tags nothing would
+    /// say that they are adapted.
     pub fn release(&self) -> Result<()> {
         release::release(&self.0)
     }

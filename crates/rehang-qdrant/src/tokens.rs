@@ -1,4 +1,4 @@
-//! The door to chance: names that no two writers share, never what is stored or found.
+//! Random names that no two writers share. What is stored or found never depends on them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Vectors of spaces: conditional writes of an upgrade, and what is counted of them.
 //!
-//! The server has no statement that writes a vector and a payload on a condition and leaves the rest of the point alone: an upsert
-//! would take back what the application changes in other fields meanwhile. So a write takes three conditional steps, each decided
-//! when the server applies it, each atomic for a point:
+//! The server has no statement that writes a vector and a payload on a condition and leaves the rest of the point alone. An upsert
+//! would undo what the application changes in other fields meanwhile. So a write takes three conditional steps, each decided when
+//! the server applies it, each atomic for a point:
 //!
 //! 1. *Reserve the vector*: where the item has the revision that was read and no native vector, and no other write has reserved it, the
 //!    tag gets this write's name, and `pending`: for readers the item lacks a vector.

@@ -2,9 +2,8 @@
 //!
 //! SQLite lets one connection write at a time. Those of one process take turns at a lock of ours; another process waits by looking
 //! again and again (with SQLite's own time-out after 1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50 and then every 100 ms). Where large
-//! transactions follow each other at once, the lock is free for a moment only, and most of those looks miss it. So before a
-//! transaction that follows a large one, the lock stays free for as long as such a look takes to come round, while another process
-//! does write.
+//! transactions follow each other at once, the lock is free for a moment only, and most of those looks miss it. So while another
+//! process writes, the lock stays free before a transaction that follows a large one, long enough for the other to look.
 //!
 //! A process that never gets the lock is never seen to write. So the lock also stays free after the first large transaction, and once
 //! in [`UNSEEN`], even where no other process was seen: a process that waits with SQLite's own time-out gets its turn within about two seconds.

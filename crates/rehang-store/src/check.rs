@@ -25,8 +25,7 @@ pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Resu
     Ok(())
 }
 
-/// Everything about an application's write that can be said without looking into the store, but for the spaces, which
-/// `space` looks up.
+/// Checks all of an application's write that can be checked without the store's content; `space` looks up its spaces.
 pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&'a Space>) -> Result<()> {
     if write.id.contains(['\n', '\r']) {
         return Err(Error::option(
@@ -55,7 +54,7 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
     Ok(())
 }
 
-/// Everything about an upgrade's write that can be said without looking into the store.
+/// Checks all of an upgrade's write that can be checked without the store's content.
 pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
     vector(space, &write.vector, || format!("item {}", write.key))?;
     if write.provenance == Provenance::Old {

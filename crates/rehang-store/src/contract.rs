@@ -47,14 +47,14 @@ impl fmt::Display for ItemKey {
     }
 }
 
-/// A number that tells two states of an item apart: each change of content gives the item another one, and no number is
-/// given twice in a store, also not to an item that was deleted and added again.
+/// A number that tells two states of an item apart: each change of content gives the item another one. A store gives no
+/// number twice, not even to an item that was deleted and added again.
 ///
 /// What is right depends on equality alone. The order is a hint: a later change usually has a larger number, but where
 /// numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took a larger number.
 pub type Revision = u64;
 
-/// Counts how often the filling of a space was planned: what fences its writers.
+/// Counts how often the filling of a space was planned, so that writers of earlier plans can be refused.
 ///
 /// A plan (which adapter, which order) holds the epoch in which it was made. [`Ledger::advance`] begins the next one, and
 /// from then on every write that carries an earlier epoch is refused. So no vector of an adapter enters a space after
@@ -149,8 +149,8 @@ pub struct Item {
 
 /// What an application writes: an item, new or changed, with the vectors it has at hand.
 ///
-/// Writing an item is a change of its content: it gets a new revision, and every vector that is not part of the same
-/// write is removed in the same transaction, since it belongs to the content before.
+/// Writing an item is a change of its content, so the item gets a new revision. The same transaction removes every
+/// vector that is not part of the write, since it belongs to the content before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ItemWrite {
     /// The application's name for the item.
@@ -300,8 +300,8 @@ pub enum Select {
     /// Items that the backfill can never take: without a source, and adapted or without a vector in the space; by key.
     WithoutSource,
     /// The queue of the backfill, which [`Ledger::claim`] hands out: items without a vector in the space first (by key), then
-    /// adapted ones, the largest [`Priority`] first (ties by key); items with a recorded failure and items without a source
-    /// are left out, leased ones are not. `after` is not used: what was done is no longer selected.
+    /// adapted ones, the largest [`Priority`] first (ties by key). Items with a recorded failure and items without a source
+    /// are left out; leased ones are not. `after` is not used: what was done is no longer selected.
     WorstFirst,
 }
 
@@ -369,8 +369,8 @@ pub enum Queue {
     /// All of it, in its order ([`Select::WorstFirst`]).
     #[default]
     All,
-    /// What waits of a random sample ([`Among::Embeddable`]), in the order of its shuffle. No state stands behind it: what is native stays in
-    /// the sample, and where an item fails or goes, the next one of the shuffle takes its place.
+    /// The items of a random sample ([`Among::Embeddable`]) that still wait, in the order of its shuffle. The store keeps no list of the
+    /// sample: native items stay in it, and where an item fails or is deleted, the next one of the shuffle takes its place.
     Sample {
         /// Of the shuffle.
         seed: u64,
@@ -422,8 +422,8 @@ pub struct Claimed {
     pub records: Vec<Record>,
     /// Items of the queue that other workers hold at this moment.
     pub held_by_others: u64,
-    /// Leases in a row that ran out on the first item: workers that ended, or were not heard of, with it in hand. From
-    /// [`ALONE_AFTER`] on it is the only one that is handed out.
+    /// How many leases in a row ran out on the first item, because a worker that held it ended or was not heard of.
+    /// From [`ALONE_AFTER`] on, the store hands out this item alone.
     pub lost: u32,
 }
 
@@ -431,7 +431,7 @@ pub struct Claimed {
 pub const ALONE_AFTER: u32 = 2;
 
 impl Claimed {
-    /// What is handed out of the items that are next, given how many leases were lost in a row on which of them: those before
+    /// What a store hands out of the items that are `next`, given how many leases in a row were `lost` on each: those before
     /// the first one that has to go alone, or only that one.
     pub fn of(mut next: Vec<Record>, lost: &BTreeMap<ItemKey, u32>, held_by_others: u64) -> Self {
         let lost = |record: &Record| lost.get(&record.item.key).copied().unwrap_or(0);
@@ -553,9 +553,9 @@ pub struct Counts {
 ///
 /// # Synchronous
 ///
-/// A call blocks its thread until it is done. The engine works on batches from few threads, and each call is one question of a
-/// batch, so a network round trip a call costs little; an asynchronous trait would make every implementer and every caller carry
-/// a runtime. An asynchronous application calls from a blocking thread (`spawn_blocking`).
+/// A call blocks its thread until it is done. The engine works on batches from few threads, and each call is about a whole
+/// batch, so a network round trip a call costs little. An asynchronous trait would make every implementer and every caller
+/// carry a runtime. An asynchronous application calls from a blocking thread (`spawn_blocking`).
 ///
 /// # For a database
 ///
@@ -670,7 +670,7 @@ pub trait Ledger: Send + Sync {
     ) -> Result<usize>;
 
     /// Takes native vectors out of a space again, of items with a source: at most `limit`. They lack a vector then, and wait in the
-    /// queue. For vectors that another encoder made than the space is filled by. Gives how many it took out.
+    /// queue. For vectors made by another encoder than the one that fills the space. Gives how many it took out.
     ///
     /// # Errors
     ///
@@ -741,8 +741,8 @@ pub trait Ledger: Send + Sync {
         lease: Duration,
     ) -> Result<Claimed>;
 
-    /// Lets all leases of a worker run from now on, as long as `lease`: for encoders that are slower than a lease. Gives how many
-    /// it holds.
+    /// Renews all leases of a worker: each now lasts `lease` from this moment. For encoders that are slower than a lease. Gives
+    /// how many it holds.
     fn renew(&self, space: &str, worker: &str, lease: Duration) -> Result<u64>;
 
     /// Gives items back that a worker holds, or with `None` all of them. Items that it does not hold are passed over. Gives how

@@ -104,8 +104,8 @@ pub trait Examined: Store {
     /// Not found where there is no such space; those of the store.
     fn index_health(&self, space: &str) -> Result<IndexHealth>;
 
-    /// Whether a space was dropped whose rows still take room, as where the process died that dropped it. [`Examined::compact`] removes them,
-    /// and so does the next space that is made or dropped.
+    /// Whether rows of a dropped space still take room, as after the death of the process that dropped it. [`Examined::compact`] removes
+    /// them, and so does the next space that is made or dropped.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
 //!
-//! No step is remembered: which one is next is read off the gallery and the files of the upgrade, so the same call goes on after any
-//! death, and after whatever a person did by hand in between.
+//! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
+//! and after whatever a person did by hand in between.
 
 use rehang::finding::Severity;
 use rehang::verdict::is_below;
@@ -70,7 +70,8 @@ pub enum Halt {
     NotMeasured,
     /// The report says that its numbers are not to be relied on.
     Unreliable,
-    /// At no share of native items, or at none that can be reached, the forecast is what the switch was to have.
+    /// The forecast reaches what the switch was to have at no share of native items, or at none that can be
+    /// reached.
     NotWorthwhile,
     /// The upgrade was rolled back, by a person who had a reason.
     RolledBack,
@@ -151,7 +152,8 @@ impl SwitchIf {
 /// What [`Upgrade::auto`] is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AutoOptions {
-    /// How pairs are drawn. Its limits are those of all that is embedded; `budget` is over all steps.
+    /// How pairs are drawn. Its limits hold for everything that is embedded, its `budget` for all steps
+    /// together.
     pub pairs: PairsOptions,
     /// Which map.
     pub method: Method,
@@ -208,8 +210,8 @@ impl StepResult<'_> {
 }
 
 impl Upgrade {
-    /// What is next in this upgrade, as `asked`. `drawn` says that the pairs are drawn as asked: by itself, the gallery does
-    /// not know how many were wanted, and drawing them again costs nothing.
+    /// The next step of this upgrade, under the options `asked`. `drawn` says that the pairs were drawn as asked: the
+    /// gallery does not record how many were wanted, and drawing them again costs nothing.
     ///
     /// # Errors
     ///
@@ -282,9 +284,9 @@ impl Upgrade {
         })
     }
 
-    /// Takes all steps, from where the upgrade is: examines the gallery, draws pairs, fits, measures and plans; where it is asked
-    /// to go on, it then starts, embeds first or switches as the forecast says, and re-embeds. It never finishes. `tell` hears of every
-    /// step that was taken.
+    /// Takes all steps, from where the upgrade is: it examines the gallery, draws pairs, fits, measures and plans. Where it is
+    /// asked to go on, it starts, embeds first or switches as the forecast says, and re-embeds. It never finishes. It calls
+    /// `tell` after every step.
     ///
     /// # Errors
     ///

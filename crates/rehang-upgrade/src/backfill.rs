@@ -96,8 +96,8 @@ pub enum Event {
     Looked {
         /// Items of the gallery.
         items: u64,
-        /// Native items, less those that this backfill made so: below 0 where the application has changed more of these since
-        /// than others are native.
+        /// Native items, less those that this backfill made native. Below 0 where the application has since changed more of
+        /// those than there are other native items.
         native_before: i64,
         /// What is asked for.
         request: Request,
@@ -172,7 +172,7 @@ pub enum Action {
     },
     /// List items as failed.
     RecordFailures(Vec<Attempt>),
-    /// Stop: the encoder has refused every item so far for good, these. None of them is listed.
+    /// Stop: the encoder has refused every item so far for good. These are the items; none of them is listed.
     Refuse(Vec<Attempt>),
     /// Nothing can be begun before this time, unless another event comes first.
     WaitUntil(u64),

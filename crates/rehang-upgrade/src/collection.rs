@@ -7,7 +7,7 @@ pub const QDRANT_URL_ENV: &str = "QDRANT_URL";
 
 /// A collection of Qdrant that is, or will be, a gallery: `[gallery]` of a configuration.
 ///
-/// Another process may write and read it at any time. What stands in the configuration is what a gallery was made by.
+/// Another process may write and read it at any time. The configuration states what the gallery was made with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CollectionLocation {
     /// The server, `http://127.0.0.1:6333`.

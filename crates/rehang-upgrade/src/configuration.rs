@@ -248,7 +248,8 @@ pub struct Configuration {
     pub path: PathBuf,
     /// Where the gallery is.
     pub gallery: Location,
-    /// The space that is replaced. What is known of lengths is known by the gallery and the adapter.
+    /// The space that is replaced. The file does not say whether its vectors are of length 1: the gallery and
+    /// the adapter do.
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
@@ -440,8 +441,8 @@ impl Configuration {
         self.open(self.encoder_of(&self.new.name, "re-embedding")?, new)
     }
 
-    /// Opens the encoder of queries of a space of the gallery: the old model's or the new one's, given what it wants of queries. It is what
-    /// [`Gallery::search_source`](crate::Gallery::search_source) asks for.
+    /// Opens the encoder of queries for a space of the gallery, the old model's or the new one's, with the keys that are set for queries.
+    /// [`Gallery::search_source`](crate::Gallery::search_source) asks for such encoders.
     ///
     /// # Errors
     ///
@@ -517,7 +518,8 @@ impl Configuration {
     }
 
     /// The limits of a run: those of the file, with what the caller asks for in their place. Where neither says how many items
-    /// go to the encoder together, it is as many as it takes: fewer would leave requests or processes without work.
+    /// go to the encoder together, it is as many as the encoder takes at once: fewer would leave requests or processes without
+    /// work.
     ///
     /// # Errors
     ///

@@ -52,9 +52,10 @@ pub struct SpaceIndex {
     pub health: IndexHealth,
 }
 
-/// Examines a gallery, and a configuration with it: of an upgrade that is live or finished it has to be the one, and otherwise
-/// one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are made again whose recall@10 is
-/// below 0.95, or that have more than 1.5 times the bytes a vector that they had when they were made.
+/// Examines a gallery, and a configuration with it. Where an upgrade is live or finished, the configuration has to be of that
+/// one; otherwise it has to be of one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are
+/// made again whose recall@10 is below 0.95, or that have more than 1.5 times the bytes a vector that they had when they were
+/// made.
 ///
 /// # Errors
 ///

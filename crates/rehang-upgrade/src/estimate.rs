@@ -39,7 +39,7 @@ pub struct Probed {
 pub enum Basis {
     /// Some items were embedded to measure it.
     Probe,
-    /// The last run into this space that nothing slowed down, or the limits where they are slower.
+    /// The last run into this space that no rate slowed down, or the limits where they are slower.
     EarlierRun,
     /// Limits of the configuration alone: it takes at least so long.
     Limits,

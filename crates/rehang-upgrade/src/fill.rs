@@ -84,8 +84,8 @@ impl Filler {
         })
     }
 
-    /// Items with a later revision came or changed during the upgrade: they go to the front of the queue, as far as the order of
-    /// revisions tells. `None`: nothing is known of that, and only [`Filler::catch_up`] puts items there.
+    /// Puts items with a later revision to the front of the queue: by their revision, they came or changed during the upgrade.
+    /// With `None` that is not known, and only [`Filler::catch_up`] puts items there.
     #[must_use]
     pub fn since(mut self, revision: Option<Revision>) -> Self {
         self.since = revision;

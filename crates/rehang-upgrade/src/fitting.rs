@@ -1,10 +1,10 @@
 //! What an upgrade learns from its own gallery: pairs, drawn as natives of the new space, the adapter that is fitted on them, and the
 //! report on those that were held out.
 //!
-//! Pairs have no list: they are what is native of the beginning of the gallery's shuffle ([`crate::sample`]) and has an old vector. Which
-//! of them are held out depends on their old vectors alone. So nothing can disagree with the gallery, a larger sample keeps what was
-//! fitted on and what was held out apart, and so does an item that is in the gallery twice. The adapter and the report are files of the upgrade's folder, by the adapter's
-//! fingerprint; a document of the gallery names the last one.
+//! No list of the pairs is kept: they are the items at the beginning of the gallery's shuffle ([`crate::sample`]) that are native and
+//! have an old vector. A pair's old vector alone decides whether it is held out. So nothing can disagree with the gallery. Held-out pairs
+//! stay held out in a larger sample, and an item that is in the gallery twice is held out both times or never. The adapter and the report
+//! are files in the upgrade's folder, named by the adapter's fingerprint; a document of the gallery names the last adapter.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -75,7 +75,7 @@ pub struct PairsOptions {
     pub items: usize,
     /// Points of agreement that one more doubling has to be expected to bring, or else no more are drawn; 0 draws all `items`.
     pub worth: f64,
-    /// Limits; a share of the gallery ([`RunOptions::until`]) says nothing here.
+    /// Limits; a share of the gallery ([`RunOptions::until`]) has no effect here.
     pub run: RunOptions,
 }
 
@@ -321,7 +321,8 @@ pub struct PairsStep {
     pub pairs: usize,
     /// Items that were embedded for it now; the others were native before.
     pub embedded: u64,
-    /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call found them wanting.
+    /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call has measured them
+    /// already and gone on.
     pub learned: Option<LearningCurve>,
 }
 
@@ -344,7 +345,8 @@ pub struct PairsDrawn {
     pub encoder_said: Option<String>,
     /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
-    /// Why each query of the file that was tried now and got no vector has none: choice and forecast go without it.
+    /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go
+    /// without it.
     pub queries_left_out: Vec<String>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,

@@ -162,8 +162,8 @@ impl Forecast {
     }
 }
 
-/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Merged searches need no such
-/// question, and a gallery whose mixed searches go to the new space already is not asked it again.
+/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Merged searches are not
+/// checked, nor is a gallery whose mixed searches go to the new space already.
 ///
 /// # Errors
 ///

@@ -109,9 +109,10 @@ impl ServingState {
 }
 
 impl Gallery {
-    /// A gallery. Making one takes reading all of the adapter, some tenths of a second for a large one. With the upgrade's adapter, items written before the switch are found after it without any lag. The adapter
-    /// is made ready once, at the first write that needs it, and again when the upgrade is planned anew; so keep the gallery.
-    /// Where an upgrade with another adapter comes after that one, this one is not used any more: make a new gallery then.
+    /// A gallery. Making one reads all of the adapter, which takes some tenths of a second for a large one. With the upgrade's adapter,
+    /// searches after the switch find items that were written before it without any lag. Keep the gallery: it prepares the adapter once, at
+    /// the first write that needs it, and again when the upgrade is planned anew. A later upgrade with another adapter does not use this
+    /// one: make a new gallery then.
     pub fn new(store: Arc<dyn Store>, adapter: Option<Arc<Adapter>>) -> Self {
         // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
         let adapter = adapter.map(|adapter| {
@@ -188,8 +189,8 @@ impl Gallery {
     }
 
     /// The `k` nearest items to each query in what serves now, as [`Gallery::search`] finds them, for queries as people ask them: each is
-    /// embedded by the models that the search needs. With `before`, also what the old model of the upgrade would have answered, in
-    /// the old space alone; a filter of provenances speaks of the space that serves, and is left out there.
+    /// embedded by the models that the search needs. With `before`, also what the old model of the upgrade would have answered, in the
+    /// old space alone; a filter of provenances applies to the space that serves, and not to that answer.
     ///
     /// # Errors
     ///
@@ -336,12 +337,12 @@ impl Gallery {
         learned.filter(|learned| (&learned.old, &learned.new) == (&record.old, &record.new))
     }
 
-    /// Writes items. As long as an upgrade has old vectors and its new space serves or will, an item that comes with an old vector
-    /// only gets an adapted one in the same transaction, so that no search misses it and no search sees its former content. Its
+    /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item that comes with an
+    /// old vector alone also gets an adapted one, in the same transaction. So no search misses it or sees its former content. Its
     /// source is re-embedded first.
     ///
-    /// Where the upgrade is filled by another adapter than the one this gallery has, nothing is adapted: a space holds the vectors of
-    /// one. Such an item is found after the switch as soon as a verb or a backfill with the right one has caught up with it.
+    /// Where another adapter than this gallery's fills the new space, nothing is adapted: a space holds the vectors of one adapter.
+    /// After the switch, searches find such an item once a verb or a backfill with the right adapter has caught up with it.
     ///
     /// # Errors
     ///

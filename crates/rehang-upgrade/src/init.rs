@@ -46,8 +46,8 @@ pub struct Initialised {
     pub new: Space,
 }
 
-/// Writes a configuration with a comment on every part. The old space is the one of the gallery that the adapter was fitted
-/// on: of its name, or else the one that serves, as without an adapter. A file that is there is never replaced.
+/// Writes a configuration with a comment on every part. The old space is the gallery's space with the name of the adapter's
+/// old space. Where there is none, or no adapter, it is the space that serves. A file that is there is never replaced.
 ///
 /// # Errors
 ///

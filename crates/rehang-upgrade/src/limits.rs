@@ -23,7 +23,7 @@ pub struct Limits {
     pub batch: usize,
     /// Batches that are encoded at the same time.
     pub workers: usize,
-    /// Items a second, at most, by all workers together that keep to it: each takes its part of those that are at work.
+    /// Items a second, at most, by all workers together that keep to it: those at work take equal parts.
     pub rate: Option<f64>,
     /// Items that this run makes native, at most.
     pub budget: Option<u64>,

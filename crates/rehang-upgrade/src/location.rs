@@ -146,7 +146,7 @@ impl Location {
         self.kind()?.open()
     }
 
-    /// Whether something is there. A table or a collection that is named is there, or is not ours to make.
+    /// Whether something is there. Always true of a table or a collection, which the application makes.
     pub fn exists(&self) -> bool {
         match self {
             Self::File(path) => path.exists(),
@@ -190,8 +190,8 @@ impl Location {
         self.kind()?.statements()
     }
 
-    /// Makes a gallery of an application's table or collection, with the old space in its own vectors. Ends one that was begun, and does
-    /// nothing where all is done.
+    /// Makes a gallery of an application's table or collection, with the old space in its own vectors. Completes an adoption that was
+    /// begun, and does nothing where one is complete.
     ///
     /// # Errors
     ///
@@ -200,8 +200,8 @@ impl Location {
         self.kind()?.adopt(old, observer)
     }
 
-    /// Takes everything of ours out again: a table is left as it was found, but for the column that the vectors of the space that
-    /// serves are moved into, if one is named; a collection, but for the named vector of that space.
+    /// Takes everything of ours out again. A table is left as it was found, except that the vectors of the serving space move
+    /// into the column `into`, if one is named. A collection keeps the named vector of the serving space.
     ///
     /// # Errors
     ///

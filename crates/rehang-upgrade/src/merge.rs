@@ -53,9 +53,9 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Learns the scale from a random sample of the items that can be native, as far as it is; vectors with NaN or infinite
-    /// numbers are passed over. `switch` puts 200 items of the sample to the front of the queue. With too few native ones (below 50) the
-    /// scale is empty, and a merged search is the old search.
+    /// Learns the scale from the native items of a random sample, which is drawn from all items that can be native. Vectors with
+    /// NaN or infinite numbers are passed over. `switch` puts 200 items of the sample to the front of the queue. With too few
+    /// native ones (below 50) the scale is empty, and a merged search is the old search.
     ///
     /// # Errors
     ///

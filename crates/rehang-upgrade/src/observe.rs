@@ -58,7 +58,7 @@ pub enum Observation<'a> {
     },
 }
 
-/// Who is told what happens. No method does anything unless it is written: an observer takes what it wants.
+/// Receives what happens. Every method does nothing by default: an observer implements those it wants.
 ///
 /// Calls come from several threads, in the middle of the work: they should return at once.
 ///
@@ -97,7 +97,7 @@ pub trait Observer: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What ends the work there and then, as the death of its process would: tests die at every place.
+    /// An error ends the work there and then, as the death of its process would: tests fail at every place.
     fn reach(&self, _: Place) -> Result<()> {
         Ok(())
     }

@@ -117,12 +117,12 @@ pub struct Summary {
 /// runs ends it after the batches in hand. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
-/// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written, so what
-/// a death costs, and the next call embeds again, is at most `batch` items a worker. The encoder waits while its only worker's
+/// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written. So a
+/// death costs at most `batch` items a worker, which the next call embeds again. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
 ///
 /// Items that fail are tried again, then listed; they never stop the others. An item that ends the process itself (out of memory, say)
-/// cannot be caught: after two such ends each of the items in hand is embedded alone, and one with which two more processes end is
+/// cannot be caught. After two such ends, each of the items in hand is embedded alone, and one with which two more processes end is
 /// listed.
 ///
 /// Several processes may run at once, on one machine or many: each leases what it works on, so no item is embedded twice but for a

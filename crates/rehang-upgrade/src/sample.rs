@@ -1,11 +1,11 @@
 //! A random sample of the gallery: the items that pairs are drawn from, and that the scale of merged searches is learned from.
 //!
-//! What an upgrade re-embeds first is what the adapter, and often the old model, is worst at. A scale learned from that takes the
-//! old model for worse than it is, and puts native items before its best answers. So every item that is native or can become so
-//! has a place in a shuffle that depends on its key alone. Items without a source, and those that the encoder gave up, have none:
-//! with many of them, no beginning of the shuffle would ever be native. While merged searches serve, the beginning of the shuffle is
-//! re-embedded before everything else, in its order; and the scale is learned from the beginning of the shuffle, as far as that
-//! is native, whatever else is.
+//! An upgrade re-embeds first the items that the adapter, and often the old model, is worst at. A scale learned from those
+//! underrates the old model, and puts native items before its best answers. So every item that is native or can become so has a
+//! place in a shuffle that depends on its key alone. Items without a source, and those that the encoder gave up, have none: with
+//! many of them, no beginning of the shuffle would ever be native. While merged searches serve, the beginning of the shuffle is
+//! re-embedded before everything else, in its order. The scale is learned from the native items at the beginning of the shuffle
+//! alone.
 
 use rehang::{Provenance, Result};
 use rehang_store::{Among, Epoch, ItemKey, Ledger, Priority, Queue, QueueBand, Record, Sample};

@@ -1,8 +1,8 @@
 //! What all runs of an upgrade have used of its encoder, on whatever machines: a small document in the store.
 //!
-//! A budget is the upgrade's, not a process's. Every worker adds what it used since it was there last, once a second, and learns what
-//! the others did. So workers that run at the same time may pass a budget by what they use within a second; one that is
-//! killed takes the last second of its spending with it.
+//! A budget is the upgrade's, not a process's. Once a second, every worker adds what it has used since the last time and reads what
+//! the others have used. So workers that run at the same time may exceed a budget by what they use within a second. What a killed
+//! worker used in its last second is never counted.
 
 use rehang::{Error, Result};
 use rehang_encode::{Encoder, Spent};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
 ///
-/// Another process may write and read the table at any time. What stands in the configuration is what a gallery was made by: other
+/// Another process may write and read the table at any time. The configuration states what the gallery was made with: other
 /// columns would make other items of the same rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableLocation {

@@ -56,12 +56,12 @@ pub struct Imported {
     pub of: Space,
 }
 
-/// Puts vectors and their items into a gallery, which is made where there is none; then it appears whole or not at all. Both
+/// Puts vectors and their items into a gallery. Where there is none it makes one, which appears whole or not at all. Both
 /// files are read to their end before anything is written, and once more to write it.
 ///
 /// # Errors
 ///
-/// Corrupt, duplicate, empty and count mismatches of the files; changed meanwhile where they are others when they are read again (a
+/// Corrupt, duplicate, empty and count mismatches of the files; changed meanwhile where the second reading finds other contents (a
 /// gallery that was there has some of the items then); a mismatch where the gallery has the space with other properties; a conflict
 /// where items of the import have vectors of another space, which a change of their content would remove; cancelled where a stop was
 /// asked for.

@@ -164,9 +164,9 @@ impl Upgrade {
         Ok(Some((probed, why)))
     }
 
-    /// Draws pairs: embeds a random sample of the gallery with the new model, in samples that are doubled until one more is not worth
-    /// it, and keeps the vectors as natives of the new space, so that no item is paid for twice. With a `folder`, writes them there
-    /// too: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
+    /// Draws pairs: embeds a random sample of the gallery with the new model, and doubles it until one more doubling is not worth it.
+    /// It keeps the vectors as natives of the new space, so that no item is paid for twice. With a `folder`, writes them there too:
+    /// `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
     ///
     /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
     /// kept: choice and forecast then go by what people ask, and not by items as queries. Those that a model refuses are left out.

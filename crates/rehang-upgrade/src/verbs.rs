@@ -181,11 +181,11 @@ pub struct Started {
 /// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
 ///
 /// At its end the search index of the new space is there, and its recall is measured, so that a switch is fast and so are the searches
-/// after it. Searches go on in the old space. Calling it again is fine at any time: after a crash it goes on where it was; with
-/// another adapter or order it makes all adapted vectors again and keeps every native one; otherwise it only catches up. Where
-/// the new space is there already, from an upgrade that was rolled back before others, all its adapted vectors are made again
-/// too: whose they are is not known any more. A crash while vectors are made again begins that anew, since those that are done
-/// cannot be told from the others.
+/// after it. Searches go on in the old space. Calling it again is fine at any time. After a crash it goes on where it was. With
+/// another adapter or order it makes all adapted vectors again and keeps every native one. Otherwise it only catches up. Where the new
+/// space is left from an upgrade that was rolled back before others, all its adapted vectors are made again, too: nothing says which
+/// adapter made them. After a crash while vectors are made again, the next call begins that anew, since it cannot tell those that are
+/// done from the others.
 ///
 /// Items that come or change from its first call on go to the front of the queue.
 ///

@@ -27,9 +27,9 @@ pub struct Clusters {
 
 /// k-means by Lloyd's algorithm in squared Euclidean distance: `[n, d] → k` clusters.
 ///
-/// Centres start at `count` items drawn without replacement, move at most `rounds` times to the mean of their items (until no item of the sample changes its cluster), and are
-/// found on an evenly spaced sample of at most 64 items a cluster; then every item goes to its nearest centre (equal
-/// distances: the lower number). A cluster without items keeps its centre. `count` is lowered to the number of items.
+/// Centres are found on an evenly spaced sample of at most 64 items a cluster. They start at `count` items drawn without replacement and
+/// move at most `rounds` times to the mean of their items, until no item of the sample changes its cluster. Then every item goes to its
+/// nearest centre (equal distances: the lower number). A cluster without items keeps its centre. `count` is lowered to the number of items.
 /// Same input and seed, same bits, whatever the number of threads.
 ///
 /// # Errors

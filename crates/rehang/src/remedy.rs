@@ -79,7 +79,7 @@ pub enum Remedy {
 }
 
 impl Remedy {
-    /// The words of a face: what a remedy says is the same in all of them, and each names its own verbs.
+    /// The remedy in the words of a face. All faces say the same, each with its own names for verbs.
     pub fn worded(&self, face: &dyn Wording) -> String {
         let verb = |verb| face.verb(verb);
         let start = || face.verb(Verb::Start);

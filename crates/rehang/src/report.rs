@@ -437,8 +437,8 @@ pub struct CurveBand {
     pub high: Vec<f64>,
 }
 
-/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions; of several orders the
-/// means, as the curve itself: a value of the curve is its start, plus `positive`, less `negative`.
+/// Queries whose answer changed against the start of the curve, in percent, at the curve's fractions. Where the curve is
+/// the mean of several orders, so are these. A value of the curve is its start, plus `positive`, less `negative`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct FlipCurves {
     /// Wrong at the start and right here, in percent of all queries.

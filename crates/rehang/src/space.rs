@@ -1,6 +1,6 @@
 //! Spaces: what a model's vectors live in.
 //!
-//! A vector never travels without its space, and comparing two spaces is an error that names both, even when their
+//! A vector never travels without its space. Comparing two spaces is an error that names both, even when their
 //! widths agree: two models of the same width give numbers that look comparable and are not.
 
 use std::fmt;

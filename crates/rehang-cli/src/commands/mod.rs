@@ -92,8 +92,8 @@ pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
     }
 }
 
-/// The first Ctrl-C lets what is in hand finish, so that what was paid for is written and temporary files are removed; the second ends at
-/// once.
+/// The first Ctrl-C lets the work in hand finish, so that vectors that were paid for are written and temporary files removed. The second
+/// ends at once.
 pub fn end_at_ctrl_c(progress: &Progress) {
     let progress = progress.clone();
     let handler = move || {

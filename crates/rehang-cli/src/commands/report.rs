@@ -48,7 +48,7 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
     Ok(made.report)
 }
 
-/// Fails now and not after the work where an output is named twice, has a name of no format, or cannot be made.
+/// Fails before the work where an output is named twice, has an ending of no known format, or cannot be made.
 pub fn expect_outputs(outputs: &[PathBuf]) -> Result<()> {
     for (place, path) in outputs.iter().enumerate() {
         if outputs[..place].iter().any(|other| is_same_file(other, path)) {

@@ -58,9 +58,9 @@ impl EncoderConfig {
         }
     }
 
-    /// The configuration that queries are embedded with: the same model, with what it is given of queries (`query_prefix`,
-    /// `query_input_type`, `query_program`) in the place of what it is given of items. What the configuration does not say of queries
-    /// is as for items. The image of a query may lie anywhere: the person who asks names it, and no item of the gallery does.
+    /// The configuration that queries are embedded with: the same model, with `query_prefix`, `query_input_type` and
+    /// `query_program` in the place of the keys for items. A key that is not set for queries is as for items. The image of
+    /// a query may lie anywhere: the person who asks names it, and no item of the gallery does.
     ///
     /// # Errors
     ///

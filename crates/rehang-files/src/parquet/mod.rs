@@ -1,8 +1,8 @@
 //! Parquet: vectors as a column of lists of equal length, ids and other values in columns beside it.
 //!
-//! Columns are read and written below the Arrow layer. A column of vectors is one stream of numbers cut into rows by
-//! repetition levels; where every row is complete, the numbers already are the matrix, so they are decoded straight into
-//! the batch and the levels are only counted. Building Arrow lists first would touch every number several times, and
+//! Columns are read and written below the Arrow layer. A column of vectors is one stream of numbers, cut into rows by
+//! repetition levels. Where every row is complete, the numbers already are the matrix. So they are decoded straight into
+//! the batch, and the levels are only counted. Building Arrow lists first would touch every number several times, and
 //! building the Arrow crates takes longer than building all of this one.
 
 mod arrow_schema;

@@ -92,8 +92,8 @@ pub struct Training {
     pub hyper_parameters: std::collections::BTreeMap<String, String>,
     /// The version of rehang that made it.
     pub version: String,
-    /// A small memory of the pairs' old vectors, so that a gallery is noticed that holds some of them; `None` in files
-    /// from before there was one. Kept in the adapter's file, and not shown.
+    /// A sketch of the pairs' old vectors, which tells whether a gallery holds some of them; `None` in files of
+    /// versions that kept none. It is kept in the adapter's file and not shown.
     #[serde(skip)]
     pub pairs_sketch: Option<RowSketch>,
 }
@@ -139,8 +139,8 @@ pub struct Adapter {
     /// behind all natives; how much of it serves best is measured on pairs that the map was not fitted on (`rehang fit`).
     /// It changes no rank among adapted items, and none once all are native.
     pub handicap: f64,
-    /// What the old vectors looked like that it was fitted on, so that others are noticed ([`input_drift`](super::input_drift));
-    /// `None` where nothing was fitted.
+    /// Statistics of the old vectors that it was fitted on, by which [`input_drift`](super::input_drift) notices others; `None`
+    /// where nothing was fitted.
     pub input_statistics: Option<InputStatistics>,
     /// How it was made.
     pub training: Training,
@@ -241,8 +241,8 @@ impl Adapter {
         self.map.side_dimension(self.old.dimension, self.new.dimension)
     }
 
-    /// The space of what comes out: the new space, but for the published recipe (or matched lengths) in a normalised
-    /// space, whose outputs are not of length 1 and therefore do not claim to be.
+    /// The space of the outputs: the new space. The published recipe and matched lengths give outputs that are not
+    /// of length 1, so theirs is not declared normalised.
     pub fn output_space(&self) -> Space {
         let normalised = self.new.normalised && matches!(self.geometry, Geometry::Sphere { .. });
         Space { normalised, ..self.new.clone() }

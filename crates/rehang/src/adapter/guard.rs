@@ -88,8 +88,8 @@ fn moments(rows: &Matrix) -> (Vec<f64>, Vec<f64>) {
 
 /// How much vectors look like the old vectors that an adapter was fitted on.
 ///
-/// A model leaves its hand in the coordinates: some have a larger mean than others, some vary more. That pattern
-/// changes little from items to items and entirely from model to model.
+/// Every model has a pattern in its coordinates: some have a larger mean than others, some vary more. That
+/// pattern differs little between sets of items and entirely between models.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Drift {
     /// Correlation, over coordinates, of the mean vector with the fitted one; `None` where the fitted means differ too
@@ -98,8 +98,8 @@ pub struct Drift {
     /// Correlation, over coordinates, of the logs of the standard deviations; `None` where the fitted ones differ too
     /// little.
     pub spread_correlation: Option<f64>,
-    /// Mean length divided by the fitted one; `None` where the adapter scales its inputs to length 1 and does not
-    /// care.
+    /// Mean length divided by the fitted one; `None` where the adapter scales its inputs to length 1, so that
+    /// lengths do not matter.
     pub norm_ratio: Option<f64>,
 }
 

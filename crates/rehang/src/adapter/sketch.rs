@@ -1,9 +1,9 @@
 //! A small memory of the pairs: enough to notice that a gallery holds items that an adapter was fitted on.
 //!
-//! It is a bottom-k sketch. Every row has a 64-bit hash; of all different hashes the k smallest are kept. Whether a row
-//! whose hash is not above the largest kept one was among the pairs is then known for certain (but for a chance of
-//! k/2⁶⁴), and such rows are a sample of all rows that has nothing to do with what they hold. With k or fewer
-//! pairs nothing was left out, and every answer is exact.
+//! It is a bottom-k sketch. Every row has a 64-bit hash; of all different hashes the k smallest are kept. For a row
+//! whose hash is not above the largest kept one, the sketch knows whether the row was among the pairs (but for a chance
+//! of k/2⁶⁴). Such rows are a sample of all rows that does not depend on their content. With k or fewer pairs nothing
+//! was left out, and every answer is exact.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;

@@ -26,8 +26,8 @@ pub const GROUPS_MAX: usize = 64;
 pub struct CurveInput<'a> {
     /// The gallery after the backfill, `[n, d]`.
     pub native: &'a Matrix,
-    /// The gallery before the backfill, `[n, d]`; or `[n, d_old]` with fewer coordinates, as a compatible model finds it: then each
-    /// query is cut to its first `d_old` coordinates beside it, and cosines are those of the cut query.
+    /// The gallery before the backfill, `[n, d]`; or `[n, d_old]` with fewer coordinates, as a compatible model searches it. Each
+    /// query is then cut to its first `d_old` coordinates for the comparison, and cosines are those of the cut query.
     pub adapted: &'a Matrix,
     /// A permutation of `0..n`; `order[0]` is re-embedded first.
     pub order: &'a [usize],

@@ -20,7 +20,7 @@
 //! | MRR@k | `1 / r_1` where r_1 ≤ k, else 0 |
 //! | agreement@k | share of the k nearest items that are also among the k nearest of the fully native gallery |
 //!
-//! L2 distances do not depend on the origin: where all vectors share an offset of a hundred times their spread or more, it
+//! L2 distances do not depend on the origin. Where all vectors share an offset of a hundred times their spread or more, it
 //! is taken out before distances are computed, so that no digits are lost to it.
 //!
 //! # Cost

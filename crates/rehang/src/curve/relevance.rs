@@ -20,13 +20,14 @@ pub enum Relevance<'a> {
     },
     /// Items that were judged, query by query.
     Judgements(&'a Qrels),
-    /// As many of the nearest items of the fully native gallery: without labels, a [curve](super::curve()) measures agreement
-    /// with it, and nothing else. A ranking with fewer items has them all.
+    /// This many nearest items of the fully native gallery: without labels, a [curve](super::curve()) measures agreement with
+    /// that gallery and nothing else. A shorter ranking counts whole.
     Nearest(usize),
 }
 
 impl Relevance<'_> {
-    /// Fails where this is not of `items` and `queries`; `None` where the gallery is its own query set.
+    /// Fails where these right answers are not of so many `items` and `queries`; `None` where the gallery is
+    /// its own query set.
     ///
     /// # Errors
     ///
