@@ -787,7 +787,7 @@ pub trait Ledger: Send + Sync {
 /// # What an index promises
 ///
 /// - **Fresh.** A search sees every write that returned before it began, of any process. An index on another machine that
-///   lags confirms its candidates with the ledger and says in its documentation how far it may lag behind with new ones.
+///   lags confirms its candidates with the ledger and says in its documentation how far it may lag behind with new vectors.
 /// - **Tagged.** A hit says who made the vector that was found, and its item's revision.
 ///
 /// It does not promise that approximate searches find every neighbour (but see [`Index::recall`]).

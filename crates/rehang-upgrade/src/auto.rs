@@ -103,7 +103,7 @@ pub struct StepsLeft {
     pub steps: Vec<Step>,
     /// The share of native items at which a backfill before the switch ends, where that is next.
     pub switch_from: Option<f64>,
-    /// Whether such a backfill may come yet: only a forecast will say so.
+    /// Whether a backfill before the switch may still become necessary: there is no forecast yet that says.
     pub may_backfill_first: bool,
 }
 

@@ -353,7 +353,7 @@ pub struct PairsDrawn {
 }
 
 impl PairsDrawn {
-    /// Whether it did what it was asked for, with no item that only a person can bring home.
+    /// Whether it did what it was asked for, with no item left that only a person can get a native vector for.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && !matches!(self.enough, Enough::Ended(ending) if ending.is_early())
     }

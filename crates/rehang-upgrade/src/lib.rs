@@ -16,7 +16,7 @@
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
 //! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
 //! - [`estimate`]: how long a backfill takes and what it costs.
-//! - [`left`]: which items it cannot bring home.
+//! - [`left`]: which items stay without a native vector until a person acts.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.

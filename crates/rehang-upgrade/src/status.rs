@@ -1,4 +1,4 @@
-//! How an upgrade stands, and which items it cannot bring home.
+//! How an upgrade stands, and which items stay without a native vector until a person acts.
 
 use rehang::Result;
 use rehang_encode::Spent;

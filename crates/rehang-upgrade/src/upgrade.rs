@@ -564,7 +564,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can bring home.
+    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can get a native vector for.
     pub fn is_complete(&self) -> bool {
         let ending = self.summary.ending;
         let items_left =
