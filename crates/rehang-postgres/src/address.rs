@@ -32,15 +32,20 @@ enum Verify {
 
 impl Address {
     /// Reads `postgresql://user@host:5432/database?sslmode=verify-full`, or `host=… user=…`. A password that is not in it comes from
-    /// `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the home folder).
+    /// `PGPASSWORD` or from the password file (`PGPASSFILE`, or `.pgpass` in the home folder); host, port, database and user that are not, from
+    /// `PGHOST`, `PGPORT`, `PGDATABASE` and `PGUSER`.
     ///
     /// As in libpq, `sslmode=require` encrypts and asks for no proof of who the server is, unless `sslrootcert` names the authorities;
     /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same. `sslcert`
     /// and `sslkey` name the certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
+        Self::parse_with(text, &variable)
+    }
+
+    fn parse_with(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let names = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
-        let (text, given) = take_options(text, names);
+        let (text, given) = take_options(text, names)?;
         let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
         let [mode, authorities, certificate, key] =
             std::array::from_fn(|at| given[at].clone().or_else(|| of_variable(names[at])));
@@ -70,6 +75,16 @@ impl Address {
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host(&variable("PGHOST").unwrap_or_else(|| "localhost".into()));
         }
+        if config.get_ports().is_empty()
+            && let Some(port) = variable("PGPORT")
+        {
+            config.port(port.parse().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))?);
+        }
+        if config.get_dbname().is_none()
+            && let Some(database) = variable("PGDATABASE")
+        {
+            config.dbname(&database);
+        }
         if config.get_application_name().is_none() {
             config.application_name("rehang");
         }
@@ -82,7 +97,7 @@ impl Address {
             config.user(&user);
         }
         if config.get_password().is_none_or(<[u8]>::is_empty)
-            && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(&config))
+            && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(&config, variable))
         {
             config.password(password);
         }
@@ -117,22 +132,83 @@ impl Address {
 }
 
 /// Takes options out of an address, which the parser of the address does not know or knows otherwise.
-fn take_options<const N: usize>(text: &str, names: [&str; N]) -> (String, [Option<String>; N]) {
+fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String, [Option<String>; N])> {
     let mut found = [const { None }; N];
-    let mut take = |pair: &str| -> bool {
-        let Some((name, value)) = pair.split_once('=') else { return false };
-        let Some(at) = names.iter().position(|known| *known == name.trim()) else { return false };
-        found[at] = Some(value.trim().trim_matches('\'').replace("%2F", "/"));
+    let mut take = |name: &str, value: String| -> bool {
+        let Some(at) = names.iter().position(|known| *known == name) else { return false };
+        found[at] = Some(value);
         true
     };
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
-        let rest: Vec<&str> = text.split_whitespace().filter(|pair| !take(pair)).collect();
-        return (rest.join(" "), found);
+        let mut rest = Vec::new();
+        let mut left = text.trim_start();
+        while let Some((name, value, after)) = pair(left) {
+            let written = left[..left.len() - after.len()].trim_end();
+            if !take(name, value) {
+                rest.push(written);
+            }
+            left = after.trim_start();
+        }
+        // What is no pair is for the parser to refuse.
+        rest.extend(Some(left).filter(|left| !left.is_empty()));
+        return Ok((rest.join(" "), found));
     }
     let (address, query) = text.split_once('?').unwrap_or((text, ""));
-    let rest: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty() && !take(pair)).collect();
+    let mut rest = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !names.contains(&name) {
+            rest.push(pair);
+            continue;
+        }
+        let value = decoded(value).ok_or_else(|| {
+            Error::option(
+                format!("{name} of the address"),
+                value,
+                "a value in which % begins two hexadecimal digits",
+            )
+        })?;
+        take(name, value);
+    }
     let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-    (format!("{address}{query}"), found)
+    Ok((format!("{address}{query}"), found))
+}
+
+/// The first pair of `name = value …` with what comes after it. A value in single quotes may hold spaces, and a backslash makes the next
+/// letter part of a value, as libpq has it.
+fn pair(text: &str) -> Option<(&str, String, &str)> {
+    let (name, after) = text.split_once('=')?;
+    let name = name.trim();
+    if name.is_empty() || name.contains([' ', '\t', '\n']) {
+        return None;
+    }
+    let after = after.trim_start();
+    let quoted = after.strip_prefix('\'');
+    let body = quoted.unwrap_or(after);
+    let mut value = String::new();
+    let mut letters = body.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => value.push(letters.next()?.1),
+            '\'' if quoted.is_some() => return Some((name, value, &body[at + 1..])),
+            letter if quoted.is_none() && letter.is_whitespace() => return Some((name, value, &body[at..])),
+            letter => value.push(letter),
+        }
+    }
+    quoted.is_none().then_some((name, value, ""))
+}
+
+/// A value of an address, in which `%` begins two hexadecimal digits.
+fn decoded(value: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut parts = value.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Whether the first `@` of an address may be part of a password: its parser would take what follows for a host, which is shown.
@@ -152,7 +228,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// The password of libpq's file, lines of `host:port:database:user:password` with `*` for anything.
-fn from_password_file(config: &Config) -> Option<String> {
+fn from_password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let path = variable("PGPASSFILE")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".pgpass")))?;
@@ -271,6 +347,44 @@ mod tests {
         assert_eq!(password_of(text, ["host", "5432", "db", "me"]).as_deref(), Some("a:b\\c"));
         assert_eq!(password_of(text, ["host", "5433", "db", "me"]).as_deref(), Some("any"));
         assert_eq!(password_of("short:line", ["short", "line", "", ""]), None);
+    }
+
+    #[test]
+    fn what_an_address_leaves_out_comes_from_the_variables_of_libpq() {
+        let of = |text: &str| {
+            Address::parse_with(text, &|name| {
+                let set =
+                    [("PGHOST", "db.example"), ("PGPORT", "6432"), ("PGDATABASE", "shop"), ("PGUSER", "me")];
+                set.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+            })
+            .unwrap()
+        };
+        assert_eq!(of("").shown(), "db.example:6432/shop");
+        assert_eq!(of("user=you").shown(), "db.example:6432/shop");
+        assert_eq!(of("postgresql://other/else").shown(), "other:6432/else");
+        assert_eq!(of("postgresql://other:7000/else").shown(), "other:7000/else");
+        let error =
+            Address::parse_with("host=a", &|name| (name == "PGPORT").then(|| "many".into())).err().unwrap();
+        assert!(error.to_string().contains("PGPORT"), "{error}");
+    }
+
+    #[test]
+    fn values_in_quotes_stay_whole() {
+        let names = ["sslmode", "sslrootcert"];
+        let taken = |text: &str| take_options(text, names).unwrap();
+        let (rest, found) = taken(
+            r"host=db password='a  b\'c' sslmode = 'require' sslrootcert='/my roots/it\'s.pem' user=me\ too",
+        );
+        assert_eq!(rest, r"host=db password='a  b\'c' user=me\ too");
+        assert_eq!(found, [Some("require".into()), Some("/my roots/it's.pem".into())]);
+        let config = Config::from_str(&rest).unwrap();
+        assert_eq!((config.get_password(), config.get_user()), (Some(&b"a  b'c"[..]), Some("me too")));
+        let (rest, found) = taken("postgresql://db/shop?sslrootcert=%2Fmy%20roots%2Fa.pem&connect_timeout=3");
+        assert_eq!(
+            (rest.as_str(), found),
+            ("postgresql://db/shop?connect_timeout=3", [None, Some("/my roots/a.pem".into())])
+        );
+        assert!(take_options("postgresql://db/shop?sslrootcert=%2", names).is_err());
     }
 
     #[test]

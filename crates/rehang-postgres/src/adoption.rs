@@ -4,7 +4,9 @@ use rehang::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Looked;
 
 use crate::connection::{Connection, Database, Mode, Step};
+use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
+use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT};
 use crate::serving::functions;
 use crate::spaces;
@@ -13,8 +15,6 @@ use crate::table::{Table, TableOptions, literal, quoted};
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
 const PGVECTOR_MIN: (u32, u32) = (0, 7);
-/// From this pgvector on an index is searched further where a filter leaves too few.
-const PGVECTOR_ITERATIVE: (u32, u32) = (0, 8);
 /// Rows that become items in one transaction.
 const ADOPTED_TOGETHER: i64 = 5_000;
 /// The advisory lock of making galleries.
@@ -22,7 +22,7 @@ const ADOPTION: i64 = 0x7265_6861_6e67;
 
 pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
     let database = Database::open(address)?;
-    expect_server(&database)?;
+    let pgvector = expect_server(&database)?;
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         let columns = connection.query(
@@ -42,9 +42,10 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
         let mut dimension = table.dimension;
         if let (None, Some(column)) = (dimension, &options.vector) {
             let sql = format!(
-                "SELECT vector_dims({0}::vector) FROM {1} WHERE {0} IS NOT NULL LIMIT 1",
+                "SELECT {2}({0}) FROM {1} WHERE {0} IS NOT NULL LIMIT 1",
                 quoted(column),
-                table.qualified
+                table.qualified,
+                pgvector.named("vector_dims")
             );
             dimension = match connection.query_opt(&sql, &[])? {
                 Some(row) => Some(row.try_get::<_, i32>(0)?.max(0) as usize),
@@ -58,19 +59,22 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
 
 pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String> {
     let database = Database::open(address)?;
-    let facts = expect_server(&database)?;
+    let pgvector = expect_server(&database)?;
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
+        guard::expect_ours(connection, &table, Whose::Trusted)?;
         let number = number_of(connection, &table)?.map_or(1, |(number, ..)| number);
-        let path = search_path(connection, &table, &facts)?;
+        // One transaction, since nobody may call the function of the triggers in between, with the names that our own sessions see.
         Ok([
+            format!("BEGIN;\nSET LOCAL search_path = {SEARCH_PATH};"),
             schema::BASE.to_owned(),
-            functions(&quoted(&facts.schema), facts.has_iterative_scan()),
+            functions(&pgvector),
             register(&table),
             schema::item_table(number, &table),
             schema::comment(number, &table),
-            schema::function(number, &table, &[], &path),
+            schema::function(number, &table, &[], &pgvector),
             schema::triggers(number, &table),
+            "COMMIT;".to_owned(),
         ]
         .join("\n"))
     })
@@ -83,42 +87,48 @@ pub(crate) fn adopt(
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
     let database = Database::open(address)?;
-    let facts = expect_server(&database)?;
+    let pgvector = expect_server(&database)?;
     let (table, number) = database.run(Mode::Write, |connection| {
         // Two that adopt at once come one after the other.
         connection.query("SELECT pg_advisory_xact_lock($1)", &[&ADOPTION])?;
         let table = Table::inspect(connection, options)?;
+        guard::expect_ours(connection, &table, Whose::Mine)?;
         if let Some((number, known, _)) = number_of(connection, &table)? {
             expect_options(&known, options)?;
-            renew_triggers(connection, number, &table, &facts)?;
+            guard::expect_no_newer(guard::versions(connection, number)?, &options.table)?;
+            renew(connection, number, &table, &pgvector)?;
             return Ok((table, number));
         }
         connection.batch(schema::BASE)?;
+        // Another role may have made the schema a moment ago.
+        guard::expect_ours(connection, &table, Whose::Mine)?;
         connection.batch(schema::RELATION_BY_NAME)?;
-        connection.batch(&functions(&quoted(&facts.schema), facts.has_iterative_scan()))?;
+        connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
         let (number, ..) = number_of(connection, &table)?
             .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?;
-        let path = search_path(connection, &table, &facts)?;
         connection.batch(&schema::item_table(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::function(number, &table, &[], &path))?;
+        connection.batch(&schema::function(number, &table, &[], &pgvector))?;
         // Last, since from here on writers of the table wait.
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
     })?;
-    let handle = on(database, table, number, old, &facts)?;
+    let handle = on(database, table, number, old, pgvector);
+    spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
     Ok(handle)
 }
 
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
     let database = Database::open(address)?;
-    let facts = expect_server(&database)?;
-    let (table, found) = database.run(Mode::Read, |connection| {
+    let pgvector = expect_server(&database)?;
+    let (table, found, versions) = database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
+        guard::expect_ours(connection, &table, Whose::Trusted)?;
         let found = number_of(connection, &table)?;
-        Ok((table, found))
+        let versions = found.as_ref().map(|(number, ..)| guard::versions(connection, *number)).transpose()?;
+        Ok((table, found, versions.unwrap_or_default()))
     })?;
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (number, known, is_listed) = found.ok_or_else(not_yet)?;
@@ -127,16 +137,13 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
         return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet")
             .advise(Remedy::AdoptTable));
     }
-    on(database, table, number, old, &facts)
+    guard::expect_functions(versions, &options.table)?;
+    Ok(on(database, table, number, old, pgvector))
 }
 
-fn on(database: Database, table: Table, number: i32, old: Option<&str>, facts: &Facts) -> Result<Handle> {
-    let search_path = database.run(Mode::Read, |connection| search_path(connection, &table, facts))?;
+fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
     database.is_about(&table.qualified);
-    let has_iterative_scan = facts.has_iterative_scan();
-    let vector_type = format!("{}.vector", quoted(&facts.schema));
-    let old = old.map(str::to_owned);
-    Ok(Handle { database, number, table, old, search_path, vector_type, has_iterative_scan })
+    Handle { database, number, table, old: old.map(str::to_owned), pgvector }
 }
 
 /// Makes an item of every row that is there.
@@ -233,41 +240,27 @@ fn remove_rowless_items(handle: &Handle) -> Result<()> {
     })
 }
 
-/// What a server is.
-struct Facts {
-    pgvector: (u32, u32),
-    /// The schema that pgvector is in.
-    schema: String,
-}
-
-impl Facts {
-    fn has_iterative_scan(&self) -> bool {
-        self.pgvector >= PGVECTOR_ITERATIVE
-    }
-}
-
-fn expect_server(database: &Database) -> Result<Facts> {
+fn expect_server(database: &Database) -> Result<Pgvector> {
     database.run(Mode::Read, |connection| {
         let row = connection.query_one(
             "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-                 (SELECT extversion || ' ' || extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'vector')",
+                 v.extversion, n.nspname::text
+             FROM (SELECT) AS server LEFT JOIN pg_extension AS v ON v.extname = 'vector' LEFT JOIN pg_namespace AS n ON n.oid = v.extnamespace",
             &[],
         )?;
         let (number, version): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
         if number < SERVER_MIN {
             return Err(Error::option("the server", version, "PostgreSQL 14 or later").into());
         }
-        let Some(found) = row.try_get::<_, Option<String>>(2)? else {
+        let Some(version) = row.try_get::<_, Option<String>>(2)? else {
             let why = "a database with pgvector: its owner runs CREATE EXTENSION vector";
             return Err(Error::option("the database", database.name(), why).into());
         };
-        let (version, schema) = found.split_once(' ').unwrap_or((&found, "public"));
-        let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-        let pgvector = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        if pgvector < PGVECTOR_MIN {
+        let pgvector = Pgvector::new(&version, quoted(&row.try_get::<_, String>(3)?));
+        if !pgvector.is_at_least(PGVECTOR_MIN) {
             return Err(Error::option("pgvector", version, "0.7 or later").into());
         }
-        Ok(Facts { pgvector, schema: schema.trim_matches('"').to_owned() })
+        Ok(pgvector)
     })
 }
 
@@ -300,22 +293,25 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
     Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
 }
 
-/// Brings a gallery that an earlier version made to the present form: a dump of it would keep neither which table it is of nor the
-/// trigger of its updates.
-fn renew_triggers(connection: &mut Connection, number: i32, table: &Table, facts: &Facts) -> Step<()> {
+/// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form: a dump of it would keep neither
+/// which table it is of nor the trigger of its updates.
+fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgvector) -> Step<()> {
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
     connection.batch(schema::RELATION_BY_NAME)?;
+    connection.batch(&functions(pgvector))?;
+    // Spaces neither come nor go from here on, since the function is written from all of them.
+    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&number])?;
+    let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
-    if !is_earlier {
-        return Ok(());
+    if is_earlier {
+        connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }
-    // Spaces neither come nor go from here on.
-    let spaces = spaces::all(connection, number)?;
-    let path = search_path(connection, table, facts)?;
-    connection.batch(&schema::drop_triggers(number, &table.qualified))?;
-    connection.batch(&schema::function(number, table, &spaces, &path))?;
-    connection.batch(&schema::triggers(number, table))
+    connection.batch(&schema::function(number, table, &spaces, pgvector))?;
+    if is_earlier {
+        connection.batch(&schema::triggers(number, table))?;
+    }
+    Ok(())
 }
 
 fn register(table: &Table) -> String {
@@ -349,20 +345,4 @@ fn expect_options(known: &str, options: &TableOptions) -> Result<()> {
             as_text(options)
         ),
     ))
-}
-
-/// Names as the triggers' function sees them: only what must be there, unless an expression of the owner's may name more.
-fn search_path(connection: &mut Connection, table: &Table, facts: &Facts) -> Step<String> {
-    let mut path = vec!["pg_catalog".to_owned(), quoted(&facts.schema)];
-    if table.options.condition.is_some() || (table.options.source.is_some() && !table.is_source_column) {
-        let row = connection.query_one("SELECT current_schemas(false)::text[]", &[])?;
-        for schema in row.try_get::<_, Vec<String>>(0)? {
-            let schema = quoted(&schema);
-            if !path.contains(&schema) {
-                path.push(schema);
-            }
-        }
-    }
-    path.push("pg_temp".to_owned());
-    Ok(path.join(", "))
 }

@@ -21,13 +21,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very
 /// keys that are asked for: one for any number of them reads whole tables, as does one that takes a page of an index for as dear as on a
-/// disk that turns. A standby takes these and the begin of a transaction that writes; its first statement that writes is refused as read-only.
-const SESSION: &str = "SET lock_timeout = '2s'; SET default_transaction_read_only = off; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET random_page_cost = 1.1; SET plan_cache_mode = force_custom_plan;";
-
-/// Puts the schema of pgvector at the end of the path, where it is not in it.
-const FIND_PGVECTOR: &str = "SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)
-    FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
-    WHERE e.extname = 'vector' AND n.nspname <> ALL (current_schemas(true))";
+/// disk that turns. Names are the server's own (see [`crate::guard`]). A standby takes these and the begin of a transaction that writes; its
+/// first statement that writes is refused as read-only.
+const SESSION: &str = "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '2s'; SET default_transaction_read_only = off; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET random_page_cost = 1.1; SET plan_cache_mode = force_custom_plan;";
 
 /// Parameters of a statement.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -178,8 +174,6 @@ impl Database {
     fn connect(&self) -> std::result::Result<Connection, postgres::Error> {
         let mut client = self.address.connect()?;
         client.batch_execute(SESSION)?;
-        // The types and operators of pgvector are found wherever it is.
-        client.batch_execute(FIND_PGVECTOR)?;
         Ok(Connection { client, prepared: BTreeMap::new() })
     }
 

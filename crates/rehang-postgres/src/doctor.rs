@@ -1,10 +1,12 @@
 //! What must never be in a gallery, looked for; and room given back.
 
-use rehang::Result;
+use rehang::{Distance, Result};
 use rehang_store::Problem;
 
 use crate::connection::{Connection, Mode, Step};
+use crate::guard;
 use crate::handle::Handle;
+use crate::schema::FUNCTIONS;
 use crate::spaces;
 use crate::table::quoted;
 
@@ -12,6 +14,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let (g, table) = (handle.number, &handle.table);
     handle.database.run(Mode::Read, |connection| {
         let mut problems = Vec::new();
+        let (oldest, _) = guard::versions(connection, g)?;
         let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;
             if count > 0 {
@@ -26,6 +29,21 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
             format!(
                 "SELECT 3 - count(*) FROM pg_trigger WHERE tgrelid = {} AND tgname ~ '^00_rehang_{g}_' AND tgenabled = 'A'",
                 table.oid
+            ),
+        )?;
+        look(
+            connection,
+            None,
+            "versions that the functions of the gallery are behind: adopting it once more makes them anew",
+            format!("SELECT count(*) FROM generate_series({oldest}, {FUNCTIONS} - 1)"),
+        )?;
+        look(
+            connection,
+            None,
+            "roles that may call the function of the triggers, which has the rights of its owner: REVOKE takes that from them",
+            format!(
+                "SELECT count(*) FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+                 WHERE p.oid = to_regprocedure('rehang.changed_{g}()') AND a.grantee <> p.proowner"
             ),
         )?;
         look(
@@ -95,6 +113,19 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                          WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} WHERE item = v.item AND provenance <> 'lacking')"
                     ),
                 )?;
+                // Where the distance is of the direction, a vector without one is near to nothing.
+                if space.record.space.distance != Distance::L2 {
+                    let (norm, vector) = (handle.pgvector.named("vector_norm"), handle.pgvector.vector());
+                    look(
+                        connection,
+                        name,
+                        "native vectors of length 0, which searches do not find: see what the encoder makes of their sources",
+                        format!(
+                            "SELECT count(*) FROM rehang.state_{n} AS s JOIN rehang.vector_{n} AS v ON v.item = s.item
+                             WHERE s.provenance = 'native' AND {norm}(v.value::{vector}) = 0"
+                        ),
+                    )?;
+                }
             }
         }
         Ok(problems)

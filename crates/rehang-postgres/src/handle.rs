@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::connection::{Connection, Database, Step};
+use crate::pgvector::Pgvector;
 use crate::table::Table;
 
 /// A gallery in a table, as the functions of this crate take it.
@@ -12,11 +13,7 @@ pub(crate) struct Handle {
     pub(crate) table: Table,
     /// The name that the space in the application's column has or will have.
     pub(crate) old: Option<String>,
-    /// What the triggers' function sees names by.
-    pub(crate) search_path: String,
-    /// pgvector's type by its full name.
-    pub(crate) vector_type: String,
-    pub(crate) has_iterative_scan: bool,
+    pub(crate) pgvector: Pgvector,
 }
 
 impl Handle {

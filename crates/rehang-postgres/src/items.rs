@@ -6,6 +6,7 @@ use rehang_store::{Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 
 use crate::connection::{Connection, Mode, Step};
+use crate::guard;
 use crate::handle::Handle;
 use crate::schema::SpaceRow;
 use crate::spaces;
@@ -132,13 +133,14 @@ fn put_one(
     // By the type's own input, whatever type the column is of.
     let of_type = |column: &Option<String>, value: &str| {
         let name = column.as_deref().unwrap_or_default();
-        let object = format!("jsonb_build_object({}, {value})", literal(name));
-        format!("(jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(name))
+        let object = format!("pg_catalog.jsonb_build_object({}, {value})", literal(name));
+        format!("(pg_catalog.jsonb_populate_record(NULL::{}, {object})).{}", table.qualified, quoted(name))
     };
     given(&table.options.source, &of_type(&table.options.source, "$2::text"));
     given(&table.options.label, &of_type(&table.options.label, "$3::text"));
     given(&table.options.payload, "$4::jsonb");
-    given(&table.options.vector, "$5::vector");
+    let of_vector = format!("$5::{}", handle.pgvector.vector());
+    given(&table.options.vector, &of_vector);
     if table.options.payload.is_none() && write.payload != Value::Null {
         let Value::Object(fields) = &write.payload else {
             return Err(
@@ -155,7 +157,7 @@ fn put_one(
             let name = quoted(&column.name);
             columns.push((
                 name.clone(),
-                format!("(jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified),
+                format!("(pg_catalog.jsonb_populate_record(NULL::{}, $4::jsonb)).{name}", table.qualified),
             ));
         }
     }
@@ -168,14 +170,16 @@ fn put_one(
     let payload = Some(&write.payload).filter(|payload| **payload != Value::Null);
     // Every parameter is used, so that the server knows its type.
     let sql = format!(
-        "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, $5::vector)
+        "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {of_vector})
          INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM given ON CONFLICT ({}) DO {update}",
         table.qualified,
         names.join(", "),
         values.join(", "),
         names[..keys].join(", ")
     );
+    guard::see_as_application(connection)?;
     connection.execute(&sql, &[&write.id, &write.source, &write.label, &payload, &vector])?;
+    guard::see_as_ours(connection)?;
     // The triggers have seen a change only where there was one; a put is a change in any case.
     let revision = connection.query_opt(
         &format!(
@@ -193,7 +197,7 @@ fn put_one(
     let (key, revision): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     for space in spaces::all(connection, handle.number)? {
         let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
-        vectors::replace(connection, &space, key, revision, new, write.source.is_some())?;
+        vectors::replace(connection, handle, &space, key, revision, new, write.source.is_some())?;
     }
     Ok(revision.max(0) as u64)
 }
@@ -203,12 +207,15 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
         return Ok(0);
     }
     let sql = format!(
-        "DELETE FROM {} AS t USING rehang.item_{} AS i WHERE i.id = ANY($1::text[]) AND {}",
+        "DELETE FROM {} AS t USING rehang.item_{} AS i WHERE i.id OPERATOR(pg_catalog.=) ANY($1::text[]) AND {}",
         handle.table.qualified,
         handle.number,
         handle.table.is_of("i", "t")
     );
-    handle.database.run(Mode::Write, |connection| Ok(connection.execute(&sql, &[&ids])? as usize))
+    handle.database.run(Mode::Write, |connection| {
+        guard::see_as_application(connection)?;
+        Ok(connection.execute(&sql, &[&ids])? as usize)
+    })
 }
 
 pub(crate) fn newest_revision(handle: &Handle) -> Result<Revision> {

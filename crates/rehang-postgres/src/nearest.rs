@@ -2,6 +2,7 @@
 
 use rehang::Distance;
 
+use crate::guard::EQUALS;
 use crate::handle::Handle;
 use crate::schema::{self, SpaceRow, operator};
 use crate::table::quoted;
@@ -12,9 +13,10 @@ pub(crate) struct SpaceVectors {
     pub(crate) from: String,
     /// The vector of a row.
     pub(crate) value: String,
-    /// The type of that column.
-    pub(crate) kind: &'static str,
-    operator: &'static str,
+    /// Whether that column is of type `halfvec`.
+    pub(crate) is_halfvec: bool,
+    /// What orders vectors by their distance to the query `$1`.
+    order: String,
     is_l2: bool,
 }
 
@@ -25,27 +27,34 @@ impl SpaceVectors {
         let row = format!(" JOIN {} AS t ON {}", handle.table.qualified, handle.table.is_of("i", "t"));
         let (vectors, value) = match &space.in_column {
             Some(column) => (String::new(), format!("t.{}", quoted(column))),
-            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item = s.item"), "v.value".to_owned()),
+            None => (format!(" JOIN rehang.vector_{n} AS v ON v.item {EQUALS} s.item"), "v.value".to_owned()),
         };
-        let is_half = match &space.in_column {
+        let is_halfvec = match &space.in_column {
             None => schema::column_type(space.record.space.dimension).starts_with("halfvec"),
             Some(_) => handle.table.is_halfvec,
         };
+        let pgvector = &handle.pgvector;
+        let half = if is_halfvec { format!("::{}", pgvector.named("halfvec")) } else { String::new() };
+        let order = format!(
+            "({value} {} $1::{}{half})",
+            pgvector.operator(operator(space.record.space.distance).0),
+            pgvector.vector()
+        );
         Self {
             from: format!(
-                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key = s.item{vectors}{}",
+                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key {EQUALS} s.item{vectors}{}",
                 if has_row { row.as_str() } else { "" }
             ),
             value,
-            kind: if is_half { "halfvec" } else { "vector" },
-            operator: operator(space.record.space.distance).0,
+            is_halfvec,
+            order,
             is_l2: space.record.space.distance == Distance::L2,
         }
     }
 
     /// The distance by which the server orders.
-    pub(crate) fn ordered_by(&self) -> String {
-        format!("({} {} $1::vector::{})", self.value, self.operator, self.kind)
+    pub(crate) fn ordered_by(&self) -> &str {
+        &self.order
     }
 
     /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.

@@ -67,12 +67,12 @@ pub(crate) fn records(
     let is_same = vectors_of.is_some_and(|other| other.number == space.number);
     let other = vectors_of.filter(|_| !is_same);
     let (more, join) = other.map_or_else(Default::default, |other| {
-        (format!(", {}", vectors::columns(other, "o", true)), vectors::join(other, "o", true))
+        (format!(", {}", vectors::columns(handle, other, "o", true)), vectors::join(other, "o", true))
     });
     let sql = format!(
         "SELECT {}, {}{more} FROM unnest($1::bigint[]) WITH ORDINALITY AS k(key, at), {} {} {join} WHERE i.key = k.key ORDER BY k.at",
         items::columns(handle, contents),
-        vectors::columns(space, "s", is_same),
+        vectors::columns(handle, space, "s", is_same),
         items::tables(handle),
         vectors::join(space, "s", is_same),
     );

@@ -3,6 +3,7 @@
 use rehang::{Error, ErrorKind, Result};
 
 use crate::connection::Mode;
+use crate::guard::{self, EQUALS};
 use crate::handle::Handle;
 use crate::schema;
 use crate::table::{literal, quoted};
@@ -41,7 +42,8 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         let ours = literal(SETTLING);
         let Some(there) = there else {
             return connection.batch(&format!(
-                "ALTER TABLE {on} ADD COLUMN {name} {kind}; COMMENT ON COLUMN {on}.{name} IS {ours}"
+                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {ours}",
+                handle.pgvector.named(&kind)
             ));
         };
         let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
@@ -60,8 +62,8 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     })?;
     let page = format!(
         "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT {MOVED_TOGETHER}),
-             moved AS (UPDATE {on} AS t SET {name} = v.value FROM page JOIN rehang.vector_{n} AS v ON v.item = page.item
-                 JOIN rehang.item_{g} AS i ON i.key = page.item WHERE {is_of} AND t.{name} IS DISTINCT FROM v.value)
+             moved AS (UPDATE {on} AS t SET {name} = v.value FROM page JOIN rehang.vector_{n} AS v ON v.item {EQUALS} page.item
+                 JOIN rehang.item_{g} AS i ON i.key {EQUALS} page.item WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{name}), ROW(v.value)))
          SELECT max(item), count(*) FROM page",
         is_of = handle.table.is_of("i", "t")
     );
@@ -70,6 +72,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         let (last, moved) = handle.database.run(Mode::Write, |connection| {
             // As where rows become items: the page gives up before an application that waits for it is ended, and is made again.
             connection.batch("SET LOCAL lock_timeout = '50ms'")?;
+            guard::see_as_application(connection)?;
             let row = connection.query_one(&page, &[&after])?;
             Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
         })?;
@@ -118,11 +121,13 @@ pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
              LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"
         ))?;
         if let Some((column, n)) = &last {
+            guard::see_as_application(connection)?;
             connection.batch(&format!(
-                "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{g} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item = i.key
-                 WHERE {} AND t.{column} IS DISTINCT FROM v.value",
+                "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{g} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+                 WHERE {} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value))",
                 handle.table.is_of("i", "t")
             ))?;
+            guard::see_as_ours(connection)?;
             connection.batch(&format!("COMMENT ON COLUMN {on}.{column} IS NULL"))?;
         }
         let spaces = spaces::all(connection, g)?;

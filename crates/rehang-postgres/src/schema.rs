@@ -13,10 +13,20 @@
 
 use rehang::{Distance, Space};
 
+use crate::guard::{EQUALS, SEARCH_PATH};
+use crate::pgvector::Pgvector;
 use crate::table::{Table, literal, quoted};
 
 /// The form of the tables; another one is refused.
 pub(crate) const FORMAT: i32 = 1;
+
+/// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
+/// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
+pub(crate) const FUNCTIONS: i32 = 2;
+/// The functions of versions before this one let a role that may only search get the rights of their owner.
+pub(crate) const FUNCTIONS_MIN: i32 = 2;
+/// Comes before the version at the end of a function's comment.
+pub(crate) const VERSION_MARK: &str = "; functions of version ";
 
 /// The tables every database with galleries has.
 pub(crate) const BASE: &str = "
@@ -111,7 +121,7 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
         columns.join(", ")
     };
     // By their bytes, whatever a collation holds to be the same, and by no operator of pgvector, which a dump could not name.
-    let differs = format!("record_image_ne(ROW({}), ROW({}))", columns("OLD"), columns("NEW"));
+    let differs = format!("pg_catalog.record_image_ne(ROW({}), ROW({}))", columns("OLD"), columns("NEW"));
     // Where nothing but columns matters, an update of others does not even call the function. Elsewhere every update does, and the trigger
     // names the columns, so that the server lets nobody drop one that the function reads.
     let has_columns_only =
@@ -143,8 +153,10 @@ pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
 }
 
 /// The function of the triggers: keeps the items and every space right, whoever writes the table. It runs with its owner's rights,
-/// so that the application's role needs none on our schema, and sees names as its owner did.
-pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: &str) -> String {
+/// so that the application's role needs none on our schema. So nobody else may call it, it works for its gallery's table alone, whoever
+/// made a trigger of it, and every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`), its
+/// operands are of the server's own types.
+pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };
         let mut tables: Vec<String> =
@@ -176,13 +188,14 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
             Some(column) => {
                 let column = quoted(column);
                 let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
+                let (old, new) = (of_row("OLD"), of_row("NEW"));
                 format!(
-                    "CASE WHEN {new} IS NULL OR stale OR vector_dims({new}) <> {} OR (is_update AND {old} IS NOT DISTINCT FROM {new})
+                    "CASE WHEN {new} IS NULL OR stale OR {}({new}) <> {} OR (is_update AND {})
                          THEN 'lacking' ELSE '{}' END",
+                    pgvector.named("vector_dims"),
                     row.record.space.dimension,
+                    is_same(&old, &new),
                     row.record.written_as.name(),
-                    new = of_row("NEW"),
-                    old = of_row("OLD"),
                 )
             }
         };
@@ -198,7 +211,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
     let of = |row: &str| {
         let columns = table.key.iter().zip(1..);
         let equal: Vec<String> =
-            columns.map(|(column, at)| format!("k{at} = {row}.{}", quoted(&column.name))).collect();
+            columns.map(|(column, at)| format!("k{at} {EQUALS} {row}.{}", quoted(&column.name))).collect();
         equal.join(" AND ")
     };
     let mut same: Vec<String> = table
@@ -209,7 +222,8 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
     let same_key = same.join(" AND ");
     same.extend(table.options.vector.iter().map(|column| {
         let column = quoted(column);
-        format!("(SELECT t.{column} FROM (SELECT OLD.*) AS t) IS NOT DISTINCT FROM (SELECT t.{column} FROM (SELECT NEW.*) AS t)")
+        let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
+        is_same(&of_row("OLD"), &of_row("NEW"))
     }));
     same.push(format!("{} IS NOT DISTINCT FROM {}", table.source_of("OLD"), table.source_of("NEW")));
     // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
@@ -219,13 +233,12 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
         let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
         format!(
             "    IF is_update THEN
-        stale := {} IS NOT DISTINCT FROM {} AND ({} IS DISTINCT FROM {}
+        stale := {} AND ({} IS DISTINCT FROM {}
             OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
                 WHERE {} AND s.provenance = 'lacking'));
     END IF;
 ",
-            of_row("OLD"),
-            of_row("NEW"),
+            is_same(&of_row("OLD"), &of_row("NEW")),
             table.source_of("OLD"),
             table.source_of("NEW"),
             of("OLD"),
@@ -233,7 +246,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
     });
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = {search_path} AS $rehang$
+SET search_path = {SEARCH_PATH} AS $rehang$
 #variable_conflict use_column
 DECLARE
     this bigint;
@@ -242,8 +255,12 @@ DECLARE
     is_update boolean := TG_OP = 'UPDATE';
     was boolean := false;
     stale boolean := false;
-    older boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
+    -- By number, which every snapshot sees. Out of a dump the table has another one.
+    IF TG_RELID <> {oid} AND NOT EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
+        RAISE EXCEPTION 'rehang: % is not the table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
+    END IF;
     IF TG_OP = 'TRUNCATE' THEN
         {truncate};
         RETURN NULL;
@@ -271,13 +288,20 @@ BEGIN
     IF is_update AND {same} THEN
         RETURN NULL;
     END IF;
-    now := nextval('rehang.revision');
+    now := pg_catalog.nextval('rehang.revision');
     has_source := {source} IS NOT NULL;
     INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES ({id}, {key}, now, has_source)
          ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced RETURNING i.key INTO this;
 {added}    RETURN NULL;
 END
-$rehang$;",
+$rehang$;
+REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
+{comment}",
+        oid = table.oid,
+        comment = function_comment(
+            &format!("rehang.changed_{g}()"),
+            &format!("keeps the gallery of {} right, whoever writes the table", table.options.table)
+        ),
         was_item = table.is_item("OLD"),
         // In a DELETE there is no NEW; the first half of each condition has decided then.
         is_item = table.is_item("NEW"),
@@ -292,13 +316,26 @@ $rehang$;",
     )
 }
 
+/// Whether two vectors are the same, by their bytes: by no operator of pgvector, whose schema is not the server's.
+fn is_same(a: &str, b: &str) -> String {
+    format!("pg_catalog.record_image_eq(ROW({a}), ROW({b}))")
+}
+
+/// Says in the comment of a function what it is for, and of which version it is.
+pub(crate) fn function_comment(function: &str, what: &str) -> String {
+    format!(
+        "COMMENT ON FUNCTION {function} IS {};",
+        literal(&format!("rehang: {what}{VERSION_MARK}{FUNCTIONS}"))
+    )
+}
+
 /// Tables and indexes of a space.
-pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>) -> String {
+pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvector: &Pgvector) -> String {
     let vectors = match in_column {
         Some(_) => String::new(),
         None => format!(
             "CREATE TABLE IF NOT EXISTS rehang.vector_{n} (item bigint PRIMARY KEY, value {} NOT NULL);",
-            column_type(space.dimension)
+            pgvector.named(&column_type(space.dimension))
         ),
     };
     format!(
@@ -371,20 +408,20 @@ pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
 }
 
 /// Makes the search index of a space, while everybody goes on writing.
-pub(crate) fn vector_index(n: i32, space: &Space) -> String {
+pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector) -> String {
     format!(
         "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})",
-        class(space)
+        class(space, pgvector)
     )
 }
 
 /// The same over a column of the application's table.
-pub(crate) fn column_index(on: &str, column: &str, space: &Space) -> String {
-    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {})", quoted(column), class(space))
+pub(crate) fn column_index(on: &str, column: &str, space: &Space, pgvector: &Pgvector) -> String {
+    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {})", quoted(column), class(space, pgvector))
 }
 
-fn class(space: &Space) -> String {
-    format!("{}_{}", type_name(space.dimension), operator(space.distance).1)
+fn class(space: &Space, pgvector: &Pgvector) -> String {
+    pgvector.named(&format!("{}_{}", type_name(space.dimension), operator(space.distance).1))
 }
 
 /// Comments for people who meet the tables.

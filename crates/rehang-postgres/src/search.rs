@@ -103,7 +103,7 @@ fn search_in(
 
 /// Has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
 fn look_into_index(connection: &mut Connection, handle: &Handle, k: usize) -> Step<()> {
-    let settings: String = index_settings(handle.has_iterative_scan)
+    let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
         .collect();
     let candidates = candidates(&row_limit(k).to_string());
@@ -184,7 +184,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     }
     // An index that a process left unfinished is in the way and of no use.
     build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
-    build(handle, &schema::vector_index(n, &row.record.space), advance)?;
+    build(handle, &schema::vector_index(n, &row.record.space, &handle.pgvector), advance)?;
     note_room(handle, n);
     Ok(())
 }
@@ -197,7 +197,7 @@ pub(crate) fn index_column(handle: &Handle, column: &str, space: &rehang::Space)
     if there.is_some() {
         return Ok(());
     }
-    build(handle, &schema::column_index(on, column, space), &|_, _| true)
+    build(handle, &schema::column_index(on, column, space, &handle.pgvector), &|_, _| true)
 }
 
 /// Runs a statement that takes minutes in a session of its own.
@@ -205,6 +205,9 @@ fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Resu
     let mut session = handle.database.session()?;
     let failed = |failure| handle.database.failed(failure);
     session.batch("SET lock_timeout = 0").map_err(failed)?;
+    if !handle.pgvector.builds_in_parallel() {
+        session.batch("SET max_parallel_maintenance_workers = 0").map_err(failed)?;
+    }
     let pid: i32 = session
         .query_one("SELECT pg_backend_pid()", &[])
         .and_then(|row| Ok(row.try_get(0)?))
@@ -284,8 +287,10 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         }
         let vectors = SpaceVectors::of(handle, &row, false);
         let sql = format!(
-            "SELECT {}::vector FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
-            vectors.value, vectors.from
+            "SELECT {}::{} FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
+            vectors.value,
+            handle.pgvector.vector(),
+            vectors.from
         );
         let mut queries = Vec::new();
         let rows = connection.query(&sql, &[&row_limit(samples)])?;

@@ -5,17 +5,19 @@
 
 use rehang::NORMALISED_TOLERANCE;
 
+use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
 use crate::nearest::{SpaceVectors, candidates, index_settings};
-use crate::schema::{SpaceRow, stored_as_halfvec};
+use crate::pgvector::Pgvector;
+use crate::schema::{SpaceRow, function_comment, stored_as_halfvec};
 use crate::table::{literal, quoted};
 
-/// The functions. They run with the rights of whoever calls them.
-pub(crate) const FUNCTIONS: &str = r#"
+/// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
+/// they see the names of the server alone.
+const FUNCTIONS: &str = r#"
 CREATE OR REPLACE FUNCTION rehang.serving(gallery regclass) RETURNS text LANGUAGE sql STABLE AS $rehang$
-    SELECT g.serving FROM rehang.gallery AS g WHERE g.relation = $1;
+    SELECT g.serving FROM rehang.gallery AS g WHERE g.relation OPERATOR(pg_catalog.=) $1;
 $rehang$;
-COMMENT ON FUNCTION rehang.serving IS 'rehang: the name of the model that queries of a table are embedded by now';
 
 CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, query VECTOR, k int DEFAULT 10)
 RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE AS $rehang$
@@ -37,9 +39,9 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'rehang: the gallery % has no space that serves', search.gallery;
     END IF;
-    IF vector_dims(query) <> s.dimension THEN
+    IF PGVECTOR.vector_dims(query) <> s.dimension THEN
         RAISE EXCEPTION 'rehang: the query has % coordinates, and the model "%" serves, whose vectors have %: embed the query with that model',
-            vector_dims(query), s.name, s.dimension;
+            PGVECTOR.vector_dims(query), s.name, s.dimension;
     END IF;
     handicap := HANDICAP;
     PERFORM set_config('hnsw.ef_search', CANDIDATES, true);
@@ -47,15 +49,16 @@ BEGIN
         vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item JOIN rehang.item_%s AS i ON i.key = v.item',
             s.number, s.number, g.number);
         ordered := 'v.value';
-        half := CASE WHEN STORED_AS_HALFVEC THEN '::halfvec' ELSE '' END;
+        half := CASE WHEN STORED_AS_HALFVEC THEN 'halfvec' END;
     ELSE
         vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
             g.relation::regclass, g.number, g.joined, s.number);
         ordered := format('t.%I', s.in_column);
         half := CASE WHEN (SELECT format_type(a.atttypid, NULL) LIKE '%halfvec' FROM pg_attribute AS a
-            WHERE a.attrelid = g.relation AND a.attname = s.in_column) THEN '::halfvec' ELSE '' END;
+            WHERE a.attrelid = g.relation AND a.attname = s.in_column) THEN 'halfvec' END;
     END IF;
-    ordered := format('%s %s $1%s', ordered, CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END, half);
+    ordered := format('%s OPERATOR(%s.%s) $1', ordered, NAMED_PGVECTOR,
+        CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
     measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE format('coalesce(nullif((%s), ''NaN''), 1)', ordered) END;
     IF handicap = 0 THEN
         near := format('SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance <> ''lacking'' ORDER BY %3$s LIMIT $2',
@@ -73,8 +76,6 @@ BEGIN
         USING query, k, handicap;
 END
 $rehang$;
-COMMENT ON FUNCTION rehang.search IS 'rehang: the nearest items of a table to a query that was embedded by rehang.serving(table)';
-
 CREATE OR REPLACE FUNCTION rehang.write(gallery regclass, id text, value VECTOR, space text) RETURNS boolean LANGUAGE plpgsql AS $rehang$
 DECLARE
     g rehang.gallery;
@@ -90,13 +91,13 @@ BEGIN
     IF s.in_column IS NOT NULL THEN
         RAISE EXCEPTION 'rehang: the vectors of "%" are the column "%" of the table: write that', s.name, s.in_column;
     END IF;
-    IF vector_dims(value) <> s.dimension THEN
-        RAISE EXCEPTION 'rehang: the vector has % coordinates, and those of "%" have %', vector_dims(value), s.name, s.dimension;
+    IF PGVECTOR.vector_dims(value) <> s.dimension THEN
+        RAISE EXCEPTION 'rehang: the vector has % coordinates, and those of "%" have %', PGVECTOR.vector_dims(value), s.name, s.dimension;
     END IF;
-    IF s.normalised AND abs(vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
-        RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', vector_norm(value), s.name;
+    IF s.normalised AND abs(PGVECTOR.vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
+        RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', PGVECTOR.vector_norm(value), s.name;
     END IF;
-    half := CASE WHEN STORED_AS_HALFVEC THEN '::halfvec' ELSE '' END;
+    half := CASE WHEN STORED_AS_HALFVEC THEN '::' || NAMED_PGVECTOR || '.halfvec' ELSE '' END;
     EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
             change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
         INTO this USING s.written_as, write.id;
@@ -110,22 +111,24 @@ BEGIN
     RETURN true;
 END
 $rehang$;
-COMMENT ON FUNCTION rehang.write IS 'rehang: gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item';
 "#;
 
 /// The functions, with pgvector's type by its full name. A search reads the index by the rules of [`index_settings`] and [`candidates`], as
 /// the library's own does; what the function sets is set back when it ends.
-pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
-    let path = format!("SET search_path = pg_catalog, {schema}, pg_temp");
+pub(crate) fn functions(pgvector: &Pgvector) -> String {
+    let path = format!("SET search_path = {SEARCH_PATH}");
     let by_index: String = std::iter::once(("hnsw.ef_search", "100"))
-        .chain(index_settings(has_iterative_scan))
+        .chain(index_settings(pgvector.has_iterative_scan()))
         .map(|(name, value)| format!(" SET {name} = {value}"))
         .collect();
     // A setting of pgvector is known once its library is loaded.
-    let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{schema}.vector; END $rehang$;");
+    let vector = pgvector.vector();
+    let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{vector}; END $rehang$;");
     let functions = FUNCTIONS
-        .replace("query VECTOR", &format!("query {schema}.vector"))
-        .replace("value VECTOR", &format!("value {schema}.vector"))
+        .replace("query VECTOR", &format!("query {vector}"))
+        .replace("value VECTOR", &format!("value {vector}"))
+        .replace("NAMED_PGVECTOR", &literal(&pgvector.schema))
+        .replace("PGVECTOR", &pgvector.schema)
         .replace("HANDICAP", &handicap("s.name", "g.number"))
         .replace("CANDIDATES", &candidates("k"))
         .replace("STORED_AS_HALFVEC", &stored_as_halfvec("s.dimension"))
@@ -135,15 +138,28 @@ pub(crate) fn functions(schema: &str, has_iterative_scan: bool) -> String {
             "RETURNS boolean LANGUAGE plpgsql AS",
             &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
         );
-    load + &functions
+    let comments = [
+        ("serving", "the name of the model that queries of a table are embedded by now"),
+        ("search", "the nearest items of a table to a query that was embedded by rehang.serving(table)"),
+        (
+            "write",
+            "gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item",
+        ),
+    ];
+    let comments = comments.map(|(name, what)| function_comment(&format!("rehang.{name}"), what)).concat();
+    load + &functions + &comments
 }
 
-/// The handicap of adapted vectors in a space of a gallery, both as SQL.
+/// The handicap of adapted vectors in a space of a gallery, both as SQL. Every name is in full, since the view is read with the caller's.
 fn handicap(space: &str, gallery: &str) -> String {
+    let field = |path: &str| format!("pg_catalog.jsonb_extract_path_text(d.text::pg_catalog.jsonb, {path})");
     format!(
-        "coalesce((SELECT CASE {space} WHEN d.text::jsonb #>> '{{new,model}}' THEN (d.text::jsonb ->> 'handicap')::float8
-            WHEN d.text::jsonb #>> '{{old,model}}' THEN (d.text::jsonb ->> 'old_handicap')::float8 END
-        FROM rehang.document AS d WHERE d.gallery = {gallery} AND d.name = 'upgrade'), 0)"
+        "coalesce((SELECT CASE WHEN {space} {EQUALS} {} THEN {}::pg_catalog.float8 WHEN {space} {EQUALS} {} THEN {}::pg_catalog.float8 END
+        FROM rehang.document AS d WHERE d.gallery {EQUALS} {gallery} AND d.name {EQUALS} 'upgrade'), 0)",
+        field("'new', 'model'"),
+        field("'handicap'"),
+        field("'old', 'model'"),
+        field("'old_handicap'")
     )
 }
 
@@ -151,10 +167,11 @@ fn handicap(space: &str, gallery: &str) -> String {
 /// belongs to its distances.
 ///
 /// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
-/// query, so that vectors keep their index (but those of type `halfvec`, which are cast). An application's transaction that has read
+/// query, so that vectors keep their index (but those of type `halfvec`, which are cast): so the text is read with the caller's names, and has
+/// its own in full. An application's transaction that has read
 /// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
 pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
-    let (g, table, vector) = (handle.number, &handle.table, &handle.vector_type);
+    let (g, table, vector) = (handle.number, &handle.table, handle.pgvector.vector());
     let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
         let mut name = name.to_owned();
         while table.key.iter().any(|column| column.name == name) {
@@ -164,14 +181,15 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
     });
     let keys: String =
         table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
-    let SpaceVectors { from, value, kind, .. } = SpaceVectors::of(handle, space, false);
-    let value = if kind == "halfvec" { format!("{value}::{vector}") } else { value };
+    let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
+    let value = if is_halfvec { format!("{value}::{vector}") } else { value };
     format!(
         "CREATE OR REPLACE FUNCTION rehang.serving_{g}()
          RETURNS TABLE ({keys}{} {vector}, {} text, {} float8) LANGUAGE sql STABLE AS $rehang$
-             SELECT {}, {value}, s.provenance, CASE WHEN s.provenance = 'adapted' THEN {} ELSE 0 END
-             FROM {from} WHERE s.provenance <> 'lacking'
+             SELECT {}, {value}, s.provenance, CASE WHEN s.provenance {EQUALS} 'adapted' THEN {} ELSE 0 END
+             FROM {from} WHERE s.provenance OPERATOR(pg_catalog.<>) 'lacking'
          $rehang$;
+         {}
          DO $rehang$ BEGIN IF to_regclass('rehang.serving_{g}') IS NULL THEN
              CREATE VIEW rehang.serving_{g} AS SELECT * FROM rehang.serving_{g}();
              COMMENT ON VIEW rehang.serving_{g} IS {};
@@ -181,6 +199,10 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
         ours[2],
         (1..=table.key.len()).map(|at| format!("i.k{at}")).collect::<Vec<_>>().join(", "),
         handicap(&literal(&space.record.space.name), &g.to_string()),
+        function_comment(
+            &format!("rehang.serving_{g}()"),
+            &format!("what the view of the vectors of {} reads", table.options.table)
+        ),
         literal(&format!("rehang: the vectors of {} that searches go to", table.options.table))
     )
 }

@@ -11,6 +11,7 @@ use rehang_store::check::{
 use rehang_store::{Document, Epoch, SpaceRecord};
 
 use crate::connection::{Connection, Mode, Step};
+use crate::guard::{self, Whose};
 use crate::handle::Handle;
 use crate::schema::{self, SpaceRow};
 use crate::serving;
@@ -114,8 +115,10 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .last()
             .cloned()
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
-        connection.batch(&schema::space_tables(row.number, space, in_column.as_deref()))?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.search_path))?;
+        connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
+        // Another role may have made one of the tables in the meantime, where it could.
+        guard::expect_ours(connection, &handle.table, Whose::Mine)?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
         Ok(row)
     })?;
     if row.is_listed {
@@ -147,6 +150,15 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
     connection.batch(&serving::view(handle, space))
 }
 
+/// Makes the view of what serves anew, as where an earlier version made it.
+pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
+    handle.database.run(Mode::Write, |connection| {
+        let Some(name) = served(connection, handle)? else { return Ok(()) };
+        let space = find(connection, handle, &name)?;
+        connection.batch(&serving::view(handle, &space))
+    })
+}
+
 /// A column that declares a width, or has vectors of one, takes no space of another.
 fn expect_column_width(
     connection: &mut Connection,
@@ -158,10 +170,11 @@ fn expect_column_width(
     let mut width = handle.table.dimension;
     if width.is_none() {
         let sql = format!(
-            "SELECT vector_dims({0}::vector) FROM {1} WHERE vector_dims({0}::vector) <> {2} LIMIT 1",
+            "SELECT {dims}({0}) FROM {1} WHERE {dims}({0}) <> {2} LIMIT 1",
             quoted(column),
             handle.table.qualified,
-            space.dimension
+            space.dimension,
+            dims = handle.pgvector.named("vector_dims")
         );
         let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
         width = other.map(|width| width.max(0) as usize);
@@ -290,7 +303,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
         };
         let gone = spaces.remove(at);
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.search_path))?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
         Ok(Some(gone.number))
     })?;
     if dropped.is_none() {

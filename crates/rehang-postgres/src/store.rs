@@ -49,13 +49,14 @@ impl PostgresStore {
 
     /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
     /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
-    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it changes nothing,
-    /// but for a gallery that an earlier version made, whose triggers are made anew.
+    /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it makes the functions
+    /// of the gallery anew, and of one that an earlier version made the triggers too.
     ///
     /// # Errors
     ///
     /// As [`PostgresStore::inspect`]; an invalid option where the role may not do it; a conflict where the table is a gallery by other
-    /// options; unavailable where transactions are open for so long that the triggers cannot be made.
+    /// options, or where another role has the schema `rehang` or something in it; unavailable where transactions are open for so long that
+    /// the triggers cannot be made.
     pub fn adopt(
         address: &str,
         options: &TableOptions,
@@ -70,7 +71,7 @@ impl PostgresStore {
     /// # Errors
     ///
     /// As [`PostgresStore::inspect`]; not found where the table is no gallery yet; a conflict where it is one by other options, or in
-    /// another form.
+    /// another form, or its functions are of a version that lets others in.
     pub fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Self> {
         adoption::open(address, options, old).map(Self::of)
     }
@@ -213,6 +214,10 @@ impl Examined for PostgresStore {
 
     fn index_health(&self, space: &str) -> Result<IndexHealth> {
         search::health(&self.0, space)
+    }
+
+    fn remarks(&self) -> Result<Vec<String>> {
+        Ok(self.0.pgvector.risk().into_iter().collect())
     }
 
     fn has_dropped_rows(&self) -> Result<bool> {

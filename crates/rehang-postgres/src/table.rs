@@ -5,6 +5,7 @@ use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::connection::{Connection, Step, StepError};
+use crate::guard::{self, EQUALS};
 
 /// What of a table is a gallery.
 ///
@@ -92,16 +93,22 @@ pub(crate) fn literal(text: &str) -> String {
 impl Table {
     /// Looks at a table. Reads only.
     pub(crate) fn inspect(connection: &mut Connection, options: &TableOptions) -> Step<Self> {
+        // The name means what it means to the application.
+        guard::see_as_application(connection)?;
+        let oid = connection
+            .query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&options.table])
+            .map_err(|failure| {
+                let expected = "a name as SQL writes it: schema.name or name, each in double quotes where it is not of small letters";
+                wrong_for_good(failure, |said| Error::option("table", &options.table, format!("{expected} ({said})")))
+            })?
+            .try_get::<_, Option<u32>>(0)?;
+        guard::see_as_ours(connection)?;
         let found = connection.query_opt(
             "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, c.relrowsecurity,
                  c.reltuples::float8, EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid)
-             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)",
-            &[&options.table],
-        )
-        .map_err(|failure| {
-            let expected = "a name as SQL writes it: schema.name or name, each in double quotes where it is not of small letters";
-            wrong_for_good(failure, |said| Error::option("table", &options.table, format!("{expected} ({said})")))
-        })?;
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            &[&oid],
+        )?;
         let Some(found) = found else {
             return Err(Error::not_found("table", &options.table, "the database").into());
         };
@@ -114,8 +121,13 @@ impl Table {
             "f" => return Err(refuse("a table of this server, not a foreign one").into()),
             _ => return Err(refuse("a table").into()),
         }
-        if found.try_get::<_, String>(2)? == "t" {
-            return Err(refuse("a table that lasts, not a temporary one").into());
+        match found.try_get::<_, String>(2)?.as_str() {
+            "t" => return Err(refuse("a table that lasts, not a temporary one").into()),
+            "u" => {
+                let why = "a table that is logged (ALTER TABLE … SET LOGGED): a crash empties an unlogged one, and its gallery would go on without it";
+                return Err(refuse(why).into());
+            }
+            _ => {}
         }
         if found.try_get::<_, bool>(7)? {
             return Err(refuse("a table that no other inherits from: rows of the others are seen through it and are not its own").into());
@@ -158,6 +170,12 @@ impl Table {
             )
             .into());
         }
+        if let Some((column, owner)) = guard::strangers_types(connection, oid)?.into_iter().next() {
+            let why = format!(
+                "one whose types belong to its owner, to the role that adopts it or to a superuser: that of column {column:?} belongs to {owner},                  whose casts would run with our rights"
+            );
+            return Err(refuse(&why).into());
+        }
         let vector = options.vector.as_deref().map(|name| column("vector", name)).transpose()?;
         let dimension = vector.as_ref().map(vector_width).transpose()?.flatten();
         let is_used = |name: &str| {
@@ -170,6 +188,15 @@ impl Table {
             .filter(|column| !is_used(&column.name) && !is_vector(&column.kind))
             .cloned()
             .collect();
+        let names_quote = |name: &str| name.contains("$rehang$");
+        if [&schema, &name]
+            .into_iter()
+            .chain(key.iter().map(|column| &column.name))
+            .chain(&options.vector)
+            .any(|name| names_quote(name))
+        {
+            return Err(refuse("one without $rehang$, the quote of our functions, in its name or in that of a column that is used").into());
+        }
         let table = Self {
             oid,
             qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
@@ -192,7 +219,15 @@ impl Table {
                 "source" => "a column, or an SQL expression of the table's columns",
                 _ => "an SQL condition on the table's columns",
             };
-            let refuse = |said: &str| Error::option(option, given, format!("{expected} ({said})"));
+            let refuse = |said: &str| {
+                // What is there, but in no schema of the server, is seen by nobody else either.
+                let more = if said.contains("does not exist") && !said.starts_with("column") {
+                    "; what is not the server's own is named with its schema, as in public.unaccent(title) or title OPERATOR(public.||) body"
+                } else {
+                    ""
+                };
+                Error::option(option, given, format!("{expected} ({said}{more})"))
+            };
             if given.contains("$rehang$") {
                 return Err(refuse("$rehang$ is the quote of the triggers' function").into());
             }
@@ -208,6 +243,19 @@ impl Table {
             {
                 return Err(refuse("it makes several values of a row").into());
             }
+            // A function that it calls may name something that our triggers do not see.
+            connection.batch("SAVEPOINT probe")?;
+            let tried =
+                connection.query(&format!("SELECT {part} FROM {} AS t LIMIT 1", table.qualified), &[]);
+            connection.batch("ROLLBACK TO probe")?;
+            match tried {
+                Err(StepError::Server(error))
+                    if error.code().is_some_and(|code| code.code().starts_with("42")) =>
+                {
+                    return Err(wrong_for_good(error.into(), refuse));
+                }
+                _ => {}
+            }
         }
         Ok(table)
     }
@@ -216,11 +264,15 @@ impl Table {
     pub(crate) fn source_of(&self, row: &str) -> String {
         match &self.options.source {
             None => "NULL::text".into(),
-            Some(column) if self.is_source_column => format!("{row}.{}::text COLLATE \"C\"", quoted(column)),
+            Some(column) if self.is_source_column => {
+                format!("{row}.{}::text COLLATE pg_catalog.\"C\"", quoted(column))
+            }
             // The row's columns are all that the expression sees.
             // It ends with its line, since it may end with a comment.
             Some(expression) => {
-                format!("(SELECT ({expression}\n)::text FROM (SELECT {row}.*) AS this) COLLATE \"C\"")
+                format!(
+                    "(SELECT ({expression}\n)::text FROM (SELECT {row}.*) AS this) COLLATE pg_catalog.\"C\""
+                )
             }
         }
     }
@@ -294,8 +346,9 @@ impl Table {
     /// Whether a row is that of an item: `i.k1 = t."id" AND …`.
     pub(crate) fn is_of(&self, item: &str, row: &str) -> String {
         let columns = self.key.iter().zip(1..);
-        let equal: Vec<String> =
-            columns.map(|(column, at)| format!("{item}.k{at} = {row}.{}", quoted(&column.name))).collect();
+        let equal: Vec<String> = columns
+            .map(|(column, at)| format!("{item}.k{at} {EQUALS} {row}.{}", quoted(&column.name)))
+            .collect();
         equal.join(" AND ")
     }
 
@@ -360,7 +413,7 @@ fn vector_width(column: &Column) -> Result<Option<usize>> {
         Error::option(
             "vector",
             &column.name,
-            format!("a column of type vector or halfvec, not {}", column.kind),
+            format!("a column of type vector or halfvec, not {}", type_of(column)),
         )
     };
     match width.ok_or_else(wrong)? {
@@ -464,7 +517,7 @@ fn key(
             return Err(Error::option(
                 "id",
                 name,
-                format!("a column of one of the types {}, not {}", KEY_TYPES.join(", "), column.kind),
+                format!("a column of one of the types {}, not {}", KEY_TYPES.join(", "), type_of(&column)),
             )
             .into());
         }

@@ -18,22 +18,22 @@ use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
 /// The columns of a state `s`, and of its vector where one is wanted.
-pub(crate) fn columns(space: &SpaceRow, state: &str, with_vector: bool) -> String {
-    let value =
-        if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL::vector".into() };
+pub(crate) fn columns(handle: &Handle, space: &SpaceRow, state: &str, with_vector: bool) -> String {
+    let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL".into() };
+    let vector = handle.pgvector.vector();
     format!(
-        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}"
+        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}::{vector}"
     )
 }
 
 /// How many columns that are.
 pub(crate) const COLUMNS: usize = 7;
 
-/// The vector of a space as `vector`, from its own table or the application's row `t`.
+/// The vector of a space, from its own table or the application's row `t`.
 fn value_of(space: &SpaceRow, vectors: &str) -> String {
     match &space.in_column {
-        Some(column) => format!("t.{}::vector", quoted(column)),
-        None => format!("{vectors}.value::vector"),
+        Some(column) => format!("t.{}", quoted(column)),
+        None => format!("{vectors}.value"),
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn get(handle: &Handle, space: &str, keys: &[ItemKey]) -> Result<Vec<
         };
         let sql = format!(
             "SELECT {}, i.key FROM rehang.item_{} AS i {row} {} WHERE i.key = ANY($1)",
-            columns(&space, "s", true),
+            columns(handle, &space, "s", true),
             handle.number,
             join(&space, "s", true)
         );
@@ -110,6 +110,7 @@ pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Res
 /// Gives an item that was just put its vector in a space, or none.
 pub(crate) fn replace(
     connection: &mut Connection,
+    handle: &Handle,
     space: &SpaceRow,
     item: i64,
     revision: i64,
@@ -139,8 +140,9 @@ pub(crate) fn replace(
         None => connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[&item])?,
         Some(new) => connection.execute(
             &format!(
-                "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::vector)
-                 ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value"
+                "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
+                 ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
+                handle.pgvector.vector()
             ),
             &[&item, &Vector::from(new.vector.clone())],
         )?,

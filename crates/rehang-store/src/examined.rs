@@ -97,6 +97,15 @@ pub trait Examined: Store {
     /// Those of the store.
     fn check(&self) -> Result<Vec<Problem>>;
 
+    /// What whoever runs the server should know of it, each in a sentence or two. Nothing is wrong with the gallery.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn remarks(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// How the search index of a space is, as far as the store knows.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub struct Examination {
     pub gallery: String,
     /// Findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `dropped-rows`, `forgotten-space`, `mixed-models`,
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
     /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `upgrade` and `sigma`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
@@ -79,6 +79,7 @@ pub(crate) fn examine_store(
     let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
     let mut findings: Vec<Finding> =
         store.check()?.iter().map(|found| problem("store", describe(found))).collect();
+    findings.extend(store.remarks()?.into_iter().map(|text| note("server", text)));
     if store.has_dropped_rows()? {
         let text = "a space was dropped, and its rows still take room: another process is at it, or died";
         findings.push(note("dropped-rows", text).next(Remedy::Compact));

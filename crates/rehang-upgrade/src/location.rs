@@ -53,6 +53,8 @@ pub struct Adopted {
     pub items: u64,
     /// Those of them that have an old vector.
     pub vectors: u64,
+    /// What whoever runs the server should know of it.
+    pub remarks: Vec<String>,
 }
 
 /// A gallery that appears whole or not at all. Dropped before it is published, it leaves nothing.

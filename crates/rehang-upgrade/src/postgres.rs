@@ -77,7 +77,8 @@ impl GalleryKind for TableLocation {
             }
         };
         let counts = store.counts(&space)?;
-        Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
+        let vectors = counts.items - counts.lacking;
+        Ok(Adopted { gallery: store.name(), items: counts.items, vectors, remarks: store.remarks()? })
     }
 
     fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {

@@ -77,7 +77,8 @@ impl GalleryKind for CollectionLocation {
         let store = QdrantStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
         store.create_space(old, Provenance::Old)?;
         let counts = store.counts(&old.name)?;
-        Ok(Adopted { gallery: store.name(), items: counts.items, vectors: counts.items - counts.lacking })
+        let vectors = counts.items - counts.lacking;
+        Ok(Adopted { gallery: store.name(), items: counts.items, vectors, remarks: store.remarks()? })
     }
 
     fn release(&self, into: Option<&str>, _: &dyn Observer) -> Result<()> {

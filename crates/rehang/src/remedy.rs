@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 pub enum Remedy {
     /// Make a gallery of the application's table.
     AdoptTable,
+    /// Make the functions of a gallery anew, which an earlier version made.
+    RenewFunctions,
     /// Begin an upgrade of the gallery between the configured spaces.
     BeginUpgrade,
     /// Start the upgrade again: its filling goes on where it was.
@@ -86,6 +88,9 @@ impl Remedy {
         let call = face.imperative();
         match self {
             Self::AdoptTable => format!("{} makes it one, and ends what was begun", verb(Verb::Adopt)),
+            Self::RenewFunctions => {
+                format!("{} makes them anew, and changes nothing else", verb(Verb::Adopt))
+            }
             Self::BeginUpgrade => format!("{} begins one", start()),
             Self::ContinueFilling => format!("{call} {}, which goes on where it was", start()),
             Self::PlanAnew => format!(

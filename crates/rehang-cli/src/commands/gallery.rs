@@ -42,8 +42,9 @@ fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
         return Exit::Done.print(json, &serde_json::json!({ "statements": statements }), &statements);
     }
     let adopted = with_bar(|progress| gallery.adopt(&configuration.old, progress))?;
+    let remarks: String = adopted.remarks.iter().map(|remark| format!("· {remark}\n")).collect();
     let text = format!(
-        "{} is a gallery: {} items, {} of them with a vector of {}.\nNext: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
+        "{} is a gallery: {} items, {} of them with a vector of {}.\n{remarks}Next: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
         adopted.gallery,
         adopted.items,
         adopted.vectors,

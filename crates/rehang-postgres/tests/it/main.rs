@@ -4,6 +4,7 @@ mod application;
 mod conformance;
 mod oracle;
 mod refusals;
+mod strangers;
 
 #[path = "../server/mod.rs"]
 mod server;

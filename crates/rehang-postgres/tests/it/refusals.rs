@@ -97,12 +97,12 @@ fn fresh() -> Option<(&'static server::Server, String, Client)> {
 }
 
 /// A role's name is that of the whole server, so it has its database's in it.
-fn role(address: &str, name: &str) -> String {
+pub(crate) fn role(address: &str, name: &str) -> String {
     format!("{name}_{}", address.rsplit("test_").next().unwrap().split('?').next().unwrap())
 }
 
 /// The same address with another user.
-fn as_user(address: &str, user: &str) -> String {
+pub(crate) fn as_user(address: &str, user: &str) -> String {
     match address.split_once("://") {
         Some((scheme, rest)) => {
             let rest = rest.split_once('/').map_or(rest, |(authority, _)| match authority.rsplit_once('@') {
@@ -189,10 +189,13 @@ fn an_unlogged_table_and_children() {
     let Some((_, address, mut client)) = fresh() else { return };
     client
         .batch_execute(
-            "CREATE TABLE parent (id bigint PRIMARY KEY, body text); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
+            "CREATE UNLOGGED TABLE brief (id bigint PRIMARY KEY, body text);
+             CREATE TABLE parent (id bigint PRIMARY KEY, body text); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
              INSERT INTO parent VALUES (1, 'parent'); INSERT INTO child VALUES (1, 'child'), (2, 'child')",
         )
         .unwrap();
+    // A crash empties it, and what it says of its rows would stay.
+    refused(&address, &mut client, &table("brief"), is_option, &["a table that is logged", "SET LOGGED"]);
     // Rows of a child are seen through the parent, but its triggers and its key are not the parent's.
     refused(&address, &mut client, &table("parent"), is_option, &["a table that no other inherits from"]);
 }
@@ -268,6 +271,23 @@ fn columns() {
         TableOptions { vector: some("sparse"), ..notes() },
         &["vector cannot be \"sparse\"", "of type vector or halfvec, not sparsevec"],
     );
+    // What an expression names in full, nobody gives another meaning; what it does not, is looked for among the server's own names alone.
+    client.batch_execute("CREATE FUNCTION clean(text) RETURNS text LANGUAGE sql AS 'SELECT $1'; CREATE FUNCTION outer_clean(text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN clean($1); END'").unwrap();
+    assert!(
+        PostgresStore::inspect(&address, &TableOptions { source: some("public.clean(title)"), ..notes() })
+            .is_ok()
+    );
+    for wrong in ["clean(title)", "public.outer_clean(title)"] {
+        refused(
+            &address,
+            &mut client,
+            &TableOptions { source: some(wrong), ..notes() },
+            is_option,
+            &["source cannot be", "function clean(text) does not exist", "is named with its schema"],
+        );
+    }
+    let mut is =
+        |options: TableOptions, words: &[&str]| refused(&address, &mut client, &options, is_option, words);
     for wrong in [
         "title ||",
         "title) FROM notes; --",

@@ -1,0 +1,166 @@
+//! Who else may have a hand in what runs with our rights: names that others can give a meaning to, and objects that are not ours.
+//!
+//! Any role that may create something in a schema of the search path decides what `=` means for two columns of `varchar`, since the server's
+//! own operator takes them for texts and is no exact match. So our sessions and functions see the names of the server alone. pgvector is
+//! called by its schema, and what an application's own triggers see is theirs to say.
+
+use rehang::{Error, Remedy, Result};
+
+use crate::connection::{Connection, Step};
+use crate::schema::{FUNCTIONS, FUNCTIONS_MIN, VERSION_MARK};
+use crate::table::Table;
+
+/// What our sessions see, and our functions. No operator and no function is ever looked up in `pg_temp`.
+pub(crate) const SEARCH_PATH: &str = "pg_catalog, pg_temp";
+
+/// Equality where the names that a text of ours is read by are the caller's, or its operands are of an application's type.
+pub(crate) const EQUALS: &str = "OPERATOR(pg_catalog.=)";
+
+/// Has the rest of a transaction see what the application's sessions see, as where it writes the application's table: triggers of the
+/// application go by the names of whoever writes. The statement that writes names its own operators and functions in full.
+pub(crate) fn see_as_application(connection: &mut Connection) -> Step<()> {
+    connection.batch(
+        "SELECT set_config('search_path', concat_ws(', ', 'pg_catalog', nullif(reset_val, '')), true) FROM pg_settings WHERE name = 'search_path'",
+    )
+}
+
+/// Has the rest of a transaction see again what our sessions see.
+pub(crate) fn see_as_ours(connection: &mut Connection) -> Step<()> {
+    connection.batch(&format!("SET LOCAL search_path = {SEARCH_PATH}"))
+}
+
+/// Whose a gallery's schema may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// That of the role which makes something in it.
+    Mine,
+    /// Also that of the table's owner or of a superuser, whose tables a worker may work on.
+    Trusted,
+}
+
+/// Refuses the schema `rehang` where another role has it, or something in it, or may make something there: its defaults, triggers and views
+/// would run with our rights. Where there is no such schema, all is well.
+pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Whose) -> Step<()> {
+    let rows = connection.query(
+        "SELECT o.what, r.rolname::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR o.owner = t.relowner,
+             current_user::text, t.relowner::regrole::text, o.owner = t.relowner OR r.rolsuper
+         FROM (SELECT 0 AS at, 'the schema rehang' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'rehang'
+               UNION ALL SELECT 1, format('rehang.%I', relname), relowner FROM pg_class WHERE relnamespace = to_regnamespace('rehang')
+               UNION ALL SELECT 1, format('rehang.%I', proname), proowner FROM pg_proc WHERE pronamespace = to_regnamespace('rehang')) AS o
+         JOIN pg_roles AS r ON r.oid = o.owner, pg_roles AS me, pg_class AS t
+         WHERE me.rolname = current_user AND t.oid = $1 ORDER BY o.at, o.what",
+        &[&table.oid],
+    )?;
+    let Some(schema) = rows.first() else { return Ok(()) };
+    let (what, owner): (String, String) = (schema.try_get(0)?, schema.try_get(1)?);
+    if !schema.try_get::<_, bool>(if whose == Whose::Mine { 2 } else { 3 })? {
+        let (me, of_table): (String, String) = (schema.try_get(4)?, schema.try_get(5)?);
+        let lend = if schema.try_get::<_, bool>(6)? {
+            String::new()
+        } else {
+            format!(" (and GRANT {of_table} TO {owner}, which lends it this table)")
+        };
+        let why = format!(
+            "it belongs to {owner}, and the connection is of {me}: one role keeps all galleries of a database. If {owner} is that role, \
+             connect as {owner}{lend}; if it keeps no gallery, a superuser takes the schema away (DROP SCHEMA rehang CASCADE)"
+        );
+        return Err(Error::conflict(what, why).into());
+    }
+    for row in &rows {
+        let (what, other): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        if other != owner {
+            let why = format!(
+                "it belongs to {other}, and its schema to {owner}, so it is no part of a gallery; its owner or a superuser takes it away"
+            );
+            return Err(Error::conflict(what, why).into());
+        }
+    }
+    let makers = makers(connection)?;
+    if makers.is_empty() {
+        return Ok(());
+    }
+    let who = makers.join(", ");
+    let why = format!(
+        "{who} may make something in it, which would run with the rights of {owner}; {owner} runs REVOKE CREATE ON SCHEMA rehang FROM {who}"
+    );
+    Err(Error::conflict(what, why).into())
+}
+
+/// Roles besides its owner that may make something in the schema `rehang`.
+fn makers(connection: &mut Connection) -> Step<Vec<String>> {
+    let rows = connection.query(
+        "SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END FROM pg_namespace, aclexplode(nspacl) AS a
+         WHERE nspname = 'rehang' AND a.privilege_type = 'CREATE' AND a.grantee <> nspowner ORDER BY 1",
+        &[],
+    )?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
+}
+
+/// Columns of a table whose type belongs to a role that is neither the table's owner, nor ours, nor a superuser, each with that role. Such a
+/// role says what a cast of its type does, to `text` or to `json`, and the cast would run with our rights.
+pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec<(String, String)>> {
+    let rows = connection.query(
+        "WITH RECURSIVE used(name, type) AS (
+             SELECT attname, atttypid FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
+             UNION
+             SELECT u.name, part.type FROM used AS u JOIN pg_type AS t ON t.oid = u.type
+             CROSS JOIN LATERAL (SELECT t.typelem UNION ALL SELECT t.typbasetype
+                 UNION ALL SELECT atttypid FROM pg_attribute WHERE attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped) AS part(type)
+             WHERE part.type <> 0
+         )
+         SELECT DISTINCT u.name::text, r.rolname::text FROM used AS u JOIN pg_type AS t ON t.oid = u.type JOIN pg_roles AS r ON r.oid = t.typowner
+         WHERE NOT r.rolsuper AND r.rolname <> current_user AND r.oid <> (SELECT relowner FROM pg_class WHERE oid = $1)
+             AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE classid = 'pg_type'::regclass AND objid = coalesce(nullif(t.typelem, 0), t.oid)
+                 AND deptype = 'e')
+         ORDER BY 1, 2",
+        &[&oid],
+    )?;
+    let mut found = Vec::new();
+    for row in &rows {
+        found.push((row.try_get(0)?, row.try_get(1)?));
+    }
+    Ok(found)
+}
+
+/// The oldest and the newest version that functions of a gallery are of; one that is not there counts as older than any.
+pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, i32)> {
+    let row = connection.query_one(
+        "SELECT coalesce(min(v.version), 0), coalesce(max(v.version), 0) FROM (
+             SELECT coalesce(substring(obj_description(p.oid, 'pg_proc') FROM $2 || '([0-9]{1,9})$')::int, 1) AS version
+             FROM unnest($1::text[]) AS wanted(name) LEFT JOIN pg_proc AS p ON p.proname = wanted.name AND p.pronamespace = to_regnamespace('rehang')
+             WHERE p.oid IS NOT NULL OR wanted.name NOT LIKE 'serving~_%' ESCAPE '~') AS v",
+        &[
+            &vec![
+                "serving".to_owned(),
+                "search".to_owned(),
+                "write".to_owned(),
+                format!("changed_{gallery}"),
+                format!("serving_{gallery}"),
+            ],
+            &VERSION_MARK,
+        ],
+    )?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+/// Refuses a gallery whose functions let others in, or are a later version's.
+pub(crate) fn expect_functions((oldest, _): (i32, i32), table: &str) -> Result<()> {
+    if oldest >= FUNCTIONS_MIN {
+        return Ok(());
+    }
+    let what = format!("the functions of the gallery in {table}");
+    let why = "an earlier version made them, and by them a role that may only search gets the rights of their owner";
+    Err(Error::conflict(what, why).advise(Remedy::RenewFunctions))
+}
+
+/// Refuses to make functions of an earlier version in place of those of a later one.
+pub(crate) fn expect_no_newer((_, newest): (i32, i32), table: &str) -> Result<()> {
+    if newest <= FUNCTIONS {
+        return Ok(());
+    }
+    let what = format!("the functions of the gallery in {table}");
+    let why = format!(
+        "they are of version {newest}, and this rehang makes version {FUNCTIONS}; use the rehang that made them"
+    );
+    Err(Error::conflict(what, why))
+}

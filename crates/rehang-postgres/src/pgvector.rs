@@ -1,0 +1,103 @@
+//! The extension that vectors are of: where it is, which version, and what an older one cannot do or gets wrong.
+
+/// From this version on an index is searched further where a filter leaves too few.
+const ITERATIVE: Version = (0, 8, 0);
+/// From this version on several processes may build an index together (CVE-2026-3172: they wrote past a buffer before).
+const PARALLEL_BUILDS: Version = (0, 8, 2);
+/// From this version on a vacuum and an insertion leave the graph of an index whole (0.8.3 and 0.8.4 mended one each).
+const WHOLE_GRAPHS: Version = (0, 8, 4);
+
+type Version = (u32, u32, u32);
+
+/// pgvector in a database.
+#[derive(Debug, Clone)]
+pub(crate) struct Pgvector {
+    version: Version,
+    /// The schema that it is in, as SQL takes it.
+    pub(crate) schema: String,
+}
+
+impl Pgvector {
+    pub(crate) fn new(version: &str, schema: String) -> Self {
+        let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        Self { version: (next(), next(), next()), schema }
+    }
+
+    pub(crate) fn is_at_least(&self, version: (u32, u32)) -> bool {
+        (self.version.0, self.version.1) >= version
+    }
+
+    pub(crate) fn has_iterative_scan(&self) -> bool {
+        self.version >= ITERATIVE
+    }
+
+    pub(crate) fn builds_in_parallel(&self) -> bool {
+        self.version >= PARALLEL_BUILDS
+    }
+
+    /// Something of pgvector by its full name: a type, a function, a class of operators.
+    pub(crate) fn named(&self, name: &str) -> String {
+        format!("{}.{name}", self.schema)
+    }
+
+    /// Its type `vector`.
+    pub(crate) fn vector(&self) -> String {
+        self.named("vector")
+    }
+
+    /// An operator of it by its full name.
+    pub(crate) fn operator(&self, operator: &str) -> String {
+        format!("OPERATOR({}.{operator})", self.schema)
+    }
+
+    /// What this version risks; `None` where nothing is known.
+    pub(crate) fn risk(&self) -> Option<String> {
+        let (major, minor, patch) = self.version;
+        let risks = [
+            (
+                PARALLEL_BUILDS,
+                "below 0.8.2 a build of an HNSW index by several processes may write past a buffer (CVE-2026-3172): rehang builds with one; \
+                 your own builds need SET max_parallel_maintenance_workers = 0",
+            ),
+            (
+                WHOLE_GRAPHS,
+                "below 0.8.4 a vacuum or an insertion may damage the graph of an HNSW index, so that searches find less",
+            ),
+        ];
+        let said: Vec<&str> =
+            risks.iter().filter(|(mended, _)| self.version < *mended).map(|(_, risk)| *risk).collect();
+        (!said.is_empty()).then(|| {
+            format!(
+                "pgvector is of version {major}.{minor}.{patch}: {}. Install a later one, run ALTER EXTENSION vector UPDATE, and make the indexes again",
+                said.join("; ")
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_version_says_what_it_risks() {
+        let of = |version: &str| Pgvector::new(version, "public".into());
+        for (version, is_parallel, words) in [
+            ("0.7.4", false, &["0.7.4", "CVE-2026-3172", "below 0.8.4"][..]),
+            ("0.8.1", false, &["0.8.1", "CVE-2026-3172", "below 0.8.4"]),
+            ("0.8.2", true, &["0.8.2", "below 0.8.4"]),
+            ("0.8.3", true, &["0.8.3", "below 0.8.4"]),
+        ] {
+            let said = of(version).risk().unwrap();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            assert_eq!(said.contains("CVE"), !is_parallel, "{said}");
+            assert_eq!(of(version).builds_in_parallel(), is_parallel);
+        }
+        for version in ["0.8.4", "0.8.10", "0.9", "1"] {
+            assert_eq!(of(version).risk(), None, "{version}");
+            assert!(of(version).builds_in_parallel() && of(version).has_iterative_scan());
+        }
+        assert!(!of("0.7.4").has_iterative_scan() && of("0.7.4").is_at_least((0, 7)));
+    }
+}
