@@ -73,6 +73,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             schema::item_table(number, &table),
             schema::comment(number, &table),
             schema::function(number, &table, &[], &pgvector),
+            schema::KEEP.to_owned(),
             schema::triggers(number, &table),
             "COMMIT;".to_owned(),
         ]
@@ -110,6 +111,7 @@ pub(crate) fn adopt(
         connection.batch(&schema::item_table(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
         connection.batch(&schema::function(number, &table, &[], &pgvector))?;
+        connection.batch(schema::KEEP)?;
         // Last, since from here on writers of the table wait.
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
@@ -308,6 +310,7 @@ fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgv
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }
     connection.batch(&schema::function(number, table, &spaces, pgvector))?;
+    connection.batch(schema::KEEP)?;
     if is_earlier {
         connection.batch(&schema::triggers(number, table))?;
     }

@@ -49,6 +49,14 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         look(
             connection,
             None,
+            "triggers of others on tables of ours, which run with our rights",
+            "SELECT count(*) FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+             WHERE c.relnamespace = to_regnamespace('rehang') AND NOT t.tgisinternal"
+                .to_owned(),
+        )?;
+        look(
+            connection,
+            None,
             "rows of the table that are no items",
             format!(
                 "SELECT count(*) FROM {} AS t WHERE {} AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",

@@ -42,7 +42,7 @@ pub(crate) enum Whose {
 /// would run with our rights. Where there is no such schema, all is well.
 pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Whose) -> Step<()> {
     let rows = connection.query(
-        "SELECT o.what, r.rolname::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR o.owner = t.relowner,
+        "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR o.owner = t.relowner,
              current_user::text, t.relowner::regrole::text, o.owner = t.relowner OR r.rolsuper
          FROM (SELECT 0 AS at, 'the schema rehang' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'rehang'
                UNION ALL SELECT 1, format('rehang.%I', relname), relowner FROM pg_class WHERE relnamespace = to_regnamespace('rehang')
@@ -96,6 +96,24 @@ fn makers(connection: &mut Connection) -> Step<Vec<String>> {
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
 }
 
+/// Schemas in which others than their owners, the table's owner, ours and superusers may make something, each with such a role. An expression
+/// that names a function there may call one that fits its arguments better.
+pub(crate) fn open_schemas(connection: &mut Connection, oid: u32) -> Step<Vec<(String, String)>> {
+    let rows = connection.query(
+        "SELECT n.nspname::text, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
+         FROM pg_namespace AS n, aclexplode(n.nspacl) AS a LEFT JOIN pg_roles AS r ON r.oid = a.grantee
+         WHERE a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner AND r.rolsuper IS NOT TRUE AND r.rolname IS DISTINCT FROM current_user
+             AND a.grantee <> (SELECT relowner FROM pg_class WHERE oid = $1)
+         ORDER BY 1, 2",
+        &[&oid],
+    )?;
+    let mut found = Vec::new();
+    for row in &rows {
+        found.push((row.try_get(0)?, row.try_get(1)?));
+    }
+    Ok(found)
+}
+
 /// Columns of a table whose type belongs to a role that is neither the table's owner, nor ours, nor a superuser, each with that role. Such a
 /// role says what a cast of its type does, to `text` or to `json`, and the cast would run with our rights.
 pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec<(String, String)>> {
@@ -126,7 +144,7 @@ pub(crate) fn strangers_types(connection: &mut Connection, oid: u32) -> Step<Vec
 pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, i32)> {
     let row = connection.query_one(
         "SELECT coalesce(min(v.version), 0), coalesce(max(v.version), 0) FROM (
-             SELECT coalesce(substring(obj_description(p.oid, 'pg_proc') FROM $2 || '([0-9]{1,9})$')::int, 1) AS version
+             SELECT coalesce(substring(obj_description(p.oid, 'pg_proc') FROM $2::text || '([0-9]{1,9})$')::int, 1) AS version
              FROM unnest($1::text[]) AS wanted(name) LEFT JOIN pg_proc AS p ON p.proname = wanted.name AND p.pronamespace = to_regnamespace('rehang')
              WHERE p.oid IS NOT NULL OR wanted.name NOT LIKE 'serving~_%' ESCAPE '~') AS v",
         &[

@@ -64,6 +64,23 @@ CREATE TABLE IF NOT EXISTS rehang.document (
 );
 ";
 
+/// Takes from everybody but the owner what default privileges may have given with a table or a function that was made: a trigger of another on
+/// a table of ours runs with our rights, and the function of our triggers is nobody's to call.
+pub(crate) const KEEP: &str = "
+DO $rehang$ DECLARE given record; BEGIN
+    FOR given IN
+        SELECT format('REVOKE %s ON TABLE %s', a.privilege_type, c.oid::regclass) AS taken, a.grantee
+            FROM pg_class AS c, aclexplode(c.relacl) AS a
+            WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r' AND a.privilege_type IN ('TRIGGER', 'REFERENCES') AND a.grantee <> c.relowner
+        UNION ALL SELECT format('REVOKE ALL ON FUNCTION %s', p.oid::regprocedure), a.grantee
+            FROM pg_proc AS p, aclexplode(p.proacl) AS a
+            WHERE p.pronamespace = 'rehang'::regnamespace AND p.proname ~ '^changed_[0-9]+$' AND a.grantee <> p.proowner
+    LOOP
+        EXECUTE format('%s FROM %s CASCADE', given.taken, CASE WHEN given.grantee = 0 THEN 'PUBLIC' ELSE given.grantee::regrole::text END);
+    END LOOP;
+END $rehang$;
+";
+
 /// Makes `rehang.gallery.relation` a `regclass` in a database in which an earlier version made it an `oid`. A dump writes an `oid` as a number,
 /// and the restored table has another number; a `regclass` is written as the table's name.
 pub(crate) const RELATION_BY_NAME: &str = "

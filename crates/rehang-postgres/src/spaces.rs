@@ -119,6 +119,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         // Another role may have made one of the tables in the meantime, where it could.
         guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
+        connection.batch(schema::KEEP)?;
         Ok(row)
     })?;
     if row.is_listed {

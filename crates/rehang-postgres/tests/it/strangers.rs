@@ -401,6 +401,72 @@ fn a_column_of_anothers_type_is_refused() {
     client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
+/// Default privileges of the owner give others neither a trigger on our tables nor our triggers' function.
+#[test]
+fn default_privileges_let_nobody_in() {
+    let Some(server) = server::server() else { return };
+    let (address, mut client, stranger) = database(server);
+    client
+        .batch_execute(&format!(
+            "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO {stranger}; ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO {stranger}; {TABLE};
+             GRANT CREATE ON SCHEMA public TO {stranger}"
+        ))
+        .unwrap();
+    let store = adopt(&address, &options()).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+    client.batch_execute(&format!("GRANT USAGE ON SCHEMA rehang TO {stranger}")).unwrap();
+    let mut theirs = server::client(&as_user(&address, &stranger));
+    theirs
+        .batch_execute("CREATE FUNCTION public.mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TEMPORARY TABLE t (id int)")
+        .unwrap();
+    for table in ["gallery", "space", "item_1", "state_1", "state_2", "vector_2", "claim_2"] {
+        theirs.query(&format!("SELECT * FROM rehang.{table}"), &[]).unwrap();
+        let made = theirs.batch_execute(&format!(
+            "CREATE TRIGGER mine AFTER INSERT ON rehang.{table} FOR EACH ROW EXECUTE FUNCTION public.mine()"
+        ));
+        assert_eq!(made.unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{table}");
+    }
+    let made = theirs
+        .batch_execute("CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION rehang.changed_1()");
+    assert_eq!(made.unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+    assert_eq!(store.check().unwrap(), vec![]);
+    client
+        .batch_execute(&format!(
+            "GRANT TRIGGER ON rehang.state_2 TO {stranger}; SET ROLE {stranger};
+             CREATE TRIGGER mine AFTER INSERT ON rehang.state_2 FOR EACH ROW EXECUTE FUNCTION public.mine(); RESET ROLE"
+        ))
+        .unwrap();
+    let found = store.check().unwrap();
+    assert!(
+        found.iter().any(|problem| problem.what.contains("triggers of others on tables of ours")),
+        "{found:?}"
+    );
+    client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
+}
+
+/// An expression names no schema in which another may make a function that fits its arguments better.
+#[test]
+fn an_expression_names_no_schema_that_others_make_things_in() {
+    let Some(server) = server::server() else { return };
+    let (address, mut client, stranger) = database(server);
+    client
+        .batch_execute(&format!(
+            "{TABLE}; CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql AS 'SELECT $1'; GRANT USAGE ON SCHEMA tools TO {stranger}"
+        ))
+        .unwrap();
+    let of = |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };
+    assert!(PostgresStore::inspect(&address, &of("tools.clean(title)")).is_ok());
+    client.batch_execute(&format!("GRANT CREATE ON SCHEMA tools TO {stranger}")).unwrap();
+    let said = PostgresStore::inspect(&address, &of("tools.clean(title)")).unwrap_err().to_string();
+    assert!(
+        said.contains("no name of the schema tools") && said.contains("REVOKE CREATE ON SCHEMA"),
+        "{said}"
+    );
+    assert!(PostgresStore::inspect(&address, &of("lower(title)")).is_ok());
+    client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
+}
+
 /// Functions are of a version, and those that let others in are not gone on with; adopting once more makes all of them anew.
 #[test]
 fn functions_of_an_earlier_version_are_made_anew() {
