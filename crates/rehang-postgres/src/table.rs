@@ -200,9 +200,9 @@ impl Table {
             .filter(|column| !is_used(&column.name) && !is_vector(&column.kind))
             .cloned()
             .collect();
-        let mut named =
-            [&schema, &name].into_iter().chain(key.iter().map(|column| &column.name)).chain(&options.vector);
-        if named.any(|name| name.contains("$rehang$")) {
+        let used = key.iter().map(|column| &column.name).chain(&options.vector);
+        let has_quote = used.chain([&schema, &name]).any(|name| name.contains("$rehang$"));
+        if has_quote {
             return Err(refuse("one without $rehang$, the quote of our functions, in its name or in that of a column that is used").into());
         }
         let table = Self {
