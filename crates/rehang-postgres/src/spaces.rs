@@ -96,6 +96,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
+        // What another role put where our tables are to be is none of them.
+        guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         expect_column_width(connection, handle, space, in_column.as_deref())?;
         connection.execute(
             "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
@@ -116,8 +118,6 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .cloned()
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
-        // Another role may have made one of the tables in the meantime, where it could.
-        guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
         connection.batch(schema::KEEP)?;
         Ok(row)
