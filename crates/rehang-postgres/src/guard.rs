@@ -43,11 +43,11 @@ pub(crate) enum Whose {
 pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Whose) -> Step<()> {
     let rows = connection.query(
         "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR o.owner = t.relowner,
-             current_user::text, t.relowner::regrole::text, o.owner = t.relowner OR r.rolsuper
+             current_user::text, t.relowner::regrole::text, o.owner = t.relowner OR r.rolsuper, lender.rolsuper
          FROM (SELECT 0 AS at, 'the schema rehang' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'rehang'
                UNION ALL SELECT 1, format('rehang.%I', relname), relowner FROM pg_class WHERE relnamespace = to_regnamespace('rehang')
                UNION ALL SELECT 1, format('rehang.%I', proname), proowner FROM pg_proc WHERE pronamespace = to_regnamespace('rehang')) AS o
-         JOIN pg_roles AS r ON r.oid = o.owner, pg_roles AS me, pg_class AS t
+         JOIN pg_roles AS r ON r.oid = o.owner, pg_roles AS me, pg_class AS t JOIN pg_roles AS lender ON lender.oid = t.relowner
          WHERE me.rolname = current_user AND t.oid = $1 ORDER BY o.at, o.what",
         &[&table.oid],
     )?;
@@ -57,6 +57,11 @@ pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Who
         let (me, of_table): (String, String) = (schema.try_get(4)?, schema.try_get(5)?);
         let lend = if schema.try_get::<_, bool>(6)? {
             String::new()
+        } else if schema.try_get::<_, bool>(7)? {
+            // Whoever were lent a superuser's table would be one.
+            format!(
+                ", once this table belongs to a role that is no superuser, as {of_table} is, and that lends it to {owner}"
+            )
         } else {
             format!(" (and GRANT {of_table} TO {owner}, which lends it this table)")
         };
