@@ -48,7 +48,8 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         };
         let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
         let (there, said): (String, Option<String>) = (there.try_get(0)?, there.try_get(1)?);
-        if there.rsplit('.').next() != Some(kind.as_str()) {
+        let there = there.rsplit('.').next().unwrap_or(&there);
+        if there != kind {
             return Err(refuse(format!("or one of type {kind}, not {there}")));
         }
         if said.as_deref() == Some(SETTLING) {

@@ -1576,7 +1576,7 @@ fn a_release_is_refused_while_a_view_reads_what_is_ours() {
         application.sql(&format!("CREATE VIEW nearest AS {query}"));
         let error = application.store.clone().release(None).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Conflict { .. }), "{error:?}");
-        assert!(error.to_string().contains("view nearest depends on"), "{error}");
+        assert!(error.to_string().contains("view public.nearest depends on"), "{error}");
         assert_eq!(application.looks(), before);
         application.sql("DROP VIEW nearest");
         let Application { store, mut client, .. } = application;
