@@ -55,6 +55,11 @@ impl Address {
                 "postgresql://USER@HOST:PORT/DATABASE with one @; write %40 for any other".into(),
             ));
         }
+        let port = variable("PGPORT").map(|port| {
+            port.parse::<u16>().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))
+        });
+        let port = port.transpose()?;
+        let text = port.map_or_else(|| text.clone(), |port| with_port(&text, port));
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
             .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
@@ -75,10 +80,8 @@ impl Address {
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host(&variable("PGHOST").unwrap_or_else(|| "localhost".into()));
         }
-        if config.get_ports().is_empty()
-            && let Some(port) = variable("PGPORT")
-        {
-            config.port(port.parse().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))?);
+        if let Some(port) = port.filter(|_| config.get_ports().is_empty()) {
+            config.port(port);
         }
         if config.get_dbname().is_none()
             && let Some(database) = variable("PGDATABASE")
@@ -209,6 +212,25 @@ fn decoded(value: &str) -> Option<String> {
         bytes.extend_from_slice(&part.as_bytes()[2..]);
     }
     String::from_utf8(bytes).ok()
+}
+
+/// The address `postgresql://…` with a port for every host that it names without one: its parser would give each the usual one.
+fn with_port(text: &str, port: u16) -> String {
+    let found = text.split_once("://").filter(|(scheme, _)| ["postgres", "postgresql"].contains(scheme));
+    let Some((scheme, rest)) = found else { return text.to_owned() };
+    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
+    let (login, hosts) = authority.split_at(hosts_at);
+    if hosts.is_empty() {
+        return text.to_owned();
+    }
+    // In brackets a colon is part of an address of version 6.
+    let has_port = |host: &str| host.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    let hosts: Vec<String> = hosts
+        .split(',')
+        .map(|host| if has_port(host) { host.to_owned() } else { format!("{host}:{port}") })
+        .collect();
+    format!("{scheme}://{login}{}{tail}", hosts.join(","))
 }
 
 /// Whether the first `@` of an address may be part of a password: its parser would take what follows for a host, which is shown.
@@ -363,6 +385,13 @@ mod tests {
         assert_eq!(of("user=you").shown(), "db.example:6432/shop");
         assert_eq!(of("postgresql://other/else").shown(), "other:6432/else");
         assert_eq!(of("postgresql://other:7000/else").shown(), "other:7000/else");
+        assert_eq!(of("postgresql://you@other?connect_timeout=3").shown(), "other:6432/shop");
+        assert_eq!(of("postgresql:///else").shown(), "db.example:6432/else");
+        assert_eq!(
+            with_port("postgresql://a@[::1],b:1,[::2]:3/x", 9),
+            "postgresql://a@[::1]:9,b:1,[::2]:3/x"
+        );
+        assert_eq!(with_port("host=b password=a://b", 9), "host=b password=a://b");
         let error =
             Address::parse_with("host=a", &|name| (name == "PGPORT").then(|| "many".into())).err().unwrap();
         assert!(error.to_string().contains("PGPORT"), "{error}");
