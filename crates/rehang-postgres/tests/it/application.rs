@@ -1692,7 +1692,8 @@ fn a_gallery_of_format_1_is_brought_up_where_it_is_adopted() {
          DO $$ DECLARE n int; BEGIN FOR n IN SELECT number FROM rehang.space LOOP
              EXECUTE format('ALTER TABLE rehang.state_%s DROP COLUMN source_revision', n); END LOOP; END $$",
     );
-    let open = || PostgresStore::open(&application.address, &options(), Some("old"));
+    let address = application.address.clone();
+    let open = || PostgresStore::open(&address, &options(), Some("old"));
     let error = open().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error:?}");
     assert!(error.to_string().contains("of format 1"), "{error}");
@@ -1704,10 +1705,8 @@ fn a_gallery_of_format_1_is_brought_up_where_it_is_adopted() {
     open().unwrap();
     // One of a later version is nobody's here.
     application.sql("UPDATE rehang.gallery SET format = 3");
-    for error in [
-        open().unwrap_err(),
-        PostgresStore::adopt(&application.address, &options(), Some("old"), &|_, _| true).unwrap_err(),
-    ] {
+    let adopt_again = || PostgresStore::adopt(&address, &options(), Some("old"), &|_, _| true);
+    for error in [open().unwrap_err(), adopt_again().unwrap_err()] {
         assert!(error.to_string().contains("use the rehang that made it"), "{error}");
     }
 }
