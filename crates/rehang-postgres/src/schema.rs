@@ -225,9 +225,10 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
             }
         };
         added += &format!(
-            "    INSERT INTO rehang.state_{n} AS s (item, revision, provenance, sourced) VALUES (this, now, {provenance}, has_source)
+            "    INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced)
+         VALUES (this, now, with_source, {provenance}, has_source)
          ON CONFLICT (item) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
-             source_revision = CASE WHEN keeps THEN {source_revision} END, failed = keeps AND s.failed AND EXCLUDED.provenance = 'lacking',
+             source_revision = with_source, failed = keeps AND s.failed AND EXCLUDED.provenance = 'lacking',
              provenance = CASE WHEN {stays} THEN s.provenance ELSE EXCLUDED.provenance END,
              sigma2 = CASE WHEN {stays} THEN s.sigma2 END, band = CASE WHEN {stays} THEN s.band ELSE 0 END,
              score = CASE WHEN {stays} THEN s.score END, squared_error = CASE WHEN {stays} THEN s.squared_error END,
@@ -237,7 +238,6 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], search_path: 
 {of_source}        END IF;
     END IF;
 ",
-            source_revision = source_revision("s"),
         );
     }
     let of = |row: &str| {
@@ -295,6 +295,7 @@ DECLARE
     was boolean := false;
     renamed boolean := false;
     keeps boolean := false;
+    with_source bigint;
     stale boolean := false;
     older boolean := current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
@@ -337,7 +338,7 @@ BEGIN
     keeps := is_update AND has_source AND {same_source};
     INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES ({id}, {key}, now, has_source)
          ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
-             source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key INTO this;
+             source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key, i.source_revision INTO this, with_source;
 {added}    RETURN NULL;
 END
 $rehang$;",

@@ -500,8 +500,10 @@ fn with_an_older_snapshot(
 
 fn write_native(application: &Application, looks: &Looks, id: &str) {
     let look = &looks[id];
+    let item = application.store.get(&[id]).unwrap().remove(0).unwrap();
+    assert_eq!((item.key, item.revision), (look.key, look.revision));
     let written =
-        application.store.write_vectors("new", None, &[write((look.key, look.revision), Provenance::Native)]);
+        application.store.write_vectors("new", None, &[VectorWrite::native(&item, vec![1.0, 2.0, 3.0])]);
     assert_eq!(written.unwrap(), [WriteOutcome::Written]);
 }
 
