@@ -391,7 +391,9 @@ impl Oracle {
         if commits {
             transaction.commit()?;
             self.items = items;
-            touched.into_iter().for_each(|number| self.touch(number));
+            for number in touched {
+                self.touch(number);
+            }
             return Ok(());
         }
         transaction.rollback()
