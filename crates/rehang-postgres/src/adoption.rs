@@ -7,7 +7,7 @@ use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
 use crate::pgvector::Pgvector;
-use crate::schema::{self, FORMAT};
+use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::functions;
 use crate::spaces;
 use crate::table::{Table, TableOptions, literal, quoted};
@@ -135,6 +135,14 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (number, known, is_listed) = found.ok_or_else(not_yet)?;
     expect_options(&known, options)?;
+    let format = database.run(Mode::Read, |connection| format_of(connection, number))?;
+    if format < FORMAT {
+        let what = format!("the gallery in {}", options.table);
+        let now = format!(
+            "of format {format}, and this rehang works in format {FORMAT}; adopting it once more brings it up"
+        );
+        return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
+    }
     if !is_listed {
         return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet")
             .advise(Remedy::AdoptTable));
@@ -165,7 +173,7 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
         "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item FROM (
                  SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
              listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced)
-                 SELECT id, {keys}, nextval('rehang.revision'), sourced FROM page WHERE is_item ON CONFLICT DO NOTHING),
+                 SELECT id, {keys}, {NEXT_REVISION}, sourced FROM page WHERE is_item ON CONFLICT DO NOTHING),
              last AS (SELECT id FROM page ORDER BY {keys_down} LIMIT 1)
          SELECT (SELECT id FROM last), count(*) FROM page",
         id = table.id_of("t"),
@@ -285,14 +293,20 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
         return Ok(None);
     };
     let format: i32 = row.try_get(3)?;
-    if format != FORMAT {
+    if format > FORMAT {
         let what = format!("the gallery in {}", table.options.table);
         let why = format!(
-            "it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it"
+            "it is of format {format}, and this rehang knows formats up to {FORMAT}; use the rehang that made it"
         );
         return Err(Error::conflict(what, why).into());
     }
     Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
+}
+
+/// The form of a gallery's tables, which an earlier version may have made.
+fn format_of(connection: &mut Connection, number: i32) -> Step<i32> {
+    let sql = "SELECT format FROM rehang.gallery WHERE number = $1";
+    Ok(connection.query_one(sql, &[&number])?.try_get(0)?)
 }
 
 /// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form: a dump of it would keep neither
@@ -306,6 +320,9 @@ fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgv
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
+    if format_of(connection, number)? < FORMAT {
+        connection.batch(&schema::bring_up(number, &spaces))?;
+    }
     if is_earlier {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }

@@ -95,7 +95,8 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                 "states of items that do not exist, or of another revision than theirs",
                 format!(
                     "SELECT count(*) FROM rehang.state_{n} AS s LEFT JOIN rehang.item_{g} AS i ON i.key = s.item
-                     WHERE i.key IS NULL OR i.revision <> s.revision"
+                     WHERE i.key IS NULL OR i.revision <> s.revision
+                         OR i.source_revision IS DISTINCT FROM s.source_revision"
                 ),
             )?;
             let (vector_is_there, more) = match &space.in_column {

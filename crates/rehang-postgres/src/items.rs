@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard;
 use crate::handle::Handle;
-use crate::schema::SpaceRow;
+use crate::schema::{NEXT_REVISION, SpaceRow, source_revision};
 use crate::spaces;
 use crate::table::{literal, quoted};
 use crate::values::key;
@@ -17,18 +17,22 @@ use crate::vectors;
 /// The columns of an item, from `i` (ours) and `t` (the application's): with its contents, or nothing in their places.
 pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
-        return "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision".into();
+        return format!(
+            "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision, {}",
+            source_revision("i")
+        );
     }
     format!(
-        "i.key, i.id, {}, {}, {}, i.revision",
+        "i.key, i.id, {}, {}, {}, i.revision, {}",
         handle.table.source_of("t"),
         handle.table.label_of("t"),
-        handle.table.payload_of("t")
+        handle.table.payload_of("t"),
+        source_revision("i")
     )
 }
 
 /// How many columns that are.
-pub(crate) const COLUMNS: usize = 6;
+pub(crate) const COLUMNS: usize = 7;
 
 /// `item AS i JOIN table AS t`.
 pub(crate) fn tables(handle: &Handle) -> String {
@@ -48,6 +52,7 @@ pub(crate) fn read(row: &Row) -> Step<Item> {
         label: row.try_get(3)?,
         payload: row.try_get::<_, Option<Value>>(4)?.unwrap_or(Value::Null),
         revision: row.try_get::<_, i64>(5)?.max(0) as u64,
+        source_revision: row.try_get::<_, i64>(6)?.max(0) as u64,
     })
 }
 
@@ -177,29 +182,44 @@ fn put_one(
         values.join(", "),
         names[..keys].join(", ")
     );
+    let of_id = format!("({}) = ({})", table.key_names(), table.key_from("$1::text").join(", "));
+    let of_source = source_revision("i");
+    let before: Option<i64> = connection
+        .query_opt(
+            &format!("SELECT {of_source} FROM rehang.item_{} AS i WHERE {of_id}", handle.number),
+            &[&write.id],
+        )?
+        .map(|row| row.try_get(0))
+        .transpose()?;
     guard::see_as_application(connection)?;
     connection.execute(&sql, &[&write.id, &write.source, &write.label, &payload, &vector])?;
     guard::see_as_ours(connection)?;
-    // The triggers have seen a change only where there was one; a put is a change in any case.
+    // The triggers have seen a change only where there was one; a put is a change in any case, and of an item without a source one of all
+    // its content.
     let revision = connection.query_opt(
         &format!(
-            "UPDATE rehang.item_{} SET revision = nextval('rehang.revision') WHERE ({}) = ({}) RETURNING key, revision",
+            "UPDATE rehang.item_{} AS i SET revision = {NEXT_REVISION},
+                 source_revision = CASE WHEN sourced AND {of_source} = $2 THEN {of_source} END
+             WHERE {of_id} RETURNING key, revision, source_revision",
             handle.number,
-            table.key_names(),
-            table.key_from("$1::text").join(", ")
         ),
-        &[&write.id],
+        &[&write.id, &before],
     )?;
     let Some(row) = revision else {
         let why = "an item: its row is there now and does not meet the gallery's condition";
         return Err(Error::option("an item's write", &write.id, why).into());
     };
-    let (key, revision): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let state = vectors::NewState {
+        item: row.try_get(0)?,
+        revision: row.try_get(1)?,
+        kept_source: row.try_get(2)?,
+        sourced: write.source.is_some(),
+    };
     for space in spaces::all(connection, handle.number)? {
         let new = write.vectors.iter().find(|new| new.space == space.record.space.name);
-        vectors::replace(connection, handle, &space, key, revision, new, write.source.is_some())?;
+        vectors::replace(connection, handle, &space, &state, new)?;
     }
-    Ok(revision.max(0) as u64)
+    Ok(state.revision.max(0) as u64)
 }
 
 pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {

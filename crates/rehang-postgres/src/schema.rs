@@ -17,8 +17,28 @@ use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::pgvector::Pgvector;
 use crate::table::{Table, literal, quoted};
 
-/// The form of the tables; another one is refused.
-pub(crate) const FORMAT: i32 = 1;
+/// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
+pub(crate) const FORMAT: i32 = 2;
+
+/// A revision that was never given: in the order of time, but for transactions that run side by side, by its upper part. The lower 24
+/// bits are random, by no generator that a session could set: a database that is set back gives the upper part again, and what was on
+/// its way to one item must not fit another one.
+pub(crate) const NEXT_REVISION: &str = "pg_catalog.int8or(pg_catalog.int8shl(pg_catalog.nextval('rehang.revision'), 24), \
+     pg_catalog.concat('x', pg_catalog.substr(pg_catalog.gen_random_uuid()::text, 1, 6))::bit(24)::bigint)";
+
+/// The revision that the source of an item came with, of a row of items or states: kept where it is not the revision itself.
+pub(crate) fn source_revision(row: &str) -> String {
+    format!("coalesce({row}.source_revision, {row}.revision)")
+}
+
+/// From format 1 to 2: what depends on the source alone has a revision of its own. The function of the triggers is to be made anew.
+pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
+    let tables = std::iter::once(format!("item_{g}"))
+        .chain(spaces.iter().map(|space| format!("state_{}", space.number)));
+    let add = tables
+        .map(|table| format!("ALTER TABLE rehang.{table} ADD COLUMN IF NOT EXISTS source_revision bigint;"));
+    add.chain([format!("UPDATE rehang.gallery SET format = {FORMAT} WHERE number = {g};")]).collect()
+}
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
@@ -117,6 +137,7 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
              id text NOT NULL,
              {}revision bigint NOT NULL,
              sourced boolean NOT NULL,
+             source_revision bigint,
              UNIQUE ({})
          );
          CREATE INDEX IF NOT EXISTS item_{g}_id ON rehang.item_{g} (id);
@@ -185,10 +206,14 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
     let (mut gone, mut added) = (String::new(), String::new());
     for row in spaces {
         let n = row.number;
-        let forget: String = tables_of(n, row)
-            .iter()
-            .map(|table| format!("            DELETE FROM {table} WHERE item = this;\n"))
-            .collect();
+        let forget_of = |tables: &[String]| -> String {
+            tables
+                .iter()
+                .map(|table| format!("            DELETE FROM {table} WHERE item = this;\n"))
+                .collect()
+        };
+        let forget = forget_of(&tables_of(n, row));
+        let of_source = forget_of(&tables_of(n, row)[..2]);
         truncate += &format!(", rehang.state_{n}, {}", tables_of(n, row).join(", "));
         gone += &format!(
             "            DELETE FROM rehang.state_{n} WHERE item = this;
@@ -200,9 +225,22 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
 {forget}"
         );
         // A column's vector is of this content only if it came with it.
+        let mut stays = "false";
+        let mut made_of_old = String::new();
+        let mut or_is_new = String::new();
         let provenance = match &row.in_column {
-            None => "'lacking'".to_owned(),
+            None => {
+                stays = "keeps AND s.provenance = 'native'";
+                made_of_old = format!(
+                    "        DELETE FROM rehang.vector_{n} AS v WHERE v.item = this
+            AND NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance = 'native');\n"
+                );
+                "'lacking'".to_owned()
+            }
             Some(column) => {
+                or_is_new = format!(
+                    " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
+                );
                 let column = quoted(column);
                 let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
                 let (old, new) = (of_row("OLD"), of_row("NEW"));
@@ -217,12 +255,19 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
             }
         };
         added += &format!(
-            "    INSERT INTO rehang.state_{n} AS s (item, revision, provenance, sourced) VALUES (this, now, {provenance}, has_source)
-         ON CONFLICT (item) DO UPDATE SET revision = now, provenance = EXCLUDED.provenance, sourced = EXCLUDED.sourced,
-             sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false, change = 0;
+            "    INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced)
+         VALUES (this, now, with_source, {provenance}, has_source)
+         ON CONFLICT (item) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
+             source_revision = with_source, failed = keeps AND s.failed AND EXCLUDED.provenance = 'lacking',
+             provenance = CASE WHEN {stays} THEN s.provenance ELSE EXCLUDED.provenance END,
+             sigma2 = CASE WHEN {stays} THEN s.sigma2 END, band = CASE WHEN {stays} THEN s.band ELSE 0 END,
+             score = CASE WHEN {stays} THEN s.score END, squared_error = CASE WHEN {stays} THEN s.squared_error END,
+             change = CASE WHEN {stays} THEN s.change ELSE 0 END;
     IF is_update THEN
-{forget}    END IF;
-"
+{made_of_old}        IF NOT keeps{or_is_new} THEN
+{of_source}        END IF;
+    END IF;
+",
         );
     }
     let of = |row: &str| {
@@ -231,18 +276,25 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
             columns.map(|(column, at)| format!("k{at} {EQUALS} {row}.{}", quoted(&column.name))).collect();
         equal.join(" AND ")
     };
-    let mut same: Vec<String> = table
+    let same_key: Vec<String> = table
         .key
         .iter()
         .map(|column| format!("OLD.{0} IS NOT DISTINCT FROM NEW.{0}", quoted(&column.name)))
         .collect();
-    let same_key = same.join(" AND ");
+    let same_key = same_key.join(" AND ");
+    let new_key: Vec<String> = table
+        .key
+        .iter()
+        .zip(1..)
+        .map(|(column, at)| format!("k{at} = NEW.{}", quoted(&column.name)))
+        .collect();
+    let same_source = format!("{} IS NOT DISTINCT FROM {}", table.source_of("OLD"), table.source_of("NEW"));
+    let mut same = vec![same_source.clone()];
     same.extend(table.options.vector.iter().map(|column| {
         let column = quoted(column);
         let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
         is_same(&of_row("OLD"), &of_row("NEW"))
     }));
-    same.push(format!("{} IS NOT DISTINCT FROM {}", table.source_of("OLD"), table.source_of("NEW")));
     // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
     let in_column = spaces.iter().find_map(|row| Some((row.number, row.in_column.as_deref()?)));
     let stale = in_column.map_or(String::new(), |(m, column)| {
@@ -271,6 +323,9 @@ DECLARE
     has_source boolean;
     is_update boolean := TG_OP = 'UPDATE';
     was boolean := false;
+    renamed boolean := false;
+    keeps boolean := false;
+    with_source bigint;
     stale boolean := false;
     older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
@@ -285,7 +340,13 @@ BEGIN
     IF TG_OP <> 'INSERT' THEN
         was := {was_item};
     END IF;
-{stale}    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT ({same_key} AND {is_item})) THEN
+{stale}    -- Another key is another name of the same item, which keeps what is known of it.
+    IF is_update AND was AND NOT ({same_key}) AND {is_item} THEN
+        UPDATE rehang.item_{g} AS i SET id = {id}, {new_key} WHERE {of_old}
+            AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} WHERE {of_new});
+        renamed := FOUND;
+    END IF;
+    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT (({same_key} OR renamed) AND {is_item})) THEN
         DELETE FROM rehang.item_{g} WHERE {of_old} RETURNING key INTO this;
         -- A snapshot from before the item was listed does not see it: the server says so here, and the transaction is made again.
         IF this IS NULL AND was AND older THEN
@@ -305,10 +366,13 @@ BEGIN
     IF is_update AND {same} THEN
         RETURN NULL;
     END IF;
-    now := pg_catalog.nextval('rehang.revision');
+    now := {NEXT_REVISION};
     has_source := {source} IS NOT NULL;
+    -- What was made from the source alone stays with it.
+    keeps := is_update AND has_source AND {same_source};
     INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES ({id}, {key}, now, has_source)
-         ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced RETURNING i.key INTO this;
+         ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
+             source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key, i.source_revision INTO this, with_source;
 {added}    RETURN NULL;
 END
 $rehang$;
@@ -323,6 +387,9 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
         // In a DELETE there is no NEW; the first half of each condition has decided then.
         is_item = table.is_item("NEW"),
         of_old = of("OLD"),
+        of_new = of("NEW"),
+        new_key = new_key.join(", "),
+        source_revision = source_revision("i"),
         same = same.join(" AND "),
         source = table.source_of("NEW"),
         key_names = table.key_names(),
@@ -366,7 +433,8 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
              band smallint NOT NULL DEFAULT 0,
              score float8,
              squared_error real,
-             change bigint NOT NULL DEFAULT 0
+             change bigint NOT NULL DEFAULT 0,
+             source_revision bigint
          );
          CREATE INDEX IF NOT EXISTS state_{n}_provenance ON rehang.state_{n} (provenance, item);
          CREATE INDEX IF NOT EXISTS state_{n}_next ON rehang.state_{n} (item)

@@ -207,8 +207,8 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
     let sql = format!(
         "WITH page AS (SELECT * FROM rehang.item_{g} AS i WHERE key > $1 AND {lacks} ORDER BY key LIMIT {LISTED_TOGETHER}
                      FOR NO KEY UPDATE SKIP LOCKED),
-             listed AS (INSERT INTO rehang.state_{n} (item, revision, provenance, sourced)
-                 SELECT i.key, i.revision, {provenance}, i.sourced FROM page AS i {from} ON CONFLICT DO NOTHING)
+             listed AS (INSERT INTO rehang.state_{n} (item, revision, source_revision, provenance, sourced)
+                 SELECT i.key, i.revision, i.source_revision, {provenance}, i.sourced FROM page AS i {from} ON CONFLICT DO NOTHING)
          SELECT max(key) FROM page"
     );
     let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {lacks})");

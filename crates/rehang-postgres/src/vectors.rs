@@ -12,7 +12,7 @@ use rehang_store::{
 
 use crate::connection::{Connection, Mode, Step, StepError};
 use crate::handle::Handle;
-use crate::schema::SpaceRow;
+use crate::schema::{SpaceRow, source_revision};
 use crate::spaces::{find, find_shared};
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
@@ -107,44 +107,63 @@ pub(crate) fn provenances(handle: &Handle, space: &str, keys: &[ItemKey]) -> Res
     })
 }
 
+/// An item that was just put.
+pub(crate) struct NewState {
+    pub(crate) item: i64,
+    pub(crate) revision: i64,
+    /// The revision of its source, where the put has left that as it was.
+    pub(crate) kept_source: Option<i64>,
+    pub(crate) sourced: bool,
+}
+
 /// Gives an item that was just put its vector in a space, or none.
 pub(crate) fn replace(
     connection: &mut Connection,
     handle: &Handle,
     space: &SpaceRow,
-    item: i64,
-    revision: i64,
+    state: &NewState,
     new: Option<&NewVector>,
-    sourced: bool,
 ) -> Step<()> {
     let n = space.number;
+    let NewState { item, revision, kept_source, sourced } = state;
+    let keeps = kept_source.is_some() && new.is_none_or(|new| new.provenance == Provenance::Adapted);
+    if keeps && space.in_column.is_none() {
+        let stay = format!(
+            "UPDATE rehang.state_{n} SET revision = $2, source_revision = $3 WHERE item = $1 AND provenance = 'native'"
+        );
+        if connection.execute(&stay, &[item, revision, kept_source])? > 0 {
+            return Ok(());
+        }
+    }
     let (band, score) = band_and_score(new.and_then(|new| new.priority));
     let made_by = new.map_or("lacking", |new| new.provenance.name());
     connection.execute(
         &format!(
-            "INSERT INTO rehang.state_{n} (item, revision, provenance, sourced, sigma2, band, score, change)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, nextval('rehang.revision'))
-             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, provenance = EXCLUDED.provenance,
-                 sourced = EXCLUDED.sourced, sigma2 = EXCLUDED.sigma2, band = EXCLUDED.band, score = EXCLUDED.score,
-                 squared_error = NULL, failed = false, change = EXCLUDED.change"
+            "INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced, sigma2, band, score, change)
+             VALUES ($1, $2, $8, $3, $4, $5, $6, $7, nextval('rehang.revision'))
+             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, source_revision = EXCLUDED.source_revision,
+                 provenance = EXCLUDED.provenance, sourced = EXCLUDED.sourced, sigma2 = EXCLUDED.sigma2, band = EXCLUDED.band,
+                 score = EXCLUDED.score, squared_error = NULL, failed = s.failed AND $9, change = EXCLUDED.change"
         ),
-        &[&item, &revision, &made_by, &sourced, &new.and_then(|new| new.sigma2), &band, &score],
+        &[item, revision, &made_by, sourced, &new.and_then(|new| new.sigma2), &band, &score, kept_source, &keeps],
     )?;
     for table in ["failure", "claim"] {
-        connection.execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), &[&item])?;
+        if !keeps {
+            connection.execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), &[item])?;
+        }
     }
     if space.in_column.is_some() {
         return Ok(());
     }
     match new {
-        None => connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[&item])?,
+        None => connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[item])?,
         Some(new) => connection.execute(
             &format!(
                 "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
                  ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
                 handle.pgvector.vector()
             ),
-            &[&item, &Vector::from(new.vector.clone())],
+            &[item, &Vector::from(new.vector.clone())],
         )?,
     };
     Ok(())
@@ -214,9 +233,13 @@ fn write_round(
     let mut there = BTreeMap::new();
     if !rest.is_empty() {
         let keys: Vec<i64> = rest.iter().map(|at| row_of(of(at).key)).collect();
-        let sql = format!("SELECT item, revision, provenance FROM rehang.state_{n} WHERE item = ANY($1)");
+        let sql = format!(
+            "SELECT item, s.revision, provenance, {} FROM rehang.state_{n} AS s WHERE item = ANY($1)",
+            source_revision("s")
+        );
         for row in connection.query(&sql, &[&keys])? {
-            there.insert(key(&row, 0)?, (row.try_get::<_, i64>(1)?, row.try_get::<_, String>(2)?));
+            let revisions: (i64, i64) = (row.try_get(1)?, row.try_get(3)?);
+            there.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
         }
     }
     for at in ready {
@@ -225,7 +248,7 @@ fn write_round(
     for at in rest {
         outcomes[at] = Some(match there.get(&writes[at].key) {
             None => WriteOutcome::Deleted,
-            Some((revision, _)) if *revision != int(writes[at].revision) => WriteOutcome::Changed,
+            Some((revisions, _)) if !is_of_now(*revisions, &writes[at]) => WriteOutcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => WriteOutcome::AlreadyThere,
             Some(_) if attempt != Attempt::Last => return Err(StepError::Busy),
             // Most likely an application is about to change it; if not, it stays in the queue.
@@ -233,6 +256,12 @@ fn write_round(
         });
     }
     Ok(())
+}
+
+/// Whether a write was made of the item as it is now; its revision and that of its source.
+fn is_of_now((revision, of_source): (i64, i64), write: &VectorWrite) -> bool {
+    let of_now = if write.provenance == Provenance::Native { of_source } else { revision };
+    of_now == int(write.revision)
 }
 
 /// How a write of vectors meets rows that another transaction is at.
@@ -262,7 +291,11 @@ fn write_states(
     let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
         round.iter().map(|at| band_and_score(of(at).priority)).unzip();
     let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
-    let still_is = "s.item = w.item AND s.revision = w.revision AND s.provenance IN ('lacking', 'adapted')";
+    let still_is = format!(
+        "s.item = w.item AND w.revision = CASE w.provenance WHEN 'native' THEN {} ELSE s.revision END
+             AND s.provenance IN ('lacking', 'adapted')",
+        source_revision("s")
+    );
     let (free, of_free) = if attempt == Attempt::First {
         connection.batch("SET LOCAL lock_timeout = '50ms'")?;
         (String::new(), "")
@@ -398,12 +431,13 @@ pub(crate) fn record_failures(
     handle.database.run(Mode::Write, |connection| {
         let n = find(connection, handle, space)?.number;
         let sql = format!(
-            "WITH free AS (SELECT item FROM rehang.state_{n}
-                     WHERE item = $1 AND revision = $2 AND provenance IN ('lacking', 'adapted') FOR UPDATE SKIP LOCKED),
+            "WITH free AS (SELECT item FROM rehang.state_{n} AS s
+                     WHERE item = $1 AND {of_source} = $2 AND provenance IN ('lacking', 'adapted') FOR UPDATE SKIP LOCKED),
                  s AS (UPDATE rehang.state_{n} AS s SET failed = true FROM free WHERE s.item = free.item RETURNING s.item),
                  gone AS (DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM s))
              INSERT INTO rehang.failure_{n} (item, revision, reason) SELECT item, $2, $3 FROM s
-             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, reason = EXCLUDED.reason"
+             ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, reason = EXCLUDED.reason",
+            of_source = source_revision("s")
         );
         let mut failures: Vec<_> = failures.iter().collect();
         // Always in the order of keys, so that two workers never wait for each other; the last reason of an item counts.

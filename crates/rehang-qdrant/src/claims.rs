@@ -57,7 +57,7 @@ pub(crate) fn claim(
                 let lease = Lease {
                     slot: space.slot,
                     item: item.key.to_string(),
-                    revision: item.revision,
+                    revision: item.source_revision,
                     worker: worker.to_owned(),
                     until,
                     lost: lost.get(&item.key).copied().unwrap_or(0),

@@ -1,9 +1,10 @@
 //! Conditions on points, as requests write them.
 
-use rehang_store::ItemKey;
+use rehang_store::{ItemKey, Revision};
 use serde_json::{Value, json};
 
 use crate::ids::id_of;
+use crate::payload::{REVISION, SOURCE_REVISION};
 
 /// A filter for points by key.
 pub(crate) fn has_id(keys: impl Iterator<Item = ItemKey>) -> Value {
@@ -20,6 +21,14 @@ pub(crate) fn is(field: &str, value: impl Into<Value>) -> Value {
     json!({"key": field, "match": {"value": value.into()}})
 }
 
+/// A filter for items whose source came with a revision; a tag of before says it by the revision alone. Where the revision was taken
+/// away, nothing is known of the source.
+pub(crate) fn is_of_source(revision: Revision) -> Value {
+    let by_itself = is(SOURCE_REVISION, revision);
+    let of_before = all_of([is(REVISION, revision), is_empty(SOURCE_REVISION)]);
+    json!({"must": [any_of([by_itself, of_before])], "must_not": [is_empty(REVISION)]})
+}
+
 pub(crate) fn all_of(conditions: impl Into<Value>) -> Value {
     json!({"must": conditions.into()})
 }
@@ -30,9 +39,4 @@ pub(crate) fn any_of(conditions: impl Into<Value>) -> Value {
 
 pub(crate) fn none_of(conditions: impl Into<Value>) -> Value {
     json!({"must_not": conditions.into()})
-}
-
-/// A filter that nothing passes.
-pub(crate) fn nothing() -> Value {
-    json!({"must": [{"has_id": []}]})
 }

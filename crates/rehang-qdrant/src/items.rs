@@ -1,20 +1,20 @@
 //! Items: the application's points, once they have a revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::client::PATIENCE;
-use crate::filters::{all_of, has_id, is, is_empty, none_of, nothing};
+use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::ids::{id_of, key_of_name};
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
-use crate::payload::{REVISION, TAG, put_at, without_nulls};
+use crate::payload::{NEW_OLD_VECTOR, REVISION, TAG, put_at, without_nulls};
 use crate::points::{Point, band_and_score};
 use crate::scroll::{PAGE, With};
 use crate::slot::SpaceSlot;
@@ -27,6 +27,36 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The condition that no tag is on a point.
 fn untagged() -> Value {
     is_empty(REVISION)
+}
+
+/// The condition that an application says of a point that it has written the old vector, and left the source as it was.
+fn has_new_old_vector() -> Value {
+    is(REVISION, NEW_OLD_VECTOR)
+}
+
+/// What gives items whose old vector alone was written their next revision: natives stay, and so does what is on its way to become one.
+/// What was made from the vector before goes. An item without a source has nothing that could be the same: it becomes a point without a
+/// tag.
+fn with_new_old_vector(handle: &Handle, meta: &Meta, keys: &[ItemKey]) -> Result<Vec<Value>> {
+    let these = || vec![has_id(keys.iter().copied()), has_new_old_vector()];
+    let with = |conditions: Vec<Value>| all_of([these(), conditions].concat());
+    let mut operations = Vec::new();
+    for space in meta.spaces.iter().filter(|space| !space.is_applications) {
+        // A reservation of an adapted vector has an epoch.
+        let is_reserved = all_of([is(&space.path("p"), "pending"), none_of([is_empty(&space.path("l"))])]);
+        let made_of_old = any_of([is(&space.path("p"), "adapted"), is_reserved]);
+        let none = json!({"p": "none", "k": null, "u": null, "l": null});
+        let key = format!("{TAG}.{}", space.field());
+        operations
+            .push(json!({"set_payload": {"payload": none, "key": key, "filter": with(vec![made_of_old])}}));
+        let gone = with(vec![is(&space.path("p"), "none")]);
+        operations.push(json!({"delete_vectors": {"filter": gone, "vector": [space.vector]}}));
+    }
+    let revision = meta::revisions(handle, 1)?;
+    let next = json!({REVISION: revision[0]});
+    operations.push(json!({"set_payload": {"payload": next, "filter": with(vec![has_source(true)])}}));
+    operations.push(json!({"set_payload": {"payload": {REVISION: null}, "filter": with(Vec::new())}}));
+    Ok(operations)
 }
 
 /// A filter for items without a source, or with one.
@@ -45,24 +75,32 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
     let mut done = 0;
     let mut failing: Option<Instant> = None;
     loop {
-        let (page, others) = handle.client.first_page(collection, &all_of([untagged()]))?;
+        let changed = any_of([untagged(), has_new_old_vector()]);
+        let (page, others) = handle.client.first_page(collection, &changed)?;
         if page.is_empty() {
             return Ok(others);
         }
-        let first = meta::reserve(handle, 2)?;
+        let meta = meta::read(handle)?;
+        let renewed = page.iter().filter(|point| point.has_new_old_vector());
+        let renewed: Vec<ItemKey> = renewed.map(|point| point.key).collect();
+        let mut operations =
+            if renewed.is_empty() { Vec::new() } else { with_new_old_vector(handle, &meta, &renewed)? };
+        let revisions = meta::revisions(handle, 2)?;
         let these = || [has_id(page.iter().map(|point| point.key)), untagged()];
-        let stale: Vec<String> = meta::read(handle)?
+        let stale: Vec<String> = meta
             .spaces
             .into_iter()
             .filter(|space| !space.is_applications)
             .map(|space| space.vector)
             .collect();
-        let mut operations = Vec::new();
         if !stale.is_empty() {
             operations.push(json!({"delete_vectors": {"filter": all_of(these()), "vector": stale}}));
         }
         let no_source = handle.options.source.as_deref().map(is_empty);
-        let tag = |no_source: bool| json!({REVISION: first + u64::from(no_source), TAG: {"n": no_source}});
+        let tag = |no_source: bool| {
+            let revision = revisions[usize::from(no_source)];
+            json!({REVISION: revision, TAG: {"n": no_source, "r": revision}})
+        };
         if let Some(no_source) = &no_source {
             let filter = json!({"must": these(), "must_not": [no_source]});
             operations.push(json!({"set_payload": {"payload": tag(false), "filter": filter}}));
@@ -122,11 +160,6 @@ struct NewPoint<'a> {
     payload: Map<String, Value>,
 }
 
-#[derive(Serialize)]
-struct Upsert<'a> {
-    points: &'a [NewPoint<'a>],
-}
-
 /// Writes items as an application does: whole points. The server applies them one after the other.
 pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>> {
     if writes.is_empty() {
@@ -153,34 +186,104 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
             return Err(Error::option("payload", &write.payload, why));
         }
     }
-    let first = meta::reserve(handle, writes.len())?;
+    let revisions = meta::revisions(handle, writes.len())?;
     // An id that is there twice is written once, as it was given last.
     let last: BTreeMap<ItemKey, usize> =
         writes.iter().enumerate().map(|(at, write)| (key_of_name(&write.id).0, at)).collect();
-    let points: Vec<NewPoint<'_>> = last
-        .iter()
-        .map(|(&key, &at)| new_point(handle, &meta, key, &writes[at], first + at as u64))
-        .collect::<Result<_>>()?;
-    for points in points.chunks(UPSERT) {
-        let path = format!("/collections/{}/points?wait=true", handle.collection());
-        handle.client.ask("PUT", &path, &Upsert { points })?;
+    let keys: Vec<ItemKey> = last.keys().copied().collect();
+    let mut of_same_source = BTreeSet::new();
+    for some in keys.chunks(UPSERT) {
+        let some: Vec<(ItemKey, &ItemWrite, Revision)> =
+            some.iter().map(|key| (*key, &writes[last[key]], revisions[last[key]])).collect();
+        of_same_source.extend(put_together(handle, &meta, some)?);
     }
-    let keys: Vec<ItemKey> = last.into_keys().collect();
     for space in &meta.spaces {
-        end_leases(handle, space, &keys)?;
+        let is_held = |key: &ItemKey| of_same_source.contains(key) && !replaces(&writes[last[key]], space);
+        let ended: Vec<ItemKey> = keys.iter().copied().filter(|key| !is_held(key)).collect();
+        end_leases(handle, space, &ended)?;
     }
     withdraw_superseded(handle, &meta, writes, &keys)?;
-    Ok((0..writes.len()).map(|at| first + at as u64).collect())
+    Ok(revisions)
 }
 
+/// Puts different items, and gives those whose source was the same before. An upsert replaces a point with all its vectors: what was made
+/// from the same source is read before and goes along, on the condition that it still is all there is.
+fn put_together(
+    handle: &Handle,
+    meta: &Meta,
+    mut left: Vec<(ItemKey, &ItemWrite, Revision)>,
+) -> Result<BTreeSet<ItemKey>> {
+    let path = format!("/collections/{}/points?wait=true", handle.collection());
+    let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
+    let mut of_same_source = BTreeSet::new();
+    while !left.is_empty() {
+        let sourced = left.iter().filter(|(_, write, _)| write.source.is_some()).map(|(key, ..)| *key);
+        let there = tagged(handle, &sourced.collect::<Vec<_>>(), &handle.with(ours()))?;
+        let kept = |key: &ItemKey, write: &ItemWrite| {
+            let point = there.get(key)?;
+            let is_same = point.item(&handle.options).is_some_and(|item| item.source == write.source);
+            is_same.then_some(point)
+        };
+        let (same, others): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(key, write, _)| kept(key, write).is_some());
+        let points = |of: &[(ItemKey, &'_ ItemWrite, Revision)]| -> Result<Value> {
+            let new = of.iter().map(|(key, write, revision)| {
+                let point = new_point(handle, meta, *key, write, *revision, kept(key, write))?;
+                serde_json::to_value(point).map_err(|error| Error::corrupt(handle.name(), error))
+            });
+            new.collect::<Result<Vec<Value>>>().map(Value::Array)
+        };
+        if !others.is_empty() {
+            handle.client.ask("PUT", &path, &json!({"points": points(&others)?}))?;
+        }
+        if same.is_empty() {
+            break;
+        }
+        let as_read = same.iter().filter_map(|(key, write, _)| {
+            let point = kept(key, write)?;
+            let mut as_read = vec![has_id([*key].into_iter()), is(REVISION, point.revision()?)];
+            for space in ours().filter(|space| !replaces(write, space)) {
+                let native = space.made_by(&[Provenance::Native]);
+                as_read.push(if is_native(point, space) { native } else { none_of([native]) });
+            }
+            Some(all_of(as_read))
+        });
+        let as_read = any_of(as_read.collect::<Vec<_>>());
+        handle.client.ask("PUT", &path, &json!({"points": points(&same)?, "update_filter": as_read}))?;
+        let keys = same.iter().map(|(key, ..)| *key);
+        let now = handle.client.retrieve(handle.collection(), keys, &handle.tag([]))?;
+        let now: BTreeMap<ItemKey, Option<Revision>> =
+            now.into_iter().map(|point| (point.key, point.revision())).collect();
+        // What was written meanwhile is read again.
+        let is_put =
+            |key: &ItemKey, revision: Revision| now.get(key).is_none_or(|now| *now == Some(revision));
+        left = same.into_iter().filter(|(key, _, revision)| !is_put(key, *revision)).collect();
+        of_same_source.extend(now.keys().filter(|key| left.iter().all(|(other, ..)| other != *key)));
+    }
+    Ok(of_same_source)
+}
+
+/// Whether a write brings a vector for a space that takes the place of a native one.
+fn replaces(write: &ItemWrite, space: &SpaceSlot) -> bool {
+    let mut new = write.vectors.iter().filter(|new| new.space == space.record.space.name);
+    new.any(|new| new.provenance != Provenance::Adapted)
+}
+
+fn is_native(point: &Point, space: &SpaceSlot) -> bool {
+    point.mark(space).made_by(space, Some(point.vector(space).is_some())) == Some(Provenance::Native)
+}
+
+/// The point of a write; `of_same_source` is what lies there with the same source.
 fn new_point<'a>(
     handle: &Handle,
     meta: &'a Meta,
     key: ItemKey,
     write: &'a ItemWrite,
     revision: Revision,
+    of_same_source: Option<&'a Point>,
 ) -> Result<NewPoint<'a>> {
-    let mut tag = json!({"n": write.source.is_none()});
+    let source_revision = of_same_source.and_then(Point::source_revision).unwrap_or(revision);
+    let mut tag = json!({"n": write.source.is_none(), "r": source_revision});
     if key_of_name(&write.id).1 {
         tag["id"] = json!(write.id);
     }
@@ -193,6 +296,22 @@ fn new_point<'a>(
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
         tag[space.field()] = without_nulls(mark);
         vector.insert(&space.vector, &new.vector);
+    }
+    for (space, point) in meta.spaces.iter().filter_map(|space| Some((space, of_same_source?))) {
+        if replaces(write, space) {
+            continue;
+        }
+        match point.vector(space).filter(|_| is_native(point, space)) {
+            Some(native) => {
+                tag[space.field()] = point.payload[TAG][space.field()].clone();
+                vector.insert(&space.vector, native);
+            }
+            None => {
+                if let Some(reason) = point.mark(space).failure {
+                    tag[space.field()]["f"] = json!(reason);
+                }
+            }
+        }
     }
     let mut payload = Map::new();
     match (&handle.options.payload, &write.payload) {
@@ -256,8 +375,8 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
 pub(crate) fn newest_revision(handle: &Handle) -> Result<Revision> {
     tag_all(handle)?;
     let with = handle.tag([]);
-    let newest = handle.client.scroll_down(handle.collection(), &none_of([nothing()]), REVISION, 1, &with)?;
-    Ok(newest.first().and_then(Point::revision).unwrap_or(0))
+    let newest = handle.client.largest(handle.collection(), REVISION, &with)?;
+    Ok(newest.as_ref().and_then(Point::revision).unwrap_or(0))
 }
 
 pub(crate) fn count_without_source(handle: &Handle) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Leases as they lie on the server: points of the collection of ours, one an item and space.
 //!
-//! A lease belongs to one revision of its item: what the application changes or deletes is not held any more, also where it wrote
+//! A lease belongs to one source of its item: what the application changes or deletes is not held any more, also where it wrote
 //! past us.
 
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub(crate) struct Lease {
     pub(crate) slot: u32,
     /// The item's key, as text: it may have 128 bits.
     pub(crate) item: String,
+    /// The revision that the source came with.
     pub(crate) revision: Revision,
     pub(crate) worker: String,
     pub(crate) until: u64,
@@ -51,7 +52,7 @@ pub(crate) fn leases(handle: &Handle, space: &SpaceSlot) -> Result<BTreeMap<Item
     let waiting = all_of([has_id(leases.keys().copied()), is_empty(&space.path("f")), space.waiting()]);
     let items = handle.client.scroll(handle.collection(), &waiting, None, usize::MAX, &handle.tag([]))?;
     let items: BTreeMap<ItemKey, Option<Revision>> =
-        items.into_iter().map(|point| (point.key, point.revision())).collect();
+        items.into_iter().map(|point| (point.key, point.source_revision())).collect();
     let is_of_now = |key: &ItemKey, lease: &Lease| items.get(key) == Some(&Some(lease.revision));
     let ended: Vec<Value> = leases
         .iter()

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use rehang::{Error, Result};
-use rehang_store::{Document, check};
+use rehang_store::{Document, Revision, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::filters::{all_of, has_id, is};
 use crate::handle::Handle;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
+use crate::tokens::random_bits;
 
 /// The points of these states.
 const META: u64 = 1;
@@ -133,7 +134,15 @@ pub(crate) fn leave(handle: &Handle) -> Result<Meta> {
     })
 }
 
-/// Revisions that were never given before: the first of so many.
+/// Revisions that were never given before, so many: in the order of time by their upper part. The lower 24 bits are random, since a
+/// collection that is restored from a snapshot has its counter of then, and gives the upper part again: what was on its way to one item
+/// must not fit what is another one now.
+pub(crate) fn revisions(handle: &Handle, count: usize) -> Result<Vec<Revision>> {
+    let first = reserve(handle, count)?;
+    Ok((first..first + count as u64).map(|number| (number << 24) | (random_bits() & 0xff_ffff)).collect())
+}
+
+/// Numbers that were never given before: the first of so many.
 pub(crate) fn reserve(handle: &Handle, count: usize) -> Result<u64> {
     change_state(handle, COUNTER, |last: &mut u64| {
         let first = *last + 1;

@@ -7,6 +7,11 @@ pub(crate) const REVISION: &str = "rehang";
 /// The payload field with everything else of ours.
 pub(crate) const TAG: &str = "rehang_tag";
 
+/// The path of the revision that the source came with.
+pub(crate) const SOURCE_REVISION: &str = "rehang_tag.r";
+/// The revision that an application writes to say that it has written the old vector, and left the source as it was.
+pub(crate) const NEW_OLD_VECTOR: u64 = 0;
+
 /// What a payload's value says in words: the server takes null and an empty list for nothing, and so does this.
 pub(crate) fn text_in(value: &Value) -> Option<String> {
     match value {

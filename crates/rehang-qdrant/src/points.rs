@@ -1,8 +1,9 @@
 //! Points of the application's collection, with what of ours is in their payload: the tag.
 //!
 //! The tag is two fields. `rehang` is the item's revision; `rehang_tag` holds `id`, its name where the point's id is no name that the
-//! application gave, `n`, whether it has no source, and `s7`, what is known of it in the space of slot 7. An application that replaces
-//! the point, or its payload, takes the tag away. So the gallery knows nothing of the content of a point without a revision.
+//! application gave, `n`, whether it has no source, `r`, the revision that its source came with, and `s7`, what is known of it in the
+//! space of slot 7. An application that replaces the point, or its payload, takes the tag away. So the gallery knows nothing of the
+//! content of a point without a revision.
 //!
 //! The revision is not in the object, since an application may take it away by itself, and a server of 1.18 that deletes an object from
 //! a payload leaves what is in it in the indexes of its fields.
@@ -16,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::collection::CollectionOptions;
 use crate::ids::{key_of, text_of};
-use crate::payload::{REVISION, TAG, at_path, text_in};
+use crate::payload::{NEW_OLD_VECTOR, REVISION, TAG, at_path, text_in};
 use crate::slot::SpaceSlot;
 
 /// A point as an answer has it.
@@ -131,9 +132,21 @@ impl Point {
         self.payload.get(REVISION)?.as_u64()
     }
 
+    /// The revision that its source came with; a tag of before has none of its own.
+    pub(crate) fn source_revision(&self) -> Option<Revision> {
+        let revision = self.revision()?;
+        let of_source = self.payload.get(TAG).and_then(|tag| tag.get("r")).and_then(Value::as_u64);
+        Some(of_source.unwrap_or(revision))
+    }
+
+    /// Whether the application says that it has written the old vector, and left the source as it was.
+    pub(crate) fn has_new_old_vector(&self) -> bool {
+        self.revision() == Some(NEW_OLD_VECTOR)
+    }
+
     /// Whether a tag is on it, be it one of another form: such a point is no item, and an examination tells of it.
     pub(crate) fn has_tag(&self) -> bool {
-        self.payload.get(REVISION).and_then(text_in).is_some()
+        self.payload.get(REVISION).and_then(text_in).is_some() && !self.has_new_old_vector()
     }
 
     /// What the tag says of a space. A tag of another form says nothing.
@@ -176,6 +189,7 @@ impl Point {
             label: field(&options.label).and_then(text_in),
             payload,
             revision: self.revision()?,
+            source_revision: self.source_revision()?,
         })
     }
 

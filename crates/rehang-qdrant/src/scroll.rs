@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::ids::id_of;
+use crate::payload::REVISION;
 use crate::points::Point;
 
 /// Points of one page of a scroll, without and with vectors.
@@ -31,7 +32,7 @@ impl Client {
 
     /// The first points that pass a filter, by id, and how many more of that page cannot be items. Both are of one moment.
     pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, u64)> {
-        let body = json!({"filter": filter, "limit": PAGE, "with_payload": false});
+        let body = json!({"filter": filter, "limit": PAGE, "with_payload": [REVISION]});
         let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
         let all = result["points"].as_array().map_or(0, Vec::len);
         let points = Point::list(result["points"].take(), &self.name())?;
@@ -86,6 +87,14 @@ impl Client {
             Ok(true)
         })?;
         Ok(all)
+    }
+
+    /// A point with the largest number in a payload field. Unlike [`Client::scroll_down`] it compares none here, so the numbers may have 64
+    /// bits.
+    pub(crate) fn largest(&self, collection: &str, by: &str, with: &With) -> Result<Option<Point>> {
+        let body =
+            json!({"limit": 1, "with_payload": with.payload, "order_by": {"key": by, "direction": "desc"}});
+        Ok(self.page(collection, &body)?.0.pop())
     }
 
     /// Points in the order of a payload number: the largest first, equal ones by key.

@@ -1,4 +1,4 @@
-//! Random names that no two writers share. What is stored or found never depends on them.
+//! Chance: names that no two writers share, and the random part of revisions.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,14 @@ pub(crate) struct Tokens {
     given: AtomicU64,
 }
 
+/// Bits that the system drew, which nobody can guess.
+pub(crate) fn random_bits() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
 impl Tokens {
     pub(crate) fn new() -> Self {
-        let bits = || RandomState::new().hash_one(0_u8);
-        Self { drawn: format!("{:016x}{:016x}", bits(), bits()), given: AtomicU64::new(0) }
+        Self { drawn: format!("{:016x}{:016x}", random_bits(), random_bits()), given: AtomicU64::new(0) }
     }
 
     /// The next name.

@@ -23,7 +23,7 @@ use rehang_store::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
+use crate::filters::{all_of, any_of, has_id, is, is_empty, is_of_source, none_of};
 use crate::handle::Handle;
 use crate::ids::id_of;
 use crate::items::{has_source, tag_all, tagged};
@@ -137,8 +137,7 @@ fn write_together(
             for write in mine {
                 let point = points.get(&write.key);
                 let is_mine = point.is_some_and(|point| {
-                    point.revision() == Some(write.revision)
-                        && point.mark(space).written_by.as_ref() == Some(&name)
+                    is_of_now(write, point) && point.mark(space).written_by.as_ref() == Some(&name)
                 });
                 // Where neither holds, another write has taken over, and this one waits for it.
                 let outcome =
@@ -178,7 +177,14 @@ fn reserve(
         let epoch = epoch.filter(|_| provenance == Provenance::Adapted).map(Epoch::number);
         let read: Vec<Value> = of
             .iter()
-            .map(|(revision, keys)| all_of([has_id(keys.iter().copied()), is(REVISION, *revision)]))
+            .map(|(revision, keys)| {
+                let of_now = if provenance == Provenance::Native {
+                    is_of_source(*revision)
+                } else {
+                    is(REVISION, *revision)
+                };
+                all_of([has_id(keys.iter().copied()), of_now])
+            })
             .collect();
         let mut free = vec![
             is_empty(&space.path("k")),
@@ -213,10 +219,17 @@ fn read_marks(
     Ok(found.into_iter().map(|point| (point.key, point)).collect())
 }
 
+/// Whether a write was made of the item as it is now.
+fn is_of_now(write: &VectorWrite, point: &Point) -> bool {
+    let of_now =
+        if write.provenance == Provenance::Native { point.source_revision() } else { point.revision() };
+    of_now == Some(write.revision)
+}
+
 /// Why a write cannot be applied, now or ever.
 fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Option<WriteOutcome> {
     let Some(point) = point else { return Some(WriteOutcome::Deleted) };
-    if point.revision() != Some(write.revision) {
+    if !is_of_now(write, point) {
         return Some(WriteOutcome::Changed);
     }
     let has_vector = space.is_applications.then(|| point.vector(space).is_some());
@@ -416,7 +429,7 @@ pub(crate) fn record_failures(
         let operations: Vec<Value> = some
             .iter()
             .map(|(key, revision, reason)| {
-                let of_now = [has_id([*key].into_iter()), is(REVISION, *revision), space.waiting()];
+                let of_now = [has_id([*key].into_iter()), is_of_source(*revision), space.waiting()];
                 let reason: String = reason.chars().take(REASON_MAX).collect();
                 // An empty reason would be none.
                 let reason = if reason.is_empty() { " ".to_owned() } else { reason };
@@ -445,7 +458,7 @@ pub(crate) fn failures(
     let failed = none_of([is_empty(&space.path("f"))]);
     let points = handle.client.scroll(handle.collection(), &failed, after, limit, &handle.tag([]))?;
     let failure = |point: Point| {
-        let (revision, reason) = (point.revision()?, point.mark(space).failure?);
+        let (revision, reason) = (point.source_revision()?, point.mark(space).failure?);
         Some(Failure { key: point.key, id: point.id(), revision, reason })
     };
     Ok(points.into_iter().filter_map(failure).collect())

@@ -80,7 +80,7 @@ const OF_A_SPACE: [(&str, &str); 10] = [
     (
         "failures of items that do not exist or have another revision",
         "SELECT count(*) FROM failure_{n} AS f WHERE NOT EXISTS
-         (SELECT 1 FROM item WHERE key = f.item AND revision = f.revision)",
+         (SELECT 1 FROM item WHERE key = f.item AND ifnull(source_revision, revision) = f.revision)",
     ),
 ];
 

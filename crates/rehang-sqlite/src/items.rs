@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::Result;
+use rehang::{Provenance, Result};
 use rehang_store::check::no_such_space;
 use rehang_store::{Item, ItemWrite, Revision, check};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -14,8 +14,7 @@ use crate::trouble::Step;
 use crate::values::{as_bytes, key, place};
 
 /// The columns that [`read_item`] reads, of a table called `item`.
-pub(crate) const ITEM_COLUMNS: &str =
-    "item.key, item.id, item.source, item.label, item.payload, item.revision";
+pub(crate) const ITEM_COLUMNS: &str = "item.key, item.id, item.source, item.label, item.payload, item.revision, ifnull(item.source_revision, item.revision)";
 
 /// An item from the first columns of a row.
 pub(crate) fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
@@ -32,6 +31,7 @@ pub(crate) fn read_item(row: &Row<'_>) -> rusqlite::Result<Item> {
         label: row.get(3)?,
         payload,
         revision: row.get(5)?,
+        source_revision: row.get(6)?,
     })
 }
 
@@ -47,7 +47,8 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
         let spaces = checked_spaces(transaction, writes)?;
         let mut find = transaction.prepare_cached("SELECT key FROM item WHERE id = ?1")?;
         let mut update = transaction.prepare_cached(
-            "UPDATE item SET source = ?2, label = ?3, payload = ?4, revision = ?5 WHERE key = ?1",
+            "UPDATE item SET source = ?2, label = ?3, payload = ?4, revision = ?5,
+                 source_revision = CASE WHEN source = ?2 THEN ifnull(source_revision, revision) END WHERE key = ?1",
         )?;
         let mut next = first_number(transaction, writes)?;
         let mut revisions = Vec::with_capacity(writes.len());
@@ -56,6 +57,7 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
             let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
             let key = if let Some(key) = there {
                 update.execute(params![key, write.source, write.label, payload(write), revision])?;
+                make_room(transaction, &spaces, write, key)?;
                 key
             } else {
                 insert_item(transaction, write, revision)?
@@ -140,6 +142,17 @@ fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -
     Ok(connection.last_insert_rowid())
 }
 
+/// Takes out the vectors that the triggers have left with an item and that those of a write replace.
+fn make_room(connection: &Connection, spaces: &Spaces, write: &ItemWrite, key: i64) -> Step<()> {
+    for new in write.vectors.iter().filter(|new| new.provenance != Provenance::Adapted) {
+        if let Some(space) = spaces.get(&new.space) {
+            let delete = format!("DELETE FROM vector_{} WHERE item = ?1", space.number);
+            connection.prepare_cached(&delete)?.execute([key])?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes an item's vectors with the numbers after its revision, and gives the number after those.
 fn insert_vectors(
     connection: &Connection,
@@ -152,13 +165,15 @@ fn insert_vectors(
     for new in &write.vectors {
         let Some(space) = spaces.get(&new.space) else { continue };
         change += 1;
+        // A native vector that the triggers have left there was made of the same source.
         let (band, score) = place(new.priority);
         connection
             .prepare_cached(&format!(
-                "INSERT INTO vector_{}
+                "INSERT INTO vector_{n}
                  (item, revision, provenance, sigma2, band, score, sourced, failed, change, value)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, ?9)",
-                space.number
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?3 = 'adapted' AND EXISTS (SELECT 1 FROM failure_{n} WHERE item = ?1), ?8, ?9
+                 WHERE NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)",
+                n = space.number
             ))?
             .execute(params![
                 key,

@@ -11,6 +11,9 @@ use crate::trouble::Step;
 pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format <= 3 {
+        transaction.execute_batch(schema::COLUMN_OF_4)?;
+    }
     if format <= 1 {
         from_1(&transaction)?;
     }
@@ -19,6 +22,12 @@ pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
             transaction.execute_batch(&schema::space_from_2(number, written_as))?;
         }
         transaction.execute_batch(schema::FROM_2)?;
+    }
+    if format <= 3 {
+        for (number, written_as) in spaces(&transaction)? {
+            transaction.execute_batch(&schema::space_from_3(number, written_as))?;
+        }
+        transaction.execute_batch(&schema::from_3())?;
     }
     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
     transaction.commit()?;

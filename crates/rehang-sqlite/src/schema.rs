@@ -10,15 +10,18 @@ use rehang::{Provenance, Space};
 pub(crate) const APPLICATION: i64 = 0x7265_6867;
 
 /// The format this binary reads and writes (`PRAGMA user_version`).
-pub(crate) const FORMAT: i64 = 3;
+pub(crate) const FORMAT: i64 = 4;
 
 /// The tables every gallery has.
 ///
 /// - Revisions and changes come from one counter, so none is ever given twice.
+/// - `source_revision` is the revision that an item's source came with, where a later change of the item has left the source as it was;
+///   elsewhere it is NULL, and the source came with the revision.
+/// - A revision of 0 is what an application writes to say that all content has changed; one of -1 is ours, and leaves the source as it was.
 /// - `AUTOINCREMENT` keeps the numbers of deleted items and dropped spaces from being used again.
 /// - `replaced` holds at most one key: `INSERT OR REPLACE` removes a row without firing delete triggers, so the key
 ///   is remembered before and its vectors are removed after.
-pub(crate) const TABLES: [&str; 2] = [
+pub(crate) const TABLES: [&str; 3] = [
     "
 CREATE TABLE gallery (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 INSERT INTO gallery (name, value) VALUES
@@ -42,7 +45,8 @@ CREATE TABLE item (
     source TEXT,
     label TEXT,
     payload TEXT CHECK (payload IS NULL OR json_valid(payload)),
-    revision INTEGER NOT NULL DEFAULT 0
+    revision INTEGER NOT NULL DEFAULT 0,
+    source_revision INTEGER
 );
 CREATE INDEX item_revision ON item (revision);
 CREATE INDEX item_unsourced ON item (source) WHERE source IS NULL;
@@ -65,18 +69,35 @@ CREATE TRIGGER item_added AFTER INSERT ON item WHEN NEW.revision <= 0 BEGIN
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
     UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
 END;
+",
+    CHANGES,
+    IDS,
+];
+
+/// Plain writes of an item give it another revision.
+const CHANGES: &str = "
 CREATE TRIGGER item_source_changed AFTER UPDATE OF source ON item
 WHEN NEW.source IS NOT OLD.source AND NEW.revision = OLD.revision BEGIN
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
-    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
+    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter'), source_revision = NULL
+    WHERE key = NEW.key;
+END;
+CREATE TRIGGER item_source_replaced AFTER UPDATE OF source ON item
+WHEN NEW.source IS NOT OLD.source AND NEW.source_revision IS NOT NULL BEGIN
+    UPDATE item SET source_revision = NULL WHERE key = NEW.key;
 END;
 CREATE TRIGGER item_touched AFTER UPDATE OF revision ON item WHEN NEW.revision <= 0 BEGIN
     UPDATE gallery SET value = value + 1 WHERE name = 'counter';
-    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.key;
+    UPDATE item SET
+        revision = (SELECT value FROM gallery WHERE name = 'counter'),
+        source_revision = CASE WHEN NEW.revision = -1 AND NEW.source IS NOT NULL
+            THEN ifnull(OLD.source_revision, OLD.revision) END
+    WHERE key = NEW.key;
 END;
-",
-    IDS,
-];
+";
+
+/// The revision that the source of an item came with.
+pub(crate) const SOURCE_REVISION: &str = "ifnull(item.source_revision, item.revision)";
 
 /// An id is one line, so that lists of ids are files with one a line.
 const IDS: &str = "
@@ -170,6 +191,8 @@ fn claim_table(n: i64) -> String {
 }
 
 fn space_triggers(n: i64, written_as: Provenance) -> String {
+    // A process of format 3 that has the gallery open writes a source without its revision.
+    let has_other_source = "(NEW.source_revision IS NULL OR NEW.source IS NOT OLD.source)";
     format!(
         "
 CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
@@ -179,10 +202,13 @@ CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
     DELETE FROM claim_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     INSERT INTO lacking_{n} (item, sourced) VALUES (NEW.key, NEW.source IS NOT NULL);
 END;
-CREATE TRIGGER item_changed_{n} AFTER UPDATE OF revision ON item WHEN NEW.revision <> OLD.revision BEGIN
-    DELETE FROM failure_{n} WHERE item = NEW.key;
-    DELETE FROM claim_{n} WHERE item = NEW.key;
-    DELETE FROM vector_{n} WHERE item = NEW.key AND revision <> NEW.revision;
+CREATE TRIGGER item_changed_{n} AFTER UPDATE OF revision ON item
+WHEN NEW.revision <> OLD.revision AND NEW.revision > 0 BEGIN
+    DELETE FROM failure_{n} WHERE item = NEW.key AND {has_other_source};
+    DELETE FROM claim_{n} WHERE item = NEW.key AND {has_other_source};
+    DELETE FROM vector_{n} WHERE item = NEW.key AND revision <> NEW.revision
+        AND ({has_other_source} OR provenance <> 'native');
+    UPDATE vector_{n} SET revision = NEW.revision WHERE item = NEW.key AND revision <> NEW.revision;
     UPDATE lacking_{n} SET sourced = (NEW.source IS NOT NULL) WHERE item = NEW.key;
 END;
 CREATE TRIGGER item_deleted_{n} AFTER DELETE ON item BEGIN
@@ -194,7 +220,8 @@ END;
 
 CREATE TRIGGER vector_{n}_checked BEFORE INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
     SELECT RAISE(ABORT, 'there is no item with this key') WHERE NOT EXISTS (SELECT 1 FROM item WHERE key = NEW.item);
-    UPDATE item SET revision = 0 WHERE key = NEW.item AND EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.item);
+    UPDATE item SET revision = -1 WHERE key = NEW.item AND EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.item);
+    DELETE FROM vector_{n} WHERE item = NEW.item;
 END;
 CREATE TRIGGER vector_{n}_added AFTER INSERT ON vector_{n} BEGIN
     DELETE FROM lacking_{n} WHERE item = NEW.item;
@@ -218,7 +245,12 @@ CREATE TRIGGER vector_{n}_changed_plainly AFTER UPDATE OF value ON vector_{n} WH
         sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = 0,
         change = (SELECT value FROM gallery WHERE name = 'counter')
     WHERE item = NEW.item;
-    UPDATE item SET revision = (SELECT value FROM gallery WHERE name = 'counter') WHERE key = NEW.item;
+    UPDATE item SET
+        revision = (SELECT value FROM gallery WHERE name = 'counter'),
+        source_revision = CASE WHEN source IS NOT NULL THEN ifnull(source_revision, revision) END
+    WHERE key = NEW.item;
+    DELETE FROM failure_{n} WHERE item IN (SELECT item FROM vector_{n} WHERE item = NEW.item AND provenance <> 'adapted');
+    DELETE FROM claim_{n} WHERE item IN (SELECT item FROM vector_{n} WHERE item = NEW.item AND provenance <> 'adapted');
 END;
 CREATE TRIGGER vector_{n}_item_stays BEFORE UPDATE OF item ON vector_{n} WHEN NEW.item <> OLD.item BEGIN
     SELECT RAISE(ABORT, 'a vector cannot be given to another item');
@@ -338,6 +370,19 @@ pub(crate) fn space_from_2(n: i64, written_as: Provenance) -> String {
         claim = claim_table(n),
         triggers = space_triggers(n, written_as),
     )
+}
+
+/// From format 3 to 4, before everything else, since triggers of this format read the column.
+pub(crate) const COLUMN_OF_4: &str = "ALTER TABLE item ADD COLUMN source_revision INTEGER;";
+
+/// From format 3 to 4, everything but the spaces.
+pub(crate) fn from_3() -> String {
+    format!("DROP TRIGGER item_source_changed; DROP TRIGGER item_touched; {CHANGES}")
+}
+
+/// From format 3 to 4, one space: what was made from the source alone stays with it.
+pub(crate) fn space_from_3(n: i64, written_as: Provenance) -> String {
+    drop_triggers(n) + &space_triggers(n, written_as)
 }
 
 /// Selects the name of one index that is left of a space.

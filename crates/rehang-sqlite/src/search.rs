@@ -178,12 +178,12 @@ fn confirm(
     for &(_, key) in candidates {
         let mut rows = select.query([int(key)])?;
         let Some(line) = rows.next()? else { continue };
-        let provenance = provenance(line, 6)?;
+        let provenance = provenance(line, 7)?;
         if !filter.is_empty() && !filter.passes(&read_item(line)?, provenance) {
             continue;
         }
         vector.clear();
-        read_value(line, 7, row.space.dimension, &mut vector)?;
+        read_value(line, 8, row.space.dimension, &mut vector)?;
         if !is_finite(&vector) {
             continue;
         }
@@ -276,7 +276,7 @@ fn each_of(
     let mut looked_at = 0;
     while let Some(line) = rows.next()? {
         looked_at += 1;
-        let made_by = provenance(line, 6)?;
+        let made_by = provenance(line, 7)?;
         let passes = if of_items {
             filter.passes(&read_item(line)?, made_by)
         } else {
@@ -286,7 +286,7 @@ fn each_of(
             continue;
         }
         vector.clear();
-        read_value(line, 7, row.space.dimension, &mut vector)?;
+        read_value(line, 8, row.space.dimension, &mut vector)?;
         // A vector that an application wrote around the library's checks can be near to nothing.
         if is_finite(&vector) {
             take(line.get(0)?, &vector);

@@ -9,6 +9,7 @@ use rehang_store::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
+use crate::schema::SOURCE_REVISION;
 use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
 use crate::trouble::Step;
 use crate::values::{as_bytes, int, key, place, priority, provenance, read_value, row_of};
@@ -67,16 +68,19 @@ pub(crate) fn write(
         let mut update = transaction.prepare_cached(&format!(
             "UPDATE vector_{n} SET provenance = ?3, sigma2 = ifnull(?4, sigma2), band = ?5, score = ?6,
                  squared_error = ?7, failed = failed AND ?3 = 'adapted', change = ?8, value = ?9
-             WHERE item = ?1 AND revision = ?2 AND provenance = 'adapted'"
+             WHERE item = ?1 AND provenance = 'adapted' AND ?2 = CASE ?3
+                 WHEN 'native' THEN (SELECT {SOURCE_REVISION} FROM item WHERE key = ?1) ELSE revision END"
         ))?;
+        let of_now = format!("CASE ?3 WHEN 'native' THEN {SOURCE_REVISION} ELSE item.revision END");
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT INTO vector_{n}
                  (item, revision, provenance, sigma2, band, score, squared_error, sourced, failed, change, value)
              SELECT key, revision, ?3, ?4, ?5, ?6, ?7, source IS NOT NULL,
                  ?3 = 'adapted' AND EXISTS (SELECT 1 FROM failure_{n} WHERE item = ?1), ?8, ?9 FROM item
-             WHERE key = ?1 AND revision = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
+             WHERE key = ?1 AND {of_now} = ?2 AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1)"
         ))?;
-        let mut revision = transaction.prepare_cached("SELECT revision FROM item WHERE key = ?1")?;
+        let mut revisions =
+            transaction.prepare_cached(&format!("SELECT revision, {SOURCE_REVISION} FROM item WHERE key = ?1"))?;
         let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
         let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
         let mut unclaim = transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?;
@@ -123,7 +127,8 @@ pub(crate) fn write(
                 }
                 WriteOutcome::Written
             } else {
-                match revision.query_row([row_of(write.key)], |row| row.get::<_, u64>(0)).optional()? {
+                let of_now = usize::from(write.provenance == Provenance::Native);
+                match revisions.query_row([row_of(write.key)], |row| row.get::<_, u64>(of_now)).optional()? {
                     None => WriteOutcome::Deleted,
                     Some(there) if there != write.revision => WriteOutcome::Changed,
                     Some(_) => WriteOutcome::AlreadyThere,
@@ -214,14 +219,14 @@ pub(crate) fn record_failures(
         let n = spaces::find(transaction, space)?.number;
         // An item with a vector that the upgrade never replaces was served by another worker meanwhile.
         let wanting = format!(
-            "FROM item WHERE key = ?1 AND revision = ?2
+            "FROM item WHERE key = ?1 AND {SOURCE_REVISION} = ?2
              AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted')"
         );
         let mut delete = transaction.prepare_cached(&format!(
             "DELETE FROM failure_{n} WHERE item = ?1 AND EXISTS (SELECT 1 {wanting})"
         ))?;
         let mut insert = transaction.prepare_cached(&format!(
-            "INSERT INTO failure_{n} (item, revision, reason) SELECT key, revision, ?3 {wanting}"
+            "INSERT INTO failure_{n} (item, revision, reason) SELECT key, ?2, ?3 {wanting}"
         ))?;
         for (key, revision, reason) in failures {
             delete.execute(params![row_of(*key), int(*revision)])?;

@@ -98,11 +98,14 @@ pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
 /// A promise about one handle.
 type One = fn(&dyn Store);
 
-const PROMISES: [(ContractLevel, One); 21] = [
+const PROMISES: [(ContractLevel, One); 24] = [
     (ContractLevel::PerItem, an_empty_gallery_answers),
     (ContractLevel::PerItem, spaces_are_made_once_and_dropped),
     (ContractLevel::PerItem, the_serving_space_is_switched_in_one_step),
     (ContractLevel::PerItem, a_put_is_a_change_of_content),
+    (ContractLevel::PerItem, what_a_source_paid_for_stays_with_it),
+    (ContractLevel::PerItem, what_is_on_its_way_meets_the_source_it_was_made_from),
+    (ContractLevel::PerItem, without_a_source_nothing_is_the_same),
     (ContractLevel::PerItem, a_put_is_all_or_nothing),
     (ContractLevel::PerItem, revisions_are_never_given_twice),
     (ContractLevel::Transactional, keys_are_never_given_twice),
@@ -125,10 +128,11 @@ const PROMISES: [(ContractLevel, One); 21] = [
 /// Promises between two handles on one gallery, and how time passes.
 type Two = fn(&dyn Store, &dyn Store, &dyn Fn(Duration));
 
-const PROMISES_OF_TWO: [Two; 5] = [
+const PROMISES_OF_TWO: [Two; 6] = [
     what_one_handle_writes_the_other_sees,
     an_item_is_leased_to_one_worker,
     a_lease_ends_with_what_it_was_for,
+    a_lease_outlives_a_write_of_the_old_vector,
     what_its_workers_end_with_goes_alone,
     a_plan_fences_every_handle,
 ];
@@ -263,6 +267,132 @@ fn a_put_is_a_change_of_content(store: &dyn Store) {
     assert_eq!(store.vectors(OLD, &[b.key]), Ok(vec![None]), "and its vectors are those of the last one");
     assert_eq!(store.delete(&["b", "b", "nobody"]), Ok(1), "who existed is counted once");
     assert_eq!(store.vectors(OLD, &[b.key]), Ok(vec![None]));
+}
+
+fn what_a_source_paid_for_stays_with_it(store: &dyn Store) {
+    two_spaces(store);
+    let (a, a1) = put_one(store, "a", Some("a"));
+    let (b, b1) = put_one(store, "b", Some("b"));
+    let mut paid = native(a, a1, [0.6, 0.8]);
+    paid.squared_error = Some(0.75);
+    write_to(store, NEW, &[adapted(a, a1, [1.0, 0.0], 0.5, 1.0), adapted(b, b1, [1.0, 0.0], 0.5, 1.0)])
+        .unwrap();
+    write_to(store, NEW, &[paid]).unwrap();
+    let of = |space: &str, key: ItemKey| store.vectors(space, &[key]).unwrap().remove(0);
+    let item = |id: &str| store.get(&[id]).unwrap().remove(0).expect("it was put");
+    let old_again =
+        |id: &str, vector: [f32; 2]| store.put(&[write(id, Some(id), &[(OLD, vector)])]).unwrap()[0];
+
+    let (a2, b2) = (old_again("a", [0.0, 1.0]), old_again("b", [0.0, 1.0]));
+    assert_eq!(
+        (item("a").revision, item("a").source_revision),
+        (a2, a1),
+        "the source came with the first write"
+    );
+    let stayed = of(NEW, a).expect("a native vector depends on the source alone");
+    assert_eq!((stayed.vector, stayed.provenance, stayed.revision), (vec![0.6, 0.8], Provenance::Native, a2));
+    assert_eq!((stayed.sigma2, stayed.squared_error), (Some(0.5), Some(0.75)), "with what is known of it");
+    assert_eq!(of(OLD, a).expect("it was written").vector, [0.0, 1.0]);
+    assert_eq!(of(NEW, b), None, "an adapted vector was made of the old one before");
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.native, counts.adapted, counts.lacking), (1, 0, 1));
+    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    assert_eq!(
+        queue.iter().map(|record| record.item.id.as_str()).collect::<Vec<_>>(),
+        ["b"],
+        "it waits again"
+    );
+    let found = store.search(NEW, &matrix(&[[0.6, 0.8]]), 9, &Filter::default()).unwrap().remove(0);
+    let found: Vec<_> = found.iter().map(|hit| (hit.key, hit.provenance, hit.revision)).collect();
+    assert_eq!(found, [(a, Provenance::Native, a2)], "searches find what stayed, and nothing else");
+    assert_eq!(store.errors(NEW, 9), Ok(vec![(0.5, 0.75)]));
+    let outcome = write_to(store, NEW, &[adapted(b, b2, [0.0, 1.0], 0.25, 2.0)]);
+    assert_eq!(outcome, Ok(vec![WriteOutcome::Written]), "and the new old vector is adapted");
+
+    // Who writes an adapted vector along, as a gallery with an adapter does, replaces no native one.
+    let mut with_adapted = write("a", Some("a"), &[(OLD, [1.0, 0.0])]);
+    with_adapted.vectors.push(NewVector {
+        provenance: Provenance::Adapted,
+        sigma2: Some(1.0),
+        priority: Some(Priority::ordinary(1.0)),
+        epoch: Some(epoch_of(store, NEW)),
+        ..new_vector(NEW, [9.0, 9.0])
+    });
+    store.put(&[with_adapted.clone()]).unwrap();
+    assert_eq!(of(NEW, a).expect("it stays").vector, [0.6, 0.8]);
+    store.put(&[ItemWrite { id: "b".into(), source: Some("b".into()), ..with_adapted }]).unwrap();
+    assert_eq!(of(NEW, b).expect("it came along").vector, [9.0, 9.0], "where none is native it counts");
+    store.put(&[write("a", Some("a"), &[])]).unwrap();
+    assert_eq!((of(OLD, a), of(NEW, a).is_some()), (None, true), "an old vector that is not given is gone");
+    store.put(&[write("a", Some("a"), &[(NEW, [1.0, 0.0])])]).unwrap();
+    assert_eq!(
+        of(NEW, a).expect("it is there").vector,
+        [1.0, 0.0],
+        "the new model's own word takes its place"
+    );
+    let a9 = store.put(&[write("a", Some("other"), &[(OLD, [1.0, 0.0])])]).unwrap()[0];
+    assert_eq!(of(NEW, a), None, "another source, another item to embed");
+    assert_eq!((item("a").revision, item("a").source_revision), (a9, a9));
+    assert_eq!(store.errors(NEW, 9), Ok(vec![]));
+}
+
+fn what_is_on_its_way_meets_the_source_it_was_made_from(store: &dyn Store) {
+    two_spaces(store);
+    let item = |id: &str| store.get(&[id]).unwrap().remove(0).expect("it was put");
+    let put = |id: &str, source: &str, old: [f32; 2]| {
+        store.put(&[write(id, Some(source), &[(OLD, old)])]).unwrap()[0]
+    };
+    let outcome = |write: VectorWrite| write_to(store, NEW, &[write]).unwrap()[0];
+    put("a", "text", [1.0, 0.0]);
+    let read = item("a");
+    // Meanwhile the old vector is written, twice.
+    put("a", "text", [0.0, 1.0]);
+    let now = put("a", "text", [0.0, 2.0]);
+    let late = VectorWrite::adapted(&read, vec![1.0, 0.0], 1.0, Priority::ordinary(1.0));
+    assert_eq!(outcome(late), WriteOutcome::Changed, "made of another old vector");
+    store.record_failures(NEW, &[(read.key, read.source_revision, "broken".into())]).unwrap();
+    assert_eq!(
+        store.failures(NEW, None, 9).unwrap()[0].revision,
+        read.source_revision,
+        "what failed is the source"
+    );
+    put("a", "text", [0.0, 3.0]);
+    assert_eq!(store.counts(NEW).unwrap().failed, 1, "and it fails with any old vector");
+    assert_eq!(
+        outcome(VectorWrite::native(&read, vec![0.6, 0.8])),
+        WriteOutcome::Written,
+        "made of this source"
+    );
+    assert_eq!(store.counts(NEW).unwrap().failed, 0);
+    let there = store.vectors(NEW, &[read.key]).unwrap().remove(0).expect("it was written");
+    assert!(there.revision == item("a").revision && there.revision != now, "it is the item's as it is now");
+    // A source that goes and comes back came anew: nobody knows what it named meanwhile.
+    put("b", "text", [1.0, 0.0]);
+    let read = item("b");
+    put("b", "other", [1.0, 0.0]);
+    let stale = VectorWrite::native(&read, vec![1.0, 0.0]);
+    assert_eq!(
+        outcome(stale.clone()),
+        WriteOutcome::Changed,
+        "a vector of one source never lies beside another"
+    );
+    store.record_failures(NEW, &[(read.key, read.source_revision, "broken".into())]).unwrap();
+    assert_eq!(store.failures(NEW, None, 9), Ok(vec![]), "nor does a failure");
+    put("b", "text", [1.0, 0.0]);
+    assert_eq!(outcome(stale), WriteOutcome::Changed);
+    assert_eq!(outcome(VectorWrite::native(&item("b"), vec![1.0, 0.0])), WriteOutcome::Written);
+}
+
+fn without_a_source_nothing_is_the_same(store: &dyn Store) {
+    two_spaces(store);
+    let (a, a1) = put_one(store, "a", None);
+    write_to(store, NEW, &[native(a, a1, [1.0, 0.0])]).unwrap();
+    let (_, a2) = put_one(store, "a", None);
+    assert_eq!(store.vectors(NEW, &[a]), Ok(vec![None]), "nothing says that the content is what it was");
+    let item = store.get(&["a"]).unwrap().remove(0).expect("it was put");
+    assert_eq!((item.revision, item.source_revision), (a2, a2));
+    let stale = write_to(store, NEW, &[native(a, a1, [1.0, 0.0])]);
+    assert_eq!(stale, Ok(vec![WriteOutcome::Changed]));
 }
 
 fn a_put_is_all_or_nothing(store: &dyn Store) {
@@ -1093,6 +1223,34 @@ fn a_lease_ends_with_what_it_was_for(one: &dyn Store, other: &dyn Store, pass: &
     assert_eq!(write_to(other, NEW, &writes), Ok(vec![WriteOutcome::Written; 2]));
     one.clear_failures(NEW).unwrap();
     assert_eq!(claim(one, "left"), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
+}
+
+fn a_lease_outlives_a_write_of_the_old_vector(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Duration)) {
+    two_spaces(one);
+    let put = |id: &str, source: &str, vectors: &[(&str, [f32; 2])]| {
+        other.put(&[write(id, Some(source), vectors)]).unwrap();
+    };
+    // As an application does whose old vectors are made by a job: the text first.
+    for id in ["a", "b"] {
+        put(id, "text", &[]);
+    }
+    let claim =
+        |store: &dyn Store, worker: &str| store.claim(NEW, Queue::All, worker, 9, LEASE).unwrap().records;
+    let claimed = claim(one, "left");
+    assert_eq!(claimed.len(), 2);
+    put("a", "text", &[(OLD, [1.0, 0.0])]);
+    assert_eq!(claim(other, "right"), [], "the text is paid for once: it is still in hand");
+    let vectors: Vec<VectorWrite> =
+        claimed.iter().map(|record| VectorWrite::native(&record.item, vec![1.0, 0.0])).collect();
+    assert_eq!(write_to(one, NEW, &vectors), Ok(vec![WriteOutcome::Written; 2]));
+    put("b", "text", &[(OLD, [1.0, 0.0])]);
+    assert_eq!(one.counts(NEW).unwrap().native, 2, "nor is it paid for again when the job comes later");
+    assert_eq!((claim(one, "left"), one.at_work(NEW)), (vec![], Ok(vec![])));
+    put("a", "other text", &[(NEW, [1.0, 0.0])]);
+    put("b", "other text", &[]);
+    assert_eq!(claim(one, "left").len(), 1);
+    put("b", "other text", &[(NEW, [1.0, 0.0])]);
+    assert_eq!(one.at_work(NEW), Ok(vec![]), "a native vector of the application ends a lease");
 }
 
 fn what_its_workers_end_with_goes_alone(one: &dyn Store, other: &dyn Store, pass: &dyn Fn(Duration)) {

@@ -30,6 +30,8 @@ pub enum Call {
         ids: Vec<usize>,
         /// Whether they have a source.
         sourced: bool,
+        /// Whether the source of an item that is there stays what it is, if it has one.
+        keeps_source: bool,
         /// Which spaces get a vector.
         with: [bool; 2],
         /// What their vectors are made of.
@@ -139,8 +141,9 @@ pub fn call(has_samples: bool) -> impl Strategy<Value = Call> {
     let sample = prop::option::weighted(0.3, (0_u64..2, 0_usize..6))
         .prop_map(move |sample| sample.filter(|_| has_samples));
     prop_oneof![
-        4 => (ids.clone(), any::<bool>(), any::<[bool; 2]>(), value.clone())
-            .prop_map(|(ids, sourced, with, value)| Call::Put { ids, sourced, with, value }),
+        6 => (ids.clone(), any::<bool>(), prop::bool::weighted(0.4), any::<[bool; 2]>(), value.clone()).prop_map(
+            |(ids, sourced, keeps_source, with, value)| Call::Put { ids, sourced, keeps_source, with, value }
+        ),
         1 => ids.clone().prop_map(Call::Delete),
         8 => (space.clone(), ids.clone(), any::<bool>(), late(), late(), value, prop::option::of(0_u8..4)).prop_map(
             |(space, ids, native, stale, late, value, sigma2)| Call::Write { space, ids, native, stale, late, value, sigma2 }
@@ -203,9 +206,12 @@ fn said<T>(answer: rehang::Result<T>) -> String {
 
 /// Does it, and says what the store answered, without numbers that two stores may give differently.
 pub fn apply(store: &dyn Store, call: &Call) -> String {
-    let known = |id: usize, stale: bool| -> (ItemKey, Revision) {
-        store.get(&[IDS[id]]).unwrap().remove(0).map_or((ItemKey::from(1_000_000), 1), |item| {
-            (item.key, item.revision + 1_000_000 * Revision::from(stale))
+    let item = |id: usize| store.get(&[IDS[id]]).unwrap().remove(0);
+    // What is made of the source alone goes by the revision of that.
+    let known = |id: usize, of_source: bool, stale: bool| -> (ItemKey, Revision) {
+        item(id).map_or((ItemKey::from(1_000_000), 1), |item| {
+            let revision = if of_source { item.source_revision } else { item.revision };
+            (item.key, revision + 1_000_000 * Revision::from(stale))
         })
     };
     let epoch = |space: usize, late: bool| {
@@ -215,10 +221,14 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
     };
     let version = || store.document("plan").unwrap().map(|(version, _)| version);
     match call {
-        Call::Put { ids, sourced, with, value } => {
+        Call::Put { ids, sourced, keeps_source, with, value } => {
             let write = |(at, &id): (usize, &usize)| ItemWrite {
                 id: IDS[id].into(),
-                source: sourced.then(|| format!("source {value}")),
+                source: Some(id)
+                    .filter(|_| *keeps_source)
+                    .and_then(item)
+                    .and_then(|there| there.source)
+                    .or_else(|| sourced.then(|| format!("source {value}"))),
                 label: label_of(id),
                 payload: json!({"value": value, "at": at}),
                 vectors: SPACES
@@ -241,7 +251,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
         }
         Call::Write { space, ids, native, stale, late, value, sigma2 } => {
             let write = |&id: &usize| {
-                let (key, revision) = known(id, *stale);
+                let (key, revision) = known(id, *native, *stale);
                 let score = |sigma2: u8| f64::from(sigma2) * f64::from(*value) + 0.0;
                 VectorWrite {
                     key,
@@ -258,7 +268,7 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
             format!("{:?}", store.write_vectors(SPACES[*space], Some(epoch(*space, *late)), &writes))
         }
         Call::Priority { space, id, band, score, late } => {
-            let (key, revision) = known(*id, false);
+            let (key, revision) = known(*id, false, false);
             let places = [(key, revision, Priority::new(QueueBand::ALL[*band], f64::from(*score)))];
             format!("{:?}", store.set_priorities(SPACES[*space], epoch(*space, *late), &places))
         }
@@ -287,11 +297,11 @@ pub fn apply(store: &dyn Store, call: &Call) -> String {
         }
         Call::Release { space, worker, ids } => {
             let keys: Option<Vec<ItemKey>> =
-                ids.as_ref().map(|ids| ids.iter().map(|&id| known(id, false).0).collect());
+                ids.as_ref().map(|ids| ids.iter().map(|&id| known(id, false, false).0).collect());
             format!("{:?}", store.release(SPACES[*space], WORKERS[*worker], keys.as_deref()))
         }
         Call::Fail { space, id, stale } => {
-            let (key, revision) = known(*id, *stale);
+            let (key, revision) = known(*id, true, *stale);
             format!("{:?}", store.record_failures(SPACES[*space], &[(key, revision, format!("no {id}"))]))
         }
         Call::ClearFailures(space) => format!("{:?}", store.clear_failures(SPACES[*space])),
@@ -327,7 +337,9 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
     let revisions: BTreeSet<Revision> = all.iter().map(|record| record.item.revision).collect();
     assert_eq!(revisions.len(), all.len(), "no revision twice");
     assert_eq!(store.newest_revision().unwrap(), revisions.last().copied().unwrap_or(0));
-    let ranks: BTreeMap<Revision, usize> = revisions.into_iter().zip(0..).collect();
+    let of_sources = all.iter().map(|record| record.item.source_revision);
+    let ranks: BTreeMap<Revision, usize> =
+        revisions.into_iter().chain(of_sources).collect::<BTreeSet<_>>().into_iter().zip(0..).collect();
     let place = |key: ItemKey| ItemKey::from(keys.iter().position(|there| *there == key).unwrap() as u64);
     let document = store.document("plan").unwrap().map(|(_, text)| text);
     let mut lines = vec![format!("{:?} {document:?} {:?}", store.serving(), store.count_without_source())];
@@ -384,6 +396,7 @@ pub fn seen_with(store: &dyn Store, rounded: fn(f32) -> f32) -> String {
                     }
                     let rank = ranks[&record.item.revision];
                     record.item.revision = 0;
+                    record.item.source_revision = ranks[&record.item.source_revision] as Revision;
                     record.item.key = place(record.item.key);
                     lines.push(format!("{select:?} {limit}: {rank} {record:?}"));
                 }

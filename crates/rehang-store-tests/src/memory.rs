@@ -91,6 +91,17 @@ impl MemoryStore {
         Self { clock, ..self }
     }
 
+    /// Gives an item another id, which no other has: what an update of a key does to a table. It keeps its key and everything that is
+    /// known of it. As a twin of a store with such tables.
+    pub fn rename(&self, from: &str, to: &str) {
+        let mut state = self.state();
+        let Some(key) = state.keys.remove(from) else { return };
+        state.keys.insert(to.to_owned(), key);
+        if let Some(item) = state.items.get_mut(&key) {
+            to.clone_into(&mut item.id);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic inside a lock can only come from a defect of this file; the state is checked before it is changed, so
         // it is whole even then.
@@ -436,7 +447,7 @@ impl Ledger for MemoryStore {
         let State { items, spaces, .. } = &mut *state;
         let space = find_mut(spaces, space)?;
         for (key, revision, reason) in failures {
-            let is_of_now = items.get(key).is_some_and(|item| item.revision == *revision);
+            let is_of_now = items.get(key).is_some_and(|item| item.source_revision == *revision);
             let there = space.vectors.get(key).map(|held| held.vector.provenance);
             if is_of_now && matches!(there, None | Some(Provenance::Adapted)) {
                 space.failures.insert(*key, (*revision, reason.clone()));
@@ -596,9 +607,18 @@ impl State {
             self.last_key += 1;
             self.key_of.map_or_else(|| self.last_key.into(), |key_of| key_of(&write.id, self.last_key))
         });
-        self.forget(key);
         self.counter += 1;
         let revision = self.counter;
+        let of_same_source =
+            self.items.get(&key).filter(|there| there.source.is_some() && there.source == write.source);
+        let source_revision = of_same_source.map_or(revision, |there| there.source_revision);
+        if source_revision == revision {
+            self.forget(key);
+        } else {
+            for space in &mut self.spaces {
+                space.keep_what_is_of_the_source(key, revision);
+            }
+        }
         self.keys.insert(write.id.clone(), key);
         self.items.insert(
             key,
@@ -609,6 +629,7 @@ impl State {
                 label: write.label.clone(),
                 payload: write.payload.clone(),
                 revision,
+                source_revision,
             },
         );
         for new in &write.vectors {
@@ -621,7 +642,15 @@ impl State {
                     squared_error: None,
                     vector: new.vector.clone(),
                 };
+                if new.provenance == Provenance::Adapted && space.provenance(key) == Some(Provenance::Native)
+                {
+                    continue;
+                }
                 space.vectors.insert(key, StoredVector { vector, change: revision });
+                if new.provenance != Provenance::Adapted {
+                    space.failures.remove(&key);
+                    space.leases.remove(&key);
+                }
             }
         }
         revision
@@ -640,6 +669,16 @@ impl State {
 impl SpaceState {
     fn provenance(&self, key: ItemKey) -> Option<Provenance> {
         self.vectors.get(&key).map(|held| held.vector.provenance)
+    }
+
+    /// Removes what was not made from an item's source alone.
+    fn keep_what_is_of_the_source(&mut self, key: ItemKey, revision: Revision) {
+        if let Some(held) = self.vectors.get_mut(&key) {
+            held.vector.revision = revision;
+            if held.vector.provenance != Provenance::Native {
+                self.vectors.remove(&key);
+            }
+        }
     }
 
     /// Whether the backfill can take an item.
@@ -661,7 +700,9 @@ impl SpaceState {
     /// One conditional write that has been checked.
     fn write(&mut self, items: &BTreeMap<ItemKey, Item>, write: &VectorWrite, change: u64) -> WriteOutcome {
         let Some(item) = items.get(&write.key) else { return WriteOutcome::Deleted };
-        if item.revision != write.revision {
+        let of_now =
+            if write.provenance == Provenance::Native { item.source_revision } else { item.revision };
+        if of_now != write.revision {
             return WriteOutcome::Changed;
         }
         let there = self.vectors.get(&write.key).map(|held| &held.vector);
@@ -670,7 +711,7 @@ impl SpaceState {
         }
         let vector = VectorRecord {
             provenance: write.provenance,
-            revision: write.revision,
+            revision: item.revision,
             sigma2: write.sigma2.or_else(|| there.and_then(|there| there.sigma2)),
             priority: write.priority,
             squared_error: write.squared_error,

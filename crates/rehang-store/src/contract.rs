@@ -50,6 +50,13 @@ impl fmt::Display for ItemKey {
 /// A number that tells two states of an item apart: each change of content gives the item another one. A store gives no
 /// number twice, not even to an item that was deleted and added again.
 ///
+/// An item has two: [`Item::revision`] changes with its source and with its old vector, [`Item::source_revision`] with its source alone.
+/// What is made from the source alone (native vectors, which are paid for, and failures) goes by the second one: it outlives a write of the
+/// old vector.
+///
+/// *Database*: where a database can be set back to an earlier state (a backup, a failover), its sequence would give a number again, to
+/// other content of what may be another item of the same key. So each number has a random part.
+///
 /// What is right depends on equality alone. The order is a hint: a later change usually has a larger number, but where
 /// numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took a larger number.
 pub type Revision = u64;
@@ -145,12 +152,20 @@ pub struct Item {
     pub payload: Value,
     /// Changes whenever the content (the source or the vectors made from it) changes.
     pub revision: Revision,
+    /// The revision that the source came with: where a change leaves the source as it is, this stays. An item without a source has
+    /// nothing that could stay the same, so each change gives it another one.
+    pub source_revision: Revision,
 }
 
 /// What an application writes: an item, new or changed, with the vectors it has at hand.
 ///
 /// Writing an item is a change of its content, so the item gets a new revision. The same transaction removes every
-/// vector that is not part of the write, since it belongs to the content before.
+/// vector that is not part of the write, since it belongs to the content before. But where the source is the same as before, what
+/// was made from the source alone stays: native vectors, unless the write brings an old or native one for their space (an adapted one
+/// is passed over there), and, in spaces for which it brings none of these, recorded failures and leases.
+///
+/// A source that names what lies elsewhere (a path, a URL) is the same as long as the name is. Where what it names has changed, the
+/// application says so by another name, or deletes the item first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ItemWrite {
     /// The application's name for the item.
@@ -201,7 +216,7 @@ impl NewVector {
 pub struct VectorRecord {
     /// Who made it.
     pub provenance: Provenance,
-    /// The revision of the item that it was made from; always the item's own, a stale vector is removed with the change.
+    /// The item's revision: what was not made from the item as it is now is removed with the change.
     pub revision: Revision,
     /// Predicted squared error of the adapted vector; kept when a native vector takes its place.
     pub sigma2: Option<f32>,
@@ -215,13 +230,14 @@ pub struct VectorRecord {
 
 /// A write of the upgrade: it happens only if the item still is what it was when it was read.
 ///
-/// It is applied if, and only if, the item exists, has the revision `revision`, and its vector in the space is missing
-/// or adapted. A native (or old) vector is never replaced.
+/// It is applied if, and only if, the item exists, has the revision `revision` (a native vector: the source revision), and its vector in
+/// the space is missing or adapted. A native (or old) vector is never replaced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VectorWrite {
     /// The item.
     pub key: ItemKey,
-    /// The revision that was read together with the source (or the old vector) it was made from.
+    /// What was read together with what it was made from: of a native vector [`Item::source_revision`], of an adapted one
+    /// [`Item::revision`].
     pub revision: Revision,
     /// [`Provenance::Adapted`] or [`Provenance::Native`].
     pub provenance: Provenance,
@@ -236,11 +252,11 @@ pub struct VectorWrite {
 }
 
 impl VectorWrite {
-    /// The new model's own vector of an item, made of the revision that the caller has read.
+    /// The new model's own vector of an item, made of the source that the caller has read.
     pub fn native(item: &Item, vector: Vec<f32>) -> Self {
         Self {
             key: item.key,
-            revision: item.revision,
+            revision: item.source_revision,
             provenance: Provenance::Native,
             sigma2: None,
             priority: None,
@@ -253,6 +269,7 @@ impl VectorWrite {
     /// the queue.
     pub fn adapted(item: &Item, vector: Vec<f32>, sigma2: f32, priority: Priority) -> Self {
         Self {
+            revision: item.revision,
             provenance: Provenance::Adapted,
             sigma2: Some(sigma2),
             priority: Some(priority),
@@ -269,7 +286,7 @@ pub enum WriteOutcome {
     Written,
     /// The item has been deleted; nothing was written.
     Deleted,
-    /// The item has another revision now; nothing was written.
+    /// The item has another revision now (for a native vector: another source); nothing was written.
     Changed,
     /// The space holds a native (or old) vector of this item already; nothing was written.
     AlreadyThere,
@@ -282,7 +299,7 @@ pub struct Failure {
     pub key: ItemKey,
     /// Its id.
     pub id: String,
-    /// The revision that failed.
+    /// The source revision that failed.
     pub revision: Revision,
     /// What the encoder said.
     pub reason: String,
@@ -541,6 +558,8 @@ pub struct Counts {
 /// - **Conditional.** [`Ledger::write_vectors`] never brings back a deleted item, never puts a vector beside content it
 ///   was not made from, never replaces a native or old vector. So two workers on one item are harmless, and the same write
 ///   may be repeated.
+/// - **Thrifty.** A native vector stays for as long as its item's source does, whatever else an application writes, and one that is on its
+///   way while the old vector is written arrives.
 /// - **Fenced.** A write of an adapted vector, and a change of a place in the queue, carries the [`Epoch`] of its plan. The
 ///   ledger compares it in the same transaction, and where another plan has begun it writes nothing of the call.
 /// - **Tagged.** No reader ever sees a vector without its provenance, nor one whose revision is not its item's.
@@ -615,8 +634,9 @@ pub trait Ledger: Send + Sync {
 
     /// Writes items as an application does: all of them or, on an error, none. Gives the new revisions, in order.
     ///
-    /// Each item gets a new revision and loses every vector that does not come with the write. A recorded failure is
-    /// forgotten, and a lease ends. An id that is twice in one call is written twice, the last one stays.
+    /// Each item gets a new revision and loses every vector that does not come with the write, recorded failures and leases; where its
+    /// source is the same, what was made from that stays: see [`ItemWrite`]. An id that is twice in one call is written twice, the last one
+    /// stays.
     ///
     /// # Errors
     ///
@@ -725,7 +745,7 @@ pub trait Ledger: Send + Sync {
     /// Leases the next items of the queue to a worker: at most `limit`, none that any worker holds, this one included. A lease that has
     /// run out holds nothing; it counts as [lost](Claimed::lost) on the next claim of its item, until a lease of it ends otherwise.
     ///
-    /// A lease ends with a native vector of the item, a recorded failure, an application's write or deletion, and with
+    /// A lease ends with a native vector of the item, a recorded failure, an application's write of another source, a deletion, and with
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
     /// depends on it. Leases are by the ledger's own clock.
     ///
@@ -752,8 +772,8 @@ pub trait Ledger: Send + Sync {
     /// Who holds items of a space, by name; leases that have run out do not count.
     fn at_work(&self, space: &str) -> Result<Vec<AtWork>>;
 
-    /// Records that items could not be embedded `(key, revision, reason)`; the backfill leaves them out from then on.
-    /// Entries whose item is gone, has another revision, or has a native (or old) vector in the space are passed over: another
+    /// Records that items could not be embedded `(key, source revision, reason)`; the backfill leaves them out from then on.
+    /// Entries whose item is gone, has another source revision, or has a native (or old) vector in the space are passed over: another
     /// worker may have made it while this one gave it up.
     fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
 

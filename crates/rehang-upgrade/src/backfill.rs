@@ -74,7 +74,7 @@ impl Ending {
 pub struct Attempt {
     /// The item.
     pub key: ItemKey,
-    /// The revision that was tried.
+    /// The source revision that was tried.
     pub revision: Revision,
     /// What the encoder said of it.
     pub failure: ItemFailure,

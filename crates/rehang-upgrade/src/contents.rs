@@ -22,7 +22,7 @@ pub struct Put {
     /// Anything that is kept beside it.
     pub payload: Option<Value>,
     /// Its vectors, by space. Every put is a change of the content: vectors that are not given belong to the content before
-    /// and are removed.
+    /// and are removed, but for native ones where the source stays.
     pub vectors: Vec<(String, Vec<f32>)>,
 }
 

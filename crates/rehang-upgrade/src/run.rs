@@ -80,7 +80,7 @@ pub struct BackfillSetup<'a> {
     pub limits: Limits,
     /// Time.
     pub clock: &'a dyn Clock,
-    /// The name of this worker (host and process, say), under which its items are leased. No two at a time may share one: a run that
+    /// The name of this worker (host, process and a random part, say), under which its items are leased. No two at a time may share one: a run that
     /// begins gives back what an earlier one of its name still held.
     pub worker: &'a str,
 }
@@ -629,7 +629,7 @@ impl Run<'_> {
                  last {} of them with nothing else; it may be what ends them",
                 LISTED_AFTER - ALONE_AFTER
             );
-            let (key, revision) = (record.item.key, record.item.revision);
+            let (key, revision) = (record.item.key, record.item.source_revision);
             return Event::GivenUp(Attempt { key, revision, failure: ItemFailure::Permanent(reason) });
         }
         let keys = records.iter().map(|record| record.item.key).collect();
@@ -670,7 +670,7 @@ impl Run<'_> {
                         Err(ItemFailure::Untried(_)) => {}
                         Err(failure) => failures.push(Attempt {
                             key: record.item.key,
-                            revision: record.item.revision,
+                            revision: record.item.source_revision,
                             failure,
                         }),
                     }

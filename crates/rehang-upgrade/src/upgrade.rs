@@ -1,9 +1,9 @@
 //! An upgrade as a configuration describes it: the handle that a face holds, with every verb as one call.
 
 use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
@@ -502,13 +502,15 @@ impl Upgrade {
     }
 }
 
-/// The name that this process works under: its machine and its number there. Each run of a process has one of its own.
+/// The name that a run works under: its machine and its process's number there, for people, and a random part. Containers of one host
+/// name are each at work as process 1; a run that shared its name with another would give back what the other has in hand.
 fn worker_name() -> String {
-    static RUNS: AtomicU64 = AtomicU64::new(0);
-    let host = fs_err::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let run = RUNS.fetch_add(1, Ordering::Relaxed);
-    let suffix = if run == 0 { String::new() } else { format!(".{run}") };
-    format!("{}:{}{suffix}", host.trim(), std::process::id())
+    #[cfg(unix)]
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    #[cfg(not(unix))]
+    let host = std::env::var("COMPUTERNAME").unwrap_or_default();
+    let random = RandomState::new().hash_one(0_u8);
+    format!("{host}:{}-{random:016x}", std::process::id())
 }
 
 /// Files of [`Upgrade::pairs`].
@@ -607,6 +609,19 @@ mod tests {
     use rehang_encode::Spent;
 
     use super::*;
+
+    #[test]
+    fn no_two_workers_share_a_name() {
+        // As of two containers: one host name, and each is at work as process 1. Only the random part tells them apart.
+        let names: std::collections::BTreeSet<String> = (0..100).map(|_| worker_name()).collect();
+        assert_eq!(names.len(), 100);
+        for name in names {
+            let (machine, random) = name.rsplit_once('-').unwrap();
+            let (host, process) = machine.rsplit_once(':').unwrap();
+            assert!(!host.is_empty() && random.len() == 16, "{name}");
+            assert_eq!(process, std::process::id().to_string());
+        }
+    }
 
     #[test]
     fn a_run_is_complete_only_where_it_did_all_that_was_asked() {

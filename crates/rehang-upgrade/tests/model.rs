@@ -34,9 +34,7 @@ use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{
-    Filter, Found, ItemWrite, ManualLeaseClock, NewVector, Revision, Scan, Select, Store, find_space,
-};
+use rehang_store::{Filter, Found, ItemWrite, ManualLeaseClock, NewVector, Scan, Select, Store, find_space};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request,
@@ -66,6 +64,8 @@ enum Write {
     PutNative(usize),
     /// An item without any vector.
     PutBare(usize),
+    /// The old vector of an item once more, with its source as it is: through the gallery, or by an application that knows nothing of it.
+    PutOldAgain(usize, bool),
     Delete(usize),
     /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or none.
     Plainly(Vec<Plain>, bool),
@@ -141,6 +141,7 @@ fn write() -> impl Strategy<Value = Write> {
         2 => number().prop_map(Write::PutPlainly),
         1 => number().prop_map(Write::PutNative),
         1 => number().prop_map(Write::PutBare),
+        3 => (number(), any::<bool>()).prop_map(|(number, plainly)| Write::PutOldAgain(number, plainly)),
         2 => number().prop_map(Write::Delete),
         4 => plainly.prop_map(|(writes, commits)| Write::Plainly(writes, commits)),
     ]
@@ -271,9 +272,9 @@ impl Outsider {
 struct Oracle {
     items: BTreeMap<String, Known>,
     versions: usize,
-    /// Revisions that were seen native: they stay so until the item changes.
-    native: BTreeSet<(String, Revision)>,
-    /// Items that are rightly embedded again: they changed while their source stayed, or were put back.
+    /// Items that were seen native, with their sources: they stay so until the source changes.
+    native: BTreeSet<(String, String)>,
+    /// Items that are rightly embedded again: what their source names has changed, or they were put back.
     embedded_anew: u32,
     serving: String,
     asked: Request,
@@ -334,6 +335,16 @@ impl Oracle {
                 let revisions = store.put(std::slice::from_ref(&write)).map_err(said)?;
                 (write, revisions)
             }
+            Write::PutOldAgain(number, plainly) => {
+                let id = common::id(number);
+                let Some(known) = self.items.get(&id).filter(|_| there(OLD)) else { return Ok(()) };
+                let old = NewVector::of_model(OLD, old_model(&known.source), Provenance::Old);
+                let write = ItemWrite::new(id, Some(known.source.clone()), vec![old]);
+                let gallery = &handle.galleries[usize::from(*adapter != common::adapter())];
+                let writes = std::slice::from_ref(&write);
+                let revisions = if plainly { store.put(writes) } else { gallery.put(writes) };
+                (write, revisions.map_err(said)?)
+            }
             Write::Plainly(ref writes, commits) => {
                 return match outsider {
                     Some(Outsider::Sql(_, sql)) => {
@@ -343,8 +354,9 @@ impl Oracle {
                         for plain in writes {
                             self.versions += 1;
                             let items = &mut self.items;
-                            let again = requests.perform(plain, items, self.versions, there(OLD), store);
-                            self.embedded_anew += u32::from(again);
+                            if requests.perform(plain, items, self.versions, there(OLD), store) {
+                                self.touch(plain.number);
+                            }
                         }
                         Ok(())
                     }
@@ -369,18 +381,29 @@ impl Oracle {
         commits: bool,
     ) -> rusqlite::Result<()> {
         let transaction = sql.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let (mut items, mut again) = (self.items.clone(), 0);
+        let (mut items, mut touched) = (self.items.clone(), Vec::new());
         for plain in writes {
             self.versions += 1;
-            again += u32::from(plain.perform(&transaction, &mut items, self.versions)?);
+            if plain.perform(&transaction, &mut items, self.versions)? {
+                touched.push(plain.number);
+            }
         }
         if commits {
             transaction.commit()?;
             self.items = items;
-            self.embedded_anew += again;
+            for number in touched {
+                self.touch(number);
+            }
             return Ok(());
         }
         transaction.rollback()
+    }
+
+    /// What an item's source names has changed.
+    fn touch(&mut self, number: usize) {
+        let id = common::id(number);
+        self.native.retain(|(native, _)| *native != id);
+        self.embedded_anew += 1;
     }
 
     /// What comes nearest to plain SQL where the test has none.
@@ -396,6 +419,9 @@ impl Oracle {
             Statement::Delete => perform(Write::Delete(number)),
             Statement::Source if self.items.contains_key(&common::id(number)) => {
                 self.perform(&Write::PutBare(number), handle, adapter, &mut None)
+            }
+            Statement::Vector(Of::Old) | Statement::Update(Of::Old) => {
+                self.perform(&Write::PutOldAgain(number, true), handle, adapter, &mut None)
             }
             _ => Ok(()),
         }
@@ -458,9 +484,9 @@ impl Oracle {
         if there.iter().any(|space| space == NEW) {
             for record in store.scan(&Scan::new(NEW, Select::All, usize::MAX >> 1)).unwrap() {
                 let Some(state) = record.state else { continue };
-                let id = self.items.get_key_value(&record.item.id).expect("no item of its own").0;
+                let (id, known) = self.items.get_key_value(&record.item.id).expect("no item of its own");
                 if state.provenance == Provenance::Native {
-                    native.insert((id.clone(), state.revision));
+                    native.insert((id.clone(), known.source.clone()));
                 }
                 if spaces == [NEW] || (spaces.len() > 1 && state.provenance == Provenance::Native) {
                     expected.insert(id.as_str());
@@ -468,9 +494,9 @@ impl Oracle {
             }
         }
         assert_eq!(found, expected, "searches of {spaces:?} miss an item");
-        for (id, revision) in &self.native {
-            let changed = self.items.get(id).is_none_or(|known| known.revision != *revision);
-            assert!(changed || native.contains(&(id.clone(), *revision)), "what {id} cost is lost");
+        for (id, source) in &self.native {
+            let changed = self.items.get(id).is_none_or(|known| known.source != *source);
+            assert!(changed || native.contains(&(id.clone(), source.clone())), "what {id} cost is lost");
         }
         if spaces.len() > 1 && native.is_empty() {
             let old = Matrix::new(common::D_OLD, old_model("what somebody looks for")).unwrap();

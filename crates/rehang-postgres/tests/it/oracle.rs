@@ -209,10 +209,13 @@ fn vector_of(value: Option<i8>, id: usize) -> Option<Vec<f32>> {
 /// What calls of ours have made of the application's rows.
 fn note_rows(rows: &mut Rows, call: &Call) {
     match call {
-        Call::Put { ids, sourced, with, value } => {
+        Call::Put { ids, sourced, keeps_source, with, value } => {
+            // Sources are those of before the call, also where an item is written twice.
+            let before = rows.clone();
             for (at, &id) in ids.iter().enumerate() {
+                let kept = before.get(IDS[id]).filter(|_| *keeps_source).and_then(|row| row.source.clone());
                 let row = Row {
-                    source: sourced.then(|| format!("source {value}")),
+                    source: kept.or_else(|| sourced.then(|| format!("source {value}"))),
                     label: label_of(id),
                     payload: json!({"value": value, "at": at}),
                     vector: with[0].then(|| vector(*value, id)),
@@ -313,6 +316,10 @@ fn run_sql(
             if let Some(row) = rows.remove(IDS[*from]) {
                 rows.insert(IDS[*to].into(), row);
             }
+            if let Some(twin) = twin {
+                twin.rename(IDS[*from], IDS[*to]);
+            }
+            return;
         }
         Sql::Truncate => {
             execute("TRUNCATE things", &[]);

@@ -492,7 +492,7 @@ fn a_table_that_is_no_gallery_or_another_one() {
         is_conflict,
         &["format 99", "use the rehang that made it"],
     );
-    client.batch_execute("UPDATE rehang.gallery SET format = 1, listed = false").unwrap();
+    client.batch_execute("UPDATE rehang.gallery SET format = 2, listed = false").unwrap();
     let error = PostgresStore::open(&address, &notes(), Some("old")).unwrap_err();
     is_clear(
         &error,

@@ -255,6 +255,25 @@ fn a_revision_is_never_given_to_what_was_written_since() {
     }
 }
 
+/// As where a collection is restored from a snapshot: the counter of revisions is that of then.
+#[test]
+fn a_counter_that_was_set_back_gives_no_revision_again() {
+    let Some(server) = server::server() else { return };
+    let (collection, store) = gallery(server, "set_back", 1);
+    let ours = format!("/collections/rehang_{collection}/points");
+    let counter = json!({"ids": [2], "with_payload": true});
+    let kept = send(&server.url, "POST", &ours, &counter)[0]["payload"].clone();
+    upsert(server, &collection, &[point(1, "one of before")]);
+    let before = store.get(&["1"]).unwrap().remove(0).unwrap();
+    let points = json!({"points": [{"id": 2, "vector": {}, "payload": kept}]});
+    send(&server.url, "PUT", &format!("{ours}?wait=true"), &points);
+    upsert(server, &collection, &[point(1, "another one")]);
+    let now = store.get(&["1"]).unwrap().remove(0).unwrap();
+    assert_eq!((now.key, now.revision >> 24), (before.key, before.revision >> 24));
+    let late = [write(1, before.source_revision, Provenance::Native)];
+    assert_eq!(store.write_vectors(NEW, None, &late).unwrap(), [WriteOutcome::Changed]);
+}
+
 #[test]
 fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     let Some(server) = server::server() else { return };

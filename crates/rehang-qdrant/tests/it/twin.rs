@@ -33,6 +33,11 @@ enum Operation {
         vector: Option<i8>,
     },
     Delete(usize),
+    /// The application writes the old vector of a point that is there, and says so.
+    OldVector {
+        id: usize,
+        vector: i8,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -43,6 +48,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::OtherHandle),
         8 => (0..IDS.len(), some(), some()).prop_map(|(id, source, vector)| Operation::Upsert { id, source, vector }),
         3 => (0..IDS.len()).prop_map(Operation::Delete),
+        5 => (0..IDS.len(), -3_i8..4).prop_map(|(id, vector)| Operation::OldVector { id, vector }),
     ]
 }
 
@@ -116,8 +122,27 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
                 server::send(&server.url, "PUT", &format!("{points}?wait=true"), &body);
                 let vectors = old.map(|old| NewVector::of_model("old", old, Provenance::Old));
                 let write = ItemWrite::new(IDS[*id], source, vectors.into_iter().collect());
+                // An upsert of the application replaces the point with all that was in it.
+                twin.delete(&[IDS[*id]]).unwrap();
                 twin.put(&[ItemWrite { label: label_of(*id), payload: json!({"at": 0}), ..write }]).unwrap();
                 // It gets its revision when it is seen, and the twin's has one now.
+                store.newest_revision().unwrap();
+            }
+            Operation::OldVector { id, vector: old } => {
+                let Some(there) = twin.get(&[IDS[*id]]).unwrap().remove(0) else { continue };
+                let old = vector(*old, *id);
+                let points_of = json!([{"id": point(*id), "vector": {"embedding": old}}]);
+                server::send(
+                    &server.url,
+                    "PUT",
+                    &format!("{points}/vectors?wait=true"),
+                    &json!({"points": points_of}),
+                );
+                let said = json!({"payload": {"rehang": 0}, "points": [point(*id)]});
+                server::send(&server.url, "POST", &format!("{points}/payload?wait=true"), &said);
+                let vectors = vec![NewVector::of_model("old", old, Provenance::Old)];
+                let write = ItemWrite::new(IDS[*id], there.source, vectors);
+                twin.put(&[ItemWrite { label: there.label, payload: there.payload, ..write }]).unwrap();
                 store.newest_revision().unwrap();
             }
             Operation::Delete(id) => {

@@ -16,6 +16,9 @@ const FORMAT_1: &str = "tests/golden/format-1.db";
 /// The same, brought up to format 2 by the rehang of its time; an item whose id has two lines came plainly, and a worker held two items.
 const FORMAT_2: &str = "tests/golden/format-2.db";
 
+/// The same, brought up to format 3 by the rehang of its time; an item that had vectors has got another label, and so lost them.
+const FORMAT_3: &str = "tests/golden/format-3.db";
+
 fn copied(golden: &str, folder: &Path) -> PathBuf {
     let path = folder.join("gallery.db");
     fs_err::copy(golden, &path).unwrap();
@@ -32,7 +35,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     let path = copied(FORMAT_1, folder.path());
     assert_eq!(format(&path), 1);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(format(&path), 3);
+    assert_eq!(format(&path), 4);
     assert_eq!(store.check().unwrap(), vec![]);
     let spaces = store.spaces().unwrap();
     assert!(spaces.iter().all(|record| record.epoch == Epoch::FIRST), "{spaces:?}");
@@ -74,7 +77,7 @@ fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
     assert_eq!(format(&path), 2);
     let clock = ManualLeaseClock::default();
     let store = SqliteStore::open(&path).unwrap().with_clock(Arc::new(clock.clone()));
-    assert_eq!(format(&path), 3);
+    assert_eq!(format(&path), 4);
     assert_eq!(store.check().unwrap(), vec![]);
     let lease = Duration::from_secs(1);
     assert_eq!(store.at_work("new-model").unwrap(), []);
@@ -94,6 +97,49 @@ fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
         sql.execute("UPDATE item SET label = 'x', id = id WHERE id = 'two' || char(10) || 'lines'", []);
     assert_eq!(labelled, Ok(1));
     assert_eq!(store.delete(&["two\nlines"]), Ok(1));
+    assert_eq!(store.check().unwrap(), vec![]);
+}
+
+#[test]
+fn a_gallery_of_format_3_keeps_natives_where_the_old_vector_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = copied(FORMAT_3, folder.path());
+    assert_eq!(format(&path), 3);
+    // A process of the rehang of then has it open, with what it prepared.
+    let earlier = Connection::open(&path).unwrap();
+    let mut put = earlier.prepare("UPDATE item SET source = ?2, revision = ?3 WHERE id = ?1").unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(format(&path), 4);
+    assert_eq!(store.check().unwrap(), vec![]);
+    let natives = || {
+        let scan = Scan::new("new-model", Select::Provenance(Provenance::Native), 99);
+        let records = store.scan(&scan).unwrap().into_iter();
+        records.map(|record| record.item).filter(|item| item.source.is_some()).collect::<Vec<_>>()
+    };
+    let before = natives();
+    assert!(before.len() > 2 && before.iter().all(|item| item.revision == item.source_revision));
+    let sql = Connection::open(&path).unwrap();
+    let ids: Vec<&str> = before.iter().take(3).map(|item| item.id.as_str()).collect();
+    for id in &ids {
+        let old = "UPDATE vector_1 SET value = value WHERE item = (SELECT key FROM item WHERE id = ?1)";
+        assert_eq!(sql.execute(old, [id]), Ok(1));
+    }
+    let after = natives();
+    assert_eq!(after.len(), before.len(), "what was paid for stays");
+    for (was, is) in before.iter().zip(&after).take(3) {
+        assert_eq!((is.key, is.source_revision), (was.key, was.revision));
+        assert!(is.revision > was.revision);
+    }
+    // What its path names has changed; another source; another source by the process of before.
+    sql.execute("UPDATE item SET revision = 0 WHERE id = ?1", [ids[0]]).unwrap();
+    sql.execute("UPDATE item SET source = 'other' WHERE id = ?1", [ids[1]]).unwrap();
+    let counter = "UPDATE gallery SET value = value + 1 WHERE name = 'counter' RETURNING value";
+    let revision: i64 = earlier.query_row(counter, [], |row| row.get(0)).unwrap();
+    put.execute((ids[2], "other", revision)).unwrap();
+    assert_eq!(natives().len(), before.len() - 3);
+    for item in store.get(&ids).unwrap().into_iter().flatten() {
+        assert_eq!(item.revision, item.source_revision, "{}", item.id);
+    }
     assert_eq!(store.check().unwrap(), vec![]);
 }
 

@@ -92,7 +92,13 @@ fn an_item_and_its_vectors_are_inserted() {
     gallery.insert("vector_1", "a", [0.0, 2.0]);
     assert!(gallery.revision("a") > item.revision, "another vector in its place is one");
     assert_eq!(gallery.nearest("old", [0.0, 0.0]), [("a".to_owned(), 4.0)]);
-    assert_eq!(gallery.vector("new", "a"), None);
+    let native = gallery.vector("new", "a").expect("made from the source, which is the same");
+    assert_eq!((native.provenance, native.vector), (Provenance::Native, vec![1.0, 0.0]));
+    let source_revision = || gallery.store.get(&["a"]).unwrap().remove(0).unwrap().source_revision;
+    assert_eq!(source_revision(), item.revision);
+    gallery.run("UPDATE item SET revision = 0 WHERE id = 'a'").unwrap();
+    assert_eq!(gallery.vector("new", "a"), None, "the file behind the same path has changed");
+    assert_eq!(source_revision(), gallery.revision("a"));
 }
 
 #[test]

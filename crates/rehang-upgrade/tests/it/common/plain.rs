@@ -50,7 +50,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Performs it, and has the items say the same. Gives whether content changed whose source did not.
+    /// Performs it, and has the items say the same. Gives whether what its source names has changed.
     pub fn perform(
         &self,
         sql: &Transaction<'_>,
@@ -110,7 +110,7 @@ impl Plain {
                             update(sql, &table, &id, &vector)?;
                         }
                         let first = !had && matches!(self.statement, Statement::Vector(_));
-                        // Another vector is another content, and removes what lies beside it.
+                        // Another vector is another content, and removes what lies beside it but for what was made from the source.
                         let has_old = match of {
                             Of::Old => had || first,
                             Of::New => known.has_old && !had,
@@ -127,8 +127,7 @@ impl Plain {
         assert_eq!(revision.is_some(), known.is_some(), "{self:?}");
         let same = there.as_ref().map(|known| known.revision) == revision;
         assert_eq!(changed, !same, "the revision after {self:?}");
-        let again = changed
-            && known.as_ref().zip(there.as_ref()).is_some_and(|(now, before)| now.source == before.source);
+        let again = changed && matches!(self.statement, Statement::Touch);
         match known.zip(revision) {
             Some((known, revision)) => drop(items.insert(id, Known { revision, ..known })),
             None => drop(items.remove(&id)),

@@ -21,7 +21,7 @@ impl Requests {
         send(&self.url, method, &format!("/collections/{}/points{path}?wait=true", self.collection), body);
     }
 
-    /// Performs a write, and has the items say the same. Gives whether content changed whose source did not. `has_old_space`: whether
+    /// Performs a write, and has the items say the same. Gives whether what its source names has changed. `has_old_space`: whether
     /// the application's vectors are still a space.
     pub fn perform(
         &self,
@@ -75,7 +75,7 @@ impl Requests {
             (Statement::Vector(Of::Old) | Statement::Update(Of::Old), Some(known)) => {
                 let points = json!([{"id": point, "vector": {"embedding": old_model(&known.source)}}]);
                 self.send("PUT", "/vectors", &json!({"points": points}));
-                set(json!({"rehang": null}));
+                set(json!({"rehang": 0}));
                 (Some(Known { has_old: has_old_space, ..known }), true)
             }
             // The named vector of the new space is no application's to write.
@@ -85,8 +85,7 @@ impl Requests {
         assert_eq!(revision.is_some(), known.is_some(), "{plain:?}");
         let same = there.as_ref().map(|known| known.revision) == revision;
         assert_eq!(changed, !same, "the revision after {plain:?}");
-        let again = changed
-            && known.as_ref().zip(there.as_ref()).is_some_and(|(now, before)| now.source == before.source);
+        let again = changed && matches!(plain.statement, Statement::Touch);
         match known.zip(revision) {
             Some((known, revision)) => drop(items.insert(id, Known { revision, ..known })),
             None => drop(items.remove(&id)),
