@@ -30,6 +30,12 @@ impl Handle {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }
 
+    /// A type of pgvector, `vector` or `halfvec`, by its full name.
+    pub(crate) fn type_of_pgvector(&self, kind: &str) -> String {
+        let schema = self.vector_type.strip_suffix("vector").unwrap_or_default();
+        format!("{schema}{kind}")
+    }
+
     /// Keeps others from changing spaces until the transaction ends.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
         connection
