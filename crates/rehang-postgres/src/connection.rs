@@ -198,36 +198,39 @@ impl Database {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let failure = match idle.map_or_else(|| self.connect(), Ok) {
                 Err(error) => Some(error),
-                Ok(mut connection) => match transaction(&mut connection, self.begin(mode).as_deref(), &mut work) {
-                    Ok(done) => {
-                        self.give_back(connection);
-                        return Ok(done);
-                    }
-                    Err(failure) => {
-                        // A standby is left, too: another server may have taken over by now.
-                        let is_read_only =
-                            matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
-                        if !is_read_only
-                            && !connection.client.is_closed()
-                            && (mode == Mode::Statements || connection.client.batch_execute("ROLLBACK").is_ok())
-                        {
+                Ok(mut connection) => {
+                    match transaction(&mut connection, self.begin(mode).as_deref(), &mut work) {
+                        Ok(done) => {
                             self.give_back(connection);
-                        } else {
-                            // The others were lost with it, most likely.
-                            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                            return Ok(done);
                         }
-                        match failure {
-                            StepError::Ours(error) => return Err(error),
-                            StepError::Server(error) => Some(error),
-                            StepError::Busy => None,
+                        Err(failure) => {
+                            // A standby is left, too: another server may have taken over by now.
+                            let is_read_only = matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
+                            if !is_read_only
+                                && !connection.client.is_closed()
+                                && (mode == Mode::Statements
+                                    || connection.client.batch_execute("ROLLBACK").is_ok())
+                            {
+                                self.give_back(connection);
+                            } else {
+                                // The others were lost with it, most likely.
+                                self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                            }
+                            match failure {
+                                StepError::Ours(error) => return Err(error),
+                                StepError::Server(error) => Some(error),
+                                StepError::Busy => None,
+                            }
                         }
                     }
-                },
+                }
             };
             // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
             let may_pass =
                 |failure: &postgres::Error| passes(failure) || mode != Mode::Read && is_cancelled(failure);
-            if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE) {
+            if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
+            {
                 return Err(self.refused(&failure));
             }
             rehang_clock::wait(pause);

@@ -100,8 +100,10 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
                     .ok_or_else(|| Error::not_found("space", name, handle.name()))
             })?;
         }
-        let revisions =
-            writes.iter().map(|write| put_one(connection, handle, write, &spaces)).collect::<Step<Vec<_>>>()?;
+        let revisions = writes
+            .iter()
+            .map(|write| put_one(connection, handle, write, &spaces))
+            .collect::<Step<Vec<_>>>()?;
         let planned = writes.iter().flat_map(|write| &write.vectors);
         let planned: BTreeSet<(&str, Epoch)> =
             planned.filter_map(|new| Some((new.space.as_str(), new.epoch?))).collect();

@@ -152,6 +152,15 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
     connection.batch(&serving::view(handle, space))
 }
 
+/// Makes the view of what serves anew.
+pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
+    handle.database.run(Mode::Write, |connection| {
+        let Some(name) = served(connection, handle)? else { return Ok(()) };
+        let space = find(connection, handle, &name)?;
+        connection.batch(&serving::view(handle, &space))
+    })
+}
+
 /// A column that declares a width, or has vectors of one, takes no space of another.
 fn expect_column_width(
     connection: &mut Connection,

@@ -361,7 +361,9 @@ fn write_states_and_values(
 
 /// Keeps `advance` and `drop_space` from a space while a statement runs, and is empty where another epoch has begun; `$1` is the epoch.
 fn in_epoch(n: i32) -> String {
-    format!("here AS MATERIALIZED (SELECT number FROM rehang.space WHERE number = {n} AND listed AND epoch = $1 FOR SHARE)")
+    format!(
+        "here AS MATERIALIZED (SELECT number FROM rehang.space WHERE number = {n} AND listed AND epoch = $1 FOR SHARE)"
+    )
 }
 
 /// A count that a statement gives beside whether its epoch was there.

@@ -200,7 +200,8 @@ fn ask(mut client: Box<dyn Stream>, mut server: Box<dyn Stream>, state: &State, 
         if count == 0 {
             break;
         }
-        let is_last = state.left.load(Ordering::SeqCst) >= 0 && state.left.fetch_sub(1, Ordering::SeqCst) == 0;
+        let is_last =
+            state.left.load(Ordering::SeqCst) >= 0 && state.left.fetch_sub(1, Ordering::SeqCst) == 0;
         let sent = match *state.part.lock().unwrap() {
             Part::Nothing if is_last => 0,
             Part::Half if is_last => count / 2,
@@ -244,7 +245,8 @@ fn nobody_waits<T: Send>(
     let mut table = Table::new(server);
     let line = Line::to(&table.address);
     let mut application = server::client(&table.address);
-    application.batch_execute("SET lock_timeout = '1s'").unwrap();
+    // Longer than a vacuum of the server's own takes to step aside, and shorter than we may be silent in a transaction.
+    application.batch_execute("SET lock_timeout = '5s'").unwrap();
     for part in [Part::Nothing, Part::Half, Part::All] {
         for piece in 0.. {
             table.clear();
@@ -287,8 +289,9 @@ fn nobody_waits_for_a_silent_client_that_writes_vectors() {
         |_| (),
         |store, direct| store.write_vectors("new", None, &writes(direct, Provenance::Native)).unwrap(),
         |outcomes: &Vec<WriteOutcome>| {
-            let is_there =
-                |outcome: &WriteOutcome| [WriteOutcome::Written, WriteOutcome::AlreadyThere].contains(outcome);
+            let is_there = |outcome: &WriteOutcome| {
+                [WriteOutcome::Written, WriteOutcome::AlreadyThere].contains(outcome)
+            };
             assert!(outcomes.len() == ROWS && outcomes.iter().all(is_there), "{outcomes:?}");
         },
     );
@@ -304,7 +307,8 @@ fn nobody_waits_for_a_silent_client_that_writes_places_in_the_queue() {
         },
         |store, direct| {
             let place = Priority { band: QueueBand::ALL[0], score: 1.0 };
-            let places: Vec<_> = items(direct).iter().map(|(key, revision)| (*key, *revision, place)).collect();
+            let places: Vec<_> =
+                items(direct).iter().map(|(key, revision)| (*key, *revision, place)).collect();
             store.set_priorities("new", Epoch::FIRST, &places).unwrap()
         },
         |changed| assert_eq!(*changed, ROWS),
@@ -411,6 +415,8 @@ fn an_index_that_is_not_made_to_its_end_is_removed() {
         let sql = "SELECT indisvalid FROM pg_index WHERE indrelid = 'notes'::regclass AND NOT indisprimary";
         indexes.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
     };
+    // A new column would wait for the transaction below.
+    table.client.batch_execute("ALTER TABLE notes ADD embedding_new vector(3)").unwrap();
     // The server has entered the index and waits for this transaction before it fills it.
     let mut writer = server::client(&table.address);
     let mut open = writer.transaction().unwrap();

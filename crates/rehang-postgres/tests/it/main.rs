@@ -5,6 +5,7 @@ mod conformance;
 mod frozen;
 mod oracle;
 mod refusals;
+mod surroundings;
 
 #[path = "../server/mod.rs"]
 mod server;
