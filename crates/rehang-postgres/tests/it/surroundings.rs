@@ -1,7 +1,12 @@
 //! What the owner of a table does that knows nothing of a gallery: names change, rules come, the table goes; and what lies beside it: other
 //! tables that an expression reads, and publications that carry what is written to other servers.
 
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
 use postgres::Client;
+use postgres::config::Host;
 use rehang::{Distance, ErrorKind, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite, WriteOutcome};
@@ -236,4 +241,106 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
         problems.len() == 1 && problems[0].what.contains("marked(text) changes by itself"),
         "{problems:?}"
     );
+}
+
+/// A server that can publish, in a folder; `None` where there is none that may be stopped, or no `pg_dump` beside it.
+fn publisher(data: &Path) -> Option<server::Server> {
+    server::server()?;
+    let first = server::Server::start(Some(data)).ok()?;
+    server::client(first.address()).batch_execute("ALTER SYSTEM SET wal_level = logical").unwrap();
+    let pid = first.pid?.to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    while data.join("postmaster.pid").exists() {}
+    let server = server::Server::start(Some(data)).ok()?;
+    Path::new(server.programs.as_deref()?).join("pg_dump").exists().then_some(server)
+}
+
+/// The order that `docs/reference/postgres.md` gives for a new server that is filled by logical replication.
+#[test]
+fn a_gallery_goes_along_to_a_server_that_is_filled_by_logical_replication() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(server) = publisher(&folder.path().join("data")) else {
+        eprintln!("skipped: no server that may be stopped, or no pg_dump");
+        return;
+    };
+    let address = server.database();
+    let mut client = server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, topic text, embedding vector(2));
+             INSERT INTO notes SELECT n, 'body ' || n, 'topic', format('[%s,1]', n)::vector FROM generate_series(1, 4) AS n;
+             CREATE PUBLICATION all_of_it FOR ALL TABLES",
+        )
+        .unwrap();
+    let options = TableOptions { published: true, ..options() };
+    let store = adopt(&address, &options).unwrap();
+    make_native(&store);
+
+    let copy = server.database();
+    let script = "PATH=\"$2:$PATH\"; pg_dump --schema-only --no-publications \"$0\" | psql -qX -v ON_ERROR_STOP=1 \"$1\"";
+    let programs = server.programs.as_deref().unwrap();
+    let restored = Command::new("sh").args(["-c", script, &address, &copy, programs]).output().unwrap();
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    let mut other = server::client(&copy);
+    let triggers = ["rows", "updates", "truncate"].map(|name| format!("TRIGGER \"00_rehang_1_{name}\""));
+    for trigger in &triggers {
+        other.batch_execute(&format!("ALTER TABLE notes DISABLE {trigger}")).unwrap();
+    }
+    // On one server a subscription cannot make its slot itself.
+    client.query("SELECT pg_create_logical_replication_slot('upgrade', 'pgoutput')", &[]).unwrap();
+    let config: postgres::Config = address.parse().unwrap();
+    let host = match &config.get_hosts()[0] {
+        Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        Host::Unix(folder) => folder.display().to_string(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());
+    other
+        .batch_execute(&format!(
+            "CREATE SUBSCRIPTION upgrade CONNECTION 'host={host} port={port} user={user} dbname={database}' PUBLICATION all_of_it
+                 WITH (create_slot = false, slot_name = 'upgrade')"
+        ))
+        .unwrap();
+    client
+        .batch_execute(
+            "INSERT INTO notes VALUES (5, 'five', 'topic', '[5,1]'); DELETE FROM notes WHERE id = 1;
+             UPDATE notes SET body = 'other' WHERE id = 2; INSERT INTO notes VALUES (6, 'the last', 'topic', '[6,1]')",
+        )
+        .unwrap();
+    let is_over = "SELECT (SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel)
+         AND EXISTS (SELECT 1 FROM notes WHERE id = 6) AND (SELECT count(*) FROM rehang.state_2) = 5";
+    let began = std::time::Instant::now();
+    while !other.query_one(is_over, &[]).unwrap().get::<_, Option<bool>>(0).unwrap_or(false) {
+        assert!(began.elapsed().as_secs() < 60, "the subscription is behind");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    other.batch_execute("DROP SUBSCRIPTION upgrade").unwrap();
+    let newest: i64 = client.query_one("SELECT last_value FROM rehang.revision", &[]).unwrap().get(0);
+    other
+        .batch_execute(&format!(
+            "SELECT setval('rehang.revision', {newest} + 1000);
+             SELECT setval(pg_get_serial_sequence('rehang.item_1', 'key'), max(key)) FROM rehang.item_1;
+             SELECT setval(pg_get_serial_sequence('rehang.gallery', 'number'), max(number)) FROM rehang.gallery;
+             SELECT setval(pg_get_serial_sequence('rehang.space', 'number'), max(number)) FROM rehang.space"
+        ))
+        .unwrap();
+    for trigger in &triggers {
+        other.batch_execute(&format!("ALTER TABLE notes ENABLE ALWAYS {trigger}")).unwrap();
+    }
+    let moved = PostgresStore::open(&copy, &options, Some("old")).unwrap();
+    assert_eq!(moved.check().unwrap(), []);
+    assert_eq!(moved.counts("new").unwrap(), store.counts("new").unwrap());
+    let (here, there) = (moved.get(&["3"]).unwrap(), store.get(&["3"]).unwrap());
+    assert_eq!(here, there, "with key and revision");
+    other
+        .batch_execute(
+            "UPDATE notes SET body = 'new' WHERE id = 3; INSERT INTO notes (id, body) VALUES (7, 'x')",
+        )
+        .unwrap();
+    let newer = moved.get(&["3", "7"]).unwrap();
+    let (changed, came) = (newer[0].as_ref().unwrap(), newer[1].as_ref().unwrap());
+    assert!(changed.revision > newest as u64 && came.key > there[0].as_ref().unwrap().key);
+    assert_eq!((moved.check().unwrap(), moved.counts("new").unwrap().native), (vec![], 1));
+    moved.create_space(&Space::new("third", 3, Distance::L2, false), Provenance::Native).unwrap();
 }
