@@ -258,7 +258,7 @@ fn nobody_waits<T: Send>(
             let (answer, was_silent) = thread::scope(|scope| {
                 let call = scope.spawn(move || call(store, direct));
                 while !line.is_silent() && !call.is_finished() {
-                    thread::sleep(Duration::from_millis(1));
+                    rehang_clock::wait(Duration::from_millis(1));
                 }
                 let was_silent = line.is_silent();
                 if was_silent {
@@ -427,10 +427,10 @@ fn an_index_that_is_not_made_to_its_end_is_removed() {
          WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'";
     while table.client.query(cancel, &[]).unwrap().is_empty() {
         assert!(!settling.is_finished(), "the index waits for a writer");
-        thread::sleep(Duration::from_millis(5));
+        rehang_clock::wait(Duration::from_millis(5));
     }
     while !table.client.query(cancel, &[]).unwrap().is_empty() {
-        thread::sleep(Duration::from_millis(5));
+        rehang_clock::wait(Duration::from_millis(5));
     }
     open.commit().unwrap();
     let error = settling.join().unwrap().unwrap_err();

@@ -310,10 +310,10 @@ fn a_gallery_goes_along_to_a_server_that_is_filled_by_logical_replication() {
         .unwrap();
     let is_over = "SELECT (SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel)
          AND EXISTS (SELECT 1 FROM notes WHERE id = 6) AND (SELECT count(*) FROM rehang.state_2) = 5";
-    let began = std::time::Instant::now();
+    let began = rehang_clock::now();
     while !other.query_one(is_over, &[]).unwrap().get::<_, Option<bool>>(0).unwrap_or(false) {
         assert!(began.elapsed().as_secs() < 60, "the subscription is behind");
-        std::thread::sleep(Duration::from_millis(20));
+        rehang_clock::wait(Duration::from_millis(20));
     }
     other.batch_execute("DROP SUBSCRIPTION upgrade").unwrap();
     let newest: i64 = client.query_one("SELECT last_value FROM rehang.revision", &[]).unwrap().get(0);

@@ -863,7 +863,7 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
         begun.store(true, Ordering::SeqCst);
         clock.wait(Duration::from_secs(2));
         while !refused.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
+            rehang_clock::wait(Duration::from_millis(1));
         }
         Ok(())
     });
