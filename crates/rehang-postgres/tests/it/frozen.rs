@@ -262,9 +262,13 @@ fn nobody_waits<T: Send>(
                 }
                 let was_silent = line.is_silent();
                 if was_silent {
-                    let tried = application.batch_execute(
-                        "BEGIN; UPDATE notes SET body = body || '!'; UPDATE rehang.space SET epoch = epoch; TRUNCATE notes; ROLLBACK",
-                    );
+                    // A write and a TRUNCATE of the application, and what begins a plan, each in a transaction of its own.
+                    let tried = application
+                        .batch_execute("BEGIN; UPDATE notes SET body = body || '!'; TRUNCATE notes; ROLLBACK")
+                        .and_then(|()| {
+                            application
+                                .batch_execute("BEGIN; UPDATE rehang.space SET epoch = epoch; ROLLBACK")
+                        });
                     if let Err(error) = tried {
                         line.mend();
                         panic!("{what}, silent at piece {piece} ({part:?} of it arrived): {error:?}");
