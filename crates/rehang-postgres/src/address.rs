@@ -94,6 +94,19 @@ impl Address {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
         }
+        // A server that is gone without a word is noticed within half a minute: the default of two hours is longer than any lease.
+        if config.get_keepalives_idle() >= Duration::from_hours(2) {
+            config.keepalives_idle(Duration::from_secs(10));
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_interval(Duration::from_secs(5));
+        }
+        if config.get_keepalives_retries().is_none() {
+            config.keepalives_retries(3);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(30));
+        }
         if config.get_user().is_none()
             && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
         {

@@ -1,14 +1,18 @@
 //! Making a gallery of an application's table, and opening one: what the server and the table need, and every row as an item.
 
+use std::collections::BTreeMap;
+
+use postgres::Row;
 use rehang::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Looked;
+use serde::{Deserialize, Serialize};
 
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
 use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
-use crate::serving::functions;
+use crate::serving::{drop_view, functions};
 use crate::spaces;
 use crate::table::{Table, TableOptions, literal, quoted};
 
@@ -23,6 +27,7 @@ const ADOPTION: i64 = 0x7265_6861_6e67;
 pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
     let database = Database::open(address)?;
     let pgvector = expect_server(&database)?;
+    expect_of_its_row(&database, options)?;
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         let columns = connection.query(
@@ -60,10 +65,12 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
 pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String> {
     let database = Database::open(address)?;
     let pgvector = expect_server(&database)?;
+    expect_of_its_row(&database, options)?;
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
-        let number = number_of(connection, &table)?.map_or(1, |(number, ..)| number);
+        expect_unpublished(connection, &table)?;
+        let number = known(connection, &table)?.map_or(1, |known| known.number);
         // One transaction, since nobody may call the function of the triggers in between, with the names that our own sessions see.
         Ok([
             format!("BEGIN;\nSET LOCAL search_path = {SEARCH_PATH};"),
@@ -89,25 +96,29 @@ pub(crate) fn adopt(
 ) -> Result<Handle> {
     let database = Database::open(address)?;
     let pgvector = expect_server(&database)?;
-    let (table, number) = database.run(Mode::Write, |connection| {
+    let made = database.run(Mode::Write, |connection| {
         // Two that adopt at once come one after the other.
         connection.query("SELECT pg_advisory_xact_lock($1)", &[&ADOPTION])?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        if let Some((number, known, _)) = number_of(connection, &table)? {
-            expect_options(&known, options)?;
-            guard::expect_no_newer(guard::versions(connection, number)?, &options.table)?;
-            renew(connection, number, &table, &pgvector)?;
-            return Ok((table, number));
+        if let Some(known) = known(connection, &table)? {
+            let renamed = known.renamed(connection, table.oid)?;
+            expect_options(&known.options, &renamed, options)?;
+            guard::expect_no_newer(guard::versions(connection, known.number)?, &options.table)?;
+            renew(connection, &known, &renamed, &table, &pgvector)?;
+            return Ok((table, known.number));
         }
+        table.expect_of_its_row(connection)?;
+        expect_unpublished(connection, &table)?;
         connection.batch(schema::BASE)?;
         // Another role may have made the schema a moment ago.
         guard::expect_ours(connection, &table, Whose::Mine)?;
         connection.batch(schema::RELATION_BY_NAME)?;
         connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
-        let (number, ..) = number_of(connection, &table)?
-            .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?;
+        let number = known(connection, &table)?
+            .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?
+            .number;
         connection.batch(&schema::item_table(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
         connection.batch(&schema::function(number, &table, &[], &pgvector))?;
@@ -115,7 +126,8 @@ pub(crate) fn adopt(
         // Last, since from here on writers of the table wait.
         connection.batch(&schema::triggers(number, &table))?;
         Ok((table, number))
-    })?;
+    });
+    let (table, number) = made.map_err(|error| or_renamed(&database, options, error))?;
     let handle = on(database, table, number, old, pgvector);
     spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
@@ -125,30 +137,87 @@ pub(crate) fn adopt(
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
     let database = Database::open(address)?;
     let pgvector = expect_server(&database)?;
-    let (table, found, versions) = database.run(Mode::Read, |connection| {
+    let found = database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Trusted)?;
-        let found = number_of(connection, &table)?;
-        let versions = found.as_ref().map(|(number, ..)| guard::versions(connection, *number)).transpose()?;
-        Ok((table, found, versions.unwrap_or_default()))
-    })?;
+        let Some(known) = known(connection, &table)? else { return Ok((table, None)) };
+        let renamed = known.renamed(connection, table.oid)?;
+        let versions = guard::versions(connection, known.number)?;
+        Ok((table, Some((known, renamed, versions))))
+    });
+    let (table, found) = found.map_err(|error| or_renamed(&database, options, error))?;
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
-    let (number, known, is_listed) = found.ok_or_else(not_yet)?;
-    expect_options(&known, options)?;
-    let format = database.run(Mode::Read, |connection| format_of(connection, number))?;
-    if format < FORMAT {
+    let (known, renamed, versions) = found.ok_or_else(not_yet)?;
+    expect_options(&known.options, &renamed, options)?;
+    if !renamed.is_empty() {
+        let why = format!("not what its triggers were made for: {}", words_of(&renamed));
+        return Err(
+            Error::wrong_phase(format!("the table {}", options.table), why).advise(Remedy::AdoptTable)
+        );
+    }
+    if known.format < FORMAT {
         let what = format!("the gallery in {}", options.table);
         let now = format!(
-            "of format {format}, and this rehang works in format {FORMAT}; adopting it once more brings it up"
+            "of format {}, and this rehang works in format {FORMAT}; adopting it once more brings it up",
+            known.format
         );
         return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
     }
-    if !is_listed {
+    if !known.is_listed {
         return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet")
             .advise(Remedy::AdoptTable));
     }
     guard::expect_functions(versions, &options.table)?;
-    Ok(on(database, table, number, old, pgvector))
+    Ok(on(database, table, known.number, old, pgvector))
+}
+
+/// The same refusal as an adoption's, where nothing is adopted. What it makes to find out is gone when it returns.
+fn expect_of_its_row(database: &Database, options: &TableOptions) -> Result<()> {
+    // A column is one of its row's.
+    let is_name = |text: &String| text.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    if options.condition.is_none() && options.source.iter().all(is_name) {
+        return Ok(());
+    }
+    database.run(Mode::Write, |connection| Table::inspect(connection, options)?.expect_of_its_row(connection))
+}
+
+/// Publications of logical replication that send the table, or all tables, to subscribers, each with what that does.
+pub(crate) fn published(connection: &mut Connection, table: &Table) -> Step<Vec<String>> {
+    let rows = connection.query(
+        "SELECT p.pubname::text, p.puballtables FROM pg_publication AS p WHERE p.puballtables OR EXISTS (SELECT 1
+             FROM pg_publication_tables AS t JOIN pg_namespace AS n ON n.nspname = t.schemaname
+             JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = p.pubname AND c.oid = $1)
+         ORDER BY 1",
+        &[&table.oid],
+    )?;
+    let words = |row: &Row| -> Step<String> {
+        let name: String = row.try_get(0)?;
+        Ok(if row.try_get(1)? {
+            format!(
+                "publication {name:?} is FOR ALL TABLES: a subscriber without our tables stops at their first row, and this server keeps \
+                 its log for it from then on"
+            )
+        } else {
+            format!(
+                "publication {name:?} sends the table: a subscriber that has our triggers too writes what comes from here a second time, \
+                 and one without the column that `release` adds stops there"
+            )
+        })
+    };
+    rows.iter().map(words).collect()
+}
+
+/// Subscribers are other servers, which nobody sees from here: somebody has to say that they were seen to.
+fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
+    if table.options.published {
+        return Ok(());
+    }
+    let published = published(connection, table)?;
+    if published.is_empty() {
+        return Ok(());
+    }
+    let expected = format!("true, once its subscribers were seen to ({})", published.join("; "));
+    Err(Error::option("published", false, expected).into())
 }
 
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
@@ -274,15 +343,71 @@ fn expect_server(database: &Database) -> Result<Pgvector> {
     })
 }
 
-/// The gallery of a table: its number, the options it was made by, and whether it is whole. `None` where the table is no gallery.
-fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, String, bool)>> {
-    let there = connection
-        .query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?
-        .try_get::<_, bool>(0)?;
-    if !there {
+/// What our own tables say of a gallery.
+struct Known {
+    number: i32,
+    /// What it was made by.
+    options: String,
+    is_listed: bool,
+    /// The form of its tables, which an earlier version may have made.
+    format: i32,
+    kept: Option<Kept>,
+}
+
+/// What a gallery was made of, by what the server keeps through every renaming.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// The table. In a database that comes out of a dump it is another one, and so are the numbers of its columns.
+    relation: u32,
+    /// Its name, as the view of what serves has it.
+    name: String,
+    /// Columns by their names of then.
+    columns: BTreeMap<String, i16>,
+}
+
+impl Kept {
+    fn of(table: &Table) -> String {
+        let kept =
+            Self { relation: table.oid, name: table.qualified.clone(), columns: table.numbers.clone() };
+        serde_json::to_string(&kept).unwrap_or_default()
+    }
+}
+
+/// Names of columns as a gallery was made, with the names of now; of those that differ.
+type Renamed = BTreeMap<String, String>;
+
+fn words_of(renamed: &Renamed) -> String {
+    let words: Vec<String> =
+        renamed.iter().map(|(was, now)| format!("its column {was:?} is called {now:?} now")).collect();
+    words.join(", ")
+}
+
+impl Known {
+    /// The columns that have another name than when the gallery was made.
+    fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
+        let Some(kept) = self.kept.as_ref().filter(|kept| kept.relation == oid) else {
+            return Ok(Renamed::new());
+        };
+        let mut renamed = Renamed::new();
+        for row in connection.query(
+            "SELECT attnum, attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped",
+            &[&oid],
+        )? {
+            let (number, now): (i16, String) = (row.try_get(0)?, row.try_get(1)?);
+            let was = kept.columns.iter().find(|(was, there)| **there == number && **was != now);
+            renamed.extend(was.map(|(was, _)| (was.clone(), now)));
+        }
+        Ok(renamed)
+    }
+}
+
+/// The gallery of a table; `None` where the table is none.
+fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
+    if !has_galleries(connection)? {
         return Ok(None);
     }
-    let sql = "SELECT number, options, listed, format FROM rehang.gallery WHERE relation = $1";
+    // One that an earlier version made has no `columns`.
+    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
@@ -293,25 +418,74 @@ fn number_of(connection: &mut Connection, table: &Table) -> Step<Option<(i32, St
         return Ok(None);
     };
     let format: i32 = row.try_get(3)?;
-    if format > FORMAT {
-        let what = format!("the gallery in {}", table.options.table);
-        let why = format!(
-            "it is of format {format}, and this rehang knows formats up to {FORMAT}; use the rehang that made it"
-        );
-        return Err(Error::conflict(what, why).into());
+    expect_format(&table.options.table, format)?;
+    let kept: Option<String> = row.try_get(4)?;
+    let kept = kept.as_deref().map(serde_json::from_str).transpose();
+    let kept = kept.map_err(|error| Error::corrupt("the gallery's columns", error))?;
+    Ok(Some(Known {
+        number: row.try_get(0)?,
+        options: row.try_get(1)?,
+        is_listed: row.try_get(2)?,
+        format,
+        kept,
+    }))
+}
+
+/// Whether the database has galleries at all.
+pub(crate) fn has_galleries(connection: &mut Connection) -> Step<bool> {
+    Ok(connection.query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?.try_get(0)?)
+}
+
+/// Refuses a gallery that a later version made; one of an earlier version can be brought up, or taken out.
+pub(crate) fn expect_format(table: &str, format: i32) -> Result<()> {
+    if format <= FORMAT {
+        return Ok(());
     }
-    Ok(Some((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))
+    let why = format!(
+        "it is of format {format}, and this rehang knows formats up to {FORMAT}; use the rehang that made it"
+    );
+    Err(Error::conflict(format!("the gallery in {table}"), why))
 }
 
-/// The form of a gallery's tables, which an earlier version may have made.
-fn format_of(connection: &mut Connection, number: i32) -> Step<i32> {
-    let sql = "SELECT format FROM rehang.gallery WHERE number = $1";
-    Ok(connection.query_one(sql, &[&number])?.try_get(0)?)
+/// Why a table is not what its options say, where columns that they name have other names since it was made a gallery.
+fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Error {
+    let look = database.run(Mode::Read, |connection| {
+        let oid = guard::seen_by_application(connection, &options.table)?;
+        // The error may be that the schema is another's, which nobody reads.
+        guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
+        if !has_galleries(connection)? {
+            return Ok(Renamed::new());
+        }
+        let sql = "SELECT to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE g.relation = $1";
+        let Some((oid, row)) = oid.zip(connection.query_opt(sql, &[&oid])?) else {
+            return Ok(Renamed::new());
+        };
+        let kept = row.try_get::<_, Option<String>>(0)?.and_then(|kept| serde_json::from_str(&kept).ok());
+        Known { number: 0, options: String::new(), is_listed: true, format: FORMAT, kept }
+            .renamed(connection, oid)
+    });
+    let mut renamed = look.unwrap_or_default();
+    let named = [&options.source, &options.label, &options.payload, &options.vector];
+    let named: Vec<&String> = options.id.iter().chain(named.into_iter().flatten()).collect();
+    renamed.retain(|was, _| named.contains(&was));
+    if renamed.is_empty() {
+        return error;
+    }
+    let why = format!("{}; write that into the configuration, then adopt it again", words_of(&renamed));
+    Error::conflict(format!("the gallery in {}", options.table), why)
 }
 
-/// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form: a dump of it would keep neither
-/// which table it is of nor the trigger of its updates.
-fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgvector) -> Step<()> {
+/// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form, and any to the present names of its
+/// table and columns. A dump of an earlier one would keep neither which table it is of nor the trigger of its updates; and a function names
+/// columns by the names of when it was made.
+fn renew(
+    connection: &mut Connection,
+    known: &Known,
+    renamed: &Renamed,
+    table: &Table,
+    pgvector: &Pgvector,
+) -> Step<()> {
+    let number = known.number;
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
     connection.batch(schema::RELATION_BY_NAME)?;
     connection.batch(&functions(pgvector))?;
@@ -320,9 +494,34 @@ fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgv
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
-    if format_of(connection, number)? < FORMAT {
+    if known.format < FORMAT {
         connection.batch(&schema::bring_up(number, &spaces))?;
     }
+    let is_known = known.kept.as_ref().is_some_and(|kept| {
+        kept.relation == table.oid && kept.name == table.qualified && kept.columns == table.numbers
+    });
+    if !is_known {
+        connection.execute(
+            "UPDATE rehang.gallery SET name = $2, options = $3, joined = $4, columns = $5 WHERE number = $1",
+            &[
+                &number,
+                &table.options.table,
+                &as_text(&table.options),
+                &table.is_of("i", "t"),
+                &Kept::of(table),
+            ],
+        )?;
+        connection.execute(
+            "UPDATE rehang.space SET in_column = $2 WHERE gallery = $1 AND in_column IS NOT NULL",
+            &[&number, &table.options.vector],
+        )?;
+    }
+    if table.key.iter().any(|column| renamed.values().any(|now| *now == column.name)) {
+        // The view has the names of the key's columns.
+        connection.batch(&drop_view(number))?;
+    }
+    // With the columns' names of now.
+    let spaces = spaces::all(connection, number)?;
     if is_earlier {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }
@@ -331,17 +530,18 @@ fn renew(connection: &mut Connection, number: i32, table: &Table, pgvector: &Pgv
     if is_earlier {
         connection.batch(&schema::triggers(number, table))?;
     }
-    Ok(())
+    connection.batch(&schema::comment(number, table))
 }
 
 fn register(table: &Table) -> String {
     format!(
-        "INSERT INTO rehang.gallery (relation, name, options, joined, format) VALUES ({}, {}, {}, {}, {FORMAT})
+        "INSERT INTO rehang.gallery (relation, name, options, joined, columns, format) VALUES ({}, {}, {}, {}, {}, {FORMAT})
              ON CONFLICT DO NOTHING;",
         table.oid,
         literal(&table.options.table),
         literal(&as_text(&table.options)),
-        literal(&table.is_of("i", "t"))
+        literal(&table.is_of("i", "t")),
+        literal(&Kept::of(table))
     )
 }
 
@@ -349,13 +549,23 @@ fn as_text(options: &TableOptions) -> String {
     serde_json::to_string(options).unwrap_or_default()
 }
 
-/// A gallery is what it was made as: other columns would make other items of the same rows.
-fn expect_options(known: &str, options: &TableOptions) -> Result<()> {
+/// A gallery is what it was made as, whatever its table and its columns are called by now: other columns would make other items of the
+/// same rows.
+fn expect_options(known: &str, renamed: &Renamed, options: &TableOptions) -> Result<()> {
     let was: TableOptions =
         serde_json::from_str(known).map_err(|error| Error::corrupt("the gallery's options", error))?;
-    let is_same = TableOptions { table: String::new(), ..was.clone() }
-        == TableOptions { table: String::new(), ..options.clone() };
-    if is_same {
+    let now = |name: String| renamed.get(&name).cloned().unwrap_or(name);
+    let was = TableOptions {
+        table: options.table.clone(),
+        id: was.id.into_iter().map(now).collect(),
+        source: was.source.map(now),
+        label: was.label.map(now),
+        payload: was.payload.map(now),
+        vector: was.vector.map(now),
+        condition: was.condition,
+        published: options.published,
+    };
+    if was == *options {
         return Ok(());
     }
     Err(Error::conflict(

@@ -5,10 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use pgvector::{HalfVector, Vector};
-use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::error::SqlState;
-use postgres::types::{ToSql, Type};
+use postgres::types::ToSql;
 use postgres::{Client, Row, Statement};
 use rehang::{Error, ErrorKind, Result};
 
@@ -23,7 +21,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// keys that are asked for: one for any number of them reads whole tables, as does one that takes a page of an index for as dear as on a
 /// disk that turns. Names are the server's own (see [`crate::guard`]). A standby takes these and the begin of a transaction that writes; its
 /// first statement that writes is refused as read-only.
-const SESSION: &str = "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '2s'; SET default_transaction_read_only = off; SET idle_in_transaction_session_timeout = '5min'; SET jit = off; SET random_page_cost = 1.1; SET plan_cache_mode = force_custom_plan;";
+///
+/// A role's own timeouts are made for its application: an index of ours takes minutes, and a lock that lasts as long as its session may rest
+/// for hours. What ends us instead: the server closes a transaction whose client says nothing, and a connection whose other end is gone.
+const SESSION: &str = "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '2s'; SET statement_timeout = 0; SET idle_session_timeout = 0;
+    SET idle_in_transaction_session_timeout = '10s'; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
+    SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; SET default_transaction_read_only = off;
+    SET default_transaction_isolation = 'read committed'; SET jit = off; SET random_page_cost = 1.1;
+    SET plan_cache_mode = force_custom_plan;";
 
 /// Parameters of a statement.
 pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
@@ -46,14 +51,20 @@ pub(crate) enum Mode {
     Write,
     /// Writes that may be lost with the machine: leases.
     WriteLightly,
+    /// Writes by statements each of which is a transaction of its own, and goes to the server as a whole: no lock of theirs waits for this
+    /// process, which may be frozen or gone by then.
+    Statements,
 }
 
 impl Mode {
-    fn begin(self) -> &'static str {
+    fn begin(self) -> Option<&'static str> {
         match self {
-            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Self::Write => "BEGIN ISOLATION LEVEL READ COMMITTED",
-            Self::WriteLightly => "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off",
+            Self::Read => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            Self::Write => Some("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            Self::WriteLightly => {
+                Some("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off")
+            }
+            Self::Statements => None,
         }
     }
 }
@@ -123,32 +134,6 @@ impl Connection {
         Ok(self.client.execute(&statement, parameters)?)
     }
 
-    /// Adds vectors to a table `(item bigint, value vector or halfvec)` that has none of these items. It is a COPY, since an INSERT of arrays
-    /// takes longer (`bench/runs/postgres.md`).
-    pub(crate) fn copy_vectors<'a>(
-        &mut self,
-        table: &str,
-        vectors: impl IntoIterator<Item = (i64, &'a [f32])>,
-    ) -> Step<()> {
-        let kind = self.prepare(&format!("SELECT value FROM {table}"))?.columns()[0].type_().clone();
-        let is_half = kind.name() == "halfvec";
-        let copy = self.prepare(&format!("COPY {table} (item, value) FROM STDIN BINARY"))?;
-        let mut writer = BinaryCopyInWriter::new(self.client.copy_in(&copy)?, &[Type::INT8, kind]);
-        for (item, vector) in vectors {
-            let (half, whole);
-            let value: &(dyn ToSql + Sync) = if is_half {
-                half = HalfVector::from_f32_slice(vector);
-                &half
-            } else {
-                whole = Vector::from(vector.to_vec());
-                &whole
-            };
-            writer.write(&[&item, value])?;
-        }
-        writer.finish()?;
-        Ok(())
-    }
-
     /// Runs statements that are not worth preparing.
     pub(crate) fn batch(&mut self, sql: &str) -> Step<()> {
         Ok(self.client.batch_execute(sql)?)
@@ -186,11 +171,12 @@ impl Database {
         self.table.get_or_init(|| qualified.to_owned());
     }
 
-    fn begin(&self, mode: Mode) -> String {
-        match self.table.get().filter(|_| mode != Mode::Write) {
-            Some(table) => format!("{}; LOCK TABLE {table} IN ACCESS SHARE MODE", mode.begin()),
-            None => mode.begin().to_owned(),
-        }
+    fn begin(&self, mode: Mode) -> Option<String> {
+        let begin = mode.begin()?;
+        Some(match self.table.get().filter(|_| mode != Mode::Write) {
+            Some(table) => format!("{begin}; LOCK TABLE {table} IN ACCESS SHARE MODE"),
+            None => begin.to_owned(),
+        })
     }
 
     /// A session that nobody else uses, for what has to be done outside of a transaction or for a lock that lasts.
@@ -206,33 +192,39 @@ impl Database {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let failure = match idle.map_or_else(|| self.connect(), Ok) {
                 Err(error) => Some(error),
-                Ok(mut connection) => match transaction(&mut connection, &self.begin(mode), &mut work) {
-                    Ok(done) => {
-                        self.give_back(connection);
-                        return Ok(done);
-                    }
-                    Err(failure) => {
-                        // A standby is left, too: another server may have taken over by now.
-                        let is_read_only =
-                            matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
-                        if !is_read_only
-                            && !connection.client.is_closed()
-                            && connection.client.batch_execute("ROLLBACK").is_ok()
-                        {
+                Ok(mut connection) => {
+                    match transaction(&mut connection, self.begin(mode).as_deref(), &mut work) {
+                        Ok(done) => {
                             self.give_back(connection);
-                        } else {
-                            // The others were lost with it, most likely.
-                            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                            return Ok(done);
                         }
-                        match failure {
-                            StepError::Ours(error) => return Err(error),
-                            StepError::Server(error) => Some(error),
-                            StepError::Busy => None,
+                        Err(failure) => {
+                            // A standby is left, too: another server may have taken over by now.
+                            let is_read_only = matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
+                            if !is_read_only
+                                && !connection.client.is_closed()
+                                && (mode == Mode::Statements
+                                    || connection.client.batch_execute("ROLLBACK").is_ok())
+                            {
+                                self.give_back(connection);
+                            } else {
+                                // The others were lost with it, most likely.
+                                self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+                            }
+                            match failure {
+                                StepError::Ours(error) => return Err(error),
+                                StepError::Server(error) => Some(error),
+                                StepError::Busy => None,
+                            }
                         }
                     }
-                },
+                }
             };
-            if let Some(failure) = failure.filter(|failure| !passes(failure) || began.elapsed() > PATIENCE) {
+            // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
+            let may_pass =
+                |failure: &postgres::Error| passes(failure) || mode != Mode::Read && is_cancelled(failure);
+            if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
+            {
                 return Err(self.refused(&failure));
             }
             rehang_clock::wait(pause);
@@ -283,7 +275,7 @@ impl Database {
                     format!("{}; {who}; what depends on it has to go first", said.message()),
                 )
             }
-            code if [SqlState::DISK_FULL, SqlState::OUT_OF_MEMORY].contains(code) || passes(error) => {
+            _ if passes(error) || is_cancelled(error) || is_of_the_server(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
             }
             code => Error::corrupt(service, format!("{detail} ({})", code.code())),
@@ -311,9 +303,10 @@ impl fmt::Debug for Database {
 
 fn transaction<T>(
     connection: &mut Connection,
-    begin: &str,
+    begin: Option<&str>,
     work: &mut impl FnMut(&mut Connection) -> Step<T>,
 ) -> Step<T> {
+    let Some(begin) = begin else { return work(connection) };
     connection.batch(begin)?;
     let done = work(connection)?;
     connection.batch("COMMIT")?;
@@ -331,15 +324,29 @@ fn passes(error: &postgres::Error) -> bool {
     };
     let class = &code.code()[..2];
     class == "08"
-        || class == "57" && *code != SqlState::QUERY_CANCELED
+        || class == "57" && !is_cancelled(error)
         || [
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::T_R_DEADLOCK_DETECTED,
             SqlState::LOCK_NOT_AVAILABLE,
             SqlState::TOO_MANY_CONNECTIONS,
+            SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
             READ_ONLY,
         ]
         .contains(code)
+        // transaction_timeout, of PostgreSQL 17.
+        || code.code() == "25P04"
+}
+
+/// Whether somebody ended the statement: a timeout, or a person.
+fn is_cancelled(error: &postgres::Error) -> bool {
+    error.code() == Some(&SqlState::QUERY_CANCELED)
+}
+
+/// Whether the state of the server is to blame, and neither the statement nor its values: resources (53), limits (54), objects in use (55), the
+/// system (58), defects (XX).
+fn is_of_the_server(error: &postgres::Error) -> bool {
+    error.code().is_some_and(|code| ["53", "54", "55", "58", "XX"].contains(&&code.code()[..2]))
 }
 
 fn has_io_error(error: &postgres::Error) -> bool {

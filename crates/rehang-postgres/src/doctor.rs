@@ -1,8 +1,9 @@
 //! What must never be in a gallery, looked for; and room given back.
 
-use rehang::{Distance, Result};
+use rehang::{Distance, ErrorKind, Result};
 use rehang_store::Problem;
 
+use crate::adoption;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard;
 use crate::handle::Handle;
@@ -12,8 +13,20 @@ use crate::table::quoted;
 
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let (g, table) = (handle.number, &handle.table);
+    let mut unseen = Vec::new();
+    if let Err(error) = handle.database.run(Mode::Write, |connection| table.expect_of_its_row(connection)) {
+        match error.kind() {
+            ErrorKind::InvalidOption { .. } => unseen.push(error.to_string()),
+            _ => return Err(error),
+        }
+    }
     handle.database.run(Mode::Read, |connection| {
-        let mut problems = Vec::new();
+        let mut found = unseen.clone();
+        if !table.options.published {
+            found.extend(adoption::published(connection, table)?);
+        }
+        let mut problems: Vec<Problem> =
+            found.into_iter().map(|what| Problem { space: None, what, count: 1 }).collect();
         let (oldest, _) = guard::versions(connection, g)?;
         let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;

@@ -29,6 +29,14 @@ pub(crate) fn see_as_ours(connection: &mut Connection) -> Step<()> {
     connection.batch(&format!("SET LOCAL search_path = {SEARCH_PATH}"))
 }
 
+/// The table that the application means by a name, if there is one.
+pub(crate) fn seen_by_application(connection: &mut Connection, name: &str) -> Step<Option<u32>> {
+    see_as_application(connection)?;
+    let row = connection.query_one("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", &[&name])?;
+    see_as_ours(connection)?;
+    Ok(row.try_get(0)?)
+}
+
 /// Whose a gallery's schema may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
@@ -41,15 +49,21 @@ pub(crate) enum Whose {
 /// Refuses the schema `rehang` where another role has it, or something in it, or may make something there: its defaults, triggers and views
 /// would run with our rights. Where there is no such schema, all is well.
 pub(crate) fn expect_ours(connection: &mut Connection, table: &Table, whose: Whose) -> Step<()> {
+    expect_ours_beside(connection, Some(table.oid), whose)
+}
+
+/// The same where the table may be gone, or is called otherwise: then the schema is that of the role of the connection, or of a superuser.
+pub(crate) fn expect_ours_beside(connection: &mut Connection, oid: Option<u32>, whose: Whose) -> Step<()> {
     let rows = connection.query(
-        "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR o.owner = t.relowner,
-             current_user::text, t.relowner::regrole::text, o.owner = t.relowner OR r.rolsuper, lender.rolsuper
+        "SELECT o.what, o.owner::regrole::text, o.owner = me.oid, o.owner = me.oid OR r.rolsuper OR coalesce(o.owner = t.relowner, false),
+             current_user::text, coalesce(t.relowner::regrole::text, current_user::text),
+             t.oid IS NULL OR o.owner = t.relowner OR r.rolsuper, coalesce(lender.rolsuper, false)
          FROM (SELECT 0 AS at, 'the schema rehang' AS what, nspowner AS owner FROM pg_namespace WHERE nspname = 'rehang'
                UNION ALL SELECT 1, format('rehang.%I', relname), relowner FROM pg_class WHERE relnamespace = to_regnamespace('rehang')
                UNION ALL SELECT 1, format('rehang.%I', proname), proowner FROM pg_proc WHERE pronamespace = to_regnamespace('rehang')) AS o
-         JOIN pg_roles AS r ON r.oid = o.owner, pg_roles AS me, pg_class AS t JOIN pg_roles AS lender ON lender.oid = t.relowner
-         WHERE me.rolname = current_user AND t.oid = $1 ORDER BY o.at, o.what",
-        &[&table.oid],
+         JOIN pg_roles AS r ON r.oid = o.owner JOIN pg_roles AS me ON me.rolname = current_user
+         LEFT JOIN pg_class AS t ON t.oid = $1 LEFT JOIN pg_roles AS lender ON lender.oid = t.relowner ORDER BY o.at, o.what",
+        &[&oid],
     )?;
     let Some(schema) = rows.first() else { return Ok(()) };
     let (what, owner): (String, String) = (schema.try_get(0)?, schema.try_get(1)?);

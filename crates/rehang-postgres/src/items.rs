@@ -1,8 +1,10 @@
 //! Items: rows of the application's table, with their keys and revisions.
 
+use std::collections::BTreeSet;
+
 use postgres::Row;
 use rehang::{Error, Result};
-use rehang_store::{Item, ItemWrite, NewVector, Revision, check};
+use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 
 use crate::connection::{Connection, Mode, Step};
@@ -92,7 +94,7 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
         for write in writes {
             for new in &write.vectors {
                 if !spaces.iter().any(|space| space.record.space.name == new.space) {
-                    spaces.push(spaces::find_shared(connection, handle, &new.space)?);
+                    spaces.push(spaces::find_kept(connection, handle, &new.space)?);
                 }
             }
         }
@@ -103,13 +105,18 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
                     .map(|space| &space.record.space)
                     .ok_or_else(|| Error::not_found("space", name, handle.name()))
             })?;
-            for new in &write.vectors {
-                if let (Some(epoch), Some(space)) = (new.epoch, of(&new.space)) {
-                    check::epoch(&new.space, epoch, space.record.epoch)?;
-                }
-            }
         }
-        writes.iter().map(|write| put_one(connection, handle, write, &spaces)).collect()
+        let revisions = writes
+            .iter()
+            .map(|write| put_one(connection, handle, write, &spaces))
+            .collect::<Step<Vec<_>>>()?;
+        let planned = writes.iter().flat_map(|write| &write.vectors);
+        let planned: BTreeSet<(&str, Epoch)> =
+            planned.filter_map(|new| Some((new.space.as_str(), new.epoch?))).collect();
+        for (space, epoch) in planned {
+            check::epoch(space, epoch, spaces::find_shared(connection, handle, space)?.record.epoch)?;
+        }
+        Ok(revisions)
     })
 }
 

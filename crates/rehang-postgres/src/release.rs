@@ -1,9 +1,11 @@
 //! The end of a gallery: the vectors that serve move into the application's table, and everything of ours is taken out.
 
-use rehang::{Error, ErrorKind, Result};
+use postgres::Row;
+use rehang::{Error, ErrorKind, Remedy, Result};
 
-use crate::connection::Mode;
-use crate::guard::{self, EQUALS};
+use crate::adoption::{expect_format, has_galleries};
+use crate::connection::{Database, Mode, Step};
+use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::schema;
 use crate::table::{literal, quoted};
@@ -109,33 +111,83 @@ fn served_beside(handle: &Handle) -> Result<schema::SpaceRow> {
 }
 
 pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
-    let (g, on) = (handle.number, &handle.table.qualified);
     let last =
         settled.map(|column| Ok::<_, Error>((quoted(column), served_beside(handle)?.number))).transpose()?;
-    handle.database.run(Mode::Write, |connection| {
-        handle.lock(connection)?;
+    let move_last = last.map(|(column, n)| {
+        let on = &handle.table.qualified;
+        format!(
+            "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+             WHERE {} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value));
+             COMMENT ON COLUMN {on}.{column} IS NULL",
+            handle.number,
+            handle.table.is_of("i", "t")
+        )
+    });
+    remove(&handle.database, handle.number, move_last.as_deref())
+}
+
+/// Takes a gallery out by what our own tables say of it: its table may be called otherwise by now, have other columns or rules, or be gone.
+pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
+    let database = Database::open(address)?;
+    let found = database.run(Mode::Read, |connection| {
+        let oid = guard::seen_by_application(connection, table)?;
+        guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
+        if !has_galleries(connection)? {
+            return Ok(Vec::new());
+        }
+        // The table of that name comes first; else the one that had it when it was made a gallery.
+        let sql = "SELECT number, format, relation = $2 FROM rehang.gallery WHERE relation = $2 OR name = $1
+             ORDER BY relation = $2 DESC NULLS LAST, number";
+        let rows = connection.query(sql, &[&table, &oid])?;
+        let read = |row: &Row| -> Step<(i32, i32, bool)> {
+            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get::<_, Option<bool>>(2)?.unwrap_or(false)))
+        };
+        rows.iter().map(read).collect()
+    })?;
+    let number = match found[..] {
+        [] => {
+            return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
+        }
+        [(number, format, _)] | [(number, format, true), ..] => {
+            expect_format(table, format)?;
+            number
+        }
+        _ => {
+            let why =
+                "several tables had that name when they were made galleries; name one as it is called now";
+            return Err(Error::conflict(format!("the gallery in {table}"), why));
+        }
+    };
+    remove(&database, number, None)
+}
+
+/// Removes everything of a gallery in one transaction, which begins with a statement that moves what is left to move.
+fn remove(database: &Database, g: i32, move_last: Option<&str>) -> Result<()> {
+    database.run(Mode::Write, |connection| {
+        // Keeps others from changing spaces.
+        let sql = "SELECT (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR UPDATE";
+        let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
         // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
         // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
         // Searches and workers read the items, so a release that has to wait for them finds out before it compares all vectors.
+        let mut triggers = String::new();
+        if let Some(on) = row.try_get::<_, Option<String>>(0)? {
+            connection.batch(&format!("LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE"))?;
+            triggers = schema::drop_triggers(g, &on);
+        }
         connection.batch(&format!(
-            "LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE; SET LOCAL lock_timeout = '500ms';
-             LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"
+            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"
         ))?;
-        if let Some((column, n)) = &last {
+        if let Some(sql) = move_last {
             guard::see_as_application(connection)?;
-            connection.batch(&format!(
-                "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{g} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
-                 WHERE {} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value))",
-                handle.table.is_of("i", "t")
-            ))?;
+            connection.batch(sql)?;
             guard::see_as_ours(connection)?;
-            connection.batch(&format!("COMMENT ON COLUMN {on}.{column} IS NULL"))?;
         }
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
-            schema::drop_triggers(g, on),
+            "{triggers}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
             serving::drop_view(g)
         ))?;
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {

@@ -60,7 +60,8 @@ CREATE TABLE IF NOT EXISTS rehang.gallery (
     joined text NOT NULL,
     format int NOT NULL,
     serving text,
-    listed boolean NOT NULL DEFAULT false
+    listed boolean NOT NULL DEFAULT false,
+    columns text
 );
 CREATE TABLE IF NOT EXISTS rehang.space (
     number int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -102,11 +103,14 @@ END $rehang$;
 ";
 
 /// Makes `rehang.gallery.relation` a `regclass` in a database in which an earlier version made it an `oid`. A dump writes an `oid` as a number,
-/// and the restored table has another number; a `regclass` is written as the table's name.
+/// and the restored table has another number; a `regclass` is written as the table's name. Gives the table the columns that it has had since.
 pub(crate) const RELATION_BY_NAME: &str = "
 DO $$ BEGIN
     IF EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'relation' AND atttypid = 'oid'::regtype) THEN
         ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass;
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'columns') THEN
+        ALTER TABLE rehang.gallery ADD COLUMN columns text;
     END IF;
 END $$;
 ";

@@ -177,14 +177,11 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     let n = row.number;
     // The server's statistics are of the time when every item lacked a vector. The planner goes by them where an application joins the view of
     // what serves.
-    build(handle, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), &|_, _| true)?;
-    // The statement waits for another process that makes the same index.
-    if is_ready(handle, space)? {
-        return Ok(());
-    }
-    // An index that a process left unfinished is in the way and of no use.
-    build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.vector_{n}_nearest"), &|_, _| true)?;
-    build(handle, &schema::vector_index(n, &row.record.space, &handle.pgvector), advance)?;
+    build(handle, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), FOR_EVER, &|_, _| true)?;
+    let space = &row.record.space;
+    let on = format!("rehang.vector_{n}");
+    let create = schema::vector_index(n, space, &handle.pgvector);
+    make_index(handle, &on, "value", space.distance, &create, advance)?;
     note_room(handle, n);
     Ok(())
 }
@@ -192,19 +189,62 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 /// Makes an index of the application's table over a column of it that vectors were moved into.
 pub(crate) fn index_column(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
     let on = &handle.table.qualified;
-    let there =
-        handle.database.run(Mode::Read, |connection| index_over(connection, on, column, space.distance))?;
-    if there.is_some() {
-        return Ok(());
-    }
-    build(handle, &schema::column_index(on, column, space, &handle.pgvector), &|_, _| true)
+    let create = schema::column_index(on, column, space, &handle.pgvector);
+    make_index(handle, on, column, space.distance, &create, &|_, _| true)
 }
 
+/// Makes an index over a column of vectors while everybody goes on writing, if there is none by the time that nobody else makes one.
+fn make_index(
+    handle: &Handle,
+    on: &str,
+    column: &str,
+    distance: Distance,
+    create: &str,
+    advance: &dyn Fn(u64, u64) -> bool,
+) -> Result<()> {
+    // Waits for another process that makes the same index, or that the server still makes one for though it is gone.
+    let wait = format!("BEGIN; LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE; COMMIT");
+    build(handle, &wait, FOR_EVER, &|_, _| true)?;
+    if handle.database.run(Mode::Read, |connection| index_over(connection, on, column, distance))?.is_some() {
+        return Ok(());
+    }
+    // What a process left that was killed.
+    drop_unfinished(handle, on, column, FOR_EVER)?;
+    let built = build(handle, create, FOR_EVER, advance);
+    if built.is_err() {
+        // The next call does it where this one cannot.
+        drop(drop_unfinished(handle, on, column, A_WHILE));
+    }
+    built
+}
+
+/// Removes the indexes over a column that were not made to their end: every write goes into them, and no search reads them.
+fn drop_unfinished(handle: &Handle, on: &str, column: &str, patience: &str) -> Result<()> {
+    let names = handle.database.run(Mode::Read, |connection| {
+        let rows = connection.query(
+            "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+             WHERE i.indrelid = to_regclass($1) AND NOT i.indisvalid AND m.amname = 'hnsw' AND a.attname = $2",
+            &[&on, &column],
+        )?;
+        Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
+    })?;
+    for name in names {
+        build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"), patience, &|_, _| true)?;
+    }
+    Ok(())
+}
+
+/// How long a statement of a session of its own waits for others: those that make an index wait for every transaction, however long it is.
+const FOR_EVER: &str = "0";
+/// Where an index is removed after an error or a cancellation, somebody waits for the word of it.
+const A_WHILE: &str = "30s";
+
 /// Runs a statement that takes minutes in a session of its own.
-fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+fn build(handle: &Handle, sql: &str, patience: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let mut session = handle.database.session()?;
     let failed = |failure| handle.database.failed(failure);
-    session.batch("SET lock_timeout = 0").map_err(failed)?;
+    session.batch(&format!("SET lock_timeout = '{patience}'")).map_err(failed)?;
     if !handle.pgvector.builds_in_parallel() {
         session.batch("SET max_parallel_maintenance_workers = 0").map_err(failed)?;
     }
@@ -217,6 +257,7 @@ fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Resu
     let mut is_cancelled = false;
     while !worker.is_finished() {
         rehang_clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
+        // Whatever keeps us from looking does not keep the server from its work.
         let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
                 "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",
@@ -225,8 +266,8 @@ fn build(handle: &Handle, sql: &str, advance: &dyn Fn(u64, u64) -> bool) -> Resu
             Ok(row
                 .map(|row| Ok::<_, postgres::Error>((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?)))
                 .transpose()?)
-        })?;
-        if let Some((done, total)) = progress
+        });
+        if let Some((done, total)) = progress.ok().flatten()
             && !advance(done.max(0) as u64, total.max(done).max(0) as u64)
             && !is_cancelled
         {
@@ -253,7 +294,11 @@ pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
         Ok(index_of(connection, handle, &row)?.map(|index| (index, row.number)))
     })?;
     let Some((index, n)) = found else { return Ok(()) };
-    build(handle, &format!("REINDEX INDEX CONCURRENTLY {index}"), &|_, _| true)?;
+    let built = build(handle, &format!("REINDEX INDEX CONCURRENTLY {index}"), FOR_EVER, &|_, _| true);
+    if built.is_err() {
+        drop(drop_unfinished(handle, &format!("rehang.vector_{n}"), "value", A_WHILE));
+    }
+    built?;
     // An application may have made an index of its own there, which goes without a note.
     if index.ends_with(&format!("vector_{n}_nearest")) {
         note_room(handle, n);

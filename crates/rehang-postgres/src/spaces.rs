@@ -52,7 +52,12 @@ pub(crate) fn find(connection: &mut Connection, handle: &Handle, name: &str) -> 
     find_locked(connection, handle, name, "")
 }
 
-/// The same, with its row kept from an [`advance`] until the transaction ends.
+/// The same, with the space kept from being dropped until the transaction ends.
+pub(crate) fn find_kept(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
+    find_locked(connection, handle, name, "FOR KEY SHARE")
+}
+
+/// The same, with its row kept from an [`advance`] too: for the last statement of a transaction, since nobody's rollback waits for a client.
 pub(crate) fn find_shared(connection: &mut Connection, handle: &Handle, name: &str) -> Step<SpaceRow> {
     find_locked(connection, handle, name, "FOR SHARE")
 }
@@ -358,7 +363,7 @@ pub(crate) fn serving_and_document(
 
 pub(crate) fn switch_serving(handle: &Handle, from: &str, to: &str) -> Result<()> {
     handle.database.run(Mode::Write, |connection| {
-        let space = find_shared(connection, handle, to)?;
+        let space = find_kept(connection, handle, to)?;
         match served(connection, handle)?.unwrap_or_default() {
             there if there == to => Ok(()),
             there if there == from => serve(connection, handle, &space),
@@ -380,7 +385,7 @@ pub(crate) fn advance(
     text: &str,
 ) -> Result<u64> {
     handle.database.run(Mode::Write, |connection| {
-        let row = find_locked(connection, handle, space, "FOR UPDATE")?;
+        let row = find_locked(connection, handle, space, "FOR NO KEY UPDATE")?;
         same_epoch(space, from, row.record.epoch)?;
         connection.execute("UPDATE rehang.space SET epoch = epoch + 1 WHERE number = $1", &[&row.number])?;
         set_document_in(connection, handle, document, expected, text)

@@ -50,7 +50,8 @@ impl PostgresStore {
     /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
     /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
     /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it makes the functions
-    /// of the gallery anew, and of one that an earlier version made the triggers too.
+    /// of the gallery anew, and of one that an earlier version made the triggers too. Where the table or its columns have other names since,
+    /// what names them follows.
     ///
     /// # Errors
     ///
@@ -102,6 +103,17 @@ impl PostgresStore {
     /// column is not there; a conflict where something of the application's, as a view, depends on what is ours.
     pub fn release(self, settled: Option<&str>) -> Result<()> {
         release::release(&self.0, settled)
+    }
+
+    /// The same for a gallery that need not be opened, with nothing moved: by what our own tables say of it. Its table may have another name
+    /// or other columns by now, be what [`PostgresStore::open`] refuses, or be gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::release`]; not found where no table of that name is, or was when it was adopted, a gallery; a conflict where
+    /// several were.
+    pub fn take_out(address: &str, options: &TableOptions) -> Result<()> {
+        release::take_out(address, &options.table)
     }
 
     /// The application's table.

@@ -1,5 +1,7 @@
 //! The application's own table: what is an item in it, and whether it can be a gallery.
 
+use std::collections::BTreeMap;
+
 use postgres::error::SqlState;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,7 @@ use crate::guard::{self, EQUALS};
 /// | `payload` | all other columns | a column of type `jsonb` that is kept beside an item, and that searches filter by |
 /// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
 /// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
+/// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
     /// The table, `schema.name` or `name`.
@@ -35,12 +38,17 @@ pub struct TableOptions {
     pub vector: Option<String>,
     /// Rows that do not meet it are no items.
     pub condition: Option<String>,
+    /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
+    #[serde(skip)]
+    pub published: bool,
 }
 
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: String,
+    /// What it is called by in the server's catalogue, whatever its name becomes.
+    number: i16,
     /// Its type as SQL writes it.
     pub(crate) kind: String,
     pub(crate) is_nullable: bool,
@@ -59,6 +67,8 @@ pub(crate) struct Table {
     pub(crate) qualified: String,
     pub(crate) options: TableOptions,
     pub(crate) key: Vec<Column>,
+    /// The columns of key, source, label, payload and vector by name, with their numbers in the server's catalogue.
+    pub(crate) numbers: BTreeMap<String, i16>,
     /// Columns that are neither key, source, label nor vector.
     pub(crate) others: Vec<Column>,
     /// Width of the vectors where their column says it.
@@ -70,6 +80,20 @@ pub(crate) struct Table {
     /// Estimated by the server.
     pub(crate) rows: u64,
 }
+
+/// The first function of a check that may give something else for the same arguments at another time: a volatile one; or one that the
+/// application or the server calls stable, unless it goes by its arguments and the session's settings alone, as most of the server's do.
+const CHANGES_BY_ITSELF: &str = r"
+    WITH made AS (SELECT conbin::text AS tree FROM pg_constraint WHERE conrelid = to_regclass('pg_temp.this') AND conname = 'of_its_row'),
+        called AS (SELECT DISTINCT found[1]::oid AS id FROM made, regexp_matches(made.tree, ':(?:funcid|opfuncid) (\d+)', 'g') AS found)
+    SELECT p.oid::regprocedure::text FROM called JOIN pg_proc AS p ON p.oid = called.id
+    WHERE p.provolatile = 'v' OR p.provolatile = 's' AND CASE
+        WHEN EXISTS (SELECT 1 FROM pg_depend WHERE classid = 'pg_proc'::regclass AND objid = p.oid AND deptype = 'e') THEN false
+        WHEN p.pronamespace <> 'pg_catalog'::regnamespace OR p.pronargs = 0 THEN true
+        ELSE p.proname = 'age' AND p.pronargs = 1 OR p.proname ~
+            '^(current_|has_|pg_|to_reg|table_to_|schema_to_|database_to_|query_to_|cursor_to_|obj_|shobj_|col_|row_security_|txid_|ts_rewrite)' END
+    UNION ALL SELECT 'CURRENT_DATE, CURRENT_USER or one of their kind' FROM made WHERE tree LIKE '%{SQLVALUEFUNCTION%'
+    LIMIT 1";
 
 /// Types of key columns: their text is the same in every session.
 const KEY_TYPES: [&str; 8] =
@@ -189,6 +213,14 @@ impl Table {
             return Err(refuse(&why).into());
         }
         let vector = options.vector.as_deref().map(|name| column("vector", name)).transpose()?;
+        let named = [&options.source, &options.label, &options.payload, &options.vector];
+        let named: Vec<&String> =
+            key.iter().map(|column| &column.name).chain(named.into_iter().flatten()).collect();
+        let numbers = columns
+            .iter()
+            .filter(|column| named.contains(&&column.name))
+            .map(|column| (column.name.clone(), column.number))
+            .collect();
         let dimension = vector.as_ref().map(vector_width).transpose()?.flatten();
         let is_used = |name: &str| {
             key.iter().any(|column| column.name == name)
@@ -210,6 +242,7 @@ impl Table {
             qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
             options: options.clone(),
             key,
+            numbers,
             others,
             dimension,
             is_halfvec: vector.is_some_and(|column| type_of(&column).starts_with("halfvec")),
@@ -266,6 +299,37 @@ impl Table {
             }
         }
         Ok(table)
+    }
+
+    /// Refuses a source or a condition that depends on more than its row, a change of which no trigger sees: the vector of a source that is no
+    /// more would stay. The server itself says so, of a check on a table that is gone when this returns; what a check may call and must not
+    /// change by itself is read off what the server made of it.
+    pub(crate) fn expect_of_its_row(&self, connection: &mut Connection) -> Step<()> {
+        let source = self.options.source.as_ref().filter(|_| !self.is_source_column);
+        for (option, text) in [("source", source), ("condition", self.options.condition.as_ref())] {
+            let Some(text) = text else { continue };
+            let refuse = |said: &str| {
+                let expected = format!(
+                    "made of its own row alone, since triggers see no other change ({said}); write what it depends on into a column of the \
+                     table, and mark a function of your own IMMUTABLE if its arguments are all that it goes by"
+                );
+                Error::option(option, text, expected)
+            };
+            connection.batch("SAVEPOINT scratch")?;
+            let tried = connection
+                .batch(&format!(
+                    "CREATE TEMPORARY TABLE this (LIKE {});
+                     ALTER TABLE pg_temp.this ADD CONSTRAINT of_its_row CHECK (({text}\n) IS NOT NULL)",
+                    self.qualified
+                ))
+                .and_then(|()| connection.query_opt(CHANGES_BY_ITSELF, &[]));
+            connection.batch("ROLLBACK TO scratch")?;
+            let found = tried.map_err(|failure| wrong_for_good(failure, refuse))?;
+            if let Some(row) = found {
+                return Err(refuse(&format!("{} changes by itself", row.try_get::<_, String>(0)?)).into());
+            }
+        }
+        Ok(())
     }
 
     /// The source of a row, as text. Two are the same only letter by letter, whatever the collation of the column says.
@@ -434,7 +498,7 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
     let rows = connection.query(
         "SELECT attname::text, format_type(atttypid, atttypmod), NOT attnotnull, attgenerated <> '', attgenerated = 'v',
              (SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
-                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid))
+                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum
          FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         &[&oid],
     )?;
@@ -447,6 +511,7 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
                 is_generated: row.try_get(3)?,
                 is_virtual: row.try_get(4)?,
                 collation: row.try_get(5)?,
+                number: row.try_get(6)?,
             })
         })
         .collect()

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pgvector::Vector;
+use pgvector::{HalfVector, Vector};
 use postgres::Row;
-use rehang::{Error, Provenance, Result};
+use postgres::error::SqlState;
+use postgres::types::ToSql;
+use rehang::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, NewVector, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome,
     check,
 };
 
-use crate::connection::{Connection, Mode, Step, StepError};
+use crate::connection::{Connection, Mode, Parameters, Step, StepError};
 use crate::handle::Handle;
-use crate::schema::{SpaceRow, source_revision};
-use crate::spaces::{find, find_shared};
+use crate::schema::{self, SpaceRow, source_revision};
+use crate::spaces::find;
 use crate::table::quoted;
 use crate::values::{band_and_score, int, key, priority, provenance, row_limit, row_of, rows_of};
 
@@ -175,84 +177,118 @@ pub(crate) fn write(
     epoch: Option<Epoch>,
     writes: &[VectorWrite],
 ) -> Result<Vec<WriteOutcome>> {
-    let mut tries = 0_u32;
-    handle.database.run(Mode::Write, |connection| {
+    // An item that is written twice in a call is written in two rounds, which are one transaction.
+    let is_one_round = writes.iter().map(|write| write.key).collect::<BTreeSet<_>>().len() == writes.len();
+    let mode = if is_one_round { Mode::Statements } else { Mode::Write };
+    let (mut tries, mut is_refused) = (0_u32, false);
+    let mut outcomes = vec![None; writes.len()];
+    let written = handle.database.run(mode, |connection| {
         tries += 1;
         let attempt = match tries {
             1 => Attempt::First,
             TRIES.. => Attempt::Last,
             _ => Attempt::Again,
         };
-        let row = find_shared(connection, handle, space)?;
-        for write in writes {
-            check::vector_write(&row.record.space, epoch, write)?;
+        // What a statement of its own has written is written, whatever became of the next one.
+        if !is_one_round {
+            outcomes.fill(None);
         }
-        if let Some(epoch) = epoch {
-            check::epoch(space, epoch, row.record.epoch)?;
+        let done = write_all(connection, handle, space, epoch, writes, &mut outcomes, attempt);
+        is_refused = matches!(done, Err(StepError::Server(_)));
+        done
+    });
+    match written {
+        Ok(()) => Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(WriteOutcome::Changed)).collect()),
+        // Vectors are paid for. Whatever the server says of them may be mended while they wait: a right that was taken, a disk.
+        Err(error) if !error.is_retryable() && (is_refused || error.is_unauthorised()) => {
+            let detail = format!("vectors wait to be written: {error}");
+            Err(ErrorKind::Unavailable { service: handle.name(), detail }.into())
         }
-        let mut outcomes = vec![None; writes.len()];
-        // An item that is written twice in a call is written in two rounds.
-        while let Some(first) = outcomes.iter().position(Option::is_none) {
-            let mut seen = BTreeSet::new();
-            let round: Vec<usize> = (first..writes.len())
-                .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
-                .collect();
-            write_round(connection, &row, writes, &round, &mut outcomes, attempt)?;
-        }
-        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or(WriteOutcome::Changed)).collect())
-    })
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes what has no outcome yet.
+fn write_all(
+    connection: &mut Connection,
+    handle: &Handle,
+    space: &str,
+    epoch: Option<Epoch>,
+    writes: &[VectorWrite],
+    outcomes: &mut [Option<WriteOutcome>],
+    attempt: Attempt,
+) -> Step<()> {
+    let row = find(connection, handle, space)?;
+    for write in writes {
+        check::vector_write(&row.record.space, epoch, write)?;
+    }
+    if let Some(epoch) = epoch {
+        check::epoch(space, epoch, row.record.epoch)?;
+    }
+    while let Some(first) = outcomes.iter().position(Option::is_none) {
+        let mut seen = BTreeSet::new();
+        let round: Vec<usize> = (first..writes.len())
+            .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
+            .collect();
+        write_round(connection, handle, &row, epoch, writes, &round, outcomes, attempt)?;
+    }
+    Ok(())
 }
 
 /// How often a call is made again before it leaves those items alone that others are at: about a second.
 const TRIES: u32 = 8;
 
-/// Writes vectors of different items. Where another transaction is at one of them, the call is made again if it `may_wait`.
+/// Writes vectors of different items, all of them in one statement.
+#[allow(clippy::too_many_arguments, reason = "what a call is about, and what became of it")]
 fn write_round(
     connection: &mut Connection,
+    handle: &Handle,
     space: &SpaceRow,
+    epoch: Option<Epoch>,
     writes: &[VectorWrite],
     round: &[usize],
     outcomes: &mut [Option<WriteOutcome>],
     attempt: Attempt,
 ) -> Step<()> {
     let n = space.number;
-    let of = |at: &usize| &writes[*at];
-    let written = write_states(connection, n, writes, round, attempt)?;
+    let written = match &space.in_column {
+        None => write_states_and_values(connection, handle, space, epoch, writes, round, attempt)?,
+        Some(_) => BTreeSet::new(),
+    };
     let (ready, rest): (Vec<usize>, Vec<usize>) =
         round.iter().copied().partition(|at| written.contains(&writes[*at].key));
-    if !ready.is_empty() {
-        if let Some(column) = &space.in_column {
-            let what = format!("writing into space {:?}", space.record.space.name);
-            let why = format!(
-                "its vectors are column {column:?} of the application's table, which only the application writes"
-            );
-            return Err(Error::conflict(what, why).into());
-        }
-        write_values(connection, n, writes, &ready)?;
-    }
-    let mut there = BTreeMap::new();
-    if !rest.is_empty() {
-        let keys: Vec<i64> = rest.iter().map(|at| row_of(of(at).key)).collect();
-        let sql = format!(
-            "SELECT item, s.revision, provenance, {} FROM rehang.state_{n} AS s WHERE item = ANY($1)",
-            source_revision("s")
-        );
-        for row in connection.query(&sql, &[&keys])? {
-            let revisions: (i64, i64) = (row.try_get(1)?, row.try_get(3)?);
-            there.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
-        }
-    }
     for at in ready {
         outcomes[at] = Some(WriteOutcome::Written);
+    }
+    if rest.is_empty() {
+        return Ok(());
+    }
+    let mut there = BTreeMap::new();
+    let keys: Vec<i64> = rest.iter().map(|at| row_of(writes[*at].key)).collect();
+    let sql = format!(
+        "SELECT item, s.revision, provenance, {} FROM rehang.state_{n} AS s WHERE item = ANY($1)",
+        source_revision("s")
+    );
+    for row in connection.query(&sql, &[&keys])? {
+        let revisions: (i64, i64) = (row.try_get(1)?, row.try_get(3)?);
+        there.insert(key(&row, 0)?, (revisions, row.try_get::<_, String>(2)?));
     }
     for at in rest {
         outcomes[at] = Some(match there.get(&writes[at].key) {
             None => WriteOutcome::Deleted,
             Some((revisions, _)) if !is_of_now(*revisions, &writes[at]) => WriteOutcome::Changed,
             Some((_, made_by)) if ["old", "native"].contains(&made_by.as_str()) => WriteOutcome::AlreadyThere,
-            Some(_) if attempt != Attempt::Last => return Err(StepError::Busy),
-            // Most likely an application is about to change it; if not, it stays in the queue.
-            Some(_) => WriteOutcome::Changed,
+            Some(_) => {
+                if let Some(column) = &space.in_column {
+                    let what = format!("writing into space {:?}", space.record.space.name);
+                    let why = format!(
+                        "its vectors are column {column:?} of the application's table, which only the application writes"
+                    );
+                    return Err(Error::conflict(what, why).into());
+                }
+                // Most likely an application is about to change it; if not, it stays in the queue.
+                WriteOutcome::Changed
+            }
         });
     }
     Ok(())
@@ -269,20 +305,26 @@ fn is_of_now((revision, of_source): (i64, i64), write: &VectorWrite) -> bool {
 enum Attempt {
     /// It waits for them for a moment, and fails then. Rows are seldom in use, and locking all of them first costs a third of a fill.
     First,
-    /// It passes over them, and is made again if there are any: waiting longer could keep an application from going on.
+    /// It fails where it meets one: waiting while it holds others could keep an application from going on.
     Again,
     /// It passes over them.
     Last,
 }
 
-/// Writes the states of those items that still are what they were when they were read, and gives these.
-fn write_states(
+/// Writes the states and the vectors of those items that still are what they were when they were read, and gives these.
+///
+/// It is one statement and takes no lock before all its bytes are there: whatever becomes of this process, the server ends it within
+/// milliseconds, and nobody waits for a worker that is frozen, or whose machine is gone.
+fn write_states_and_values(
     connection: &mut Connection,
-    n: i32,
+    handle: &Handle,
+    space: &SpaceRow,
+    epoch: Option<Epoch>,
     writes: &[VectorWrite],
     round: &[usize],
     attempt: Attempt,
 ) -> Step<BTreeSet<ItemKey>> {
+    let n = space.number;
     let of = |at: &usize| &writes[*at];
     let keys: Vec<i64> = round.iter().map(|at| row_of(of(at).key)).collect();
     let revisions: Vec<i64> = round.iter().map(|at| int(of(at).revision)).collect();
@@ -291,53 +333,81 @@ fn write_states(
     let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
         round.iter().map(|at| band_and_score(of(at).priority)).unzip();
     let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
+    let epoch = epoch.map(|epoch| int(epoch.number()));
+    let is_half = schema::column_type(space.record.space.dimension).starts_with("halfvec");
+    let (kind, values): (_, Box<dyn ToSql + Sync>) = if is_half {
+        let values = round.iter().map(|at| HalfVector::from_f32_slice(&of(at).vector));
+        ("halfvec", Box::new(values.collect::<Vec<_>>()))
+    } else {
+        let values = round.iter().map(|at| Vector::from(of(at).vector.clone()));
+        ("vector", Box::new(values.collect::<Vec<_>>()))
+    };
+    let kind = handle.pgvector.named(kind);
     let still_is = format!(
         "s.item = w.item AND w.revision = CASE w.provenance WHEN 'native' THEN {} ELSE s.revision END
              AND s.provenance IN ('lacking', 'adapted')",
         source_revision("s")
     );
-    let (free, of_free) = if attempt == Attempt::First {
-        connection.batch("SET LOCAL lock_timeout = '50ms'")?;
-        (String::new(), "")
-    } else {
-        let free = format!(
-            ", free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN w ON {still_is} ORDER BY s.item FOR UPDATE OF s SKIP LOCKED)"
-        );
-        (free, "JOIN free ON free.item = w.item")
+    let locked = |how: &str| {
+        format!(
+            ", free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN w ON {still_is} ORDER BY s.item FOR UPDATE OF s {how})"
+        )
     };
+    let (free, of_free) = match attempt {
+        Attempt::First => (String::new(), ""),
+        Attempt::Again => (locked("NOWAIT"), "JOIN free ON free.item = w.item"),
+        Attempt::Last => (locked("SKIP LOCKED"), "JOIN free ON free.item = w.item"),
+    };
+    // `here` keeps `advance` and `drop_space` from the space until the statement ends; without it nothing is written. A vector that is
+    // replaced goes first: `put` asks for what `gone` did.
     let sql = format!(
-        "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::real[], $5::smallint[], $6::float8[], $7::real[])
-                 AS w(item, revision, provenance, sigma2, band, score, squared_error)){free}
-         UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
-             score = w.score, squared_error = w.squared_error, failed = s.failed AND w.provenance = 'adapted',
-             change = CASE w.provenance WHEN 'native' THEN nextval('rehang.revision') ELSE s.change END
-         FROM w {of_free} WHERE {still_is} RETURNING s.item"
+        "WITH here AS MATERIALIZED (SELECT set_config('lock_timeout', '50ms', true) FROM rehang.space
+                 WHERE number = {n} AND listed AND ($9::bigint IS NULL OR epoch = $9) FOR SHARE),
+             w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::real[], $5::smallint[], $6::float8[], $7::real[])
+                 AS w(item, revision, provenance, sigma2, band, score, squared_error)){free},
+             written AS (UPDATE rehang.state_{n} AS s SET provenance = w.provenance, sigma2 = coalesce(w.sigma2, s.sigma2), band = w.band,
+                 score = w.score, squared_error = w.squared_error, failed = s.failed AND w.provenance = 'adapted',
+                 change = CASE w.provenance WHEN 'native' THEN nextval('rehang.revision') ELSE s.change END
+                 FROM here, w {of_free} WHERE {still_is} RETURNING s.item, s.provenance),
+             native AS (SELECT item FROM written WHERE provenance = 'native'),
+             gone AS (DELETE FROM rehang.vector_{n} WHERE item = ANY (ARRAY(SELECT item FROM written)) RETURNING item),
+             put AS (INSERT INTO rehang.vector_{n} (item, value) SELECT v.item, v.value FROM unnest($1::bigint[], $8::{kind}[]) AS v(item, value)
+                 WHERE v.item IN (SELECT item FROM written) AND (SELECT count(*) FROM gone) >= 0),
+             failure AS (DELETE FROM rehang.failure_{n} WHERE item = ANY (ARRAY(SELECT item FROM native))),
+             claim AS (DELETE FROM rehang.claim_{n} WHERE item = ANY (ARRAY(SELECT item FROM native)))
+         SELECT EXISTS (SELECT 1 FROM here), ARRAY(SELECT item FROM written)"
     );
-    let rows =
-        connection.query(&sql, &[&keys, &revisions, &provenances, &sigmas, &bands, &scores, &errors])?;
-    rows.iter().map(|row| key(row, 0)).collect()
+    let row = connection.query_one(
+        &sql,
+        &[&keys, &revisions, &provenances, &sigmas, &bands, &scores, &errors, &*values, &epoch],
+    );
+    let row = row.map_err(|failure| match failure {
+        // Another worker wrote a vector that this statement did not see yet; the next one does.
+        StepError::Server(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => StepError::Busy,
+        failure => failure,
+    })?;
+    if !row.try_get::<_, bool>(0)? {
+        // Another epoch began, or the space went, since it was read: the next look says so.
+        return Err(StepError::Busy);
+    }
+    let written: Vec<i64> = row.try_get(1)?;
+    Ok(written.into_iter().map(|item| ItemKey::from(item.max(0) as u64)).collect())
 }
 
-/// Writes the vectors of items whose states were written.
-fn write_values(connection: &mut Connection, n: i32, writes: &[VectorWrite], ready: &[usize]) -> Step<()> {
-    let of = |at: &usize| &writes[*at];
-    let keys: Vec<i64> = ready.iter().map(|at| row_of(of(at).key)).collect();
-    // This transaction has locked the states of these items, so no other one writes their vectors.
-    connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = ANY($1)"), &[&keys])?;
-    let vectors = ready.iter().map(|at| (row_of(of(at).key), of(at).vector.as_slice()));
-    connection.copy_vectors(&format!("rehang.vector_{n}"), vectors)?;
-    let natives: Vec<i64> = ready
-        .iter()
-        .filter(|at| of(at).provenance == Provenance::Native)
-        .map(|at| row_of(of(at).key))
-        .collect();
-    if !natives.is_empty() {
-        for table in ["failure", "claim"] {
-            connection
-                .execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = ANY($1)"), &[&natives])?;
-        }
+/// Keeps `advance` and `drop_space` from a space while a statement runs, and is empty where another epoch has begun; `$1` is the epoch.
+fn in_epoch(n: i32) -> String {
+    format!(
+        "here AS MATERIALIZED (SELECT number FROM rehang.space WHERE number = {n} AND listed AND epoch = $1 FOR SHARE)"
+    )
+}
+
+/// A count that a statement gives beside whether its epoch was there.
+fn count_in_epoch(connection: &mut Connection, sql: &str, parameters: Parameters<'_>) -> Step<usize> {
+    let row = connection.query_one(sql, parameters)?;
+    if !row.try_get::<_, bool>(0)? {
+        return Err(StepError::Busy);
     }
-    Ok(())
+    Ok(row.try_get::<_, i64>(1)?.max(0) as usize)
 }
 
 pub(crate) fn set_priorities(
@@ -353,37 +423,40 @@ pub(crate) fn set_priorities(
     let revisions: Vec<i64> = priorities.iter().map(|(_, revision, _)| int(*revision)).collect();
     let (bands, scores): (Vec<i16>, Vec<Option<f64>>) =
         priorities.iter().map(|(.., priority)| band_and_score(Some(*priority))).unzip();
-    handle.database.run(Mode::Write, |connection| {
-        let row = find_shared(connection, handle, space)?;
+    handle.database.run(Mode::Statements, |connection| {
+        let row = find(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let sql = format!(
-            "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::float8[]) AS w(item, revision, band, score)),
+            "WITH {here}, w AS (SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::float8[]) AS w(item, revision, band, score)),
                  free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN w ON s.item = w.item AND s.revision = w.revision
-                     WHERE s.provenance = 'adapted' ORDER BY s.item FOR UPDATE OF s SKIP LOCKED)
-             UPDATE rehang.state_{n} AS s SET band = w.band, score = w.score FROM w JOIN free ON free.item = w.item
-             WHERE s.item = w.item",
+                     WHERE s.provenance = 'adapted' ORDER BY s.item FOR UPDATE OF s SKIP LOCKED),
+                 changed AS (UPDATE rehang.state_{n} AS s SET band = w.band, score = w.score FROM here, w JOIN free ON free.item = w.item
+                     WHERE s.item = w.item RETURNING 1)
+             SELECT EXISTS (SELECT 1 FROM here), (SELECT count(*) FROM changed)",
+            here = in_epoch(row.number),
             n = row.number
         );
-        Ok(connection.execute(&sql, &[&keys, &revisions, &bands, &scores])? as usize)
+        count_in_epoch(connection, &sql, &[&int(epoch.number()), &keys, &revisions, &bands, &scores])
     })
 }
 
 pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: usize) -> Result<usize> {
-    handle.database.run(Mode::Write, |connection| {
-        let row = find_shared(connection, handle, space)?;
+    handle.database.run(Mode::Statements, |connection| {
+        let row = find(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let n = row.number;
         let vectors = if row.in_column.is_some() { String::new() } else {
             format!(", gone AS (DELETE FROM rehang.vector_{n} WHERE item IN (SELECT item FROM forgotten))")
         };
         let sql = format!(
-            "WITH free AS (SELECT item FROM rehang.state_{n} WHERE provenance = 'native' AND sourced ORDER BY item LIMIT $1
+            "WITH {here}, free AS (SELECT item FROM rehang.state_{n} WHERE provenance = 'native' AND sourced ORDER BY item LIMIT $2
                      FOR UPDATE SKIP LOCKED),
                  forgotten AS (UPDATE rehang.state_{n} AS s SET provenance = 'lacking', sigma2 = NULL, band = 0, score = NULL,
-                     squared_error = NULL FROM free WHERE s.item = free.item RETURNING s.item){vectors}
-             SELECT count(*) FROM forgotten"
+                     squared_error = NULL FROM here, free WHERE s.item = free.item RETURNING s.item){vectors}
+             SELECT EXISTS (SELECT 1 FROM here), (SELECT count(*) FROM forgotten)",
+            here = in_epoch(n)
         );
-        Ok(connection.count(&sql, &[&row_limit(limit)])? as usize)
+        count_in_epoch(connection, &sql, &[&int(epoch.number()), &row_limit(limit)])
     })
 }
 
@@ -428,25 +501,28 @@ pub(crate) fn record_failures(
     space: &str,
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
-    handle.database.run(Mode::Write, |connection| {
+    // What an encoder said may hold what no text of the server can. The last reason of an item counts.
+    let failures: BTreeMap<(ItemKey, Revision), String> = failures
+        .iter()
+        .map(|(key, revision, reason)| ((*key, *revision), reason.replace('\0', "\u{fffd}")))
+        .collect();
+    let keys: Vec<i64> = failures.keys().map(|(key, _)| row_of(*key)).collect();
+    let revisions: Vec<i64> = failures.keys().map(|(_, revision)| int(*revision)).collect();
+    let reasons: Vec<&str> = failures.values().map(String::as_str).collect();
+    handle.database.run(Mode::Statements, |connection| {
         let n = find(connection, handle, space)?.number;
+        // Always in the order of keys, so that two workers never wait for each other.
         let sql = format!(
-            "WITH free AS (SELECT item FROM rehang.state_{n} AS s
-                     WHERE item = $1 AND {of_source} = $2 AND provenance IN ('lacking', 'adapted') FOR UPDATE SKIP LOCKED),
-                 s AS (UPDATE rehang.state_{n} AS s SET failed = true FROM free WHERE s.item = free.item RETURNING s.item),
-                 gone AS (DELETE FROM rehang.claim_{n} WHERE item IN (SELECT item FROM s))
-             INSERT INTO rehang.failure_{n} (item, revision, reason) SELECT item, $2, $3 FROM s
+            "WITH w AS (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS w(item, revision, reason)),
+                 free AS (SELECT s.item, w.revision, w.reason FROM rehang.state_{n} AS s JOIN w ON w.item = s.item AND w.revision = {of_source}
+                     WHERE s.provenance IN ('lacking', 'adapted') ORDER BY s.item FOR UPDATE OF s SKIP LOCKED),
+                 s AS (UPDATE rehang.state_{n} AS s SET failed = true FROM free WHERE s.item = free.item RETURNING free.*),
+                 gone AS (DELETE FROM rehang.claim_{n} WHERE item = ANY (ARRAY(SELECT item FROM s)))
+             INSERT INTO rehang.failure_{n} (item, revision, reason) SELECT item, revision, reason FROM s
              ON CONFLICT (item) DO UPDATE SET revision = EXCLUDED.revision, reason = EXCLUDED.reason",
             of_source = source_revision("s")
         );
-        let mut failures: Vec<_> = failures.iter().collect();
-        // Always in the order of keys, so that two workers never wait for each other; the last reason of an item counts.
-        failures.sort_by_key(|(key, ..)| *key);
-        for (key, revision, reason) in failures {
-            // What an encoder said may hold what no text of the server can.
-            let reason = reason.replace('\0', "\u{fffd}");
-            connection.execute(&sql, &[&row_of(*key), &int(*revision), &reason])?;
-        }
+        connection.execute(&sql, &[&keys, &revisions, &reasons])?;
         Ok(())
     })
 }
@@ -476,7 +552,7 @@ pub(crate) fn failures(
 }
 
 pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
-    handle.database.run(Mode::Write, |connection| {
+    handle.database.run(Mode::Statements, |connection| {
         let n = find(connection, handle, space)?.number;
         let sql = format!(
             "WITH free AS (SELECT s.item FROM rehang.state_{n} AS s JOIN rehang.failure_{n} AS f ON f.item = s.item

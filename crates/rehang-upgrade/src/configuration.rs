@@ -55,6 +55,7 @@ struct GalleryPart {
     vector: Option<String>,
     #[serde(rename = "where")]
     condition: Option<String>,
+    published: Option<bool>,
 }
 
 /// One name, or several.
@@ -84,6 +85,7 @@ impl GalleryPart {
             ("payload", self.payload.is_some(), postgres || qdrant),
             ("vector", self.vector.is_some(), postgres || qdrant),
             ("where", self.condition.is_some(), postgres),
+            ("published", self.published.is_some(), postgres),
         ];
         if !(sqlite || postgres || qdrant) {
             return Err(Error::option("[gallery] kind", kind, "sqlite, postgres or qdrant"));
@@ -114,6 +116,7 @@ impl GalleryPart {
                 payload: self.payload,
                 vector: self.vector,
                 condition: self.condition,
+                published: self.published.unwrap_or_default(),
                 old: old.to_owned(),
                 new: new.name.clone(),
                 column: new.column.clone(),

@@ -173,6 +173,9 @@ fn of_table(table: &TableLocation) -> String {
     say("payload", table.payload.as_deref());
     say("vector", table.vector.as_deref());
     say("where", table.condition.as_deref());
+    if table.published {
+        text += "published = true\n";
+    }
     if !table.id.is_empty() {
         let names: Vec<String> = table.id.iter().map(|name| quoted(name)).collect();
         text += &format!("id = [{}]\n", names.join(", "));

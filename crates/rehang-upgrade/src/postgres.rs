@@ -20,6 +20,7 @@ impl TableLocation {
             payload: self.payload.clone(),
             vector: self.vector.clone(),
             condition: self.condition.clone(),
+            published: self.published,
         }
     }
 
@@ -82,10 +83,9 @@ impl GalleryKind for TableLocation {
     }
 
     fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
+        let Some(column) = into else { return PostgresStore::take_out(&self.address()?, &self.options()) };
         let store = self.store()?;
-        if let Some(column) = into {
-            store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
-        }
+        store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
         store.release(into)
     }
 }

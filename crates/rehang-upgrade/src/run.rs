@@ -332,7 +332,8 @@ impl Run<'_> {
                 Some(event) => event,
                 None => self.next_event(wait_until.take())?,
             };
-            self.renew()?;
+            let renewed = self.renew();
+            self.or_drain(renewed)?;
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
             // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
@@ -345,14 +346,22 @@ impl Run<'_> {
             for action in actions {
                 match action {
                     Action::Look => {
-                        let event = self.patiently(Self::look)?;
-                        if let Event::Looked { items, native_before, .. } = event {
-                            self.show(&state, items, native_before)?;
+                        let looked = self.patiently(Self::look);
+                        let event = self.or_drain(looked)?.unwrap_or(Event::Looked {
+                            items: self.counts.0,
+                            native_before: self.counts.1,
+                            request: Request::Run,
+                            rolled_back: false,
+                            others: 0,
+                        });
+                        if let (Event::Looked { items, native_before, .. }, None) = (&event, &self.fatal) {
+                            self.show(&state, *items, *native_before)?;
                         }
                         events.push_back(event);
                     }
                     Action::Claim { limit } => {
-                        let mut claimed = self.claim(limit)?;
+                        let claimed = self.claim(limit);
+                        let mut claimed = self.or_drain(claimed)?.unwrap_or_default();
                         if claimed.records.is_empty() && state.holds_nothing() {
                             claimed.held_by_others += self.give_back_unknown()?;
                         }
@@ -360,9 +369,10 @@ impl Run<'_> {
                         events.push_back(self.take(claimed));
                     }
                     Action::Release { keys } => {
-                        self.patiently(|run| {
+                        let released = self.patiently(|run| {
                             run.setup.store.release(run.space, run.setup.worker, Some(&keys))
-                        })?;
+                        });
+                        self.or_drain(released)?;
                     }
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
                     Action::Write { batch } => {
@@ -379,7 +389,9 @@ impl Run<'_> {
                                 (attempt.key, attempt.revision, start_of(attempt.failure.reason()))
                             })
                             .collect();
-                        self.patiently(|run| run.setup.store.record_failures(run.space, &failures))?;
+                        let recorded =
+                            self.patiently(|run| run.setup.store.record_failures(run.space, &failures));
+                        self.or_drain(recorded)?;
                         self.observer.reach(Place::FailuresRecorded)?;
                     }
                     Action::Refuse(refused) => {
@@ -397,6 +409,19 @@ impl Run<'_> {
                     Action::End(ending) => return self.end(&state, ending),
                 }
             }
+        }
+    }
+
+    /// Keeps an error of the store for the end while batches are at the encoder: they are paid for, so they are waited for and written first.
+    /// What another process decided meanwhile ends the run at once.
+    fn or_drain<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if self.at_encoder > 0 && !(error.is_conflict() || error.is_cancelled()) => {
+                self.fatal.get_or_insert(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 

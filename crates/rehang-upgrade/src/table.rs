@@ -28,6 +28,9 @@ pub struct TableLocation {
     pub vector: Option<String>,
     /// An SQL condition: rows that do not meet it are no items.
     pub condition: Option<String>,
+    /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
+    #[serde(default)]
+    pub published: bool,
     /// Name of the old space, whose vectors are in the column.
     pub old: String,
     /// Name of the new space.

@@ -2,9 +2,11 @@
 
 mod application;
 mod conformance;
+mod frozen;
 mod oracle;
 mod refusals;
 mod strangers;
+mod surroundings;
 
 #[path = "../server/mod.rs"]
 mod server;

@@ -846,6 +846,34 @@ fn vectors_that_are_paid_for_wait_for_a_store_that_is_busy() {
 }
 
 #[test]
+fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
+    let (store, world) = started(ITEMS);
+    let (encoder, clock) = (TestEncoder::new(), ManualClock::default());
+    let (begun, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (is_begun, has_refused) = (Arc::clone(&begun), Arc::clone(&refused));
+    // What a look asks for first, while all workers are at the encoder.
+    let hooked = common::hooked::Hooked::new(&store, move |store, call| {
+        if ["document", "serving_and_document"].contains(&call) && is_begun.load(Ordering::SeqCst) {
+            has_refused.store(true, Ordering::SeqCst);
+            return Err(rehang::Error::corrupt(store.name(), "no such column"));
+        }
+        Ok(())
+    });
+    let slow = Before(&encoder, |_: &[Input<'_>]| {
+        begun.store(true, Ordering::SeqCst);
+        clock.wait(Duration::from_secs(2));
+        while !refused.load(Ordering::SeqCst) {
+            rehang_clock::wait(Duration::from_millis(1));
+        }
+        Ok(())
+    });
+    let limits = Limits { batch: 16, workers: 3, ..Limits::default() };
+    let error = world.backfill_observed(&hooked, &slow, limits, &clock, &Unobserved).unwrap_err();
+    assert!(error.to_string().contains("no such column"), "{error}");
+    assert_eq!((store.counts("new-model").unwrap().native, encoder.count()), (48, 48));
+}
+
+#[test]
 fn one_huge_vector_fails_no_figure() {
     let (store, world) = started(ITEMS);
     let mut huge = common::item(3, 1);

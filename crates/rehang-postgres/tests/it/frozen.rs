@@ -1,0 +1,455 @@
+//! A client that falls silent in the middle of a call, since its machine is gone or its process is frozen; and a server that ends or refuses
+//! what we ask for. Nobody waits for the one, and nothing that was paid for is lost by the other.
+#![cfg(unix)]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use postgres::Client;
+use postgres::config::Host;
+use rehang::{Distance, Provenance, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{
+    Epoch, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite, WriteOutcome,
+};
+
+use crate::server;
+
+const ROWS: usize = 4;
+
+/// A table with an item a row, of which a gallery is made.
+struct Table {
+    address: String,
+    client: Client,
+    store: PostgresStore,
+}
+
+impl Table {
+    fn new(server: &server::Server) -> Self {
+        let address = server.database();
+        let mut client = server::client(&address);
+        client
+            .batch_execute(
+                "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(2));
+                 INSERT INTO notes SELECT n, 'body ' || n, format('[%s,1]', n)::vector FROM generate_series(1, 4) AS n",
+            )
+            .unwrap();
+        let store = PostgresStore::adopt(&address, &options(), Some("old"), &|_, _| true).unwrap();
+        store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+        store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+        Self { address, client, store }
+    }
+
+    /// Every item anew, without a vector in the new space.
+    fn clear(&mut self) {
+        self.client.batch_execute("UPDATE notes SET body = body || '.'").unwrap();
+    }
+}
+
+fn items(store: &PostgresStore) -> Vec<(ItemKey, Revision)> {
+    let records = store.scan(&Scan::new("new", Select::All, 100)).unwrap();
+    assert_eq!(records.len(), ROWS);
+    records.iter().map(|record| (record.item.key, record.item.revision)).collect()
+}
+
+fn writes(store: &PostgresStore, provenance: Provenance) -> Vec<VectorWrite> {
+    let sigma2 = (provenance == Provenance::Adapted).then_some(0.5);
+    let of = |(key, revision)| VectorWrite {
+        key,
+        revision,
+        provenance,
+        sigma2,
+        priority: None,
+        squared_error: None,
+        vector: vec![1.0, 2.0, 3.0],
+    };
+    items(store).into_iter().map(of).collect()
+}
+
+fn options() -> TableOptions {
+    TableOptions {
+        table: "notes".into(),
+        source: Some("body".into()),
+        vector: Some("embedding".into()),
+        ..TableOptions::default()
+    }
+}
+
+/// A stream either way.
+trait Stream: Read + Write + Send {
+    fn another(&self) -> Box<dyn Stream>;
+    fn close(&self);
+}
+
+macro_rules! stream {
+    ($kind:ty) => {
+        impl Stream for $kind {
+            fn another(&self) -> Box<dyn Stream> {
+                Box::new(self.try_clone().unwrap())
+            }
+
+            fn close(&self) {
+                drop(self.shutdown(Shutdown::Both));
+            }
+        }
+    };
+}
+
+stream!(TcpStream);
+stream!(UnixStream);
+
+/// How much the server gets of what is sent last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Nothing,
+    Half,
+    All,
+}
+
+/// The way to a server, on which a client falls silent: its connection stays open, and nothing comes either way.
+#[derive(Clone)]
+struct Line {
+    address: String,
+    state: Arc<State>,
+}
+
+struct State {
+    /// Pieces that clients may send before one falls silent; below 0 where none does.
+    left: AtomicI64,
+    part: Mutex<Part>,
+    is_silent: AtomicBool,
+    /// The two ends of what fell silent.
+    silent: Mutex<Vec<Box<dyn Stream>>>,
+}
+
+impl Line {
+    fn to(address: &str) -> Self {
+        let config: postgres::Config = address.parse().unwrap();
+        let port = config.get_ports().first().copied().unwrap_or(5432);
+        let host = config.get_hosts()[0].clone();
+        let connect = move || -> Box<dyn Stream> {
+            match &host {
+                Host::Tcp(name) => Box::new(TcpStream::connect((name.as_str(), port)).unwrap()),
+                Host::Unix(folder) => {
+                    let socket: PathBuf = folder.join(format!(".s.PGSQL.{port}"));
+                    Box::new(UnixStream::connect(socket).unwrap())
+                }
+            }
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap().port();
+        let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());
+        let password = config
+            .get_password()
+            .filter(|password| !password.is_empty())
+            .map(|password| format!(":{}", String::from_utf8_lossy(password)))
+            .unwrap_or_default();
+        let state = Arc::new(State {
+            left: AtomicI64::new(-1),
+            part: Mutex::new(Part::Nothing),
+            is_silent: AtomicBool::new(false),
+            silent: Mutex::default(),
+        });
+        let line = Self {
+            address: format!("postgresql://{user}{password}@127.0.0.1:{own}/{database}?sslmode=disable"),
+            state: Arc::clone(&state),
+        };
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let (client, server): (Box<dyn Stream>, _) = (Box::new(client), connect());
+                let is_silent = Arc::<AtomicBool>::default();
+                let (back, other) = (Arc::clone(&is_silent), (server.another(), client.another()));
+                thread::spawn(move || answer(other.0, other.1, &back));
+                let state = Arc::clone(&state);
+                thread::spawn(move || ask(client, server, &state, &is_silent));
+            }
+        });
+        line
+    }
+
+    fn fall_silent(&self, after: i64, part: Part) {
+        *self.state.part.lock().unwrap() = part;
+        self.state.left.store(after, Ordering::SeqCst);
+    }
+
+    /// The silent client is noticed to be gone.
+    fn mend(&self) {
+        self.state.left.store(-1, Ordering::SeqCst);
+        self.state.is_silent.store(false, Ordering::SeqCst);
+        for end in self.state.silent.lock().unwrap().drain(..) {
+            end.close();
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.state.is_silent.load(Ordering::SeqCst)
+    }
+}
+
+/// Carries what a client sends.
+fn ask(mut client: Box<dyn Stream>, mut server: Box<dyn Stream>, state: &State, is_silent: &AtomicBool) {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let count = client.read(&mut bytes).unwrap_or(0);
+        if count == 0 {
+            break;
+        }
+        let is_last =
+            state.left.load(Ordering::SeqCst) >= 0 && state.left.fetch_sub(1, Ordering::SeqCst) == 0;
+        let sent = match *state.part.lock().unwrap() {
+            Part::Nothing if is_last => 0,
+            Part::Half if is_last => count / 2,
+            _ => count,
+        };
+        is_silent.store(is_last, Ordering::SeqCst);
+        if server.write_all(&bytes[..sent]).is_err() {
+            break;
+        }
+        if is_last {
+            state.silent.lock().unwrap().extend([client, server]);
+            state.is_silent.store(true, Ordering::SeqCst);
+            return;
+        }
+    }
+    client.close();
+    server.close();
+}
+
+/// Carries what a server answers.
+fn answer(mut server: Box<dyn Stream>, mut client: Box<dyn Stream>, is_silent: &AtomicBool) {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let count = server.read(&mut bytes).unwrap_or(0);
+        if !is_silent.load(Ordering::SeqCst) && client.write_all(&bytes[..count]).is_err() || count == 0 {
+            break;
+        }
+    }
+    server.close();
+    client.close();
+}
+
+/// Lets a client fall silent at every piece of a call, and sees that the application, a rollback and a `TRUNCATE` wait for nothing.
+fn nobody_waits<T: Send>(
+    what: &str,
+    prepare: impl Fn(&PostgresStore),
+    call: impl Fn(&PostgresStore, &PostgresStore) -> T + Sync,
+    expect: impl Fn(&T),
+) {
+    let Some(server) = server::server() else { return };
+    let mut table = Table::new(server);
+    let line = Line::to(&table.address);
+    let mut application = server::client(&table.address);
+    // Longer than a vacuum of the server's own takes to step aside, and shorter than we may be silent in a transaction.
+    application.batch_execute("SET lock_timeout = '5s'").unwrap();
+    for part in [Part::Nothing, Part::Half, Part::All] {
+        for piece in 0.. {
+            table.clear();
+            prepare(&table.store);
+            let store = PostgresStore::open(&line.address, &options(), Some("old")).unwrap();
+            let (direct, store, call) = (&table.store, &store, &call);
+            // Its first piece is one of the call, since the connection is there already.
+            line.fall_silent(piece, part);
+            let (answer, was_silent) = thread::scope(|scope| {
+                let call = scope.spawn(move || call(store, direct));
+                while !line.is_silent() && !call.is_finished() {
+                    rehang_clock::wait(Duration::from_millis(1));
+                }
+                let was_silent = line.is_silent();
+                if was_silent {
+                    // A write and a TRUNCATE of the application, and what begins a plan, each in a transaction of its own.
+                    let tried = application
+                        .batch_execute("BEGIN; UPDATE notes SET body = body || '!'; TRUNCATE notes; ROLLBACK")
+                        .and_then(|()| {
+                            application
+                                .batch_execute("BEGIN; UPDATE rehang.space SET epoch = epoch; ROLLBACK")
+                        });
+                    if let Err(error) = tried {
+                        line.mend();
+                        panic!("{what}, silent at piece {piece} ({part:?} of it arrived): {error:?}");
+                    }
+                }
+                line.mend();
+                (call.join().unwrap(), was_silent)
+            });
+            expect(&answer);
+            if !was_silent {
+                assert!(piece > 1, "{what}: the call has pieces");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_silent_client_that_writes_vectors() {
+    nobody_waits(
+        "a write of native vectors",
+        |_| (),
+        |store, direct| store.write_vectors("new", None, &writes(direct, Provenance::Native)).unwrap(),
+        |outcomes: &Vec<WriteOutcome>| {
+            let is_there = |outcome: &WriteOutcome| {
+                [WriteOutcome::Written, WriteOutcome::AlreadyThere].contains(outcome)
+            };
+            assert!(outcomes.len() == ROWS && outcomes.iter().all(is_there), "{outcomes:?}");
+        },
+    );
+}
+
+#[test]
+fn nobody_waits_for_a_silent_client_that_writes_places_in_the_queue() {
+    nobody_waits(
+        "a write of priorities",
+        |direct| {
+            let writes = writes(direct, Provenance::Adapted);
+            direct.write_vectors("new", Some(Epoch::FIRST), &writes).unwrap();
+        },
+        |store, direct| {
+            let place = Priority { band: QueueBand::ALL[0], score: 1.0 };
+            let places: Vec<_> =
+                items(direct).iter().map(|(key, revision)| (*key, *revision, place)).collect();
+            store.set_priorities("new", Epoch::FIRST, &places).unwrap()
+        },
+        |changed| assert_eq!(*changed, ROWS),
+    );
+}
+
+#[test]
+fn nobody_waits_for_a_silent_client_that_forgets_natives() {
+    nobody_waits(
+        "forgetting natives",
+        |direct| {
+            direct.write_vectors("new", None, &writes(direct, Provenance::Native)).unwrap();
+        },
+        |store, direct| {
+            let forgotten = store.forget_natives("new", Epoch::FIRST, 100).unwrap();
+            (forgotten, direct.counts("new").unwrap().lacking)
+        },
+        |(forgotten, lacking)| {
+            assert!([0, ROWS].contains(forgotten), "all of them, in one of the tries");
+            assert_eq!(*lacking, ROWS as u64);
+        },
+    );
+}
+
+#[test]
+fn nobody_waits_for_a_silent_client_that_lists_failures() {
+    nobody_waits(
+        "listing failures",
+        |_| (),
+        |store, direct| {
+            let failures: Vec<_> =
+                items(direct).iter().map(|(key, revision)| (*key, *revision, "no".to_owned())).collect();
+            store.record_failures("new", &failures).unwrap();
+            direct.counts("new").unwrap().failed
+        },
+        |failed| assert_eq!(*failed, ROWS as u64),
+    );
+}
+
+/// Has the server answer the next writes of vectors with an error of a code.
+fn refuse(client: &mut Client, code: &str, times: u32) {
+    client
+        .batch_execute(&format!(
+            "CREATE SEQUENCE IF NOT EXISTS tries; GRANT ALL ON SEQUENCE tries TO PUBLIC; SELECT setval('tries', 1, false);
+             CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF nextval('public.tries') <= {times} THEN RAISE EXCEPTION 'not now' USING ERRCODE = '{code}'; END IF; RETURN NULL;
+             END $$;
+             CREATE OR REPLACE TRIGGER refuse AFTER INSERT ON rehang.vector_2 EXECUTE FUNCTION refuse()"
+        ))
+        .unwrap();
+}
+
+#[test]
+fn a_write_that_is_cancelled_is_made_again() {
+    let Some(server) = server::server() else { return };
+    let mut table = Table::new(server);
+    refuse(&mut table.client, "57014", 3);
+    let writes = writes(&table.store, Provenance::Native);
+    assert_eq!(table.store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
+}
+
+#[test]
+fn whatever_the_server_says_of_a_write_may_be_waited_for() {
+    let Some(server) = server::server() else { return };
+    let mut table = Table::new(server);
+    for code in ["42501", "42P01", "22000", "XX000", "53100"] {
+        refuse(&mut table.client, code, 1);
+        let writes = writes(&table.store, Provenance::Native);
+        let error = table.store.write_vectors("new", None, &writes).unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("not now"), "{code}: {error}");
+        assert_eq!(table.store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
+        table.clear();
+    }
+}
+
+#[test]
+fn the_timeouts_of_a_role_are_not_ours() {
+    let Some(server) = server::server() else { return };
+    let mut table = Table::new(server);
+    table
+        .client
+        .batch_execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END $$;
+             CREATE TRIGGER slow AFTER INSERT ON rehang.vector_2 EXECUTE FUNCTION slow()",
+        )
+        .unwrap();
+    let joint = if table.address.contains('?') { '&' } else { '?' };
+    let timeouts = "-c%20statement_timeout%3D500ms%20-c%20default_transaction_isolation%3Dserializable";
+    let address = format!("{}{joint}options={timeouts}", table.address);
+    let store = PostgresStore::open(&address, &options(), Some("old")).unwrap();
+    let writes = writes(&table.store, Provenance::Native);
+    assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
+}
+
+#[test]
+fn an_index_that_is_not_made_to_its_end_is_removed() {
+    let Some(server) = server::server() else { return };
+    let mut table = Table::new(server);
+    let writes = writes(&table.store, Provenance::Native);
+    table.store.write_vectors("new", None, &writes).unwrap();
+    table.store.switch_serving("old", "new").unwrap();
+    let mut indexes = server::client(&table.address);
+    let mut indexes = || -> Vec<bool> {
+        let sql = "SELECT indisvalid FROM pg_index WHERE indrelid = 'notes'::regclass AND NOT indisprimary";
+        indexes.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+    };
+    // A new column would wait for the transaction below.
+    table.client.batch_execute("ALTER TABLE notes ADD embedding_new vector(3)").unwrap();
+    // The server has entered the index and waits for this transaction before it fills it.
+    let mut writer = server::client(&table.address);
+    let mut open = writer.transaction().unwrap();
+    open.execute("INSERT INTO notes (id) VALUES (100)", &[]).unwrap();
+    let store = table.store.clone();
+    let settling = thread::spawn(move || store.settle("embedding_new", &|_, _| true));
+    let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'";
+    while table.client.query(cancel, &[]).unwrap().is_empty() {
+        assert!(!settling.is_finished(), "the index waits for a writer");
+        rehang_clock::wait(Duration::from_millis(5));
+    }
+    while !table.client.query(cancel, &[]).unwrap().is_empty() {
+        rehang_clock::wait(Duration::from_millis(5));
+    }
+    open.commit().unwrap();
+    let error = settling.join().unwrap().unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert_eq!(indexes(), Vec::<bool>::new());
+    // One that a killed process has left is removed by the next call.
+    table
+        .client
+        .batch_execute(
+            "CREATE INDEX left_over ON notes USING hnsw (embedding_new vector_l2_ops);
+             UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'left_over'::regclass",
+        )
+        .unwrap();
+    table.store.settle("embedding_new", &|_, _| true).unwrap();
+    assert_eq!(indexes(), [true]);
+    table.store.settle("embedding_new", &|_, _| true).unwrap();
+    assert_eq!(indexes(), [true]);
+}
