@@ -272,7 +272,7 @@ fn columns() {
         &["vector cannot be \"sparse\"", "of type vector or halfvec, not sparsevec"],
     );
     // What an expression names in full, nobody gives another meaning; what it does not, is looked for among the server's own names alone.
-    client.batch_execute("CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql AS 'SELECT $1'; CREATE FUNCTION tools.outer_clean(text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN clean($1); END'").unwrap();
+    client.batch_execute("CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1'; CREATE FUNCTION tools.outer_clean(text) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN clean($1); END'").unwrap();
     assert!(
         PostgresStore::inspect(&address, &TableOptions { source: some("tools.clean(title)"), ..notes() })
             .is_ok()

@@ -454,7 +454,7 @@ fn an_expression_names_no_schema_that_others_make_things_in() {
     let (address, mut client, stranger) = database(server);
     client
         .batch_execute(&format!(
-            "{TABLE}; CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql AS 'SELECT $1'; GRANT USAGE ON SCHEMA tools TO {stranger}"
+            "{TABLE}; CREATE SCHEMA tools; CREATE FUNCTION tools.clean(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT $1'; GRANT USAGE ON SCHEMA tools TO {stranger}"
         ))
         .unwrap();
     let of = |source: &str| TableOptions { source: Some(source.into()), condition: None, ..options() };

@@ -183,10 +183,10 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
     let Some((address, mut client)) = fresh() else { return };
     client
         .batch_execute(
-            "CREATE TABLE author (id bigint, name text); ALTER TABLE notes ADD published timestamptz;
-             CREATE FUNCTION name_of(bigint) RETURNS text LANGUAGE sql STABLE AS 'SELECT name FROM author WHERE id = $1';
-             CREATE FUNCTION unmarked(text) RETURNS text LANGUAGE sql AS 'SELECT lower($1)';
-             CREATE FUNCTION marked(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT lower($1)'",
+            "CREATE SCHEMA tools; CREATE TABLE tools.author (id bigint, name text); ALTER TABLE notes ADD published timestamptz;
+             CREATE FUNCTION tools.name_of(bigint) RETURNS text LANGUAGE sql STABLE AS 'SELECT name FROM tools.author WHERE id = $1';
+             CREATE FUNCTION tools.unmarked(text) RETURNS text LANGUAGE sql AS 'SELECT lower($1)';
+             CREATE FUNCTION tools.marked(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT lower($1)'",
         )
         .unwrap();
     let with = |source: &str, condition: Option<&str>| TableOptions {
@@ -195,9 +195,9 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
         ..options()
     };
     for (options, words) in [
-        (with("(SELECT name FROM author AS a WHERE a.id = this.id) || ' ' || body", None), "subquery"),
-        (with("name_of(id) || body", None), "name_of(bigint) changes by itself"),
-        (with("unmarked(body)", None), "unmarked(text) changes by itself"),
+        (with("(SELECT name FROM tools.author AS a WHERE a.id = this.id) || ' ' || body", None), "subquery"),
+        (with("tools.name_of(id) || body", None), "tools.name_of(bigint) changes by itself"),
+        (with("tools.unmarked(body)", None), "tools.unmarked(text) changes by itself"),
         (with("body || random()::text", None), "random() changes by itself"),
         (with("body || current_date::text", None), "CURRENT_DATE"),
         (with("body || current_setting('TimeZone')", None), "current_setting(text) changes by itself"),
@@ -206,7 +206,7 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
             with("lower(body)", Some("age(published) > '1 day'")),
             "age(timestamp with time zone) changes by itself",
         ),
-        (with("body", Some("EXISTS (SELECT 1 FROM author AS a WHERE a.id = this.id)")), "subquery"),
+        (with("body", Some("EXISTS (SELECT 1 FROM tools.author AS a WHERE a.id = this.id)")), "subquery"),
     ] {
         let errors = [
             PostgresStore::inspect(&address, &options).map(drop),
@@ -224,7 +224,7 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
     for options in [
         with("concat_ws(' ', topic, body)", Some("published < '2030-01-01'")),
         with(
-            "format('%s %s', topic, marked(body))",
+            "format('%s %s', topic, tools.marked(body))",
             Some("to_jsonb(this) ? 'body' AND published::date IS NULL"),
         ),
         with("to_char(published, 'YYYY') || body", Some("topic ~ 'top' -- a comment")),
@@ -234,11 +234,11 @@ fn what_no_trigger_sees_is_neither_source_nor_condition() {
         store.release(None).unwrap();
     }
     // One that an earlier version took is the doctor's to find.
-    let store = adopt(&address, &with("marked(body)", None)).unwrap();
-    client.batch_execute("ALTER FUNCTION marked VOLATILE").unwrap();
+    let store = adopt(&address, &with("tools.marked(body)", None)).unwrap();
+    client.batch_execute("ALTER FUNCTION tools.marked VOLATILE").unwrap();
     let problems = store.check().unwrap();
     assert!(
-        problems.len() == 1 && problems[0].what.contains("marked(text) changes by itself"),
+        problems.len() == 1 && problems[0].what.contains("tools.marked(text) changes by itself"),
         "{problems:?}"
     );
 }
