@@ -216,7 +216,7 @@ fn expect(before: &Looks, after: &Looks, fates: &[(&str, Fate)], what: &str) {
         let now = now.unwrap_or_else(|| panic!("{what}: item {id} is there"));
         match fate {
             Fate::Changed(_) | Fate::Kept(_) => {
-                assert_eq!(now.key, before[id].key, "{what}: item {id} is the same one")
+                assert_eq!(now.key, before[id].key, "{what}: item {id} is the same one");
             }
             _ => assert!(!keys.contains(&now.key), "{what}: item {id} is another one"),
         }
