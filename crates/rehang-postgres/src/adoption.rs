@@ -382,22 +382,28 @@ fn words_of(renamed: &Renamed) -> String {
     words.join(", ")
 }
 
-impl Known {
+impl Kept {
     /// The columns that have another name than when the gallery was made.
     fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
-        let Some(kept) = self.kept.as_ref().filter(|kept| kept.relation == oid) else {
-            return Ok(Renamed::new());
-        };
         let mut renamed = Renamed::new();
+        if self.relation != oid {
+            return Ok(renamed);
+        }
         for row in connection.query(
             "SELECT attnum, attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped",
             &[&oid],
         )? {
             let (number, now): (i16, String) = (row.try_get(0)?, row.try_get(1)?);
-            let was = kept.columns.iter().find(|(was, there)| **there == number && **was != now);
+            let was = self.columns.iter().find(|(was, there)| **there == number && **was != now);
             renamed.extend(was.map(|(was, _)| (was.clone(), now)));
         }
         Ok(renamed)
+    }
+}
+
+impl Known {
+    fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
+        self.kept.as_ref().map_or_else(|| Ok(Renamed::new()), |kept| kept.renamed(connection, oid))
     }
 }
 
@@ -461,8 +467,7 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
             return Ok(Renamed::new());
         };
         let kept = row.try_get::<_, Option<String>>(0)?.and_then(|kept| serde_json::from_str(&kept).ok());
-        Known { number: 0, options: String::new(), is_listed: true, format: FORMAT, kept }
-            .renamed(connection, oid)
+        kept.map_or_else(|| Ok(Renamed::new()), |kept: Kept| kept.renamed(connection, oid))
     });
     let mut renamed = look.unwrap_or_default();
     let named = [&options.source, &options.label, &options.payload, &options.vector];
