@@ -648,6 +648,8 @@ struct Model {
 /// A backup, and what was known when it was made.
 struct Kept {
     backup: Backup,
+    /// How many items had been embedded.
+    embedded: u32,
     oracle: Oracle,
     adapter: Adapter,
     order: OrderSettings,
@@ -891,12 +893,19 @@ impl Model {
             _ => return,
         };
         let oracle = self.oracle.clone();
-        self.kept = Some(Kept { backup, oracle, adapter: self.world.adapter.clone(), order: self.order });
+        self.kept = Some(Kept {
+            backup,
+            embedded: self.encoder.count(),
+            oracle,
+            adapter: self.world.adapter.clone(),
+            order: self.order,
+        });
     }
 
     fn set_back(&mut self) {
         let Some(kept) = self.kept.take() else { return };
-        let paid_since = self.oracle.native.len() as u32;
+        // Whatever was embedded since may be embedded again, also of items that were deleted meanwhile.
+        let paid_since = self.encoder.count() - kept.embedded;
         let (versions, embedded_anew) = (self.oracle.versions, self.oracle.embedded_anew + paid_since);
         match (&kept.backup, &mut self.outsider) {
             (Backup::Memory(backup), Some(Outsider::Memory(store))) => {
