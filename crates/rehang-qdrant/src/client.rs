@@ -167,8 +167,8 @@ impl fmt::Debug for Client {
 /// Whether a refusal is about room that somebody can make: memory of the machine, or a limit of the collection's strict mode that is
 /// reached. What was paid for is kept until then.
 fn is_full(said: &str) -> bool {
-    said.contains("Resident memory usage is at")
-        || said.contains("Max ") && (said.contains("limit of") && said.contains("reached"))
+    let is_over_a_limit = ["Max ", "limit of", "reached"].iter().all(|word| said.contains(word));
+    is_over_a_limit || said.contains("Resident memory usage is at")
 }
 
 /// The words of a refusal.

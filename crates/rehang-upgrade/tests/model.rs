@@ -923,9 +923,9 @@ impl Model {
                 for beside in ["-wal", "-shm"] {
                     let mut name = file.clone().into_os_string();
                     name.push(beside);
-                    drop(std::fs::remove_file(name));
+                    drop(fs_err::remove_file(name));
                 }
-                std::fs::copy(folder.path().join("gallery.db"), &file).unwrap();
+                fs_err::copy(folder.path().join("gallery.db"), &file).unwrap();
                 let reopen = self.reopen.as_ref().expect("a file is opened anew");
                 self.handles = [(); HANDLES].map(|()| Handle::new(reopen()));
                 self.outsider = Some(Outsider::sql(file));

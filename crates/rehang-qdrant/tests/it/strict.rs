@@ -199,7 +199,7 @@ fn an_adoption_that_failed_goes_on_or_is_released() {
         assert!(said.contains("not whole yet") && said.contains("release it"), "{said}");
         if goes_on {
             let store = adopt(server, &name).unwrap();
-            assert_eq!(store.newest_revision().unwrap() > 0, true);
+            assert!(store.newest_revision().unwrap() > 0);
             assert_eq!(store.spaces(), Ok(vec![]));
         } else {
             store.release().unwrap();
