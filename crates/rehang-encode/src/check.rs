@@ -61,20 +61,20 @@ impl Check {
                 self.encoder
             ))));
         }
-        if !self.normalise && !self.space.normalised {
-            return Ok(Ok(vector));
-        }
         let length = norm(&vector);
         if length <= 0.0 {
-            // A raw space has zero vectors, and scaling leaves them as they are.
-            return Ok(if self.space.normalised {
+            // By other distances than cosine a raw space has zero vectors, and scaling leaves them as they are.
+            return Ok(if self.space.normalised || !self.space.distance.can_place(&vector) {
                 Err(ItemFailure::Permanent(format!(
-                    "{} gave a zero vector, which has no direction",
+                    "{} gave a vector without a direction: its length is 0",
                     self.encoder
                 )))
             } else {
                 Ok(vector)
             });
+        }
+        if !self.normalise && !self.space.normalised {
+            return Ok(Ok(vector));
         }
         if self.normalise {
             normalise(&mut vector);
@@ -121,11 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_vector_is_legal_in_a_raw_space_only() {
-        assert_eq!(check(false, true).vector("a", vec![0.0; 2]).unwrap().unwrap(), [0.0; 2]);
+    fn a_vector_without_a_direction_fails_the_item_where_directions_are_compared() {
         for normalise in [false, true] {
-            let failure = check(true, normalise).vector("a", vec![0.0; 2]).unwrap().unwrap_err();
-            assert!(matches!(failure, ItemFailure::Permanent(_)));
+            for normalised in [false, true] {
+                let failure = check(normalised, normalise).vector("a", vec![0.0; 2]).unwrap().unwrap_err();
+                let said = "the model gave a vector without a direction: its length is 0".to_owned();
+                assert_eq!(failure, ItemFailure::Permanent(said));
+            }
+            for distance in [Distance::L2, Distance::Dot] {
+                let raw = Check::new(&Space::new("m", 2, distance, false), "the model", normalise);
+                assert_eq!(raw.vector("a", vec![0.0; 2]).unwrap().unwrap(), [0.0; 2]);
+            }
         }
     }
 

@@ -9,14 +9,21 @@ use serde_json::{Value, json};
 use crate::address::QdrantAddress;
 use crate::client::Client;
 use crate::collection::{self, CollectionOptions, Facts};
+use crate::filters::{all_of, is, is_empty, none_of};
 use crate::handle::Handle;
-use crate::payload::REVISION;
+use crate::meta::Meta;
+use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, SOURCE_REVISION, TAG};
 use crate::scroll::With;
 use crate::tokens::Tokens;
-use crate::{items, meta};
+use crate::{items, meta, release, spaces};
 
 /// Fields of ours that filters ask for, with the kind of their index.
-const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), ("rehang_tag.n", "bool")];
+const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
+/// Further indexes of a gallery whose server wants one of every field of a filter, beside those of spaces: of the source's revision, and of
+/// whether the application's source is there.
+const FIELDS_OF_FEW: usize = 2;
+/// Spaces of a gallery in an upgrade.
+const SPACES: usize = 2;
 /// The same of the leases.
 const FIELDS_OF_A_LEASE: [(&str, &str); 2] = [("slot", "integer"), ("worker", "keyword")];
 
@@ -47,10 +54,25 @@ pub(crate) fn adopt(
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
     let handle = connect(address, options, old)?;
-    let total = handle.facts()?.points;
-    if collection::look(&handle.client, &handle.ours)?.is_none() {
-        let made =
-            handle.client.ask("PUT", &format!("/collections/{}", handle.ours), &json!({"vectors": {}}));
+    let facts = handle.facts()?;
+    let total = facts.points;
+    let is_there = collection::look(&handle.client, &handle.ours)?.is_some();
+    let known = if is_there { meta::read_begun(&handle)? } else { Meta::default() };
+    if let Some(known) = &known.options {
+        expect_options(known, options)?;
+    }
+    expect_room_for_indexes(&handle, &facts, &known)?;
+    // The indexes first: the server may want one of every field of a filter.
+    for (field, kind) in FIELDS {
+        handle.index(handle.collection(), field, kind)?;
+    }
+    if known.options.is_none() {
+        take_possession(&handle, &facts)?;
+    }
+    if !is_there {
+        // The server may have a strict mode for new collections.
+        let ours = json!({"vectors": {}, "strict_mode_config": {"enabled": false}});
+        let made = handle.client.ask("PUT", &format!("/collections/{}", handle.ours), &ours);
         // Of two that adopt at once, or of a request that was sent twice, one comes second.
         if let Err(error) = made
             && collection::look(&handle.client, &handle.ours)?.is_none()
@@ -68,9 +90,7 @@ pub(crate) fn adopt(
         }
         Ok(())
     })?;
-    for (field, kind) in FIELDS {
-        handle.index(handle.collection(), field, kind)?;
-    }
+    index_all(&handle, &facts)?;
     let unlisted = items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
     if unlisted > 0 {
         let why =
@@ -82,6 +102,78 @@ pub(crate) fn adopt(
         Ok(())
     })?;
     Ok(handle)
+}
+
+/// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
+/// it was made is given what it lacks.
+fn index_all(handle: &Handle, facts: &Facts) -> Result<()> {
+    if facts.limits.wants_indexes {
+        handle.index(handle.collection(), SOURCE_REVISION, "integer")?;
+        // Of any kind: with each the server notes which points lack the field, and one of truth values holds no text.
+        for source in handle.options.source.iter().filter(|source| !facts.indexes.contains(source)) {
+            meta::change(handle, |meta| {
+                if !meta.indexed.contains(source) {
+                    meta.indexed.push(source.clone());
+                }
+                Ok(())
+            })?;
+            handle.index(handle.collection(), source, "bool")?;
+        }
+    }
+    for space in &meta::read_begun(handle)?.spaces {
+        for (field, kind) in spaces::indexed_fields(space, &facts.limits) {
+            if !facts.indexes.contains(&field) {
+                handle.index(handle.collection(), &field, kind)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fails where the server would refuse the last of the indexes that an upgrade needs.
+fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Result<()> {
+    let of_space = spaces::fields_of_a_space(&facts.limits);
+    let few = if facts.limits.wants_indexes { FIELDS_OF_FEW } else { 0 };
+    let is_ours = |field: &&String| {
+        *field == REVISION || field.starts_with("rehang_tag.") || known.indexed.contains(field)
+    };
+    let theirs = facts.indexes.len() - facts.indexes.iter().filter(is_ours).count();
+    let needed = theirs + FIELDS.len() + few + SPACES * of_space;
+    if needed <= facts.limits.indexes {
+        return Ok(());
+    }
+    let what = format!("max_payload_index_count of collection {}", handle.collection());
+    let value = format!("{} in its strict mode", facts.limits.indexes);
+    Err(Error::option(
+        what,
+        value,
+        format!("{needed} or more: the collection has {theirs}, an upgrade makes the others"),
+    ))
+}
+
+/// Fails where the application has fields of its own under the names of ours. Takes out what a gallery of before has left whose release died.
+fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
+    let tagged = all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])]);
+    let mut theirs = vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), tagged]))];
+    if !facts.limits.wants_indexes {
+        theirs.push((TAG, json!({"must_not": [is_empty(TAG)], "must": [is_empty(NO_SOURCE)]})));
+    }
+    for (field, filter) in theirs {
+        let count = handle.client.count(handle.collection(), &filter)?;
+        if count > 0 {
+            for (made, _) in
+                FIELDS.iter().filter(|(made, _)| !facts.indexes.iter().any(|there| there == made))
+            {
+                handle.drop_index(made)?;
+            }
+            let why = format!(
+                "{count} points have a payload field {field:?} of the application's, whose name a gallery needs for its own; give that \
+                 field another name"
+            );
+            return Err(Error::conflict(handle.name(), why));
+        }
+    }
+    handle.client.change(handle.collection(), &[release::untag()])
 }
 
 pub(crate) fn open(
@@ -97,10 +189,7 @@ pub(crate) fn open(
     }
     let meta = meta::read_any(&handle)?;
     expect_options(meta.options.as_ref().ok_or_else(not_yet)?, options)?;
-    if !meta.is_listed && !meta.is_leaving() {
-        let what = format!("the gallery in collection {}", options.collection);
-        return Err(Error::wrong_phase(what, "not whole yet").advise(Remedy::AdoptTable));
-    }
+    // One that is not whole yet opens too, so that it can be released.
     Ok(handle)
 }
 
@@ -111,11 +200,13 @@ pub(crate) fn connect(
     old: Option<&str>,
 ) -> Result<Handle> {
     options.check()?;
-    let client = Client::new(address)?;
+    let mut client = Client::new(address)?;
     collection::expect_server(&client)?;
-    collection::facts(&client, options)?;
+    let limits = collection::facts(&client, options)?.limits;
+    client.page_max = client.page_max.min(limits.query);
     Ok(Handle {
         client,
+        limits,
         options: options.clone(),
         ours: options.ours(),
         old: old.map(str::to_owned).filter(|_| options.vector.is_some()),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use crate::address::QdrantAddress;
+use crate::scroll::PAGE;
 
 /// How long a call tries to reach a server that is away, as while it starts again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,6 +23,8 @@ pub(crate) struct Client {
     agent: Agent,
     base: String,
     key: Option<String>,
+    /// Points of a page at most.
+    pub(crate) page_max: usize,
 }
 
 impl Client {
@@ -38,7 +41,7 @@ impl Client {
         if address.is_loopback() {
             config = config.proxy(None);
         }
-        Ok(Self { agent: config.build().into(), base, key: address.key().map(str::to_owned) })
+        Ok(Self { agent: config.build().into(), base, key: address.key().map(str::to_owned), page_max: PAGE })
     }
 
     /// The server, for people.
@@ -75,7 +78,13 @@ impl Client {
                     return serde_json::from_slice(&said)
                         .map_err(|error| Error::corrupt(format!("an answer of {}", self.name()), error));
                 }
-                Ok((status, said)) => return Err(self.refused(status, &said_of(&said))),
+                Ok((status, said)) => {
+                    let said = said_of(&said);
+                    if status != 400 || !is_full(&said) {
+                        return Err(self.refused(status, &said));
+                    }
+                    said
+                }
                 Err(error) => error.to_string(),
             };
             if began.elapsed() >= patience {
@@ -153,6 +162,13 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Client").field(&self.base).finish()
     }
+}
+
+/// Whether a refusal is about room that somebody can make: memory of the machine, or a limit of the collection's strict mode that is
+/// reached. What was paid for is kept until then.
+fn is_full(said: &str) -> bool {
+    let is_over_a_limit = ["Max ", "limit of", "reached"].iter().all(|word| said.contains(word));
+    is_over_a_limit || said.contains("Resident memory usage is at")
 }
 
 /// The words of a refusal.

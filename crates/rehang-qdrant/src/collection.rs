@@ -39,9 +39,93 @@ pub struct CollectionOptions {
 pub(crate) struct Facts {
     pub(crate) points: u64,
     pub(crate) indexed: u64,
-    pub(crate) is_green: bool,
+    pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
+    /// Payload fields that have an index.
+    pub(crate) indexes: Vec<String>,
+    pub(crate) limits: Limits,
 }
+
+/// What the server is doing for a collection's indexes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nothing: all is done.
+    Green,
+    /// It makes indexes.
+    Yellow,
+    /// It would make some, and waits for a change of the collection: since it started again, it has begun none.
+    Grey,
+    /// It has given up, for this reason.
+    Red(String),
+}
+
+/// What a collection's strict mode and its quotas let a request be. Where none is on, what suits us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Points of a page, and neighbours of a search.
+    pub(crate) query: usize,
+    /// Points of an upsert, and of a write of vectors.
+    pub(crate) write: usize,
+    /// Conditions of a filter.
+    pub(crate) conditions: usize,
+    /// Payload indexes of the collection.
+    pub(crate) indexes: usize,
+    /// Bytes of the vectors of all points.
+    pub(crate) vector_bytes: u64,
+    /// Whether every field that a filter asks for needs an index.
+    pub(crate) wants_indexes: bool,
+}
+
+impl Limits {
+    /// No limits.
+    pub(crate) const NONE: Self = Self {
+        query: usize::MAX,
+        write: usize::MAX,
+        conditions: usize::MAX,
+        indexes: usize::MAX,
+        vector_bytes: u64::MAX,
+        wants_indexes: false,
+    };
+
+    /// Those of a collection; a refusal where one of them would end an upgrade half-way.
+    fn of(strict: &Value, what: &str) -> Result<Self> {
+        if strict["enabled"].as_bool() != Some(true) {
+            return Ok(Self::NONE);
+        }
+        let limit = |name: &str| strict[name].as_u64().unwrap_or(u64::MAX);
+        let count = |name: &str| usize::try_from(limit(name)).unwrap_or(usize::MAX);
+        let refused = |name: &str, why: &str| {
+            let value = format!("{} in its strict mode", strict[name]);
+            Error::option(format!("{name} of {what}"), value, why)
+        };
+        if strict["search_allow_exact"].as_bool() == Some(false) {
+            let why = "true: an upgrade counts exactly what is left to do";
+            return Err(refused("search_allow_exact", why));
+        }
+        for (name, least, why) in [
+            ("condition_max_size", CONDITION_SIZE, "1000 or more: a page of points is named by its ids"),
+            ("filter_max_conditions", CONDITIONS_MIN, "64 or more: each write of an upgrade has conditions"),
+        ] {
+            if count(name) < least {
+                return Err(refused(name, why));
+            }
+        }
+        let is_forbidden = |name: &str| strict[name].as_bool() == Some(false);
+        Ok(Self {
+            query: count("max_query_limit"),
+            write: count("upsert_max_batchsize"),
+            conditions: count("filter_max_conditions"),
+            indexes: count("max_payload_index_count"),
+            vector_bytes: limit("max_collection_vector_size_bytes"),
+            wants_indexes: is_forbidden("unindexed_filtering_update")
+                || is_forbidden("unindexed_filtering_retrieve"),
+        })
+    }
+}
+
+/// Ids of a condition of ours at most, and conditions of the smallest write.
+const CONDITION_SIZE: usize = crate::scroll::PAGE;
+const CONDITIONS_MIN: usize = 64;
 
 impl CollectionOptions {
     /// Refuses names that cannot be parts of a request, and fields that no filter can name.
@@ -103,11 +187,17 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
         let why = "one with replication_factor 1: replicas decide conditional writes each for itself";
         return Err(Error::option(what, "with replicas", why));
     }
+    if params["sharding_method"].as_str() == Some("custom") {
+        let why = "one that the server shards by itself: with keys of shards of the application's, an id may be there twice, and a write \
+                   has to name the key; copy the points into a collection without them";
+        return Err(Error::option(what, "with custom sharding", why));
+    }
+    let limits = Limits::of(&found["config"]["strict_mode_config"], &what)?;
     if found["config"]["optimizer_config"]["prevent_unoptimized"].as_bool() == Some(true) {
         let why = "one without prevent_unoptimized, which hides points that were just written";
         return Err(Error::option(what, "with prevent_unoptimized", why));
     }
-    let mut vectors = Vec::new();
+    let (mut vectors, mut lists) = (Vec::new(), Vec::new());
     let mut take = |name: &str, vector: &Value| {
         let distance = match vector["distance"].as_str() {
             Some("Euclid") => Distance::L2,
@@ -116,7 +206,9 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
             _ => return,
         };
         let size = vector["size"].as_u64().unwrap_or(0) as usize;
-        if vector["multivector_config"].is_null() && size > 0 {
+        if !vector["multivector_config"].is_null() {
+            lists.push(name.to_owned());
+        } else if size > 0 {
             vectors.push((name.to_owned(), size, distance));
         }
     };
@@ -130,6 +222,10 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
     if let Some(name) =
         options.vector.as_ref().filter(|name| !vectors.iter().any(|(there, ..)| there == *name))
     {
+        if lists.contains(name) {
+            let why = "a vector with one row a point: this one is a list of vectors (a multivector), which has no place in a space";
+            return Err(Error::option("vector", name, why));
+        }
         let names: Vec<String> = vectors.iter().map(|(name, ..)| format!("{name:?}")).collect();
         let place = format!(
             "{what}, which has {} of Euclid, Cosine or Dot",
@@ -140,8 +236,22 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
     Ok(Facts {
         points: found["points_count"].as_u64().unwrap_or(0),
         indexed: found["indexed_vectors_count"].as_u64().unwrap_or(0),
-        is_green: found["status"].as_str() == Some("green"),
+        health: match found["status"].as_str() {
+            Some("green") => Health::Green,
+            Some("grey") => Health::Grey,
+            Some("red") => {
+                let said = found["optimizer_status"]["error"].as_str();
+                Health::Red(said.unwrap_or("it says no reason").chars().take(500).collect())
+            }
+            _ => Health::Yellow,
+        },
         vectors,
+        indexes: found["payload_schema"]
+            .as_object()
+            .into_iter()
+            .flat_map(|fields| fields.keys().cloned())
+            .collect(),
+        limits,
     })
 }
 

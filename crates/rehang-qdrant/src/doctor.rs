@@ -4,10 +4,11 @@ use rehang::Result;
 use rehang_store::{Counts, IndexHealth, IndexKind, Problem};
 use serde_json::{Value, json};
 
+use crate::collection::Health;
 use crate::filters::is_empty;
 use crate::handle::Handle;
 use crate::payload::REVISION;
-use crate::{items, meta, vectors};
+use crate::{items, meta, search, spaces, vectors};
 
 /// Points that wait to be listed are listed first.
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
@@ -26,7 +27,17 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         "points whose field \"rehang\" is not of ours",
         handle.client.count(handle.collection(), &broken)?,
     );
-    let there = handle.facts()?.vectors;
+    let facts = handle.facts()?;
+    let lacking = meta.spaces.iter().flat_map(|space| spaces::indexed_fields(space, &facts.limits));
+    found(
+        None,
+        "fields that the collection's strict mode wants an index of: adopt the gallery once more, which makes them",
+        lacking.filter(|(field, _)| !facts.indexes.contains(field)).count() as u64,
+    );
+    if let Health::Red(said) = &facts.health {
+        found(None, &format!("a collection is red: the server makes no indexes any more ({said})"), 1);
+    }
+    let there = facts.vectors;
     for space in &meta.spaces {
         let name = Some(space.record.space.name.as_str());
         if !there.iter().any(|(vector, ..)| *vector == space.vector) {
@@ -37,6 +48,11 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         let said = json!({"key": space.path("p"), "match": {"any": ["old", "adapted", "native"]}});
         let without = json!({"must": [said], "must_not": [space.has_vector()]});
         found(name, "items that are said to have a vector and have none", count(without)?);
+        found(
+            name,
+            "sampled vectors of length 0, which have no direction: searches pass them over, and nothing is made of them",
+            search::without_direction(handle, space)?,
+        );
         if !space.is_applications {
             let unsaid = json!({"must": [space.has_vector(), is_empty(&space.path("p"))]});
             found(
@@ -55,6 +71,6 @@ pub(crate) fn index_health(handle: &Handle, space: &str) -> Result<IndexHealth> 
     let (vectors, facts) = ((old + adapted + native) as usize, handle.facts()?);
     let built = (facts.indexed as usize).min(vectors);
     let kind = if built == 0 { IndexKind::Exact } else { IndexKind::Graph };
-    let waiting = if facts.is_green { 0 } else { vectors - built };
+    let waiting = if facts.health == Health::Green { 0 } else { vectors - built };
     Ok(IndexHealth { waiting, built, ..IndexHealth::new(kind, vectors) })
 }

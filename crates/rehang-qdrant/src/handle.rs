@@ -8,7 +8,7 @@ use rehang_store::LeaseClock;
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::collection::{self, CollectionOptions, Facts};
+use crate::collection::{self, CollectionOptions, Facts, Limits};
 use crate::payload::{REVISION, TAG};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
@@ -24,6 +24,8 @@ pub(crate) struct Handle {
     pub(crate) old: Option<String>,
     pub(crate) clock: Arc<dyn LeaseClock>,
     pub(crate) tokens: Tokens,
+    /// What the collection lets a request be, as it was when the handle was made.
+    pub(crate) limits: Limits,
 }
 
 impl Handle {
@@ -61,6 +63,11 @@ impl Handle {
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
         let body = json!({"field_name": field, "field_schema": kind});
         self.client.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
+    }
+
+    pub(crate) fn drop_index(&self, field: &str) -> Result<()> {
+        let path = format!("/collections/{}/index/{}?wait=true", self.collection(), escaped(field));
+        self.client.ask("DELETE", &path, &Value::Null).map(drop)
     }
 
     pub(crate) fn vector_path(&self, vector: &str) -> String {

@@ -1,5 +1,6 @@
 //! Items: the application's points, once they have a revision.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,9 @@ use crate::handle::Handle;
 use crate::ids::{id_of, key_of_name};
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
-use crate::payload::{NEW_OLD_VECTOR, REVISION, TAG, put_at, without_nulls};
+use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, put_at, without_nulls};
 use crate::points::{Point, band_and_score};
-use crate::scroll::{PAGE, With};
+use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
 /// Points of one upsert.
@@ -61,7 +62,7 @@ fn with_new_old_vector(handle: &Handle, meta: &Meta, keys: &[ItemKey]) -> Result
 
 /// A filter for items without a source, or with one.
 pub(crate) fn has_source(yes: bool) -> Value {
-    is("rehang_tag.n", !yes)
+    is(NO_SOURCE, !yes)
 }
 
 /// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. Vectors of our spaces in
@@ -80,7 +81,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         if page.is_empty() {
             return Ok(others);
         }
-        let meta = meta::read(handle)?;
+        let meta = meta::read_begun(handle)?;
         let renewed = page.iter().filter(|point| point.has_new_old_vector());
         let renewed: Vec<ItemKey> = renewed.map(|point| point.key).collect();
         let mut operations =
@@ -122,7 +123,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         if !each(done) {
             return Err(ErrorKind::Cancelled.into());
         }
-        if page.len() as u64 + others < PAGE as u64 {
+        if page.len() as u64 + others < handle.client.page_max as u64 {
             // All that was there when it was read. An application that writes all the time would never let this come to an end.
             return Ok(others);
         }
@@ -156,7 +157,7 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
 #[derive(Serialize)]
 struct NewPoint<'a> {
     id: Value,
-    vector: BTreeMap<&'a str, &'a [f32]>,
+    vector: BTreeMap<&'a str, Cow<'a, [f32]>>,
     payload: Map<String, Value>,
 }
 
@@ -192,7 +193,7 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
         writes.iter().enumerate().map(|(at, write)| (key_of_name(&write.id).0, at)).collect();
     let keys: Vec<ItemKey> = last.keys().copied().collect();
     let mut of_same_source = BTreeSet::new();
-    for some in keys.chunks(UPSERT) {
+    for some in keys.chunks(UPSERT.min(handle.limits.write)) {
         let some: Vec<(ItemKey, &ItemWrite, Revision)> =
             some.iter().map(|key| (*key, &writes[last[key]], revisions[last[key]])).collect();
         of_same_source.extend(put_together(handle, &meta, some)?);
@@ -287,7 +288,7 @@ fn new_point<'a>(
     if key_of_name(&write.id).1 {
         tag["id"] = json!(write.id);
     }
-    let mut vector: BTreeMap<&str, &[f32]> = BTreeMap::new();
+    let mut vector: BTreeMap<&str, Cow<'_, [f32]>> = BTreeMap::new();
     for new in &write.vectors {
         let space = meta.find(&new.space, &handle.name())?;
         let (band, score) = band_and_score(new.priority);
@@ -295,7 +296,7 @@ fn new_point<'a>(
         // Without a number where there is none, so that the server's indexes hold numbers alone.
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
         tag[space.field()] = without_nulls(mark);
-        vector.insert(&space.vector, &new.vector);
+        vector.insert(&space.vector, space.at_length_1(&new.vector));
     }
     for (space, point) in meta.spaces.iter().filter_map(|space| Some((space, of_same_source?))) {
         if replaces(write, space) {
@@ -304,7 +305,7 @@ fn new_point<'a>(
         match point.vector(space).filter(|_| is_native(point, space)) {
             Some(native) => {
                 tag[space.field()] = point.payload[TAG][space.field()].clone();
-                vector.insert(&space.vector, native);
+                vector.insert(&space.vector, Cow::Borrowed(native));
             }
             None => {
                 if let Some(reason) = point.mark(space).failure {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Result};
+use rehang::{Error, Remedy, Result};
 use rehang_store::{Document, Revision, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub(crate) struct Meta {
     /// Slots that were given so far; none is given twice.
     pub(crate) slots: u32,
     pub(crate) spaces: Vec<SpaceSlot>,
+    /// Payload fields of the application that were given an index by us, for the time of the gallery.
+    #[serde(default)]
+    pub(crate) indexed: Vec<String>,
     /// Spaces that were dropped, until nothing of them is left; their vectors are those of no other space.
     #[serde(default)]
     pub(crate) dropped: Vec<SpaceSlot>,
@@ -86,8 +89,19 @@ struct Versioned<S> {
     state: S,
 }
 
-/// The state of a gallery that stays: one whose release has begun is refused.
+/// The state of a gallery that is whole and stays: one that is still being made, or whose release has begun, is refused.
 pub(crate) fn read(handle: &Handle) -> Result<Meta> {
+    let meta = read_begun(handle)?;
+    if !meta.is_listed {
+        let what = format!("the gallery in collection {}", handle.collection());
+        let state = "not whole yet: adopting it has not come to its end; adopt it again, which goes on, or release it";
+        return Err(Error::wrong_phase(what, state).advise(Remedy::AdoptTable));
+    }
+    Ok(meta)
+}
+
+/// The same of one that may still be in the making.
+pub(crate) fn read_begun(handle: &Handle) -> Result<Meta> {
     let meta = read_any(handle)?;
     meta.expect_to_stay(handle)?;
     Ok(meta)

@@ -7,6 +7,8 @@ pub(crate) const REVISION: &str = "rehang";
 /// The payload field with everything else of ours.
 pub(crate) const TAG: &str = "rehang_tag";
 
+/// The path of whether an item has no source: every tag says so.
+pub(crate) const NO_SOURCE: &str = "rehang_tag.n";
 /// The path of the revision that the source came with.
 pub(crate) const SOURCE_REVISION: &str = "rehang_tag.r";
 /// The revision that an application writes to say that it has written the old vector, and left the source as it was.

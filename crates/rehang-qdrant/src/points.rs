@@ -168,6 +168,20 @@ impl Point {
 
     /// The item; `None` where the point has no tag yet.
     pub(crate) fn item(&self, options: &CollectionOptions) -> Option<Item> {
+        self.item_of(options, self.revision()?, self.source_revision()?)
+    }
+
+    /// The same of a point that has no tag, which becomes an item with the next call that lists points: no revision is given yet.
+    pub(crate) fn new_item(&self, options: &CollectionOptions) -> Option<Item> {
+        self.item_of(options, NEW_OLD_VECTOR, NEW_OLD_VECTOR)
+    }
+
+    fn item_of(
+        &self,
+        options: &CollectionOptions,
+        revision: Revision,
+        source_revision: Revision,
+    ) -> Option<Item> {
         let field = |path: &Option<String>| path.as_deref().and_then(|path| at_path(&self.payload, path));
         let payload = if options.payload.is_some() {
             field(&options.payload).cloned().unwrap_or(Value::Null)
@@ -188,8 +202,8 @@ impl Point {
             source: field(&options.source).and_then(text_in),
             label: field(&options.label).and_then(text_in),
             payload,
-            revision: self.revision()?,
-            source_revision: self.source_revision()?,
+            revision,
+            source_revision,
         })
     }
 

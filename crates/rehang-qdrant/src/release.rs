@@ -3,11 +3,11 @@
 use rehang::{Error, Result};
 use serde_json::{Value, json};
 
-use crate::filters::{is_empty, none_of};
+use crate::filters::{any_of, is_empty, none_of};
 use crate::handle::Handle;
-use crate::payload::{REVISION, TAG};
+use crate::payload::{NO_SOURCE, REVISION, TAG};
 use crate::slot::SpaceSlot;
-use crate::{collection, meta, vectors};
+use crate::{meta, vectors};
 
 pub(crate) fn release(handle: &Handle) -> Result<()> {
     let meta = meta::read_any(handle)?;
@@ -29,17 +29,23 @@ pub(crate) fn release(handle: &Handle) -> Result<()> {
             handle.client.ask("DELETE", &handle.vector_path(&space.vector), &Value::Null)?;
         }
     }
-    let tagged = json!({"should": [none_of([is_empty(TAG)]), none_of([is_empty(REVISION)])]});
-    let untag = [json!({"delete_payload": {"keys": [REVISION, TAG], "filter": tagged}})];
+    let untag = [untag()];
     handle.client.change(handle.collection(), &untag)?;
-    let there = collection::look(&handle.client, handle.collection())?.unwrap_or_default();
-    for field in there["payload_schema"].as_object().into_iter().flat_map(|schema| schema.keys()) {
-        if *field == REVISION || field.starts_with("rehang_tag.") {
-            let path = format!("/collections/{}/index/{field}?wait=true", handle.collection());
-            handle.client.ask("DELETE", &path, &Value::Null)?;
+    let indexes = handle.facts()?.indexes;
+    let is_asked_for = |field: &str| [REVISION, NO_SOURCE].contains(&field);
+    for field in indexes.iter().filter(|field| !is_asked_for(field)) {
+        if field.starts_with("rehang_tag.") || meta.indexed.contains(field) {
+            handle.drop_index(field)?;
         }
     }
     handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null)?;
-    // What a call that was under way has tagged since.
-    handle.client.change(handle.collection(), &untag)
+    // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
+    handle.client.change(handle.collection(), &untag)?;
+    indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))
+}
+
+/// Takes our two fields out of every point that has one of them.
+pub(crate) fn untag() -> Value {
+    let tagged = [REVISION, NO_SOURCE].map(|field| none_of([is_empty(field)]));
+    json!({"delete_payload": {"keys": [REVISION, TAG], "filter": any_of(tagged.to_vec())}})
 }

@@ -32,7 +32,7 @@ impl Client {
 
     /// The first points that pass a filter, by id, and how many more of that page cannot be items. Both are of one moment.
     pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, u64)> {
-        let body = json!({"filter": filter, "limit": PAGE, "with_payload": [REVISION]});
+        let body = json!({"filter": filter, "limit": self.page_max, "with_payload": [REVISION]});
         let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
         let all = result["points"].as_array().map_or(0, Vec::len);
         let points = Point::list(result["points"].take(), &self.name())?;
@@ -55,7 +55,7 @@ impl Client {
             Some(key) => id_of(ItemKey::new(key.bits() + 1)),
             None => Value::Null,
         };
-        let size = if with.vectors.is_empty() { PAGE } else { PAGE_WITH_VECTORS };
+        let size = if with.vectors.is_empty() { PAGE } else { PAGE_WITH_VECTORS }.min(self.page_max);
         let mut left = limit;
         while left > 0 {
             let body = json!({
@@ -106,25 +106,32 @@ impl Client {
         limit: usize,
         with: &With,
     ) -> Result<Vec<Point>> {
-        if limit == 0 {
-            return Ok(Vec::new());
+        let mut all: Vec<Point> = Vec::new();
+        let mut below: Option<f64> = None;
+        while all.len() < limit {
+            let asked = (limit - all.len()).min(self.page_max);
+            let rest = below.map(|below| json!({"key": by, "range": {"lt": below}}));
+            let conditions: Vec<Value> = [Some(filter.clone()), rest].into_iter().flatten().collect();
+            let body = json!({
+                "filter": {"must": conditions}, "limit": asked, "with_payload": with.payload,
+                "with_vector": with.vectors, "order_by": {"key": by, "direction": "desc"},
+            });
+            let (mut points, _) = self.page(collection, &body)?;
+            points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
+            points.dedup_by_key(|point| point.key);
+            let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= asked)
+            else {
+                all.extend(points);
+                break;
+            };
+            // Of equal ones at its border the server gives any: they are read again, by key.
+            points.retain(|point| point.order_value > last);
+            all.extend(points);
+            let equal = json!({"must": [filter, {"key": by, "range": {"gte": last, "lte": last}}]});
+            all.extend(self.scroll(collection, &equal, None, limit - all.len(), with)?);
+            below = Some(last);
         }
-        let body = json!({
-            "filter": filter, "limit": limit, "with_payload": with.payload, "with_vector": with.vectors,
-            "order_by": {"key": by, "direction": "desc"},
-        });
-        let (mut points, _) = self.page(collection, &body)?;
-        points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
-        points.dedup_by_key(|point| point.key);
-        let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= limit)
-        else {
-            return Ok(points);
-        };
-        // Of equal ones at its border the server gives any: they are read again, by key.
-        points.retain(|point| point.order_value > last);
-        let equal = json!({"must": [filter, {"key": by, "range": {"gte": last, "lte": last}}]});
-        points.extend(self.scroll(collection, &equal, None, limit - points.len(), with)?);
-        Ok(points)
+        Ok(all)
     }
 
     /// Points by key; those that are not there are left out.

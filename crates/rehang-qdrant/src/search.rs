@@ -1,15 +1,17 @@
 //! Searches of a space by its named vector, and the server's indexes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rehang::{Distance, ErrorKind, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, check, share_found};
+use rehang::{Distance, Error, ErrorKind, Matrix, Provenance, Result};
+use rehang_store::{Filter, Found, ItemKey, check, share_found};
 use serde_json::{Value, json};
 
-use crate::filters::{all_of, any_of, is};
+use crate::collection::Health;
+use crate::filters::{all_of, any_of, is, is_empty, none_of};
 use crate::handle::Handle;
-use crate::items::tag_all;
 use crate::meta;
+use crate::payload::REVISION;
 use crate::points::Point;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
@@ -18,6 +20,8 @@ use crate::slot::SpaceSlot;
 const MORE: usize = 8;
 /// So much more than was asked for is looked at where many are equally near, or the server cannot decide a filter.
 const LOOK_MAX: usize = 64;
+/// Vectors that an examination looks at.
+const SAMPLE: usize = 1_000;
 
 pub(crate) fn search(
     handle: &Handle,
@@ -44,19 +48,18 @@ fn search_one(
     }
     let with =
         if filter.labels.is_empty() && filter.payload.is_empty() { handle.tag([]) } else { handle.with([]) };
-    let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000);
-    let mut limit = k.saturating_add(MORE);
+    // More than the server gives in one answer is asked for only where the caller wants more.
+    let most = handle.limits.query.max(k);
+    let look_max = k.saturating_mul(LOOK_MAX).saturating_add(1_000).min(most);
+    let mut limit = k.saturating_add(MORE).min(most);
     loop {
         let points = ask(handle, space, query, limit, &conditions(handle, space, filter), &with, exact)?;
-        if points.iter().any(|point| !point.has_tag()) {
-            tag_all(handle)?;
-            continue;
-        }
         let is_all = points.len() < limit;
         let farthest = points.last().and_then(|point| distance(space, point));
         let mut found: Vec<Found> =
             points.iter().filter_map(|point| hit(handle, space, point, filter)).collect();
         found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+        pass_over_without_direction(handle, space, &mut found)?;
         // Enough where the server has no more, or the last ones are farther away than the last one that is wanted.
         let is_enough = found.get(k - 1).is_some_and(|last| Some(last.distance) < farthest);
         if is_all || is_enough || limit >= look_max {
@@ -90,6 +93,10 @@ fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
     let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
     let provenances = if filter.provenances.is_empty() { &all[..] } else { &filter.provenances };
     let mut conditions = vec![space.made_by(provenances)];
+    if !space.is_applications {
+        // A vector of ours in a point without a revision is of content before.
+        conditions.push(none_of([is_empty(REVISION)]));
+    }
     if let (Some(field), false) = (&handle.options.label, filter.labels.is_empty()) {
         // A label may be a number in the payload.
         let numbers = filter.labels.iter().filter_map(|label| label.parse::<i64>().ok());
@@ -113,16 +120,46 @@ fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
 }
 
 fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Option<Found> {
-    let provenance = point.mark(space).made_by(space, Some(true))?;
-    let item = point.item(&handle.options)?;
+    let made_by = point.mark(space).made_by(space, Some(true));
+    // A search writes nothing: a point that the application has written since points were last listed has no revision yet. Its own vector
+    // counts, and so does a native one where it says that the source is the same.
+    let (provenance, item) = if point.has_tag() {
+        (made_by?, point.item(&handle.options)?)
+    } else if space.is_applications {
+        (space.record.written_as, point.new_item(&handle.options)?)
+    } else {
+        let is_native = |made_by: &Provenance| *made_by == Provenance::Native && point.has_new_old_vector();
+        (made_by.filter(is_native)?, point.new_item(&handle.options)?)
+    };
+    let is_asked_for = filter.provenances.is_empty() || filter.provenances.contains(&provenance);
     let distance = distance(space, point)?;
-    filter.passes(&item, provenance).then_some(Found {
+    (is_asked_for && filter.passes(&item, provenance)).then_some(Found {
         key: point.key,
         id: item.id,
         distance,
         provenance,
         revision: item.revision,
     })
+}
+
+/// Takes out hits whose vector has no direction, which the server finds at right angles to every query: an application may hold such.
+fn pass_over_without_direction(handle: &Handle, space: &SpaceSlot, found: &mut Vec<Found>) -> Result<()> {
+    if space.record.space.distance != Distance::Cosine {
+        return Ok(());
+    }
+    let is_at_right_angles = |hit: &Found| (hit.distance - 1.0).abs() <= f32::EPSILON;
+    let keys: Vec<ItemKey> = found.iter().filter(|hit| is_at_right_angles(hit)).map(|hit| hit.key).collect();
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let with = With { payload: Value::Bool(false), vectors: vec![space.vector.clone()] };
+    let there = handle.client.retrieve(handle.collection(), keys.into_iter(), &with)?;
+    let is_placed =
+        |point: &Point| point.vector(space).is_none_or(|vector| Distance::Cosine.can_place(vector));
+    let without: BTreeSet<ItemKey> =
+        there.iter().filter(|point| !is_placed(point)).map(|point| point.key).collect();
+    found.retain(|hit| !without.contains(&hit.key));
+    Ok(())
 }
 
 /// The distance as [`Distance`] defines it, of what the server calls a score. A vector with NaN, which the server takes over gRPC, has
@@ -142,31 +179,81 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
     if samples == 0 || k == 0 {
         return Ok(1.0);
     }
-    let body = json!({"query": {"sample": "random"}, "limit": samples, "filter": space.present(), "with_vector": [space.vector]});
-    let path = format!("/collections/{}/points/query", handle.collection());
-    let mut answer = handle.client.ask("POST", &path, &body)?;
     let (mut all_exact, mut all_found) = (Vec::new(), Vec::new());
-    for point in Point::list(answer["points"].take(), &handle.client.name())? {
+    for point in some_vectors(handle, space, samples)? {
         let Some(query) = point.vector(space) else { continue };
+        if !space.record.space.distance.can_place(query) {
+            continue;
+        }
         all_exact.push(search_one(handle, space, query, k, &Filter::default(), true)?);
         all_found.push(search_one(handle, space, query, k, &Filter::default(), false)?);
     }
     Ok(share_found(all_exact.iter().zip(&all_found)))
 }
 
+/// How many of some vectors have no direction where cosines are compared.
+pub(crate) fn without_direction(handle: &Handle, space: &SpaceSlot) -> Result<u64> {
+    if space.record.space.distance != Distance::Cosine {
+        return Ok(0);
+    }
+    let sampled = some_vectors(handle, space, SAMPLE)?;
+    let without = sampled
+        .iter()
+        .filter_map(|point| point.vector(space))
+        .filter(|vector| !Distance::Cosine.can_place(vector));
+    Ok(without.count() as u64)
+}
+
+/// Points at random that have a vector in a space, with it.
+fn some_vectors(handle: &Handle, space: &SpaceSlot, count: usize) -> Result<Vec<Point>> {
+    let body = json!({
+        "query": {"sample": "random"}, "limit": count.min(handle.limits.query), "filter": space.present(),
+        "with_vector": [space.vector],
+    });
+    let path = format!("/collections/{}/points/query", handle.collection());
+    let mut answer = handle.client.ask("POST", &path, &body)?;
+    Point::list(answer["points"].take(), &handle.client.name())
+}
+
 pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
     meta::space(handle, space)?;
     // Green: no optimizer is at work, and none waits.
-    Ok(handle.facts()?.is_green)
+    Ok(handle.facts()?.health == Health::Green)
 }
 
-/// Waits for the server, which makes its indexes by itself.
+/// How long a server that was told to begin its indexes may take to do so.
+const GREY_MAX: Duration = Duration::from_mins(2);
+
+/// Waits for the server, which makes its indexes by itself. A collection that is grey waits for a change since the server started again: an
+/// empty one of its configuration is what the server's documentation names for that. One that is red has given up.
 pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     meta::space(handle, space)?;
+    let mut grey_since = None;
+    let stuck = |why: String| Error::conflict(format!("the search indexes of {}", handle.name()), why);
     loop {
         let facts = handle.facts()?;
-        if facts.is_green {
-            return Ok(());
+        match facts.health {
+            Health::Green => return Ok(()),
+            Health::Yellow => grey_since = None,
+            Health::Grey => match grey_since {
+                None => {
+                    let path = format!("/collections/{}", handle.collection());
+                    handle.client.ask("PATCH", &path, &json!({"optimizers_config": {}}))?;
+                    grey_since = Some(rehang_clock::now());
+                }
+                Some(since) if since.elapsed() < GREY_MAX => {}
+                Some(_) => {
+                    let why = "the collection is grey: the server makes no indexes, although it was told to; its optimizers may be off \
+                               (max_optimization_threads 0). Searches go on without, and slower";
+                    return Err(stuck(why.to_owned()));
+                }
+            },
+            Health::Red(said) => {
+                return Err(stuck(format!(
+                    "the collection is red: the server has given up making them ({said}); see to that, then start the server again. \
+                     Searches go on without, and slower"
+                )));
+            }
         }
         if !advance(facts.indexed.min(facts.points), facts.points) {
             return Err(ErrorKind::Cancelled.into());

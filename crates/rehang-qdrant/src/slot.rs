@@ -1,5 +1,7 @@
 //! A space as the state beside the points names it, and the filters for its vectors.
 
+use std::borrow::Cow;
+
 use rehang::{Distance, Provenance};
 use rehang_store::SpaceRecord;
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,16 @@ impl SpaceSlot {
         let space = &self.record.space;
         let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
         is_scaled.then(|| vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt())
+    }
+
+    /// A vector as it is sent. The server leaves short ones as they are, by a limit that is its own, so they are scaled here.
+    pub(crate) fn at_length_1<'a>(&self, vector: &'a [f32]) -> Cow<'a, [f32]> {
+        match self.length_of(vector) {
+            Some(length) if length > 0.0 => {
+                Cow::Owned(vector.iter().map(|value| (f64::from(*value) / length) as f32).collect())
+            }
+            _ => Cow::Borrowed(vector),
+        }
     }
 
     /// Its part of the tag.

@@ -4,7 +4,8 @@ use rehang::{Distance, Error, Provenance, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
-use crate::filters::{all_of, is_empty, none_of};
+use crate::collection::Limits;
+use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::handle::Handle;
 use crate::leases;
 use crate::meta::{self, Meta};
@@ -12,8 +13,28 @@ use crate::payload::TAG;
 use crate::slot::SpaceSlot;
 
 /// Fields of a space's part of the tag that filters ask for, with the kind of their index.
-const FIELDS_OF_A_SPACE: [(&str, &str); 6] =
-    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword"), ("v", "float")];
+const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
+    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
+/// Those that filters ask for of a few points at a time: an index of them is of use only where the server wants one of every field.
+const FIELDS_OF_FEW: [(&str, &str); 6] = [
+    ("k", "keyword"),
+    ("u", "integer"),
+    ("l", "integer"),
+    ("e", "integer"),
+    ("w", "keyword"),
+    ("a", "keyword"),
+];
+
+/// How many fields of a space have an index.
+pub(crate) fn fields_of_a_space(limits: &Limits) -> usize {
+    FIELDS_OF_A_SPACE.len() + if limits.wants_indexes { FIELDS_OF_FEW.len() } else { 0 }
+}
+
+/// The fields of a space that have an index, with its kind.
+pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String, &'static str)> {
+    let few = if limits.wants_indexes { &FIELDS_OF_FEW[..] } else { &[] };
+    FIELDS_OF_A_SPACE.iter().chain(few).map(|(field, kind)| (space.path(field), *kind)).collect()
+}
 
 pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
@@ -36,7 +57,21 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     if is_there(&meta::read(handle)?)? {
         return Ok(());
     }
-    let found = handle.facts()?.vectors.into_iter().find(|(name, ..)| *name == vector);
+    let facts = handle.facts()?;
+    let bytes = |width: usize| facts.points.saturating_mul(4 * width as u64);
+    let all = facts.vectors.iter().map(|(_, width, _)| bytes(*width)).sum::<u64>();
+    let found = facts.vectors.iter().find(|(name, ..)| *name == vector).cloned();
+    if found.is_none() && all.saturating_add(bytes(space.dimension)) > facts.limits.vector_bytes {
+        return Err(Error::option(
+            format!("max_collection_vector_size_bytes of collection {}", handle.collection()),
+            format!("{} in its strict mode", facts.limits.vector_bytes),
+            format!(
+                "{} or more: so many bytes have the vectors of all points with those of space {:?}",
+                all.saturating_add(bytes(space.dimension)),
+                space.name
+            ),
+        ));
+    }
     // Points with a vector where the new ones are to lie: it is of a space that was dropped, or not ours to write over.
     let filled = if found.is_some() && !is_applications {
         handle.client.count(handle.collection(), &all_of([json!({"has_vector": vector})]))?
@@ -77,8 +112,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let Some(slot) = slot else { return Ok(()) };
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
     let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications };
-    for (field, kind) in FIELDS_OF_A_SPACE {
-        handle.index(handle.collection(), &new.path(field), kind)?;
+    for (field, kind) in indexed_fields(&new, &facts.limits) {
+        handle.index(handle.collection(), &field, kind)?;
     }
     meta::change(handle, |meta| {
         if is_there(meta)? {
@@ -109,15 +144,16 @@ pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
         if !dropped.is_applications {
             handle.client.ask("DELETE", &handle.vector_path(&dropped.vector), &Value::Null)?;
         }
-        for (field, _) in FIELDS_OF_A_SPACE {
-            let path =
-                format!("/collections/{}/index/{}?wait=true", handle.collection(), dropped.path(field));
-            handle.client.ask("DELETE", &path, &Value::Null)?;
-        }
+        // By the fields that have an index, since the server may want one: of every vector it is said who made it, and of others why not.
         let tag = format!("{TAG}.{}", dropped.field());
-        let said = none_of([is_empty(&tag)]);
-        let untag = json!({"delete_payload": {"keys": [tag], "filter": said}});
+        let said = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));
+        let untag = json!({"delete_payload": {"keys": [tag], "filter": any_of(said.to_vec())}});
         handle.client.change(handle.collection(), &[untag])?;
+        for field in handle.facts()?.indexes {
+            if field.starts_with(&format!("{TAG}.{}.", dropped.field())) {
+                handle.drop_index(&field)?;
+            }
+        }
         leases::forget_space(handle, dropped)?;
     }
     meta::change(handle, |meta| {

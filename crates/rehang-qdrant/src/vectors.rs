@@ -13,6 +13,7 @@
 //! between leaves `pending`, which counts as lacking; after [`RESERVED_MS`] another one reserves the vector, and the name
 //! keeps the first one out for good. The server does not say which conditions held, so the writer reads back.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -78,12 +79,14 @@ pub(crate) fn write(
     if let Some(epoch) = epoch {
         check::epoch(space, epoch, there.record.epoch)?;
     }
+    // A write may be of a revision of its own, which takes up to six conditions beside the ten that all have in common.
+    let together = TOGETHER.min(handle.limits.write).min((handle.limits.conditions - 10) / 6).max(1);
     let mut outcomes = Vec::with_capacity(writes.len());
     let mut rest = writes;
     while !rest.is_empty() {
         // An item that is there twice is written twice, one after the other.
         let mut keys = BTreeSet::new();
-        let is_again = |(at, write): (usize, &VectorWrite)| at >= TOGETHER || !keys.insert(write.key);
+        let is_again = |(at, write): (usize, &VectorWrite)| at >= together || !keys.insert(write.key);
         let (now, later) = rest.split_at(rest.iter().enumerate().position(is_again).unwrap_or(rest.len()));
         outcomes.extend(write_together(handle, there, epoch, now)?);
         rest = later;
@@ -264,7 +267,7 @@ struct Vectors<'a> {
 #[derive(Serialize)]
 struct PointVectors<'a> {
     id: Value,
-    vector: BTreeMap<&'a str, &'a [f32]>,
+    vector: BTreeMap<&'a str, Cow<'a, [f32]>>,
 }
 
 /// Step 2. A point that is gone fails the whole request, of which a part may have been applied: it is sent again without it.
@@ -274,7 +277,7 @@ fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name
     while !left.is_empty() {
         let points = left.iter().map(|write| PointVectors {
             id: id_of(write.key),
-            vector: BTreeMap::from([(space.vector.as_str(), write.vector.as_slice())]),
+            vector: BTreeMap::from([(space.vector.as_str(), space.at_length_1(&write.vector))]),
         });
         let update_filter = all_of([is(&space.path("k"), name)]);
         let body = Vectors { points: points.collect(), update_filter };
@@ -474,13 +477,22 @@ pub(crate) fn clear_failures(handle: &Handle, space: &str) -> Result<u64> {
 
 pub(crate) fn errors(handle: &Handle, space: &str, limit: usize) -> Result<Vec<(f32, f32)>> {
     let space = &meta::space(handle, space)?;
-    let filter =
-        json!({"must": [space.made_by(&[Provenance::Native])], "must_not": [is_empty(&space.path("v"))]});
-    let path = space.path("t");
-    let points = handle.client.scroll_down(handle.collection(), &filter, &path, limit, &handle.tag([]))?;
-    let error = |point: Point| {
-        let mark = point.mark(space);
-        Some((mark.sigma2()?, mark.squared_error?))
-    };
-    Ok(points.into_iter().filter_map(error).collect())
+    let (filter, path) = (space.made_by(&[Provenance::Native]), space.path("t"));
+    let mut wanted = limit;
+    loop {
+        let points =
+            handle.client.scroll_down(handle.collection(), &filter, &path, wanted, &handle.tag([]))?;
+        let is_all = points.len() < wanted;
+        let error = |point: Point| {
+            let mark = point.mark(space);
+            Some((mark.sigma2()?, mark.squared_error?))
+        };
+        let mut errors: Vec<(f32, f32)> = points.into_iter().filter_map(error).collect();
+        // One whose σ² nobody knew is passed over.
+        if is_all || errors.len() >= limit {
+            errors.truncate(limit);
+            return Ok(errors);
+        }
+        wanted = wanted.saturating_mul(2);
+    }
 }

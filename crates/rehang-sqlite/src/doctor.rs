@@ -121,7 +121,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
             problems.extend(found(space, what, count.unwrap_or(0)));
         }
         let numbers = database.read(|transaction| {
-            if is_there(transaction)? { check_numbers(transaction, &row) } else { Ok([(0, ""); 2]) }
+            if is_there(transaction)? { check_numbers(transaction, &row) } else { Ok([(0, ""); 3]) }
         })?;
         problems.extend(numbers.iter().filter_map(|&(count, what)| found(space, what, count)));
     }
@@ -133,13 +133,13 @@ fn found(space: Option<&String>, what: &str, count: u64) -> Option<Problem> {
 }
 
 /// Reads a sample of the vectors, spread over the whole space, and says what is wrong with how many.
-fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'static str); 2]> {
+fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'static str); 3]> {
     let n = row.number;
     let count: u64 = row.count(connection, "vector")?;
     let every = count.div_ceil(SAMPLE as u64).max(1);
     let mut select = connection.prepare(&format!("SELECT value FROM vector_{n} WHERE item % {every} = 0"))?;
     let mut rows = select.query([])?;
-    let (mut not_finite, mut not_normalised) = (0, 0);
+    let (mut not_finite, mut not_normalised, mut without_direction) = (0, 0, 0);
     while let Some(line) = rows.next()? {
         let Ok(bytes) = line.get_ref(0)?.as_blob() else { continue };
         let (values, _) = bytes.as_chunks::<4>();
@@ -148,10 +148,16 @@ fn check_numbers(connection: &Connection, row: &SpaceRow) -> Step<[(u64, &'stati
             not_finite += 1;
         } else if row.space.normalised && (norm(&vector) - 1.0).abs() > NORMALISED_TOLERANCE {
             not_normalised += 1;
+        } else if !row.space.distance.can_place(&vector) {
+            without_direction += 1;
         }
     }
     Ok([
         (not_finite, "sampled vectors with NaN or infinite numbers; searches pass them over"),
+        (
+            without_direction,
+            "sampled vectors of length 0, which have no direction: searches pass them over, and nothing is made of them",
+        ),
         (not_normalised, "sampled vectors whose length is not 1 although the space says so"),
     ])
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use rehang::check::is_finite;
 use rehang::{Distance, Result, Space};
 use rusqlite::Connection;
 
@@ -319,8 +318,8 @@ fn read_page(connection: &Connection, row: &SpaceRow, after: i64) -> Step<(Flat,
     read_vectors(connection, row, &sql, after)
 }
 
-/// The vectors of a statement that gives items and values, and the items whose vector can be near to nothing, since an application
-/// wrote it around the library's checks.
+/// The vectors of a statement that gives items and values, and the items whose vector is near to nothing: it has no direction, or an
+/// application wrote it around the library's checks.
 fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) -> Step<(Flat, Vec<RowKey>)> {
     let mut select = connection.prepare_cached(sql)?;
     let mut rows = select.query([bound])?;
@@ -329,7 +328,7 @@ fn read_vectors(connection: &Connection, row: &SpaceRow, sql: &str, bound: i64) 
     while let Some(line) = rows.next()? {
         vector.clear();
         read_value(line, 1, row.space.dimension, &mut vector)?;
-        if is_finite(&vector) {
+        if row.space.distance.can_place(&vector) {
             vectors.insert(line.get(0)?, &vector);
         } else {
             others.push(line.get(0)?);
@@ -365,7 +364,7 @@ pub(crate) fn sample(database: &Database, row: &SpaceRow, count: usize) -> Resul
             if let Some(line) = rows.next()? {
                 let mut vector = Vec::with_capacity(row.space.dimension);
                 read_value(line, 0, row.space.dimension, &mut vector)?;
-                if is_finite(&vector) {
+                if row.space.distance.can_place(&vector) {
                     vectors.push(vector);
                 }
             }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use rayon::prelude::*;
-use rehang::check::is_finite;
 use rehang::{Matrix, Result};
 use rehang_store::exact::{by_distance, distance};
 use rehang_store::{Filter, Found, ItemKey, check};
@@ -184,7 +183,7 @@ fn confirm(
         }
         vector.clear();
         read_value(line, 8, row.space.dimension, &mut vector)?;
-        if !is_finite(&vector) {
+        if !row.space.distance.can_place(&vector) {
             continue;
         }
         let distance = distance(row.space.distance, query, &vector);
@@ -287,8 +286,8 @@ fn each_of(
         }
         vector.clear();
         read_value(line, 8, row.space.dimension, &mut vector)?;
-        // A vector that an application wrote around the library's checks can be near to nothing.
-        if is_finite(&vector) {
+        // A vector without a direction, or one that an application wrote around the library's checks, is near to nothing.
+        if row.space.distance.can_place(&vector) {
             take(line.get(0)?, &vector);
         }
     }

@@ -98,7 +98,7 @@ pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
 /// A promise about one handle.
 type One = fn(&dyn Store);
 
-const PROMISES: [(ContractLevel, One); 24] = [
+const PROMISES: [(ContractLevel, One); 25] = [
     (ContractLevel::PerItem, an_empty_gallery_answers),
     (ContractLevel::PerItem, spaces_are_made_once_and_dropped),
     (ContractLevel::PerItem, the_serving_space_is_switched_in_one_step),
@@ -111,6 +111,7 @@ const PROMISES: [(ContractLevel, One); 24] = [
     (ContractLevel::Transactional, keys_are_never_given_twice),
     (ContractLevel::PerItem, conditional_writes_do_no_harm),
     (ContractLevel::PerItem, vectors_are_checked_at_the_door),
+    (ContractLevel::PerItem, what_has_no_direction_is_near_to_nothing),
     (ContractLevel::PerItem, scans_select_and_page),
     (ContractLevel::PerItem, the_worst_come_first),
     (ContractLevel::PerItem, failures_are_set_aside),
@@ -557,6 +558,69 @@ fn vectors_are_checked_at_the_door(store: &dyn Store) {
     assert!(error.expect_err("a query is finite").is_corrupt());
 }
 
+fn what_has_no_direction_is_near_to_nothing(store: &dyn Store) {
+    let (old, new) = ("old-directions", "new-directions");
+    let cosine = |name: &str| Space::new(name, 2, Distance::Cosine, false);
+    store.create_space(&cosine(old), Provenance::Old).unwrap();
+    store.create_space(&cosine(new), Provenance::Native).unwrap();
+    let put = |id: &str, vector: [f32; 2]| {
+        let old = NewVector::of_model(old, vector.to_vec(), Provenance::Old);
+        let mut write = ItemWrite::new(id, Some(id.to_owned()), vec![old]);
+        write.label = Some("all".to_owned());
+        let revision = store.put(&[write]).unwrap()[0];
+        (store.get(&[id]).unwrap().remove(0).expect("it was put").key, revision)
+    };
+    // As an application has them, whose model gave nothing for some texts.
+    let (zero, zero1) = put("zero", [0.0, 0.0]);
+    let ((near, near1), (far, far1)) = (put("near", [3.0, 4.0]), put("far", [-3.0, -4.0]));
+    let there = store.vectors(old, &[zero]).unwrap().remove(0).expect("it is the application's");
+    assert_eq!((there.vector, there.provenance), (vec![0.0, 0.0], Provenance::Old), "as it was given");
+    assert_eq!(store.counts(old).unwrap().old, 3);
+    let searched = |space: &str| {
+        let filters = [
+            Filter::default(),
+            Filter { labels: vec!["all".to_owned()], ..Filter::default() },
+            Filter {
+                provenances: vec![Provenance::Old, Provenance::Adapted, Provenance::Native],
+                ..Filter::default()
+            },
+        ];
+        let found = [9, 2].map(|k| {
+            let found = filters.each_ref().map(|filter| {
+                let found = store.search(space, &matrix(&[[3.0, 4.0]]), k, filter).unwrap().remove(0);
+                found.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
+            });
+            assert!(found.iter().all(|ids| *ids == found[0]), "whatever it asks for: {found:?}");
+            found[0].clone()
+        });
+        assert_eq!(found[0][..2], found[1], "one that is near to nothing takes nobody's place");
+        found[0].clone()
+    };
+    let placed = ["near", "far"];
+    assert_eq!(searched(old), placed, "without a direction it is near to nothing, and above nobody");
+    store.rebuild(old).unwrap();
+    assert_eq!(searched(old), placed, "derived parts made again say the same");
+    assert_eq!(store.recall(old, 3, 3), Ok(1.0), "it is nothing that a search misses");
+
+    let good = [adapted(near, near1, [1.0, 0.0], 1.0, 5.0), adapted(far, far1, [0.0, 1.0], 1.0, 1.0)];
+    for bad in [adapted(zero, zero1, [0.0, 0.0], 1.0, 9.0), native(zero, zero1, [0.0, 0.0])] {
+        let writes = [good[0].clone(), bad];
+        let error = write_to(store, new, &writes).expect_err("neither model nor adapter has made anything");
+        assert!(matches!(error.kind(), ErrorKind::NoDirection { .. }), "{error}");
+    }
+    let native_zero = NewVector::of_model(new, vec![0.0, 0.0], Provenance::Native);
+    let error =
+        store.put(&[ItemWrite::new("native", None, vec![native_zero])]).expect_err("nor does it here");
+    assert!(matches!(error.kind(), ErrorKind::NoDirection { .. }), "{error}");
+    assert_eq!(store.counts(new).unwrap(), Counts { items: 3, lacking: 3, ..Counts::default() });
+    assert_eq!(write_to(store, new, &good), Ok(vec![WriteOutcome::Written; 2]));
+    let queue = store.scan(&Scan::new(new, Select::WorstFirst, 9)).unwrap();
+    let queue: Vec<&str> = queue.iter().map(|record| record.item.id.as_str()).collect();
+    assert_eq!(queue, ["zero", "near", "far"], "what nothing could be made of is the next to be embedded");
+    assert_eq!(write_to(store, new, &[native(zero, zero1, [0.6, 0.8])]), Ok(vec![WriteOutcome::Written]));
+    assert_eq!(searched(new), ["zero", "far", "near"], "and found from then on");
+}
+
 fn scans_select_and_page(store: &dyn Store) {
     two_spaces(store);
     let mut given: Vec<(ItemKey, Revision)> = Vec::new();
@@ -808,8 +872,10 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
         .iter()
         .enumerate()
         .map(|(at, &vector)| {
-            let mut write =
-                write(&format!("i{at}"), None, &distances.map(|distance| (distance.name(), vector)));
+            // Where cosines are compared, [0, 0] has no direction.
+            let placed = distances.into_iter().filter(|distance| distance.can_place(&vector));
+            let vectors: Vec<_> = placed.map(|distance| (distance.name(), vector)).collect();
+            let mut write = write(&format!("i{at}"), None, &vectors);
             write.label = (at % 2 == 0).then(|| "even".to_owned());
             write.payload = json!({"at": at, "third": at % 3 == 0});
             write
@@ -824,13 +890,13 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
     let everything = Filter::default();
     let root = 5_f32.sqrt();
     for (distance, order, measured) in [
-        (Distance::L2, ["i0", "i5", "i1", "i3", "i2", "i4"], [2.0, 2.0, 5.0, 5.0, 10.0, 10.0]),
+        (Distance::L2, &["i0", "i5", "i1", "i3", "i2", "i4"][..], &[2.0, 2.0, 5.0, 5.0, 10.0, 10.0][..]),
         (
             Distance::Cosine,
-            ["i2", "i0", "i5", "i1", "i3", "i4"],
-            [1.0 - 2.0 / root, 1.0 - 2.0 / root, 1.0 - 2.0 / root, 1.0 - 1.0 / root, 1.0, 1.0 + 2.0 / root],
+            &["i2", "i0", "i5", "i1", "i4"],
+            &[1.0 - 2.0 / root, 1.0 - 2.0 / root, 1.0 - 2.0 / root, 1.0 - 1.0 / root, 1.0 + 2.0 / root],
         ),
-        (Distance::Dot, ["i2", "i0", "i5", "i1", "i3", "i4"], [-10.0, -2.0, -2.0, -2.0, 0.0, 2.0]),
+        (Distance::Dot, &["i2", "i0", "i5", "i1", "i3", "i4"], &[-10.0, -2.0, -2.0, -2.0, 0.0, 2.0]),
     ] {
         let found = search(distance.name(), 9, &everything);
         let mut by_key: Vec<&Found> = found.iter().collect();
@@ -842,7 +908,7 @@ fn searches_are_exact_enough_fresh_and_filtered(store: &dyn Store) {
         }
         // Ties come in the order of keys, which need not be that of time.
         let names: BTreeSet<String> = ids(&found).into_iter().collect();
-        assert_eq!(names, order.map(str::to_owned).into(), "{distance}");
+        assert_eq!(names, order.iter().map(|&id| id.to_owned()).collect(), "{distance}");
         assert_eq!(found.len(), order.len(), "{distance}: everything is found where k is larger");
         assert_eq!(found[0].provenance, Provenance::Native, "a hit says who made its vector");
         assert!(revisions.contains(&found[0].revision), "and which revision it is of");

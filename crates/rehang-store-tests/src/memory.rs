@@ -34,7 +34,7 @@ pub struct MemoryStore {
     clock: Arc<dyn LeaseClock>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     /// Makes a key of an item's id and its number; `None` for the number itself.
     key_of: Option<fn(&str, u64) -> ItemKey>,
@@ -47,7 +47,7 @@ struct State {
     documents: BTreeMap<String, (u64, String)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct SpaceState {
     record: SpaceRecord,
     vectors: BTreeMap<ItemKey, StoredVector>,
@@ -56,7 +56,7 @@ struct SpaceState {
     leases: BTreeMap<ItemKey, Lease>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Lease {
     worker: String,
     until_ms: u64,
@@ -65,7 +65,7 @@ struct Lease {
 }
 
 /// A vector and the count of its last write.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct StoredVector {
     vector: VectorRecord,
     change: u64,
@@ -100,6 +100,21 @@ impl MemoryStore {
         if let Some(item) = state.items.get_mut(&key) {
             to.clone_into(&mut item.id);
         }
+    }
+
+    /// A gallery of its own that is like this one now.
+    #[must_use]
+    pub fn backup(&self) -> Self {
+        Self { state: Arc::new(Mutex::new(self.state().clone())), clock: Arc::clone(&self.clock) }
+    }
+
+    /// Sets the gallery back to what it was. Numbers that were given since are not given again: in a store whose counter is set back with
+    /// it, a random part sees to that.
+    pub fn set_back(&self, to: &Self) {
+        let then = to.state().clone();
+        let mut state = self.state();
+        let (counter, last_key) = (state.counter, state.last_key);
+        *state = State { counter, last_key, ..then };
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -508,6 +523,7 @@ impl Index for MemoryStore {
             .iter()
             .filter_map(|(key, held)| Some((state.items.get(key)?, &held.vector)))
             .filter(|(item, vector)| filter.passes(item, vector.provenance))
+            .filter(|(_, vector)| space.record.space.distance.can_place(&vector.vector))
             .collect();
         Ok((0..queries.rows())
             .into_par_iter()

@@ -9,8 +9,14 @@ use rehang::{Error, ErrorKind, Matrix, NORMALISED_TOLERANCE, Provenance, Result,
 
 use crate::contract::{Epoch, ItemWrite, Ledger, Priority, SpaceRecord, VectorWrite};
 
-/// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so.
-pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Result<()> {
+/// A vector enters only if it is as wide as its space, finite, and of length 1 where the space says so; one that is made for the upgrade, or
+/// by the new model, only if it has a direction where cosines are compared. An old one may be without: the application has it as it is.
+pub fn vector(
+    space: &Space,
+    provenance: Provenance,
+    vector: &[f32],
+    whose: impl Fn() -> String,
+) -> Result<()> {
     let what = fmt::from_fn(|f| write!(f, "the vector of {} for space {:?}", whose(), space.name));
     expect_width(&what, space.dimension, vector.len())?;
     if !is_finite(vector) {
@@ -21,6 +27,9 @@ pub fn vector(space: &Space, vector: &[f32], whose: impl Fn() -> String) -> Resu
         if (norm - 1.0).abs() > NORMALISED_TOLERANCE {
             return Err(ErrorKind::NotNormalised { what: what.to_string(), row: 0, norm }.into());
         }
+    }
+    if provenance != Provenance::Old && !space.distance.can_place(vector) {
+        return Err(ErrorKind::NoDirection { what: what.to_string() }.into());
     }
     Ok(())
 }
@@ -36,7 +45,7 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
     }
     for (at, new) in write.vectors.iter().enumerate() {
         let whose = || format!("item {:?}", write.id);
-        vector(space(&new.space)?, &new.vector, whose)?;
+        vector(space(&new.space)?, new.provenance, &new.vector, whose)?;
         number("sigma2", new.sigma2.map(f64::from))?;
         priority(new.priority)?;
         if (new.provenance == Provenance::Adapted) != new.epoch.is_some() {
@@ -56,7 +65,7 @@ pub fn item_write<'a>(write: &ItemWrite, mut space: impl FnMut(&str) -> Result<&
 
 /// Checks all of an upgrade's write that can be checked without the store's content.
 pub fn vector_write(space: &Space, epoch: Option<Epoch>, write: &VectorWrite) -> Result<()> {
-    vector(space, &write.vector, || format!("item {}", write.key))?;
+    vector(space, write.provenance, &write.vector, || format!("item {}", write.key))?;
     if write.provenance == Provenance::Old {
         return Err(Error::option("the provenance of an upgrade's write", "old", "adapted or native"));
     }

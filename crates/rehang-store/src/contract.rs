@@ -563,8 +563,10 @@ pub struct Counts {
 /// - **Fenced.** A write of an adapted vector, and a change of a place in the queue, carries the [`Epoch`] of its plan. The
 ///   ledger compares it in the same transaction, and where another plan has begun it writes nothing of the call.
 /// - **Tagged.** No reader ever sees a vector without its provenance, nor one whose revision is not its item's.
-/// - **Checked.** Vectors enter only if they are as wide as their space, finite, and of length 1 where the space says so;
-///   otherwise nothing of the call is written.
+/// - **Checked.** Vectors enter only if they are as wide as their space, finite, and of length 1 where the space says so, and adapted and
+///   native ones only if they [can be placed](rehang::Distance::can_place): under the cosine distance a vector of length 0 has no direction.
+///   Otherwise nothing of the call is written. An old vector may be without a direction, as the application has it: it counts as old, comes
+///   back as it was, and nothing is made of it, so that its item lacks a vector in the new space and is next in the queue.
 ///
 /// # What it does not promise
 ///
@@ -809,6 +811,8 @@ pub trait Ledger: Send + Sync {
 /// - **Fresh.** A search sees every write that returned before it began, of any process. An index on another machine that
 ///   lags confirms its candidates with the ledger and says in its documentation how far it may lag behind with new vectors.
 /// - **Tagged.** A hit says who made the vector that was found, and its item's revision.
+/// - **Placed.** A search passes over vectors that [cannot be placed](rehang::Distance::can_place), which an application may hold or have
+///   written around the library: with NaN or infinite numbers, or of length 0 where the distance is cosine. They are near to nothing.
 ///
 /// It does not promise that approximate searches find every neighbour (but see [`Index::recall`]).
 ///

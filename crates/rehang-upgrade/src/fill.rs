@@ -9,10 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rehang::adapter::{Adapter, Applier, input_drift};
-use rehang::check::is_finite;
 use rehang::finding::Finding;
 use rehang::order::{self, Arrangement, OrderInput, Page};
-use rehang::{Error, Head, Matrix, Provenance, Result};
+use rehang::{Distance, Error, Head, Matrix, Provenance, Result};
 use rehang_store::{
     Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
     WriteOutcome, shuffled,
@@ -42,6 +41,8 @@ const DRIFT_SAMPLE: usize = 512;
 pub struct Filler {
     applier: Applier,
     head: Option<Head>,
+    /// Of the old space and the new one.
+    distances: [Distance; 2],
     old: String,
     new: String,
     order: OrderSettings,
@@ -77,6 +78,7 @@ impl Filler {
         Ok(Self {
             applier: Applier::new(adapter)?,
             head: head.cloned(),
+            distances: [adapter.old.distance, adapter.new.distance],
             old: old.into(),
             new: new.into(),
             order,
@@ -203,13 +205,24 @@ impl Filler {
         Ok((vectors, variance, priorities))
     }
 
+    /// Whether an adapted vector can be made of an old one.
+    pub(crate) fn can_adapt(&self, old: &[f32]) -> bool {
+        self.distances[0].can_place(old)
+    }
+
+    /// Whether an adapted vector is near to some vectors and far from others.
+    pub(crate) fn can_place(&self, adapted: &[f32]) -> bool {
+        self.distances[1].can_place(adapted)
+    }
+
     /// The writes for those records that came with an old vector, all with one place or each with its score.
     fn adapt(&self, records: &[Record], place: Option<Priority>) -> Result<Vec<VectorWrite>> {
         let with_old: Vec<(&Record, &[f32])> = records
             .iter()
             .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
-            // One damaged vector must not stop the others. Its item lacks a vector, so the backfill takes it first.
-            .filter(|(_, old)| is_finite(old))
+            // One damaged vector, or one without a direction, must not stop the others. Its item lacks a vector, so the backfill takes it
+            // first.
+            .filter(|(_, old)| self.can_adapt(old))
             .collect();
         if with_old.is_empty() {
             return Ok(Vec::new());
@@ -222,6 +235,7 @@ impl Filler {
         Ok(with_old
             .iter()
             .enumerate()
+            .filter(|(row, _)| self.can_place(vectors.row(*row)))
             .map(|(row, (record, _))| {
                 let priority = place.or(self.front(record)).unwrap_or(priorities[row]);
                 VectorWrite::adapted(&record.item, vectors.row(row).to_vec(), variance[row], priority)
@@ -397,8 +411,8 @@ pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
 }
 
-/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors with
-/// NaN or infinite numbers are passed over.
+/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors that
+/// cannot be placed are passed over.
 ///
 /// # Errors
 ///
@@ -407,7 +421,7 @@ pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<
     let vectors =
         sample::some(store, old, DRIFT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
     // Those that the fill passes over say nothing of the others.
-    let vectors = vectors.map(|vector| vector.vector).filter(|vector| is_finite(vector));
+    let vectors = vectors.map(|vector| vector.vector).filter(|vector| adapter.old.distance.can_place(vector));
     let rows: Vec<f32> = vectors.flatten().collect();
     if rows.is_empty() {
         return Ok(None);

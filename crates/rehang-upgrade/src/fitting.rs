@@ -11,7 +11,6 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::check::is_finite;
 use rehang::finding::Finding;
 use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
@@ -375,10 +374,13 @@ pub(crate) struct DrawnPairs {
     held_out: Vec<bool>,
     old: Matrix,
     new: Matrix,
+    /// Items that are none, since one of their vectors cannot be placed.
+    misplaced: usize,
 }
 
 impl DrawnPairs {
-    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no pair; nor is one with NaN or infinite numbers.
+    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no pair; nor is one of whose two vectors one cannot
+    /// be placed: with NaN or infinite numbers, or without a direction where cosines are compared.
     ///
     /// # Errors
     ///
@@ -390,6 +392,7 @@ impl DrawnPairs {
             held_out: Vec::new(),
             old: Matrix::zeros(0, old.dimension),
             new: Matrix::zeros(0, new.dimension),
+            misplaced: 0,
         };
         if find_space(store, &new.name)?.is_none() {
             return Ok(pairs);
@@ -401,7 +404,9 @@ impl DrawnPairs {
         for (record, vectors) in records.into_iter().zip(vectors) {
             let (Some(before), Some(now)) = vectors else { continue };
             let is_of_one_content = before.revision == now.revision;
-            if !is_of_one_content || !is_finite(&before.vector) || !is_finite(&now.vector) {
+            let can_be_placed = old.distance.can_place(&before.vector) && new.distance.can_place(&now.vector);
+            pairs.misplaced += usize::from(!can_be_placed);
+            if !is_of_one_content || !can_be_placed {
                 continue;
             }
             pairs.held_out.push(is_held_out(&before.vector));
@@ -525,6 +530,7 @@ pub(crate) fn fit(
         return Err(Error::missing("pairs", format!("an adapter from {:?} to {:?}", old.name, new.name))
             .advise(rehang::Remedy::DrawPairs));
     }
+    let misplaced = pairs.misplaced;
     let pairs = pairs.written(&folder.join("pairs"))?;
     let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
     let mut answer = fit_files(
@@ -546,6 +552,12 @@ pub(crate) fn fit(
     let kept = adapter_file(folder, &fingerprint);
     rehang_files::adapter_file::save(&answer.fitted.adapter, &kept)?;
     answer.output = Some(kept);
+    if misplaced > 0 {
+        let seen = format!(
+            "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
+        );
+        answer.findings.push(Finding::warning("no-direction", seen));
+    }
     let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
     if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
         store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
@@ -621,6 +633,32 @@ mod tests {
         let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
         assert_eq!(found, expected.into());
     }
+    /// Of an item without a direction no map can learn, whichever model has given none: natives of before, and what the application has.
+    #[test]
+    fn a_vector_without_a_direction_is_no_pair() {
+        use rehang::{Distance, Provenance};
+        use rehang_store::{ItemWrite, NewVector};
+
+        let store = rehang_store_tests::MemoryStore::new();
+        let (old, new) =
+            (Space::new("old", 2, Distance::Cosine, false), Space::new("new", 2, Distance::Cosine, false));
+        store.create_space(&old, Provenance::Old).unwrap();
+        store.create_space(&new, Provenance::Native).unwrap();
+        let put = |id: &str, vector: [f32; 2]| {
+            let vectors = vec![
+                NewVector::of_model("old", vector.to_vec(), Provenance::Old),
+                NewVector::of_model("new", vec![1.0, 0.0], Provenance::Native),
+            ];
+            store.put(&[ItemWrite::new(id, Some(id.to_owned()), vectors)]).unwrap();
+        };
+        put("a", [1.0, 2.0]);
+        put("b", [0.0, 0.0]);
+        put("c", [0.0, 2.0]);
+        let pairs = DrawnPairs::read(&store, &old, &new, 9).unwrap();
+        assert_eq!((pairs.len(), pairs.misplaced), (2, 1));
+        assert!(!pairs.ids.contains(&"b".to_owned()), "{:?}", pairs.ids);
+    }
+
     #[test]
     fn queries_of_an_earlier_upgrade_do_not_count() {
         let folder = tempfile::tempdir().unwrap();

@@ -377,7 +377,14 @@ impl Gallery {
                     // The store says what is wrong with it.
                     continue;
                 }
+                if rehang::check::is_finite(&old.vector) && !filler.can_adapt(&old.vector) {
+                    // Without a direction. It lacks a vector in the new space, and is the next to be embedded.
+                    continue;
+                }
                 let (vectors, variance, _) = filler.adapt_rows(&[ItemKey::from(0)], &old.vector)?;
+                if !filler.can_place(vectors.as_slice()) {
+                    continue;
+                }
                 write.vectors.push(NewVector {
                     space: record.new.name.clone(),
                     vector: vectors.into_data(),

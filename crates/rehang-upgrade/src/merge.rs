@@ -19,7 +19,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rehang::check::is_finite;
 use rehang::{Distance, Matrix, Provenance, Result, Space};
 use rehang_store::{Filter, Found, Ledger, Record, Scan, Select, Store};
 
@@ -53,8 +52,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Learns the scale from the native items of a random sample, which is drawn from all items that can be native. Vectors with
-    /// NaN or infinite numbers are passed over. `switch` puts 200 items of the sample to the front of the queue. With too few
+    /// Learns the scale from the native items of a random sample, which is drawn from all items that can be native. Vectors that
+    /// cannot be placed are passed over. `switch` puts 200 items of the sample to the front of the queue. With too few
     /// native ones (below 50) the scale is empty, and a merged search is the old search.
     ///
     /// # Errors
@@ -68,8 +67,8 @@ impl Merge {
         let (mut old_rows, mut new_rows) = (Vec::new(), Vec::new());
         for (before, now) in olds.into_iter().zip(news) {
             if let (Some(before), Some(now)) = (before, now)
-                && is_finite(&before.vector)
-                && is_finite(&now.vector)
+                && old.distance.can_place(&before.vector)
+                && new.distance.can_place(&now.vector)
             {
                 old_rows.push(before.vector);
                 new_rows.push(now.vector);
@@ -277,8 +276,8 @@ fn few_that_stay(
     Ok(Some(few.into_values().collect()))
 }
 
-/// Those of the records that pass the filter, nearest first, ties by key. A vector with NaN or infinite numbers is passed over,
-/// as every search does.
+/// Those of the records that pass the filter, nearest first, ties by key. A vector that cannot be placed is passed over, as every
+/// search does.
 fn nearest_of(
     records: &[(Provenance, Record)],
     distance: Distance,
@@ -290,7 +289,7 @@ fn nearest_of(
         .filter(|(provenance, record)| filter.passes(&record.item, *provenance))
         .filter_map(|(provenance, record)| {
             let vector = &record.vector.as_ref()?.vector;
-            is_finite(vector).then(|| Found {
+            distance.can_place(vector).then(|| Found {
                 key: record.item.key,
                 id: record.item.id.clone(),
                 distance: distance.between(query, vector) as f32,

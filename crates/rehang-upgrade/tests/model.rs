@@ -34,7 +34,10 @@ use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Filter, Found, ItemWrite, ManualLeaseClock, NewVector, Scan, Select, Store, find_space};
+use rehang_store::{
+    Filter, Found, ItemWrite, ManualLeaseClock, NewVector, Queue, Scan, Select, Store, VectorWrite,
+    find_space,
+};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request,
@@ -67,6 +70,8 @@ enum Write {
     /// The old vector of an item once more, with its source as it is: through the gallery, or by an application that knows nothing of it.
     PutOldAgain(usize, bool),
     Delete(usize),
+    /// Another id for an item, where no other has it: an update of a key.
+    Rename(usize, usize),
     /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or none.
     Plainly(Vec<Plain>, bool),
 }
@@ -107,6 +112,14 @@ enum Operation {
     Die(Verb, Place, u64),
     /// Two backfills at once, and meanwhile the application and the operator go on.
     Race(Option<u64>, Vec<Operation>),
+    /// A worker claims so many items, embeds them, and freezes with the vectors in hand.
+    Freeze(usize),
+    /// It writes what it has had in hand since.
+    Thaw,
+    /// What the gallery is now is kept, as by a backup.
+    Keep,
+    /// The database is set back to what was kept: all processes end and begin anew, but for the one that is frozen.
+    SetBack,
     /// An operation while the log of the gallery can grow by so many bytes only.
     NoRoom(u64, Box<Operation>),
 }
@@ -143,6 +156,7 @@ fn write() -> impl Strategy<Value = Write> {
         1 => number().prop_map(Write::PutBare),
         3 => (number(), any::<bool>()).prop_map(|(number, plainly)| Write::PutOldAgain(number, plainly)),
         2 => number().prop_map(Write::Delete),
+        2 => (number(), number()).prop_map(|(from, to)| Write::Rename(from, to)),
         4 => plainly.prop_map(|(writes, commits)| Write::Plainly(writes, commits)),
     ]
 }
@@ -234,6 +248,12 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => simple(),
         2 => death(),
+        1 => prop_oneof![
+            2 => (1..=BATCH).prop_map(Operation::Freeze),
+            2 => Just(Operation::Thaw),
+            1 => Just(Operation::Keep),
+            1 => Just(Operation::SetBack),
+        ],
         2 => (room, simple()).prop_map(|(room, operation)| Operation::NoRoom(room, Box::new(operation))),
         1 => (budget, prop::collection::vec(simple(), 0..6)).prop_map(|(budget, meanwhile)| Operation::Race(budget, meanwhile)),
     ]
@@ -258,6 +278,11 @@ enum Outsider {
     /// In the gallery's file.
     Sql(PathBuf, Connection),
     Requests(Requests),
+    /// In memory there is nothing outside but the state itself.
+    Memory(MemoryStore),
+    /// In the application's table.
+    #[cfg(feature = "postgres")]
+    Table(postgres::Outside),
 }
 
 impl Outsider {
@@ -266,9 +291,26 @@ impl Outsider {
         sql.busy_timeout(Duration::from_secs(10)).unwrap();
         Self::Sql(file, sql)
     }
+
+    /// Updates a key. Gives whether it could.
+    fn rename(&mut self, from: &str, to: &str) -> Result<bool, String> {
+        match self {
+            Self::Sql(_, sql) => {
+                let renamed = sql.execute("UPDATE item SET id = ?2 WHERE id = ?1", [from, to]);
+                return renamed.map(|_| true).map_err(|error| error.to_string());
+            }
+            Self::Memory(store) => store.rename(from, to),
+            // The id of a point is its own for ever.
+            Self::Requests(_) => return Ok(false),
+            #[cfg(feature = "postgres")]
+            Self::Table(table) => table.rename(from, to),
+        }
+        Ok(true)
+    }
 }
 
 /// The oracle: what the application was told.
+#[derive(Clone)]
 struct Oracle {
     items: BTreeMap<String, Known>,
     versions: usize,
@@ -345,6 +387,26 @@ impl Oracle {
                 let revisions = if plainly { store.put(writes) } else { gallery.put(writes) };
                 (write, revisions.map_err(said)?)
             }
+            Write::Rename(from, to) => {
+                let (from, to) = (common::id(from), common::id(to));
+                let is_free = !self.items.contains_key(&to);
+                let (Some(known), Some(outsider)) =
+                    (self.items.get(&from).filter(|_| is_free).cloned(), outsider.as_mut())
+                else {
+                    return Ok(());
+                };
+                if outsider.rename(&from, &to)? {
+                    let now = store.get(&[&to]).map_err(said)?.remove(0).expect("it has another id");
+                    self.items.remove(&from);
+                    // What was paid for its source goes with it.
+                    self.native = std::mem::take(&mut self.native)
+                        .into_iter()
+                        .map(|(id, source)| (if id == from { to.clone() } else { id }, source))
+                        .collect();
+                    self.items.insert(to, Known { revision: now.revision, ..known });
+                }
+                return Ok(());
+            }
             Write::Plainly(ref writes, commits) => {
                 return match outsider {
                     Some(Outsider::Sql(_, sql)) => {
@@ -360,10 +422,11 @@ impl Oracle {
                         }
                         Ok(())
                     }
-                    None if commits => {
+                    Some(Outsider::Requests(_)) => Ok(()),
+                    _ if commits => {
                         writes.iter().try_for_each(|plain| self.perform_alike(*plain, handle, adapter))
                     }
-                    Some(Outsider::Requests(_)) | None => Ok(()),
+                    _ => Ok(()),
                 };
             }
         };
@@ -570,10 +633,32 @@ struct Model {
     encoder: Arc<TestEncoder>,
     /// Lets time pass that leases run out by.
     pass: Box<dyn FnMut(Duration)>,
+    /// What a frozen worker has in hand.
+    frozen: Vec<VectorWrite>,
+    /// What was kept, and what everybody knew then.
+    kept: Option<Kept>,
+    /// Opens the gallery as a process that begins anew, where that is a file.
+    reopen: Option<Box<dyn Fn() -> Arc<dyn Store>>>,
     /// Runs that ended with a batch in hand.
     deaths: u32,
     oracle: Oracle,
     tally: &'static Tally,
+}
+
+/// A backup, and what was known when it was made.
+struct Kept {
+    backup: Backup,
+    /// How many items had been embedded.
+    embedded: u32,
+    oracle: Oracle,
+    adapter: Adapter,
+    order: OrderSettings,
+}
+
+/// Where a state of a gallery is kept.
+enum Backup {
+    File(tempfile::TempDir),
+    Memory(MemoryStore),
 }
 
 /// Lets the gallery know the encoder as an earlier run leaves it, so that none compares natives of the application, which would cost
@@ -612,7 +697,23 @@ impl Model {
         let encoder = Arc::new(TestEncoder::new());
         remember(store, &encoder).unwrap();
         let (world, turn, deaths, no_room) = (World::new(), 0, 0, false);
-        Self { handles, turn, outsider, no_room, world, order, encoder, pass, deaths, oracle, tally }
+        let (frozen, kept, reopen) = (Vec::new(), None, None);
+        Self {
+            handles,
+            turn,
+            outsider,
+            no_room,
+            world,
+            order,
+            encoder,
+            pass,
+            frozen,
+            kept,
+            reopen,
+            deaths,
+            oracle,
+            tally,
+        }
     }
 
     fn store(&self) -> &dyn Store {
@@ -750,6 +851,92 @@ impl Model {
         cut_off
     }
 
+    /// A worker takes items in hand, has them embedded, and is not heard of again until it [thaws](Self::thaw).
+    fn freeze(&mut self, items: usize) {
+        let is_under_way = self.phase().is_some_and(|phase| phase != Phase::Finished);
+        if !is_under_way || find_space(self.store(), NEW).unwrap().is_none() {
+            return;
+        }
+        let claimed = self.store().claim(NEW, Queue::All, "frozen", items, Duration::from_secs(30));
+        let claimed: Vec<_> = claimed.unwrap().records.into_iter().map(|record| record.item).collect();
+        let mut embedded = self.encoder.embedded.lock().unwrap();
+        self.frozen = claimed
+            .iter()
+            .map(|item| {
+                let source = item.source.as_deref().expect("it was claimed");
+                *embedded.entry(source.to_owned()).or_default() += 1;
+                VectorWrite::native(item, new_model(source))
+            })
+            .collect();
+        self.deaths += 1;
+    }
+
+    /// What was paid for long ago arrives: where its item is what it was then, it counts, and it harms no other.
+    fn thaw(&mut self) {
+        let late = std::mem::take(&mut self.frozen);
+        let outcome = self.store().write_vectors(NEW, None, &late);
+        let is_gone = find_space(self.store(), NEW).unwrap().is_none();
+        if let Err(error) = outcome {
+            assert!(is_gone, "{error}");
+        }
+    }
+
+    fn keep(&mut self) {
+        let backup = match &self.outsider {
+            Some(Outsider::Sql(_, sql)) => {
+                let folder = tempfile::tempdir().unwrap();
+                let copy = folder.path().join("gallery.db");
+                sql.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+                Backup::File(folder)
+            }
+            Some(Outsider::Memory(store)) => Backup::Memory(store.backup()),
+            _ => return,
+        };
+        let oracle = self.oracle.clone();
+        self.kept = Some(Kept {
+            backup,
+            embedded: self.encoder.count(),
+            oracle,
+            adapter: self.world.adapter.clone(),
+            order: self.order,
+        });
+    }
+
+    fn set_back(&mut self) {
+        let Some(kept) = self.kept.take() else { return };
+        // Whatever was embedded since may be embedded again, also of items that were deleted meanwhile.
+        let paid_since = self.encoder.count() - kept.embedded;
+        let (versions, embedded_anew) = (self.oracle.versions, self.oracle.embedded_anew + paid_since);
+        match (&kept.backup, &mut self.outsider) {
+            (Backup::Memory(backup), Some(Outsider::Memory(store))) => {
+                store.set_back(backup);
+                self.handles = self.handles.each_ref().map(|handle| Handle::new(Arc::clone(&handle.store)));
+            }
+            (Backup::File(folder), Some(Outsider::Sql(file, _))) => {
+                let file = file.clone();
+                // The counter of revisions is set back too, so workers are to end before (docs/trust.md).
+                self.frozen.clear();
+                // Nobody has it open meanwhile. Search indexes beside it are those of later, as operators leave them.
+                self.outsider = None;
+                self.handles =
+                    [(); HANDLES].map(|()| Handle::new(Arc::new(MemoryStore::new()) as Arc<dyn Store>));
+                for beside in ["-wal", "-shm"] {
+                    let mut name = file.clone().into_os_string();
+                    name.push(beside);
+                    drop(fs_err::remove_file(name));
+                }
+                fs_err::copy(folder.path().join("gallery.db"), &file).unwrap();
+                let reopen = self.reopen.as_ref().expect("a file is opened anew");
+                self.handles = [(); HANDLES].map(|()| Handle::new(reopen()));
+                self.outsider = Some(Outsider::sql(file));
+            }
+            _ => return,
+        }
+        (self.world.adapter, self.order) = (kept.adapter, kept.order);
+        // No source is ever what another one was.
+        self.oracle = Oracle { versions, embedded_anew, ..kept.oracle };
+    }
+
     fn write(&mut self, write: &Write) {
         let (handle, outsider) = (&self.handles[self.turn], &mut self.outsider);
         let outcome = self.oracle.perform(write, handle, &self.world.adapter, outsider);
@@ -774,10 +961,14 @@ impl Model {
                 self.deaths += u32::from(verb.embeds() && dying.died());
             }
             Operation::Race(budget, meanwhile) => self.race(*budget, meanwhile),
+            Operation::Freeze(items) => self.freeze(*items),
+            Operation::Thaw => self.thaw(),
+            Operation::Keep => self.keep(),
+            Operation::SetBack => self.set_back(),
             Operation::NoRoom(bytes, operation) => {
                 let room = match &self.outsider {
                     Some(Outsider::Sql(file, _)) => Some(NoRoom::beside(file, *bytes)),
-                    Some(Outsider::Requests(_)) | None => None,
+                    _ => None,
                 };
                 self.no_room = room.is_some();
                 self.play(operation);
@@ -897,6 +1088,8 @@ fn play(mut model: Model, steps: &[Step]) {
         // What the dead held is anybody's by the next operation.
         (model.pass)(Duration::from_mins(1));
     }
+    model.thaw();
+    model.check();
     model.end();
     model.check_bill();
     model.tally.ended(steps.len());
@@ -924,9 +1117,10 @@ proptest! {
     fn no_order_of_events_harms_a_gallery_in_memory(items in items(), steps in steps()) {
         let clock = ManualLeaseClock::default();
         let store = MemoryStore::new().with_clock(Arc::new(clock.clone()));
+        let outsider = Some(Outsider::Memory(store.clone()));
         let stores = [(); HANDLES].map(|()| Arc::new(store.clone()) as Arc<dyn Store>);
         let pass = Box::new(move |time| clock.pass(time));
-        play(Model::new(stores, None, pass, items, &IN_MEMORY), &steps);
+        play(Model::new(stores, outsider, pass, items, &IN_MEMORY), &steps);
     }
 }
 
@@ -951,12 +1145,18 @@ proptest! {
         let path = folder.path().join("gallery.db");
         let clock = ManualLeaseClock::default();
         drop(SqliteStore::create(&path).unwrap());
-        let stores = [(); HANDLES].map(|()| {
-            let store = SqliteStore::open(&path).unwrap();
-            Arc::new(store.with_clock(Arc::new(clock.clone()))) as Arc<dyn Store>
-        });
+        let reopen = {
+            let (path, clock) = (path.clone(), clock.clone());
+            move || {
+                let store = SqliteStore::open(&path).unwrap();
+                Arc::new(store.with_clock(Arc::new(clock.clone()))) as Arc<dyn Store>
+            }
+        };
+        let stores = [(); HANDLES].map(|()| reopen());
         let pass = Box::new(move |time| clock.pass(time));
-        play(Model::new(stores, Some(Outsider::sql(path)), pass, items, &ON_DISK), &steps);
+        let mut model = Model::new(stores, Some(Outsider::sql(path)), pass, items, &ON_DISK);
+        model.reopen = Some(Box::new(reopen));
+        play(model, &steps);
     }
 }
 
@@ -999,7 +1199,8 @@ proptest! {
         if let Some(gallery) = postgres::Table::new() {
             let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
             let clock = gallery.clock();
-            play(Model::new(stores, None, clock, items, &ON_POSTGRES), &steps);
+            let outsider = Some(Outsider::Table(gallery.outside()));
+            play(Model::new(stores, outsider, clock, items, &ON_POSTGRES), &steps);
             gallery.remove();
         }
     }
@@ -1015,6 +1216,19 @@ mod postgres {
     use rehang_postgres::{PostgresStore, TableOptions};
 
     use super::{OLD, server};
+
+    /// An application of the table, by plain SQL.
+    pub struct Outside {
+        client: ::postgres::Client,
+        name: String,
+    }
+
+    impl Outside {
+        pub fn rename(&mut self, from: &str, to: &str) {
+            let update = format!("UPDATE {} SET id = $2 WHERE id = $1", self.name);
+            self.client.execute(&update, &[&from, &to]).unwrap();
+        }
+    }
 
     /// A table of one history.
     pub struct Table {
@@ -1051,6 +1265,10 @@ mod postgres {
                 ..TableOptions::default()
             };
             PostgresStore::adopt(&self.address, &options, Some(OLD), &|_, _| true).unwrap()
+        }
+
+        pub fn outside(&self) -> Outside {
+            Outside { client: server::client(&self.address), name: self.name.clone() }
         }
 
         pub fn remove(&self) {

@@ -74,6 +74,12 @@ pub enum ErrorKind {
         /// Its length.
         norm: f64,
     },
+    /// A vector has length 0 where cosines are compared: it has no direction, and is near to nothing. Act: leave its item out, or give it
+    /// another vector.
+    NoDirection {
+        /// Whose vector it is.
+        what: String,
+    },
     /// An id, a row or a name is there twice. Act: keep one.
     Duplicate {
         /// What is there twice.
@@ -353,6 +359,7 @@ impl Error {
             ErrorKind::Corrupt { .. }
                 | ErrorKind::NotFinite { .. }
                 | ErrorKind::NotNormalised { .. }
+                | ErrorKind::NoDirection { .. }
                 | ErrorKind::Empty { .. }
                 | ErrorKind::Duplicate { .. }
         )
@@ -448,6 +455,10 @@ impl ErrorKind {
             Self::NotNormalised { what, row, norm } => format!(
                 "{what}, row {row} has length {norm:.4} although the space says that vectors have length 1; \
                  normalise the file, or declare the space as raw"
+            ),
+            Self::NoDirection { what } => format!(
+                "{what} has length 0, and so no direction, which the cosine distance compares; \
+                 leave that item out, or give it another vector"
             ),
             Self::Duplicate { what, value } => format!("{what} holds {value} more than once; keep one"),
             Self::Unmatched { what, count, examples } => {

@@ -7,8 +7,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::is_finite;
 use crate::error::{ErrorKind, Result};
-use crate::length::squared_distance;
+use crate::length::{norm, squared_distance};
 
 crate::named! {
     /// How far two vectors of a space are from each other; smaller is nearer for all three.
@@ -51,6 +52,19 @@ impl Distance {
                 if lengths > 0.0 { 1.0 - product / lengths } else { 1.0 }
             }
         }
+    }
+
+    /// Whether a vector is nearer to some vectors than to others, as every one is that a model makes and the library writes: it is without
+    /// NaN and infinite numbers, and where cosines count it has a direction. An application may have written others around the library.
+    ///
+    /// ```
+    /// use rehang::Distance;
+    ///
+    /// assert!(Distance::L2.can_place(&[0.0, 0.0]) && Distance::Cosine.can_place(&[0.0, 1e-20]));
+    /// assert!(!Distance::Cosine.can_place(&[0.0, 0.0]) && !Distance::L2.can_place(&[0.0, f32::NAN]));
+    /// ```
+    pub fn can_place(self, vector: &[f32]) -> bool {
+        is_finite(vector) && (self != Self::Cosine || norm(vector) > 0.0)
     }
 }
 

@@ -615,14 +615,15 @@ fn an_older_pgvector_builds_with_one_process_and_says_so() {
     }
 }
 
-/// A native vector without a direction is one that no search finds, and the doctor counts those.
+/// A native vector without a direction is one that no search finds, and the doctor counts those: an earlier version has written them.
 #[test]
 fn native_vectors_of_length_zero_are_told() {
     let Some(server) = server::server() else { return };
-    let place = Place::new(server);
+    let mut place = Place::new(server);
     let item = place.store.get(&[r#"["n3", "3"]"#]).unwrap().remove(0).unwrap();
-    let write = VectorWrite::native(&item, vec![0.0; 3]);
+    let write = VectorWrite::native(&item, vec![0.0, 1.0, 0.0]);
     assert_eq!(place.store.write_vectors("new", None, &[write]).unwrap(), [WriteOutcome::Written]);
+    place.sql("UPDATE rehang.vector_2 SET value = '[0,0,0]' WHERE value = '[0,1,0]'");
     let found = place.store.check().unwrap();
     assert_eq!((found.len(), found[0].count, found[0].space.as_deref()), (1, 1, Some("new")), "{found:?}");
     assert!(found[0].what.contains("native vectors of length 0"), "{found:?}");

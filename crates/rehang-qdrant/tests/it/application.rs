@@ -553,7 +553,8 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
     let Some(server) = server::server() else { return };
     let (_, store) = gallery(server, "lengths", 3);
     store.create_space(&Space::new("raw", WIDTH, Distance::Cosine, false), Provenance::Native).unwrap();
-    let vectors = [[3.0, 0.0, 4.0, 0.0], [0.0; 4], [0.0, 0.0, 0.0, 0.5]];
+    // The second one is so short that the server leaves it as it is.
+    let vectors = [[3.0, 0.0, 4.0, 0.0], [0.0, 1e-4, 0.0, 0.0], [0.0, 0.0, 0.0, 0.5]];
     let writes: Vec<VectorWrite> = (1..=3)
         .zip(vectors)
         .map(|(id, vector)| VectorWrite {
@@ -573,7 +574,10 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
     for (found, expected) in there.iter().zip(vectors.into_iter().chain([[0.0, 6.0, 0.0, 8.0]])) {
         let found = &found.as_ref().expect("it is there").vector;
         assert!(
-            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-5),
+            found
+                .iter()
+                .zip(expected)
+                .all(|(found, expected)| (found - expected).abs() < 1e-7 + 1e-5 * expected),
             "{found:?}"
         );
     }

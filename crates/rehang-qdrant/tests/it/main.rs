@@ -3,6 +3,7 @@
 mod application;
 mod conformance;
 mod refusals;
+mod strict;
 mod twin;
 
 #[path = "../server/mod.rs"]

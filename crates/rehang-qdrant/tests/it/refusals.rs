@@ -119,3 +119,66 @@ fn a_wrong_key_is_said_and_never_shown() {
     let error = QdrantStore::inspect(&address, &options("c", None)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotFound { .. }), "{error}");
 }
+
+/// The address of what answers like a server of 1.19 whose collection is described so.
+fn described(collection: &Value) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let collection = collection.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut asked = [0; 4096];
+            let count = stream.read(&mut asked).unwrap();
+            let line = String::from_utf8_lossy(&asked[..count]).into_owned();
+            let body = match line.split(' ').nth(1) {
+                Some("/") => json!({"version": "1.19.0"}),
+                Some("/collections/c/exists") => json!({"result": {"exists": true}}),
+                Some("/collections/c") => json!({"result": collection}),
+                other => panic!("{other:?} is asked of a collection that is refused"),
+            };
+            let body = body.to_string();
+            let head =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        }
+    });
+    url
+}
+
+/// Each limit of a collection that would end an upgrade half-way, once something is paid for.
+#[test]
+fn a_collection_in_which_no_upgrade_could_end_is_refused_by_what_it_says_of_itself() {
+    let refused = |params: Value, strict: Value| {
+        let vectors = json!({
+            "embedding": {"size": 4, "distance": "Cosine"},
+            "lists": {"size": 4, "distance": "Cosine", "multivector_config": {"comparator": "max_sim"}},
+        });
+        let mut described_as = json!({
+            "status": "green", "points_count": 3, "payload_schema": {},
+            "config": {"params": {"vectors": vectors}, "optimizer_config": {}, "strict_mode_config": strict},
+        });
+        for (name, value) in params.as_object().unwrap() {
+            described_as["config"]["params"][name] = value.clone();
+        }
+        let vector = if strict.is_null() && params == json!({}) { "lists" } else { "embedding" };
+        let address = QdrantAddress::new(described(&described_as));
+        let adopted = QdrantStore::adopt(&address, &options("c", Some(vector)), Some("old"), &|_, _| true);
+        let looked = QdrantStore::inspect(&address, &options("c", Some(vector))).unwrap_err();
+        assert_eq!(adopted.unwrap_err(), looked, "init says what adopt says");
+        assert!(matches!(looked.kind(), ErrorKind::InvalidOption { .. }), "{looked}");
+        looked.to_string()
+    };
+    let strict = |name: &str, value: Value| json!({"enabled": true, name: value});
+    for (params, limits, words) in [
+        (json!({"sharding_method": "custom"}), json!(null), ["custom sharding", "copy the points"]),
+        (json!({"replication_factor": 2}), json!(null), ["replicas", "replication_factor 1"]),
+        (json!({}), json!(null), ["lists", "multivector"]),
+        (json!({}), strict("search_allow_exact", json!(false)), ["search_allow_exact", "counts exactly"]),
+        (json!({}), strict("filter_max_conditions", json!(20)), ["filter_max_conditions", "64 or more"]),
+        (json!({}), strict("condition_max_size", json!(100)), ["condition_max_size", "1000 or more"]),
+    ] {
+        let said = refused(params, limits);
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+}

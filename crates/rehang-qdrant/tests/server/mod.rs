@@ -213,3 +213,30 @@ pub fn collection(url: &str, name: &str, width: usize) {
     let vectors = json!({"vectors": {"embedding": {"size": width, "distance": "Euclid"}}});
     send(url, "PUT", &format!("/collections/{name}"), &vectors);
 }
+
+/// The address of a proxy of the server in whose answers some bytes are replaced by as many others.
+pub fn replaced(url: &str, said: &'static str, instead: &str) -> String {
+    assert_eq!(said.len(), instead.len(), "an answer keeps its length");
+    let instead = instead.to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let server = url.trim_start_matches("http://").to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+            let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || drop(std::io::copy(&mut client, &mut server)));
+            let instead = instead.clone();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 1 << 16];
+                while let Ok(count @ 1..) = answers.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..count]).replace(said, &instead);
+                    if back.write_all(text.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}

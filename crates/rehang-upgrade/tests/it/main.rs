@@ -4,6 +4,7 @@
 mod between;
 mod common;
 mod cut;
+mod directions;
 mod faults;
 mod formats;
 mod full_disk;

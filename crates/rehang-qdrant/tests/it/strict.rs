@@ -1,0 +1,316 @@
+//! Collections whose server allows less than we would ask for: an upgrade keeps inside the limits, or is refused before anything is written.
+
+use std::time::Duration;
+
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
+use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
+use rehang_store::{
+    Epoch, Examined, Filter, Index, Item, Ledger, NewVector, Priority, Queue, Scan, Select, VectorWrite,
+    WriteOutcome,
+};
+use serde_json::{Value, json};
+
+use crate::server::{self, Server, send};
+
+const NEW: &str = "new";
+
+fn options(collection: &str) -> CollectionOptions {
+    CollectionOptions {
+        collection: collection.to_owned(),
+        source: Some("body".into()),
+        vector: Some("embedding".into()),
+        ..CollectionOptions::default()
+    }
+}
+
+fn new_space() -> Space {
+    Space::new(NEW, 3, Distance::Cosine, false)
+}
+
+/// A collection of points with texts, and old vectors by cosine.
+fn collection(server: &Server, points: u64, more: &Value) -> String {
+    let name = server::fresh("strict");
+    let mut body = json!({"vectors": {"embedding": {"size": 2, "distance": "Cosine"}}});
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    send(&server.url, "PUT", &format!("/collections/{name}"), &body);
+    let all: Vec<Value> = (1..=points)
+        .map(|id| json!({"id": id, "vector": {"embedding": [id, 1]}, "payload": {"body": format!("text {id}")}}))
+        .collect();
+    for some in all.chunks(8) {
+        let path = format!("/collections/{name}/points?wait=true");
+        send(&server.url, "PUT", &path, &json!({"points": some}));
+    }
+    name
+}
+
+fn limits_of(server: &Server, name: &str, strict: &Value) {
+    let body = json!({"strict_mode_config": strict});
+    send(&server.url, "PATCH", &format!("/collections/{name}"), &body);
+}
+
+fn indexes_of(server: &Server, name: &str) -> Vec<String> {
+    let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
+    there["payload_schema"].as_object().unwrap().keys().cloned().collect()
+}
+
+fn adopt(server: &Server, name: &str) -> rehang::Result<QdrantStore> {
+    QdrantStore::adopt(&server.address(), &options(name), Some("old"), &|_, _| true)
+}
+
+/// Everything that an upgrade does, on a gallery of 20 items.
+fn upgrade(store: &QdrantStore) {
+    store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    let items = || -> Vec<Item> {
+        let all = store.scan(&Scan::new(NEW, Select::All, 99).with_vectors_of("old")).unwrap();
+        all.into_iter().map(|record| record.item).collect()
+    };
+    let all = items();
+    assert_eq!(all.len(), 20);
+    let adapted = |(at, item): (usize, &Item)| {
+        VectorWrite::adapted(item, vec![1.0, at as f32, 0.0], 0.5, Priority::ordinary(at as f64))
+    };
+    let writes: Vec<VectorWrite> = all.iter().enumerate().map(adapted).collect();
+    assert_eq!(store.write_vectors(NEW, Some(Epoch::FIRST), &writes), Ok(vec![WriteOutcome::Written; 20]));
+    let place = (all[0].key, all[0].revision, Priority::ordinary(99.0));
+    assert_eq!(store.set_priorities(NEW, Epoch::FIRST, &[place]), Ok(1));
+    let claimed = store.claim(NEW, Queue::All, "worker", 12, Duration::from_mins(1)).unwrap().records;
+    let order: Vec<&str> = claimed.iter().map(|record| record.item.id.as_str()).collect();
+    assert_eq!(order, ["1", "20", "19", "18", "17", "16", "15", "14", "13", "12", "11", "10"], "worst first");
+    let native = |item: &Item| VectorWrite {
+        squared_error: Some(0.25),
+        ..VectorWrite::native(item, vec![0.0, 1.0, 1.0])
+    };
+    let natives: Vec<VectorWrite> = claimed.iter().map(|record| native(&record.item)).collect();
+    assert_eq!(store.write_vectors(NEW, None, &natives), Ok(vec![WriteOutcome::Written; 12]));
+    store.record_failures(NEW, &[(all[4].key, all[4].source_revision, "no".into())]).unwrap();
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.native, counts.adapted, counts.failed), (12, 8, 1));
+    assert_eq!(store.errors(NEW, 99), Ok(vec![(0.5, 0.25); 12]));
+    let query = Matrix::new(3, vec![0.0, 1.0, 1.0]).unwrap();
+    assert_eq!(store.search(NEW, &query, 9, &Filter::default()).unwrap()[0].len(), 9);
+    store.switch_serving("old", NEW).unwrap();
+    assert_eq!(store.forget_natives(NEW, Epoch::FIRST, 5), Ok(5));
+    let put = rehang_store::ItemWrite::new(
+        "3",
+        Some("text 3".into()),
+        vec![NewVector::of_model("old", vec![0.0, 1.0], Provenance::Old)],
+    );
+    store.put(&[put]).unwrap();
+    store.clear_failures(NEW).unwrap();
+    let left = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+    let left: Vec<VectorWrite> = left.iter().map(|record| native(&record.item)).collect();
+    assert!(
+        store
+            .write_vectors(NEW, None, &left)
+            .unwrap()
+            .iter()
+            .all(|outcome| *outcome == WriteOutcome::Written)
+    );
+    assert_eq!(store.counts(NEW).unwrap().native, 20);
+    assert_eq!(store.check(), Ok(vec![]));
+    store.drop_space("old").unwrap();
+}
+
+#[test]
+fn a_strict_collection_is_upgraded_inside_its_limits() {
+    let Some(server) = server::server() else { return };
+    let strict = json!({"strict_mode_config": {
+        "enabled": true, "unindexed_filtering_update": false, "unindexed_filtering_retrieve": false,
+        "upsert_max_batchsize": 8, "max_query_limit": 16, "filter_max_conditions": 64, "condition_max_size": 1000,
+        "max_payload_index_count": 40, "max_collection_vector_size_bytes": 1_000_000,
+    }});
+    let name = collection(server, 20, &strict);
+    let store = adopt(server, &name).unwrap();
+    upgrade(&store);
+    store.release().unwrap();
+    assert_eq!(indexes_of(server, &name), Vec::<String>::new(), "nothing of ours is left");
+    let path = format!("/collections/{name}/points");
+    let left = send(&server.url, "POST", &path, &json!({"ids": [7], "with_payload": true}));
+    assert_eq!(left[0]["payload"], json!({"body": "text 7"}));
+}
+
+/// A gallery whose collection is made strict later is given its indexes by adopting it once more, and the doctor says so.
+#[test]
+fn a_gallery_that_has_become_strict_is_adopted_once_more() {
+    let Some(server) = server::server() else { return };
+    let name = collection(server, 20, &json!({}));
+    adopt(server, &name).unwrap();
+    limits_of(server, &name, &json!({"enabled": true, "unindexed_filtering_update": false}));
+    upgrade(&adopt(server, &name).unwrap());
+    let name = collection(server, 20, &json!({}));
+    let store = adopt(server, &name).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    limits_of(server, &name, &json!({"enabled": true, "unindexed_filtering_update": false}));
+    let problems = store.check().unwrap();
+    assert!(problems[0].what.contains("adopt the gallery once more"), "{problems:?}");
+    assert_eq!(adopt(server, &name).unwrap().check(), Ok(vec![]));
+}
+
+#[test]
+fn what_would_end_an_upgrade_half_way_is_refused_before_anything_is_written() {
+    let Some(server) = server::server() else { return };
+    for (name, value) in [
+        ("search_allow_exact", json!(false)),
+        ("filter_max_conditions", json!(20)),
+        ("condition_max_size", json!(100)),
+        ("max_payload_index_count", json!(11)),
+    ] {
+        let collection = collection(server, 3, &json!({}));
+        limits_of(server, &collection, &json!({"enabled": true, name: value}));
+        let error = adopt(server, &collection).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidOption { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(indexes_of(server, &collection), Vec::<String>::new());
+        let ours = format!("/collections/rehang_{collection}/exists");
+        assert_eq!(send(&server.url, "GET", &ours, &Value::Null)["exists"], json!(false));
+    }
+    // Room for vectors is asked for where a space is made.
+    let collection = collection(server, 20, &json!({}));
+    let limit = json!({"enabled": true, "max_collection_vector_size_bytes": 200});
+    let store = adopt(server, &collection).unwrap();
+    limits_of(server, &collection, &limit);
+    let error = store.create_space(&new_space(), Provenance::Native).unwrap_err().to_string();
+    assert!(error.contains("max_collection_vector_size_bytes") && error.contains("400"), "{error}");
+}
+
+/// Where the server refuses an adoption half-way, it goes on when it may, and can be taken back.
+#[test]
+fn an_adoption_that_failed_goes_on_or_is_released() {
+    let Some(server) = server::server() else { return };
+    for goes_on in [true, false] {
+        let name = collection(server, 3, &json!({}));
+        let url =
+            server::before(&server.url, format!("POST /collections/{name}/points/batch?wait=false "), {
+                let (url, name) = (server.url.clone(), name.clone());
+                move || {
+                    let strict =
+                        json!({"strict_mode_config": {"enabled": true, "unindexed_filtering_update": false}});
+                    send(&url, "PATCH", &format!("/collections/{name}"), &strict);
+                }
+            });
+        let address = QdrantAddress::new(&url);
+        let failed = QdrantStore::adopt(&address, &options(&name), Some("old"), &|_, _| true);
+        assert!(failed.unwrap_err().to_string().contains("Index required"));
+        let store = QdrantStore::open(&server.address(), &options(&name), Some("old")).unwrap();
+        let said = store.spaces().unwrap_err().to_string();
+        assert!(said.contains("not whole yet") && said.contains("release it"), "{said}");
+        if goes_on {
+            let store = adopt(server, &name).unwrap();
+            assert!(store.newest_revision().unwrap() > 0);
+            assert_eq!(store.spaces(), Ok(vec![]));
+        } else {
+            store.release().unwrap();
+            assert_eq!(indexes_of(server, &name), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn collections_that_cannot_be_galleries_are_refused() {
+    let Some(server) = server::server() else { return };
+    let lists = json!({"vectors": {"embedding": {
+        "size": 2, "distance": "Cosine", "multivector_config": {"comparator": "max_sim"},
+    }}});
+    let name = collection(server, 0, &lists);
+    let error = adopt(server, &name).unwrap_err().to_string();
+    assert!(error.contains("multivector"), "{error}");
+    // Fields of the application's under the names of ours.
+    for payload in [json!({"rehang": "mine"}), json!({"rehang": 7}), json!({"rehang_tag": ["mine"]})] {
+        let name = collection(server, 2, &json!({}));
+        let path = format!("/collections/{name}/points/payload?wait=true");
+        send(&server.url, "POST", &path, &json!({"payload": payload, "points": [2]}));
+        let error = adopt(server, &name).unwrap_err();
+        assert!(
+            error.is_conflict() && error.to_string().contains("1 points have a payload field"),
+            "{error}"
+        );
+        assert_eq!(indexes_of(server, &name), Vec::<String>::new());
+        let path = format!("/collections/{name}/points");
+        let there = send(&server.url, "POST", &path, &json!({"ids": [2], "with_payload": true}));
+        let (field, value) = payload.as_object().unwrap().iter().next().unwrap();
+        assert_eq!(there[0]["payload"][field], *value, "it is the application's");
+    }
+}
+
+/// Old vectors that the server keeps as bytes or half numbers, and none is written twice since it reads back rounded.
+#[test]
+fn coarse_old_vectors_are_what_the_server_says() {
+    let Some(server) = server::server() else { return };
+    for datatype in ["uint8", "float16"] {
+        let vectors =
+            json!({"vectors": {"embedding": {"size": 2, "distance": "Cosine", "datatype": datatype}}});
+        let name = collection(server, 20, &vectors);
+        let store = adopt(server, &name).unwrap();
+        upgrade(&store);
+    }
+}
+
+/// A search writes nothing, so that neither a role that may only read nor an application that writes all the time is in its way.
+#[test]
+fn a_search_writes_nothing() {
+    let Some(server) = server::server() else { return };
+    let name = collection(server, 3, &json!({}));
+    let store = adopt(server, &name).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    let first = store.get(&["1"]).unwrap().remove(0).unwrap();
+    let native = [VectorWrite::native(&first, vec![1.0, 0.0, 0.0])];
+    assert_eq!(store.write_vectors(NEW, None, &native), Ok(vec![WriteOutcome::Written]));
+    let new = json!({"id": 9, "vector": {"embedding": [-1, 0]}, "payload": {"body": "new words"}});
+    send(&server.url, "PUT", &format!("/collections/{name}/points?wait=true"), &json!({"points": [new]}));
+    let payload = |id: u64| {
+        let path = format!("/collections/{name}/points");
+        send(&server.url, "POST", &path, &json!({"ids": [id], "with_payload": true}))[0]["payload"].clone()
+    };
+    let query = Matrix::new(2, vec![-1.0, 0.0]).unwrap();
+    let search = || store.search("old", &query, 1, &Filter::default()).unwrap().remove(0).remove(0);
+    let found = search();
+    assert_eq!(
+        (found.id.as_str(), found.provenance, found.revision),
+        ("9", Provenance::Old, 0),
+        "it is found at once"
+    );
+    assert_eq!(payload(9), json!({"body": "new words"}), "and nothing was written");
+    let only_old = Filter { provenances: vec![Provenance::Native], ..Filter::default() };
+    assert_eq!(store.search("old", &query, 9, &only_old), Ok(vec![vec![]]));
+
+    // Of content before: its source has changed, and nobody has looked since.
+    let path = format!("/collections/{name}/points/payload?wait=true");
+    let say = |payload: Value| send(&server.url, "POST", &path, &json!({"payload": payload, "points": [1]}));
+    let query = Matrix::new(3, vec![1.0, 0.0, 0.0]).unwrap();
+    let found = || store.search(NEW, &query, 9, &Filter::default()).unwrap().remove(0);
+    assert_eq!(found().len(), 1);
+    say(json!({"rehang": 0}));
+    assert_eq!(found().len(), 1, "another old vector: the source is the same");
+    say(json!({"body": "other words", "rehang": null}));
+    assert_eq!(found(), [], "no vector of a source before");
+    store.newest_revision().unwrap();
+    assert_eq!(found(), []);
+    assert!(search().revision > 0, "a call that lists points gives the revision");
+}
+
+/// A server that started again makes no indexes until something changes: making a space ready does not wait for that for ever.
+#[test]
+fn a_space_is_made_ready_whatever_the_server_says_of_its_indexes() {
+    let Some(server) = server::server() else { return };
+    let name = collection(server, 3, &json!({}));
+    let store = adopt(server, &name).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    drop(store);
+    // What the server says of the collection's state is replaced by what it says in such a state.
+    let ready = |status: &str| {
+        let url = server::replaced(&server.url, "\"status\":\"green\"", status);
+        let store = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
+        (store.is_ready(NEW), store.prepare(NEW, &|_, _| true))
+    };
+    let (is_ready, prepared) = ready("\"status\":\"red\"  ");
+    let error = prepared.unwrap_err();
+    assert_eq!(is_ready, Ok(false));
+    assert!(
+        error.to_string().contains("red") && error.to_string().contains("start the server again"),
+        "{error}"
+    );
+}
