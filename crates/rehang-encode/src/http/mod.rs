@@ -2,6 +2,7 @@
 
 mod answer;
 mod pace;
+mod rider;
 #[cfg(test)]
 #[path = "../../tests/common/stub.rs"]
 mod stub;
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space};
+use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, norm};
 use rehang_clock::{Clock, SystemClock};
 use serde_json::Value;
 use ureq::Agent;
@@ -25,8 +26,10 @@ use crate::config::keys::{at_least_one, positive, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
+use crate::sameness::difference_in_words;
 use answer::{Request, Unread};
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
+use rider::{Known, Ride, Rider};
 
 /// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
@@ -72,6 +75,8 @@ pub(crate) struct Http {
     names_format: AtomicBool,
     /// Whether the service has embedded a [`peculiar`] text: they travel with others from then on.
     takes_peculiar: AtomicBool,
+    /// The service compared with itself.
+    rider: Rider,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
@@ -179,6 +184,7 @@ impl Http {
             served: AtomicU64::new(0),
             texts_max: AtomicUsize::new(usize::MAX),
             takes_peculiar: AtomicBool::new(false),
+            rider: Rider::new(space.distance),
             stopped: Mutex::default(),
             config: config.clone(),
         })
@@ -214,9 +220,9 @@ impl Http {
             (1, Some(_)) => 2,
             _ => 1,
         };
-        match self.insist(inputs, breaks)? {
+        match self.insist_with_rider(inputs, breaks)? {
             Ended::Vectors(vectors) => {
-                for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
+                for ((input, answer), vector) in inputs.iter().zip(&mut *answers).zip(vectors) {
                     let vector = self.check.vector(input.id, vector).map_err(|error| self.blame(error))?;
                     if vector.is_ok() && peculiar(input.source).is_some() {
                         self.takes_peculiar.store(true, Ordering::Relaxed);
@@ -226,6 +232,7 @@ impl Http {
                         other => other,
                     }));
                 }
+                self.learn_rider(inputs, answers);
                 Ok(())
             }
             Ended::Short(count) => self.embed_parts(count, inputs, answers, known),
@@ -282,6 +289,95 @@ impl Http {
         let (left, right) = answers.split_at_mut(count);
         self.embed(&inputs[..count], left, known)?;
         self.embed(&inputs[count..], right, known)
+    }
+
+    /// As [`Self::insist`], with a text aboard whose vector is known, where its turn is.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where the service gives that text another vector than at first: whatever else the request gave is not handed out.
+    fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
+        let ride = self.rider.of_request(inputs.len());
+        if let Ride::Along(known) = &ride {
+            let all: Vec<Input<'_>> = inputs.iter().copied().chain([rider_of(known)]).collect();
+            match self.insist(&all, breaks)? {
+                Ended::Vectors(mut vectors) => {
+                    self.expect_itself(known, vectors.pop().unwrap_or_default())?;
+                    return Ok(Ended::Vectors(vectors));
+                }
+                Ended::Short(count) if count < inputs.len() => return Ok(Ended::Short(count)),
+                // The budget has no room for it, or it was one text too many.
+                Ended::Short(_) => {}
+                Ended::Refused(reason) => {
+                    let ended = self.insist(inputs, breaks)?;
+                    self.rider.send_alone(matches!(ended, Ended::Vectors(_)));
+                    return Ok(if matches!(ended, Ended::Refused(_)) { Ended::Refused(reason) } else { ended });
+                }
+                failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
+            }
+        }
+        let ended = self.insist(inputs, breaks)?;
+        if let (Ride::Alone(known), Ended::Vectors(_)) = (&ride, &ended)
+            && let Some(vector) = self.vector_of(known)?
+        {
+            self.expect_itself(known, vector)?;
+        }
+        Ok(ended)
+    }
+
+    /// Remembers the shortest of the texts that have a vector, to ride along later.
+    fn learn_rider(&self, inputs: &[Input<'_>], answers: &[Option<Answer>]) {
+        if self.rider.knows() {
+            return;
+        }
+        let shortest = inputs
+            .iter()
+            .zip(answers)
+            .filter_map(|(input, answer)| Some((input.source, answer.as_ref()?.as_ref().ok()?)))
+            .filter(|(source, vector)| peculiar(source).is_none() && norm(vector) > 0.0)
+            .min_by_key(|(source, _)| source.len());
+        if let Some((source, vector)) = shortest {
+            self.rider.learn(source, vector);
+        }
+    }
+
+    /// The vector that the service gives a known text now; `None` where it gives none.
+    fn vector_of(&self, known: &Known) -> Result<Option<Vec<f32>>> {
+        match self.insist(&[rider_of(known)], usize::MAX) {
+            Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
+            Ok(_) => Ok(None),
+            Err(error) if error.is_budget_spent() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails where the service gives a text another vector than at first, unless it never gives it the same one twice.
+    fn expect_itself(&self, known: &Known, vector: Vec<f32>) -> Result<()> {
+        let checked = |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(RIDER, vector)?.ok()) };
+        let Some(now) = checked(vector)? else { return Ok(()) };
+        if self.rider.agree(&known.vector, &now) {
+            return Ok(());
+        }
+        let mut again = Vec::new();
+        for _ in 0..2 {
+            if let Some(vector) = self.vector_of(known)? {
+                again.extend(checked(vector)?);
+            }
+        }
+        let all: Vec<&[f32]> = [&known.vector, &now].into_iter().chain(&again).map(Vec::as_slice).collect();
+        if again.len() == 2 && self.rider.is_noise(&all) {
+            return Ok(());
+        }
+        Err(Error::conflict(
+            format!("the encoder {} has changed", self.check.encoder()),
+            format!(
+                "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
+                 mixed; what this request gave is thrown away, and what was handed out before it was right. Look which model the service \
+                 serves, and go on when it is the one of the beginning",
+                start_of(&known.text),
+                difference_in_words(self.check.space().distance, &known.vector, &now),
+            ),
+        ))
     }
 
     /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
@@ -747,12 +843,16 @@ impl Encoder for Http {
         let Some(error) = self.embed_all(inputs, &mut answers) else {
             return Ok(answers.into_iter().flatten().collect());
         };
-        if error.is_unauthorised() || error.is_budget_spent() {
+        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
         // done nothing wrong, and an interruption is the fault of no item.
-        let trusted = error.is_unauthorised() || error.is_retryable() || error.is_budget_spent();
+        let trusted = error.is_unauthorised()
+            || error.is_retryable()
+            || error.is_budget_spent()
+            // A service that has changed: requests before were vouched for.
+            || error.is_conflict();
         let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
         let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
         if !is_handed_out {
@@ -765,6 +865,10 @@ impl Encoder for Http {
     fn spent(&self) -> Spent {
         let spent = self.meter.spent();
         Spent { money: spent.tokens as f64 * self.config.price(), ..spent }
+    }
+
+    fn noise(&self) -> Option<f64> {
+        self.rider.noise()
     }
 
     fn note_others(&self, spent: Spent) {
@@ -795,6 +899,19 @@ impl Encoder for Http {
 struct Options<'a> {
     dimensions: Option<usize>,
     input_type: Option<&'a str>,
+}
+
+/// The id of the text that rides along.
+const RIDER: &str = "a text that was embedded before";
+
+fn rider_of(known: &Known) -> Input<'_> {
+    Input { id: RIDER, source: &known.text, payload: &Value::Null }
+}
+
+/// The start of a text, for an error.
+fn start_of(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    if start.len() < text.len() { format!("{start}…") } else { start }
 }
 
 fn probe() -> Input<'static> {
