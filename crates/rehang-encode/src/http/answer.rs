@@ -91,7 +91,8 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
     let vectors = vectors.into_iter().flatten().collect();
     let number = |value: &serde_json::Value| value.as_f64().filter(|count| *count >= 0.0);
     let count = |name: &str| number(body.usage.get(name)?);
-    let tokens = count("total_tokens").or_else(|| count("prompt_tokens")).or_else(|| number(&body.prompt_eval_count));
+    let tokens =
+        count("total_tokens").or_else(|| count("prompt_tokens")).or_else(|| number(&body.prompt_eval_count));
     Ok(Answer { vectors, tokens: tokens.map(|count| count as u64) })
 }
 

@@ -196,12 +196,7 @@ impl Http {
     /// # Errors
     ///
     /// Unavailable where the service answers no request, so that no item is to blame; what else stops a run.
-    fn embed(
-        &self,
-        inputs: &[Input<'_>],
-        answers: &mut [Option<Answer>],
-        known: Option<&str>,
-    ) -> Result<()> {
+    fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>], known: Option<&str>) -> Result<()> {
         let most = self.texts_max.load(Ordering::Relaxed);
         if inputs.len() > most {
             return self.embed_parts(most, inputs, answers, known);
@@ -228,7 +223,9 @@ impl Http {
                         self.takes_peculiar.store(true, Ordering::Relaxed);
                     }
                     *answer = Some(vector.map_err(|failure| match failure {
-                        ItemFailure::Permanent(reason) => ItemFailure::Permanent(explained(input.source, reason)),
+                        ItemFailure::Permanent(reason) => {
+                            ItemFailure::Permanent(explained(input.source, reason))
+                        }
                         other => other,
                     }));
                 }
@@ -311,7 +308,11 @@ impl Http {
                 Ended::Refused(reason) => {
                     let ended = self.insist(inputs, breaks)?;
                     self.rider.send_alone(matches!(ended, Ended::Vectors(_)));
-                    return Ok(if matches!(ended, Ended::Refused(_)) { Ended::Refused(reason) } else { ended });
+                    return Ok(if matches!(ended, Ended::Refused(_)) {
+                        Ended::Refused(reason)
+                    } else {
+                        ended
+                    });
                 }
                 failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
             }
@@ -399,13 +400,15 @@ impl Http {
         if let Some(dimensions) = dimensions
             && without(Options { dimensions: None, ..self.options() })?
         {
-            let expected = format!("no such key, and a space as wide as the model: the service refuses it ({reason})");
+            let expected =
+                format!("no such key, and a space as wide as the model: the service refuses it ({reason})");
             return Err(Error::option("dimensions", dimensions, expected));
         }
         if let Some(input_type) = input_type
             && without(Options { input_type: None, ..self.options() })?
         {
-            let expected = format!("one that the service knows, or no such key: the service refuses it ({reason})");
+            let expected =
+                format!("one that the service knows, or no such key: the service refuses it ({reason})");
             return Err(Error::option("input_type", input_type, expected));
         }
         Err(self.unavailable(format!("it refuses every text: {reason}")))
@@ -418,7 +421,8 @@ impl Http {
                 "dimensions",
                 dimensions,
                 format!(
-                    "a width that the service heeds: {} gave vectors of {received} numbers all the same; leave the key out and                      let the new space be {received} wide, or ask a service that cuts its vectors",
+                    "a width that the service heeds: {} gave vectors of {received} numbers all the same; leave the key out and \
+                     let the new space be {received} wide, or ask a service that cuts its vectors",
                     self.check.encoder()
                 ),
             ),
@@ -612,7 +616,8 @@ impl Http {
         wait: Option<Duration>,
         location: Option<&str>,
     ) -> Result<Outcome> {
-        let reason = format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
+        let reason =
+            format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
         let service = || self.check.encoder().to_owned();
         match status {
             401 | 403 => {
@@ -644,7 +649,9 @@ impl Http {
                     format!("the address itself: it only leads on to {to}"),
                 ))
             }
-            400 | 422 if reason.contains("encoding_format") && self.names_format.swap(false, Ordering::Relaxed) => {
+            400 | 422
+                if reason.contains("encoding_format") && self.names_format.swap(false, Ordering::Relaxed) =>
+            {
                 Ok(Outcome::Again { reason, wait: None })
             }
             400 | 413 | 414 | 422 | 451 => {

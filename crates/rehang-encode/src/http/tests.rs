@@ -60,7 +60,10 @@ fn texts_become_vectors_in_order() {
     assert_eq!(seen.len(), 3);
     assert_eq!(seen[0].path, "/v1/embeddings");
     assert_eq!(seen[0].authorization.as_deref(), Some("Bearer sk-secret"));
-    assert_eq!(seen[0].body, json!({"model": "m", "input": ["0", "1", "2", "3"], "encoding_format": "float", "dimensions": 2}));
+    assert_eq!(
+        seen[0].body,
+        json!({"model": "m", "input": ["0", "1", "2", "3"], "encoding_format": "float", "dimensions": 2})
+    );
     assert_eq!(http.spent(), Spent { items: 10, tokens: 10, money: 0.0 });
     assert_eq!(clock.waits(), []);
     assert_eq!(http.batch_max(), 4);
@@ -85,10 +88,16 @@ fn queries_are_asked_for_as_the_service_wants_them() {
         (vectors, stub.seen().last().unwrap().body.clone(), http.spent().tokens)
     };
     let (vectors, body, tokens) = ask(&config);
-    assert_eq!(body, json!({"model": "m", "input": ["passage: 12"], "encoding_format": "float", "input_type": "document"}));
+    assert_eq!(
+        body,
+        json!({"model": "m", "input": ["passage: 12"], "encoding_format": "float", "input_type": "document"})
+    );
     assert_eq!((vectors, tokens), (right(&["passage: 12"]), 11), "the prefix is paid for");
     let (vectors, body, _) = ask(&queries(&config));
-    assert_eq!(body, json!({"model": "m", "input": ["query: 12"], "encoding_format": "float", "input_type": "query"}));
+    assert_eq!(
+        body,
+        json!({"model": "m", "input": ["query: 12"], "encoding_format": "float", "input_type": "query"})
+    );
     assert_eq!(vectors, right(&["query: 12"]));
     // What is not said of queries is as for items.
     let config = HttpConfig { query_prefix: None, query_input_type: None, ..config };
@@ -143,7 +152,10 @@ fn what_passes_is_tried_again() {
         let (http, _) = open(&stub, |_| {});
         // It never passes: not even the one word is embedded, so no text is to blame.
         let error = embed(&http, &["1", "2"]).unwrap_err();
-        assert!(error.is_retryable() && (at == 1 || error.to_string().contains("attempt 3 of 3")), "case {at}: {error}");
+        assert!(
+            error.is_retryable() && (at == 1 || error.to_string().contains("attempt 3 of 3")),
+            "case {at}: {error}"
+        );
         let texts: Vec<_> = stub.seen().iter().map(Seen::texts).collect();
         let attempts = if at == 1 { 1 } else { 3 };
         assert_eq!(texts[..attempts], [["1", "2"]; 3][..attempts], "case {at}");
@@ -184,7 +196,9 @@ fn the_text_that_brings_the_service_down_is_found() {
                     match &answers[at] {
                         Err(ItemFailure::Temporary(why)) => assert!(why.contains("attempt 3 of 3"), "{why}"),
                         // It says the same each time.
-                        Err(ItemFailure::Permanent(why)) => assert!(batch > 1 && why.contains("status 500"), "{why}"),
+                        Err(ItemFailure::Permanent(why)) => {
+                            assert!(batch > 1 && why.contains("status 500"), "{why}")
+                        }
                         other => panic!("{other:?}"),
                     }
                 } else {
@@ -683,7 +697,11 @@ fn texts_that_a_service_breaks_at_are_found_without_waiting() {
     let is_bad = |text: &str| text.parse::<usize>().is_ok_and(|number| number % 20 == 7);
     let stub = Stub::start(move |_, seen| {
         let broke = seen.texts().iter().any(|text| is_bad(text));
-        if broke { Reply::Status(500, vec![], "{\"error\": \"unsupported value: NaN\"}".into()) } else { Reply::Good }
+        if broke {
+            Reply::Status(500, vec![], "{\"error\": \"unsupported value: NaN\"}".into())
+        } else {
+            Reply::Good
+        }
     });
     let (http, clock) = open(&stub, |config| (config.batch, config.attempts) = (64, 5));
     let texts = numbers(128);
@@ -705,7 +723,8 @@ fn texts_that_a_service_breaks_at_are_found_without_waiting() {
 #[test]
 fn the_most_texts_of_a_request_are_learnt_once() {
     for code in [400, 413] {
-        let stub = Stub::start(move |_, seen| if seen.texts().len() > 10 { status(code) } else { Reply::Good });
+        let stub =
+            Stub::start(move |_, seen| if seen.texts().len() > 10 { status(code) } else { Reply::Good });
         let (http, _) = open(&stub, |config| config.batch = 64);
         let texts = numbers(1000);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -722,9 +741,8 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
     let texts = numbers(300);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     for key in ["dimensions", "input_type"] {
-        let stub = Stub::start(move |_, seen| {
-            if seen.body.get(key).is_some() { status(400) } else { Reply::Good }
-        });
+        let stub =
+            Stub::start(move |_, seen| if seen.body.get(key).is_some() { status(400) } else { Reply::Good });
         let (http, _) = open(&stub, |config| {
             (config.batch, config.concurrency, config.dimensions) = (64, 4, Some(2));
             config.input_type = Some("document".into());
@@ -739,7 +757,10 @@ fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
     let stub = Stub::start(move |_, seen| Reply::Body(wide(seen)));
     let (http, _) = open(&stub, |config| (config.batch, config.dimensions) = (64, Some(2)));
     let error = embed(&http, &texts).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "dimensions"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "dimensions"),
+        "{error}"
+    );
     assert!(error.to_string().contains("5 numbers") && texts_sent(&stub) == 4, "{error}");
 }
 
@@ -823,7 +844,10 @@ fn what_can_be_seen_of_a_text_is_said_where_it_is_refused() {
     for (place, answer) in answers.iter().enumerate() {
         match words.iter().find(|(bad, _)| *bad == place) {
             Some((_, word)) => {
-                assert!(matches!(answer, Err(ItemFailure::Permanent(why)) if why.contains(word)), "{answer:?}");
+                assert!(
+                    matches!(answer, Err(ItemFailure::Permanent(why)) if why.contains(word)),
+                    "{answer:?}"
+                );
             }
             None => assert_eq!(*answer, Ok(vector(texts[place]).to_vec())),
         }
@@ -909,8 +933,9 @@ fn a_service_with_noise_is_compared_with_itself() {
     const WIDTH: usize = 32;
     let unit = |seed: &str| {
         let mut random = ChaCha8Rng::seed_from_u64(xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
-        let numbers: Vec<f32> =
-            (0..WIDTH).map(|_| (0..4).map(|_| random.next_u32() as f32 / u32::MAX as f32 - 0.5).sum()).collect();
+        let numbers: Vec<f32> = (0..WIDTH)
+            .map(|_| (0..4).map(|_| random.next_u32() as f32 / u32::MAX as f32 - 0.5).sum())
+            .collect();
         let length = norm(&numbers) as f32;
         numbers.into_iter().map(|number| number / length).collect::<Vec<f32>>()
     };
