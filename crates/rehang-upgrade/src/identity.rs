@@ -17,6 +17,8 @@ use crate::spending;
 
 /// Native items that are embedded again.
 const COMPARED: usize = 16;
+/// Items that an encoder whose vectors differ embeds once more, to be compared with itself.
+const COMPARED_WITH_ITSELF: usize = 4;
 /// Native items that are looked at for some with a source.
 const LOOKED_AT: usize = 256;
 /// Share of the compared items that may differ: a source may have changed without a word of the application.
@@ -75,7 +77,8 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
         .collect();
     if different.len() as f64 > SHARE_MAX * compared.len() as f64 {
         // An encoder that gives a source different vectors is no other encoder for that.
-        let Some(once_more) = embedded(encoder, &inputs)? else { return Ok(()) };
+        let few = &inputs[..inputs.len().min(COMPARED_WITH_ITSELF)];
+        let Some(once_more) = embedded(encoder, few)? else { return Ok(()) };
         let noise = middle(again.iter().zip(&once_more).filter_map(|(again, once_more)| {
             Some(difference(distance, again.as_ref()?, once_more.as_ref()?))
         }));
