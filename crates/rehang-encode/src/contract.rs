@@ -142,6 +142,12 @@ pub trait Encoder: Send + Sync {
     /// What it has used so far.
     fn spent(&self) -> Spent;
 
+    /// How far apart two vectors of one source were at most, as [`difference`](crate::difference) measures: `None` where it gives a
+    /// source the same vector each time, as far as it was compared with itself.
+    fn noise(&self) -> Option<f64> {
+        None
+    }
+
     /// Tells the encoder what workers on other machines and earlier runs have used, since they share its budgets. An encoder without
     /// budgets does nothing.
     fn note_others(&self, _spent: Spent) {}

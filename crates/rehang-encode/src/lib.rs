@@ -29,6 +29,7 @@ mod meter;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open;
+mod sameness;
 mod table;
 
 pub use config::{
@@ -38,3 +39,4 @@ pub use config::{
 pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 pub use function::Function;
 pub use open::open;
+pub use sameness::{DIFFERENCE_MAX, difference, difference_in_words};

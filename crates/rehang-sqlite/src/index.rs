@@ -217,7 +217,9 @@ pub(crate) fn build(
         return Ok(None);
     }
     let mut left = Flat::new(row.space.dimension);
-    if threads > 1 {
+    // A vector that is added again may push another one off its only link, so all are looked at until none is left.
+    for _ in 0..if threads > 1 { LINKED_AGAIN_MAX } else { 0 } {
+        left = Flat::new(row.space.dimension);
         graph.look_at(LOOKED_AT);
         let whole = each_page(database, &row, stop, &mut |page| {
             for (key, vector) in pool.install(|| unlinked(&graph, page))?.iter() {
@@ -231,6 +233,9 @@ pub(crate) fn build(
         // Few need more than a short look.
         graph.look_at(options.expansion_search);
         left = unlinked(&graph, &left)?;
+        if left.keys().is_empty() {
+            break;
+        }
         for (key, vector) in left.iter() {
             graph.remove(key)?;
             graph.add(key, vector)?;
@@ -279,6 +284,9 @@ fn unlinked(graph: &Graph, vectors: &Flat) -> Result<Flat> {
     }
     Ok(found)
 }
+
+/// How often the vectors that nothing links to are added again, at most.
+const LINKED_AGAIN_MAX: usize = 4;
 
 /// Candidates of a search of a vector for itself.
 const LOOKED_AT: usize = 16;

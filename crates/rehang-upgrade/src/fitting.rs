@@ -342,6 +342,9 @@ pub struct PairsDrawn {
     pub spent: Spent,
     /// What the encoder said where a budget of its own ended it.
     pub encoder_said: Option<String>,
+    /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
+    /// ([`Encoder::noise`](rehang_encode::Encoder::noise)).
+    pub encoder_noise: Option<f64>,
     /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
     /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go

@@ -4,8 +4,8 @@
 //! An encoder with another fingerprint, or with none, embeds some native items again before a backfill begins, and is refused where their
 //! vectors differ.
 
-use rehang::{Error, Provenance, Remedy, Result, squared_distance};
-use rehang_encode::{Encoder, Input, Spent};
+use rehang::{Error, Provenance, Remedy, Result};
+use rehang_encode::{DIFFERENCE_MAX, Encoder, Input, Spent, difference, difference_in_words};
 use rehang_store::{Ledger, Scan, Select, Store};
 
 use crate::encoding::{encode, input_of};
@@ -17,13 +17,16 @@ use crate::spending;
 
 /// Native items that are embedded again.
 const COMPARED: usize = 16;
+/// Items that an encoder whose vectors differ embeds once more, to be compared with itself.
+const COMPARED_WITH_ITSELF: usize = 4;
 /// Native items that are looked at for some with a source.
 const LOOKED_AT: usize = 256;
-/// Squared distance of two vectors of one item, over the larger squared length, from which on two models made them. A service that
-/// computes in half precision stays below a thousandth of it; two models that were trained apart are near 1.
-const DIFFERENCE_MAX: f64 = 0.01;
 /// Share of the compared items that may differ: a source may have changed without a word of the application.
 const SHARE_MAX: f64 = 0.25;
+
+/// A native vector may be this many times as far from a new one as two new ones are from each other, where an encoder gives a source
+/// different vectors.
+const NOISE_TIMES: f64 = 4.0;
 
 /// Name of the document about a space.
 fn document(space: &str) -> String {
@@ -60,32 +63,42 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
     let step = natives.len().div_ceil(COMPARED).max(1);
     let natives: Vec<_> = natives.into_iter().step_by(step).collect();
     let inputs: Vec<Input<'_>> = natives.iter().filter_map(input_of).collect();
-    let (mut compared, mut different) = (0, Vec::new());
-    for (batch, records) in inputs.chunks(encoder.batch_max()).zip(natives.chunks(encoder.batch_max())) {
-        let answers = match encode(encoder, batch) {
-            Err(error) if error.is_budget_spent() => return Ok(()),
-            answers => answers?,
-        };
-        for (record, answer) in records.iter().zip(answers) {
-            let (Some(native), Ok(again)) = (&record.vector, answer) else { continue };
-            compared += 1;
-            let length = |vector: &[f32]| vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
-            let longest = length(&native.vector).max(length(&again));
-            if squared_distance(&native.vector, &again) > DIFFERENCE_MAX * longest {
-                different.push(&record.item.id);
-            }
+    let distance = encoder.space().distance;
+    let Some(again) = embedded(encoder, &inputs)? else { return Ok(()) };
+    let compared: Vec<_> = natives
+        .iter()
+        .zip(&again)
+        .filter_map(|(record, again)| Some((record, &record.vector.as_ref()?.vector, again.as_ref()?)))
+        .collect();
+
+    let different: Vec<_> = compared
+        .iter()
+        .filter(|(_, native, again)| difference(distance, native, again) > DIFFERENCE_MAX)
+        .collect();
+    if different.len() as f64 > SHARE_MAX * compared.len() as f64 {
+        // An encoder that gives a source different vectors is no other encoder for that.
+        let few = &inputs[..inputs.len().min(COMPARED_WITH_ITSELF)];
+        let Some(once_more) = embedded(encoder, few)? else { return Ok(()) };
+        let noise = middle(again.iter().zip(&once_more).filter_map(|(again, once_more)| {
+            Some(difference(distance, again.as_ref()?, once_more.as_ref()?))
+        }));
+        let apart = middle(compared.iter().map(|(_, native, again)| difference(distance, native, again)));
+        let is_noise = noise > DIFFERENCE_MAX / NOISE_TIMES && apart <= NOISE_TIMES * noise;
+        if !is_noise {
+            let (record, native, again) = different[0];
+            return Err(Error::conflict(
+                format!("the encoder is another one than made the native vectors of {space:?}"),
+                format!(
+                    "of {} items that it embedded again, {} have another vector, such as {:?} ({}), and two models in one space \
+                     cannot be told apart; configure the encoder as it was",
+                    compared.len(),
+                    different.len(),
+                    record.item.id,
+                    difference_in_words(distance, native, again),
+                ),
+            )
+            .advise(Remedy::EmbedNativesAgain));
         }
-    }
-    if different.len() as f64 > SHARE_MAX * f64::from(compared) {
-        let (id, count) = (different[0], different.len());
-        return Err(Error::conflict(
-            format!("the encoder is another one than made the native vectors of {space:?}"),
-            format!(
-                "of {compared} items that it embedded again, {count} have another vector, such as {id:?}, and two models in one space \
-                 cannot be told apart; configure the encoder as it was"
-            ),
-        )
-        .advise(Remedy::EmbedNativesAgain));
     }
     if is_kept {
         return Ok(());
@@ -95,6 +108,25 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
         Err(error) if error.is_changed_meanwhile() => expect_same_encoder(store, space, encoder),
         outcome => outcome.map(drop),
     }
+}
+
+/// The vectors of inputs, `None` for those that fail; `None` for all where a budget is spent.
+fn embedded(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Option<Vec<f32>>>>> {
+    let mut vectors = Vec::with_capacity(inputs.len());
+    for batch in inputs.chunks(encoder.batch_max()) {
+        match encode(encoder, batch) {
+            Err(error) if error.is_budget_spent() => return Ok(None),
+            answers => vectors.extend(answers?.into_iter().map(Result::ok)),
+        }
+    }
+    Ok(Some(vectors))
+}
+
+/// The middle one of some numbers; 0 of none.
+fn middle(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// As [`expect_same_encoder`] of the new space of an upgrade. What the comparison costs is the upgrade's, also where it fails, and within the

@@ -104,6 +104,9 @@ pub struct Summary {
     pub indexed: bool,
     /// What the encoder used.
     pub spent: Spent,
+    /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
+    /// ([`Encoder::noise`]).
+    pub encoder_noise: Option<f64>,
     /// Milliseconds, by the clock given.
     pub elapsed_ms: u64,
     /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
@@ -530,6 +533,7 @@ impl Run<'_> {
             caught_up: self.caught_up,
             indexed,
             spent: self.setup.encoder.spent(),
+            encoder_noise: self.setup.encoder.noise(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
             sigma: health_of(self.setup.store, self.space)?,

@@ -298,6 +298,7 @@ impl Upgrade {
             failed: done.failed,
             spent,
             encoder_said,
+            encoder_noise: encoder.noise(),
             queries,
             queries_left_out: left_out.unwrap_or_default(),
             folder: files.folder.map(Path::to_owned),
@@ -637,6 +638,7 @@ mod tests {
                 indexed: false,
                 spent: Spent::default(),
                 elapsed_ms: 0,
+                encoder_noise: None,
                 encoder_busy_ms: 0,
                 sigma: None,
             };

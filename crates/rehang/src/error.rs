@@ -439,7 +439,7 @@ impl ErrorKind {
             Self::NothingToFind { detail } => format!("no query has anything to find: {detail}"),
             Self::WidthMismatch { what, expected, received } => format!(
                 "{what} has {received} coordinates a row where {expected} are needed; \
-                 check that the file belongs to the right model"
+                 check that it belongs to the right model"
             ),
             Self::CountMismatch { left, left_count, right, right_count } => format!(
                 "{left} has {left_count} rows and {right} has {right_count}; \

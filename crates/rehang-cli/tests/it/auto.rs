@@ -218,11 +218,9 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     };
     let (ended, _) = auto(&place, &[&asked[..], &["--budget", "100"]].concat());
     assert_eq!(ended["halt"]["ending"], "spent-budget");
-    assert_eq!(
-        (texts_of("first"), texts_of("second")),
-        (0, 100),
-        "what ended the sample holds for queries too"
-    );
+    // One text rides along with every 32.
+    assert!((100..=100 + 100 / 32).contains(&texts_of("second")), "{}", texts_of("second"));
+    assert_eq!(texts_of("first"), 0, "what ended the sample holds for queries too");
     let ended = place.run(&[&["upgrade", "auto", "--method", "ridge"], &asked[..]].concat());
     assert_eq!(ended.status.code(), Some(2));
     let before = KEY_ENDS_AT * BATCH;
@@ -307,10 +305,11 @@ fn a_budget_that_ends_among_queries_is_gone_on_from() {
     configure(1000);
     let drawn = place.json(&["upgrade", "pairs", "--queries", "queries.jsonl"]);
     assert_eq!((&drawn["queries"], &drawn["enough"]), (&QUERIES.into(), &"whole-gallery".into()));
-    assert_eq!(
-        (texts(), &drawn["spent"]["items"]),
-        (ITEMS + 2 * QUERIES + COMPARED, &(QUERIES - 20 + COMPARED).into())
-    );
+    // One text rides along with every 32.
+    let spent = drawn["spent"]["items"].as_u64().unwrap() as usize;
+    let (all, now) = (ITEMS + 2 * QUERIES + COMPARED, QUERIES - 20 + COMPARED);
+    assert!((all..=all + all / 32).contains(&texts()), "{}", texts());
+    assert!((now..=now + now / 32 + 1).contains(&spent), "{spent}");
     // Nothing waits, so nothing is embedded to compare models either.
     place.finish(&["upgrade", "pairs", "--queries", "queries.jsonl"]);
     assert_eq!(texts(), ITEMS + 2 * QUERIES + COMPARED);

@@ -1,5 +1,7 @@
 //! `kind = "http"`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::keys::number;
@@ -15,6 +17,8 @@ const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// | `url` | | the service: `https://api.openai.com`, with or without `/v1/embeddings` | `http://` or `https://` |
 /// | `model` | | the model's name there | |
 /// | `key_env` | none | name of the environment variable that holds the key | |
+/// | `key_header` | none | the header that the key is sent in, such as Azure's `api-key`; without it, `Authorization: Bearer` | needs `key_env` |
+/// | `headers` | none | headers of every request, such as `{ x-team = "search", x-token = "$TOKEN" }`; a value that begins with `$` is that of an environment variable | |
 /// | `plain_http` | `false` | send the key over `http://`, where it can be read on the way; to this machine it always may | |
 /// | `batch` | 64 | texts a request | from 1 |
 /// | `concurrency` | 4 | requests at a time | from 1 |
@@ -44,6 +48,11 @@ pub struct HttpConfig {
     pub model: String,
     /// Name of the environment variable that holds the key.
     pub key_env: Option<String>,
+    /// The header that the key is sent in, where it is not `Authorization: Bearer`.
+    pub key_header: Option<String>,
+    /// Headers of every request. A value that begins with `$` names an environment variable.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
     /// Whether the key is sent over `http://` to another machine.
     #[serde(default)]
     pub plain_http: bool,

@@ -1,5 +1,10 @@
 //! What an embedding endpoint says.
 
+use std::fmt;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// The body of a request.
@@ -7,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Request<'a> {
     pub(super) model: &'a str,
     pub(super) input: &'a [String],
+    /// Some services answer in base64 where none is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) encoding_format: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dimensions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,48 +28,168 @@ pub(super) struct Answer {
     pub(super) tokens: Option<u64>,
 }
 
+/// Why an answer gives no vectors.
+#[derive(Debug, PartialEq)]
+pub(super) enum Unread {
+    /// It broke off, or does not fit its request: another attempt may be whole.
+    Broken(String),
+    /// It is whole and of another form, as every other answer of this address will be.
+    Form(String),
+}
+
+/// An answer of OpenAI's protocol (`data`), or of Ollama's `/api/embed` (`embeddings`).
 #[derive(Deserialize)]
 struct Body {
-    data: Vec<Entry>,
+    data: Option<Vec<Entry>>,
+    embeddings: Option<Vec<Numbers>>,
     /// Whatever it is: a count that cannot be read must not cost the vectors beside it.
     #[serde(default)]
     usage: serde_json::Value,
+    #[serde(default)]
+    prompt_eval_count: serde_json::Value,
 }
 
 #[derive(Deserialize)]
 struct Entry {
     index: Option<usize>,
-    embedding: Vec<Option<f32>>,
+    embedding: Numbers,
 }
 
-/// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries may come in any order; each
+/// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come in any order; each
 /// belongs to the input that its `index` names. A number that is `null` becomes NaN.
-pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, String> {
-    let body: Body =
-        serde_json::from_slice(body).map_err(|error| format!("its answer is broken ({error})"))?;
-    if body.data.len() != count {
-        return Err(format!("it gave {} vectors for {count} inputs", body.data.len()));
+pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
+    let body: Body = serde_json::from_slice(body).map_err(|error| {
+        if error.is_data() {
+            Unread::Form(format!("its answer has another form ({error})"))
+        } else {
+            Unread::Broken(format!("its answer is broken ({error})"))
+        }
+    })?;
+    let entries: Vec<(usize, Numbers)> = match (body.data, body.embeddings) {
+        (Some(data), _) => data
+            .into_iter()
+            .enumerate()
+            .map(|(place, entry)| (entry.index.unwrap_or(place), entry.embedding))
+            .collect(),
+        (None, Some(embeddings)) => embeddings.into_iter().enumerate().collect(),
+        // An error under status 200, say: it tells nothing of the next answer.
+        (None, None) => return Err(Unread::Broken("it gave no vectors".into())),
+    };
+    if entries.len() != count {
+        return Err(Unread::Broken(format!("it gave {} vectors for {count} inputs", entries.len())));
     }
     let mut vectors: Vec<Option<Vec<f32>>> = vec![None; count];
-    for (place, entry) in body.data.into_iter().enumerate() {
-        let index = entry.index.unwrap_or(place);
-        let slot =
-            vectors.get_mut(index).ok_or_else(|| format!("it gave a vector for input {index} of {count}"))?;
-        let vector = entry.embedding.into_iter().map(|value| value.unwrap_or(f32::NAN)).collect();
+    for (index, Numbers(vector)) in entries {
+        let slot = vectors
+            .get_mut(index)
+            .ok_or_else(|| Unread::Broken(format!("it gave a vector for input {index} of {count}")))?;
         if slot.replace(vector).is_some() {
-            return Err(format!("it gave two vectors for input {index}"));
+            return Err(Unread::Broken(format!("it gave two vectors for input {index}")));
         }
     }
     // As many entries as inputs and none twice: every input has its vector.
     let vectors = vectors.into_iter().flatten().collect();
-    let count = |name: &str| body.usage.get(name)?.as_f64().filter(|count| *count >= 0.0);
-    let tokens = count("total_tokens").or_else(|| count("prompt_tokens")).map(|count| count as u64);
-    Ok(Answer { vectors, tokens })
+    let number = |value: &serde_json::Value| value.as_f64().filter(|count| *count >= 0.0);
+    let count = |name: &str| number(body.usage.get(name)?);
+    let tokens =
+        count("total_tokens").or_else(|| count("prompt_tokens")).or_else(|| number(&body.prompt_eval_count));
+    Ok(Answer { vectors, tokens: tokens.map(|count| count as u64) })
+}
+
+/// The numbers of one vector: a list, the same within one more list, or base64 of float32 in little-endian order.
+struct Numbers(Vec<f32>);
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumbersVisitor)
+    }
+}
+
+struct NumbersVisitor;
+
+impl<'de> Visitor<'de> for NumbersVisitor {
+    type Value = Numbers;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of numbers, or base64 of float32")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Numbers, A::Error> {
+        let mut numbers = Vec::with_capacity(entries.size_hint().unwrap_or_default());
+        let mut lists = 0;
+        while let Some(entry) = entries.next_element()? {
+            match entry {
+                Element::Number(number) => numbers.push(number),
+                Element::List(list) => {
+                    lists += 1;
+                    numbers = list;
+                }
+            }
+        }
+        match lists {
+            0 | 1 => Ok(Numbers(numbers)),
+            lists => Err(de::Error::custom(format_args!(
+                "a list of {lists} lists of numbers for one text, as of a model that gives a vector for each token; ask for one that pools them"
+            ))),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Numbers, E> {
+        let bytes = BASE64_STANDARD.decode(text).ok().filter(|bytes| bytes.len() % 4 == 0);
+        let bytes = bytes.ok_or_else(|| E::custom("a text that is not base64 of float32"))?;
+        Ok(Numbers(bytes.as_chunks().0.iter().map(|&number| f32::from_le_bytes(number)).collect()))
+    }
+}
+
+/// An entry of a list that should hold numbers.
+enum Element {
+    Number(f32),
+    List(Vec<f32>),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}
+
+struct ElementVisitor;
+
+impl<'de> Visitor<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number")
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Element, E> {
+        Ok(Element::Number(number as f32))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Element, E> {
+        Ok(Element::Number(number as f32))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Element, E> {
+        Ok(Element::Number(number as f32))
+    }
+
+    fn visit_unit<E>(self) -> Result<Element, E> {
+        Ok(Element::Number(f32::NAN))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Element, A::Error> {
+        let mut numbers = Vec::with_capacity(entries.size_hint().unwrap_or_default());
+        while let Some(number) = entries.next_element::<Option<f32>>()? {
+            numbers.push(number.unwrap_or(f32::NAN));
+        }
+        Ok(Element::List(numbers))
+    }
 }
 
 /// What a service says about its refusal: the message of its JSON, or the start of whatever it sent, in one line and without
-/// `secret`, which services like to repeat.
-pub(super) fn message(body: &[u8], secret: Option<&str>) -> String {
+/// any of the `secrets`, which services like to repeat.
+pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN_MAX: usize = 300;
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let said = ["/error/message", "/message", "/detail", "/error"]
@@ -70,7 +198,7 @@ pub(super) fn message(body: &[u8], secret: Option<&str>) -> String {
         .map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_string);
     let mut line = said.split_whitespace().collect::<Vec<_>>().join(" ");
     // Before the line is cut, which could leave most of it.
-    if let Some(secret) = secret {
+    for secret in secrets {
         line = line.replace(secret, "(the key)");
     }
     let mut start: String = line.chars().take(SHOWN_MAX).collect();
@@ -108,16 +236,47 @@ mod tests {
     fn answers_that_cannot_be_are_refused() {
         for (body, reason) in [
             ("", "broken"),
-            ("{}", "broken"),
+            ("{}", "no vectors"),
             ("<html>", "broken"),
             (r#"{"data":[{"index":0,"embedding":[1]}]"#, "broken"),
-            (r#"{"data":[{"index":0,"embedding":"AAAA"},{"index":1,"embedding":[1]}]}"#, "broken"),
+            (r#"{"error":{"message":"overloaded"}}"#, "no vectors"),
             (r#"{"data":[{"index":0,"embedding":[1]}]}"#, "1 vectors for 2"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[1]}]}"#, "two vectors"),
             (r#"{"data":[{"index":0,"embedding":[1]},{"index":2,"embedding":[1]}]}"#, "input 2 of 2"),
         ] {
             let error = read(body.as_bytes(), 2).unwrap_err();
-            assert!(error.contains(reason), "{body}: {error}");
+            assert!(matches!(&error, Unread::Broken(said) if said.contains(reason)), "{body}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn vectors_are_read_in_the_forms_that_services_give_them() {
+        let both = Ok(Answer { vectors: vec![vec![1.0, -2.5], vec![0.0, 3.0]], tokens: None });
+        for body in [
+            r#"{"data":[{"embedding":"AACAPwAAIMA="},{"embedding":"AAAAAAAAQEA="}]}"#,
+            r#"{"data":[{"index":1,"embedding":[[0,3]]},{"index":0,"embedding":[[1,-2.5]]}]}"#,
+            r#"{"model":"m","embeddings":[[1,-2.5],[0,3]]}"#,
+        ] {
+            assert_eq!(read(body.as_bytes(), 2), both, "{body}");
+        }
+        let counted = br#"{"embeddings":[[1]],"prompt_eval_count":7}"#;
+        assert_eq!(read(counted, 1).unwrap().tokens, Some(7));
+        assert!(read(br#"{"embeddings":[[[null]]]}"#, 1).unwrap().vectors[0][0].is_nan());
+    }
+
+    #[test]
+    fn another_form_is_told_from_an_answer_that_broke_off() {
+        for (body, reason) in [
+            (r#"[[1, 2]]"#, "another form"),
+            (r#"{"data":[{"values":[1]}]}"#, "embedding"),
+            (r#"{"data":[{"embedding":"AAA"}]}"#, "base64"),
+            (r#"{"data":[{"embedding":"AAAA"}]}"#, "base64"),
+            (r#"{"data":[{"embedding":[[1],[2]]}]}"#, "a vector for each token"),
+            (r#"{"data":[{"embedding":["1"]}]}"#, "a number"),
+            (r#"{"embeddings":{"float":[[1]]}}"#, "another form"),
+        ] {
+            let error = read(body.as_bytes(), 1).unwrap_err();
+            assert!(matches!(&error, Unread::Form(said) if said.contains(reason)), "{body}: {error:?}");
         }
     }
 

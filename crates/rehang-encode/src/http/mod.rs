@@ -2,19 +2,20 @@
 
 mod answer;
 mod pace;
+mod rider;
 #[cfg(test)]
 #[path = "../../tests/common/stub.rs"]
 mod stub;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space};
+use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, norm};
 use rehang_clock::{Clock, SystemClock};
 use serde_json::Value;
 use ureq::Agent;
@@ -25,8 +26,10 @@ use crate::config::keys::{at_least_one, positive, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
-use answer::Request;
-use pace::{Backoff, Pace, retry_after};
+use crate::sameness::difference_in_words;
+use answer::{Request, Unread};
+use pace::{Backoff, Pace, retry_after, retry_after_ms};
+use rider::{Known, Ride, Rider};
 
 /// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
@@ -36,6 +39,8 @@ const PAUSE_MAX: Duration = Duration::from_hours(24);
 const TOKENS_MORE: u64 = 256;
 /// A text that no service fails at: a service that cannot embed this one can embed none.
 const PROBE: &str = "rehang";
+/// Texts of the first request of all: what is wrong with every answer is found before more is paid for.
+const FIRST_TEXTS: usize = 4;
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
@@ -49,7 +54,10 @@ pub(crate) struct Http {
     url: String,
     /// The address as errors name it.
     shown_url: String,
-    key: Option<String>,
+    /// Headers that every request has, with the key among them.
+    headers: Vec<(String, String)>,
+    /// What no error repeats: the key, and values of headers that come from the environment.
+    secrets: Vec<String>,
     agent: Agent,
     clock: Arc<dyn Clock>,
     pace: Pace,
@@ -61,6 +69,14 @@ pub(crate) struct Http {
     slots: Semaphore,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
+    /// The most texts that a request may have, as far as refusals have told.
+    texts_max: AtomicUsize,
+    /// Whether `encoding_format` is named: a few services refuse it.
+    names_format: AtomicBool,
+    /// Whether the service has embedded a [`peculiar`] text: they travel with others from then on.
+    takes_peculiar: AtomicBool,
+    /// The service compared with itself.
+    rider: Rider,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
@@ -70,7 +86,7 @@ pub(crate) fn take_in(bytes: &[u8]) {
     for count in [1, 2] {
         drop(answer::read(bytes, count));
     }
-    drop(answer::message(bytes, Some("key")));
+    drop(answer::message(bytes, ["key"]));
     answer::is_account_empty(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         retry_after(text, Some("Sun, 06 Nov 1994 08:49:37 GMT"));
@@ -86,6 +102,8 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
+    /// The service failed at this request (status 500), which a text of it may be the cause of.
+    Broke(String),
     /// The service cannot be reached: no such host, connection refused. The next attempt may reach it.
     Unreachable(String),
     /// The service does not want these texts.
@@ -101,6 +119,11 @@ enum Ended {
     Failed {
         reason: String,
         /// Whether the service gave vectors for other requests since the first attempt failed.
+        others_served: bool,
+    },
+    /// The service broke at it, as often and in the same words as it may.
+    Broke {
+        reason: String,
         others_served: bool,
     },
     /// The budget has room for so many of its texts only.
@@ -124,8 +147,8 @@ impl Http {
         check_keys(config, space)?;
         let timeout = seconds("timeout_seconds", config.timeout_seconds)?;
         let shown_url = without_values(&url);
-        let key = config.key_env.as_deref().map(|name| key(name, variable)).transpose()?;
-        if key.is_some() && url.starts_with("http://") && !is_loopback(&url) && !config.plain_http {
+        let (headers, secrets) = headers(config, variable)?;
+        if !secrets.is_empty() && url.starts_with("http://") && !is_loopback(&url) && !config.plain_http {
             return Err(Error::option(
                 "url",
                 &shown_url,
@@ -146,9 +169,11 @@ impl Http {
         }
         Ok(Self {
             check: Check::new(space, format!("{} at {shown_url}", config.model), config.normalise),
+            names_format: AtomicBool::new(!url_of_ollama(&url)),
             url,
             shown_url,
-            key,
+            headers,
+            secrets,
             agent: agent.build().into(),
             clock,
             pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
@@ -157,66 +182,274 @@ impl Http {
             others: Mutex::default(),
             slots: Semaphore::new(config.concurrency),
             served: AtomicU64::new(0),
+            texts_max: AtomicUsize::new(usize::MAX),
+            takes_peculiar: AtomicBool::new(false),
+            rider: Rider::new(space.distance),
             stopped: Mutex::default(),
             config: config.clone(),
         })
     }
 
-    /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it, or the budget ends.
+    /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it, where it takes fewer, or the
+    /// budget ends. `known` is what the service said when it broke at a request that these texts were a part of.
     ///
     /// # Errors
     ///
     /// Unavailable where the service answers no request, so that no item is to blame; what else stops a run.
-    fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
-        let (reason, others_served) = match self.insist(inputs)? {
-            Ended::Vectors(vectors) => {
-                for ((input, answer), vector) in inputs.iter().zip(answers).zip(vectors) {
-                    *answer = Some(self.check.vector(input.id, vector)?);
-                }
-                return Ok(());
-            }
-            Ended::Short(count) => return self.embed_parts(count, inputs, answers),
-            Ended::Refused(reason) if inputs.len() == 1 => {
-                answers[0] = Some(Err(ItemFailure::Permanent(reason)));
-                return Ok(());
-            }
-            // One text may spoil the request for the others: each half is asked alone until it is found.
-            Ended::Refused(_) => return self.embed_parts(inputs.len() / 2, inputs, answers),
-            Ended::Failed { reason, others_served } => (reason, others_served),
+    fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>], known: Option<&str>) -> Result<()> {
+        let most = self.texts_max.load(Ordering::Relaxed);
+        if inputs.len() > most {
+            return self.embed_parts(most, inputs, answers, known);
+        }
+        // Alone, it spoils no request for others.
+        if inputs.len() > 1
+            && !self.takes_peculiar.load(Ordering::Relaxed)
+            && let Some(place) = inputs.iter().position(|input| peculiar(input.source).is_some())
+        {
+            return self.embed_parts(place.max(1), inputs, answers, known);
+        }
+        // Halves tell more than the same request again. One text that is found in this way is asked for once more, and one that came
+        // alone as often as any.
+        let breaks = match (inputs.len(), known) {
+            (1, None) => usize::MAX,
+            (1, Some(_)) => 2,
+            _ => 1,
         };
-        if !others_served && !self.serves_anybody()? {
-            return Err(self.unavailable(reason));
+        match self.insist_with_rider(inputs, breaks)? {
+            Ended::Vectors(vectors) => {
+                for ((input, answer), vector) in inputs.iter().zip(&mut *answers).zip(vectors) {
+                    let vector = self.check.vector(input.id, vector).map_err(|error| self.blame(error))?;
+                    if vector.is_ok() && peculiar(input.source).is_some() {
+                        self.takes_peculiar.store(true, Ordering::Relaxed);
+                    }
+                    *answer = Some(vector.map_err(|failure| match failure {
+                        ItemFailure::Permanent(reason) => {
+                            ItemFailure::Permanent(explained(input.source, reason))
+                        }
+                        other => other,
+                    }));
+                }
+                self.learn_rider(inputs, answers);
+                Ok(())
+            }
+            Ended::Short(count) => self.embed_parts(count, inputs, answers, known),
+            Ended::Refused(reason) => {
+                if self.served.load(Ordering::Relaxed) == 0 {
+                    self.expect_taken(&reason)?;
+                }
+                if let [input] = inputs {
+                    answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
+                    return Ok(());
+                }
+                // One text may spoil the request for the others: each half is asked alone until it is found.
+                let half = inputs.len() / 2;
+                self.embed_parts(half, inputs, answers, known)?;
+                if answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
+                    // None did: there were too many of them.
+                    self.texts_max.fetch_min(inputs.len() - half, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            Ended::Failed { reason, others_served } => {
+                if !others_served && !self.serves_anybody()? {
+                    return Err(self.unavailable(reason));
+                }
+                // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
+                if inputs.len() > 1 {
+                    return self.embed_parts(inputs.len() / 2, inputs, answers, known);
+                }
+                answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
+                Ok(())
+            }
+            Ended::Broke { reason, others_served } => {
+                if known != Some(&reason) && !others_served && !self.serves_anybody()? {
+                    return Err(self.unavailable(reason));
+                }
+                if let [input] = inputs {
+                    let reason = format!("{}: {reason}, each time that it was asked", self.check.encoder());
+                    answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
+                    return Ok(());
+                }
+                self.embed_parts(inputs.len() / 2, inputs, answers, Some(&reason))
+            }
         }
-        // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
-        if inputs.len() > 1 {
-            return self.embed_parts(inputs.len() / 2, inputs, answers);
-        }
-        answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
-        Ok(())
     }
 
     /// Embeds the first so many texts, then the others.
-    fn embed_parts(&self, count: usize, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Result<()> {
+    fn embed_parts(
+        &self,
+        count: usize,
+        inputs: &[Input<'_>],
+        answers: &mut [Option<Answer>],
+        known: Option<&str>,
+    ) -> Result<()> {
         let (left, right) = answers.split_at_mut(count);
-        self.embed(&inputs[..count], left)?;
-        self.embed(&inputs[count..], right)
+        self.embed(&inputs[..count], left, known)?;
+        self.embed(&inputs[count..], right, known)
+    }
+
+    /// As [`Self::insist`], with a text aboard whose vector is known, where its turn is.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where the service gives that text another vector than at first: whatever else the request gave is not handed out.
+    fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
+        let ride = self.rider.of_request(inputs.len());
+        if let Ride::Along(known) = &ride {
+            let all: Vec<Input<'_>> = inputs.iter().copied().chain([rider_of(known)]).collect();
+            match self.insist(&all, breaks)? {
+                Ended::Vectors(mut vectors) => {
+                    self.expect_itself(known, vectors.pop().unwrap_or_default())?;
+                    return Ok(Ended::Vectors(vectors));
+                }
+                Ended::Short(count) if count < inputs.len() => return Ok(Ended::Short(count)),
+                // The budget has no room for it, or it was one text too many.
+                Ended::Short(_) => {}
+                Ended::Refused(reason) => {
+                    let ended = self.insist(inputs, breaks)?;
+                    self.rider.send_alone(matches!(ended, Ended::Vectors(_)));
+                    return Ok(if matches!(ended, Ended::Refused(_)) {
+                        Ended::Refused(reason)
+                    } else {
+                        ended
+                    });
+                }
+                failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
+            }
+        }
+        let ended = self.insist(inputs, breaks)?;
+        if let (Ride::Alone(known), Ended::Vectors(_)) = (&ride, &ended)
+            && let Some(vector) = self.vector_of(known)?
+        {
+            self.expect_itself(known, vector)?;
+        }
+        Ok(ended)
+    }
+
+    /// Remembers the shortest of the texts that have a vector, to ride along later.
+    fn learn_rider(&self, inputs: &[Input<'_>], answers: &[Option<Answer>]) {
+        if self.rider.knows() {
+            return;
+        }
+        let shortest = inputs
+            .iter()
+            .zip(answers)
+            .filter_map(|(input, answer)| Some((input.source, answer.as_ref()?.as_ref().ok()?)))
+            .filter(|(source, vector)| peculiar(source).is_none() && norm(vector) > 0.0)
+            .min_by_key(|(source, _)| source.len());
+        if let Some((source, vector)) = shortest {
+            self.rider.learn(source, vector);
+        }
+    }
+
+    /// The vector that the service gives a known text now; `None` where it gives none.
+    fn vector_of(&self, known: &Known) -> Result<Option<Vec<f32>>> {
+        match self.insist(&[rider_of(known)], usize::MAX) {
+            Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
+            Ok(_) => Ok(None),
+            Err(error) if error.is_budget_spent() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails where the service gives a text another vector than at first, unless it never gives it the same one twice.
+    fn expect_itself(&self, known: &Known, vector: Vec<f32>) -> Result<()> {
+        let checked = |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(RIDER, vector)?.ok()) };
+        let Some(now) = checked(vector)? else { return Ok(()) };
+        if self.rider.agree(&known.vector, &now) {
+            return Ok(());
+        }
+        let mut again = Vec::new();
+        for _ in 0..2 {
+            if let Some(vector) = self.vector_of(known)? {
+                again.extend(checked(vector)?);
+            }
+        }
+        let all: Vec<&[f32]> = [&known.vector, &now].into_iter().chain(&again).map(Vec::as_slice).collect();
+        if again.len() == 2 && self.rider.is_noise(&all) {
+            return Ok(());
+        }
+        Err(Error::conflict(
+            format!("the encoder {} has changed", self.check.encoder()),
+            format!(
+                "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
+                 mixed; what this request gave is thrown away, and what was handed out before it was right. Look which model the service \
+                 serves, and go on when it is the one of the beginning",
+                start_of(&known.text),
+                difference_in_words(self.check.space().distance, &known.vector, &now),
+            ),
+        ))
     }
 
     /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
     /// down, or the service may be down.
     fn serves_anybody(&self) -> Result<bool> {
-        let probe = Input { id: PROBE, source: PROBE, payload: &Value::Null };
-        Ok(matches!(self.insist(&[probe])?, Ended::Vectors(_)))
+        Ok(matches!(self.insist(&[probe()], usize::MAX)?, Ended::Vectors(_)))
     }
 
-    /// Sends one request until the service has taken or refused it, or as often as it may be sent.
+    /// Fails where the service, which has given no vector so far, refuses one harmless word too. What is refused is the request then: each
+    /// of its options is left out in turn, so that the error can name the one.
+    fn expect_taken(&self, reason: &str) -> Result<()> {
+        if matches!(self.insist(&[probe()], usize::MAX)?, Ended::Vectors(_)) {
+            return Ok(());
+        }
+        let HttpConfig { dimensions, input_type, .. } = &self.config;
+        let without = |options: Options<'_>| -> Result<bool> {
+            Ok(matches!(self.insist_on(&[probe()], options, usize::MAX)?, Ended::Vectors(_)))
+        };
+        if let Some(dimensions) = dimensions
+            && without(Options { dimensions: None, ..self.options() })?
+        {
+            let expected =
+                format!("no such key, and a space as wide as the model: the service refuses it ({reason})");
+            return Err(Error::option("dimensions", dimensions, expected));
+        }
+        if let Some(input_type) = input_type
+            && without(Options { input_type: None, ..self.options() })?
+        {
+            let expected =
+                format!("one that the service knows, or no such key: the service refuses it ({reason})");
+            return Err(Error::option("input_type", input_type, expected));
+        }
+        Err(self.unavailable(format!("it refuses every text: {reason}")))
+    }
+
+    /// The error of a width, with the key that it comes from.
+    fn blame(&self, error: Error) -> Error {
+        match (error.kind(), self.config.dimensions) {
+            (ErrorKind::WidthMismatch { received, .. }, Some(dimensions)) => Error::option(
+                "dimensions",
+                dimensions,
+                format!(
+                    "a width that the service heeds: {} gave vectors of {received} numbers all the same; leave the key out and \
+                     let the new space be {received} wide, or ask a service that cuts its vectors",
+                    self.check.encoder()
+                ),
+            ),
+            _ => error,
+        }
+    }
+
+    /// What every request asks for.
+    fn options(&self) -> Options<'_> {
+        Options { dimensions: self.config.dimensions, input_type: self.config.input_type.as_deref() }
+    }
+
+    /// Sends one request until the service has taken or refused it, or as often as it may be sent, or until the service has broken at it
+    /// so many times in a row with the same words.
     ///
     /// # Errors
     ///
     /// Unavailable where the last attempt cannot reach the service, or the service asks for a long wait. No item is to blame
     /// then, however often the service answered before.
-    fn insist(&self, inputs: &[Input<'_>]) -> Result<Ended> {
+    fn insist(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
+        self.insist_on(inputs, self.options(), breaks)
+    }
+
+    /// As [`Self::insist`], with options of the caller's.
+    fn insist_on(&self, inputs: &[Input<'_>], options: Options<'_>, breaks: usize) -> Result<Ended> {
         let (mut failures, mut served_before) = (0, 0);
+        let (mut broke, mut words) = (0, String::new());
         loop {
             let (count, tokens) = self.reserve(inputs)?;
             if count < inputs.len() {
@@ -224,15 +457,24 @@ impl Http {
                 return Ok(Ended::Short(count));
             }
             let turn = self.wait_for_turn(tokens).inspect_err(|_| self.unreserve(count, tokens))?;
-            let (reason, wait, is_unreachable) = match self.send(inputs, tokens, turn)? {
+            let (reason, wait, is_unreachable) = match self.send(inputs, options, tokens, turn)? {
                 Outcome::Vectors(vectors) => return Ok(Ended::Vectors(vectors)),
                 Outcome::Refused(reason) => return Ok(Ended::Refused(reason)),
                 Outcome::Again { reason, wait } => (reason, wait, false),
+                Outcome::Broke(reason) => {
+                    broke = if reason == words { broke + 1 } else { 1 };
+                    words.clone_from(&reason);
+                    (reason, None, false)
+                }
                 Outcome::Unreachable(reason) => (reason, None, true),
             };
             failures += 1;
             if failures == 1 {
                 served_before = self.served.load(Ordering::Relaxed);
+            }
+            if broke >= breaks {
+                let others_served = self.served.load(Ordering::Relaxed) > served_before;
+                return Ok(Ended::Broke { reason, others_served });
             }
             let now = self.clock.now();
             if let Some(wait) = wait {
@@ -296,16 +538,23 @@ impl Http {
     }
 
     /// Sends one request of texts whose tokens are reserved.
-    fn send(&self, inputs: &[Input<'_>], reserved: u64, turn: Permit<'_>) -> Result<Outcome> {
-        let HttpConfig { model, prefix, dimensions, input_type, .. } = &self.config;
+    fn send(
+        &self,
+        inputs: &[Input<'_>],
+        options: Options<'_>,
+        reserved: u64,
+        turn: Permit<'_>,
+    ) -> Result<Outcome> {
+        let HttpConfig { model, prefix, .. } = &self.config;
+        let Options { dimensions, input_type } = options;
         let texts: Vec<String> = inputs.iter().map(|input| format!("{prefix}{}", input.source)).collect();
-        let request =
-            Request { model, input: &texts, dimensions: *dimensions, input_type: input_type.as_deref() };
+        let encoding_format = self.names_format.load(Ordering::Relaxed).then_some("float");
+        let request = Request { model, input: &texts, encoding_format, dimensions, input_type };
         // Text can always be written as JSON.
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
         }
         let limit = (inputs.len() as u64)
             .saturating_mul(self.check.space().dimension as u64)
@@ -325,11 +574,13 @@ impl Http {
         if status != 200 {
             self.correct(reserved, 0);
             let body = body.unwrap_or_default();
-            let wait = header("retry-after").and_then(|value| retry_after(value, header("date")));
+            let wait = header("retry-after-ms")
+                .and_then(retry_after_ms)
+                .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))));
             return self.refused(status, &body, wait, header("location"));
         }
         let read = body
-            .map_err(|error| format!("its answer broke off ({error})"))
+            .map_err(|error| Unread::Broken(format!("its answer broke off ({error})")))
             .and_then(|body| answer::read(&body, inputs.len()));
         Ok(match read {
             Ok(answer) => {
@@ -342,7 +593,18 @@ impl Http {
                 Outcome::Vectors(answer.vectors)
             }
             // The tokens stay counted: the service did its work.
-            Err(reason) => Outcome::Again { reason, wait: None },
+            Err(Unread::Form(reason)) if self.served.load(Ordering::Relaxed) == 0 => {
+                return Err(Error::option(
+                    "url",
+                    &self.shown_url,
+                    format!(
+                        "an address that answers as OpenAI's /v1/embeddings or Ollama's /api/embed do: {} was asked for {} texts, and {reason}",
+                        self.check.encoder(),
+                        inputs.len()
+                    ),
+                ));
+            }
+            Err(Unread::Broken(reason) | Unread::Form(reason)) => Outcome::Again { reason, wait: None },
         })
     }
 
@@ -354,7 +616,8 @@ impl Http {
         wait: Option<Duration>,
         location: Option<&str>,
     ) -> Result<Outcome> {
-        let reason = format!("status {status}: {}", answer::message(body, self.key.as_deref()));
+        let reason =
+            format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
         let service = || self.check.encoder().to_owned();
         match status {
             401 | 403 => {
@@ -365,6 +628,7 @@ impl Http {
                 Err(ErrorKind::Unauthorised { service: service(), detail }.into())
             }
             402 | 429 if status == 402 || answer::is_account_empty(body) => Err(self.unavailable(reason)),
+            500 if wait.is_none() => Ok(Outcome::Broke(reason)),
             408 | 409 | 425 | 429 | 500..=599 => {
                 let reason = match wait {
                     Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
@@ -384,6 +648,11 @@ impl Http {
                     &self.shown_url,
                     format!("the address itself: it only leads on to {to}"),
                 ))
+            }
+            400 | 422
+                if reason.contains("encoding_format") && self.names_format.swap(false, Ordering::Relaxed) =>
+            {
+                Ok(Outcome::Again { reason, wait: None })
             }
             400 | 413 | 414 | 422 | 451 => {
                 Ok(Outcome::Refused(format!("{}: {reason}", self.check.encoder())))
@@ -505,13 +774,31 @@ impl Http {
     /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
     fn embed_all(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
         let batch = self.config.batch;
+        if self.served.load(Ordering::Relaxed) == 0 {
+            let first = inputs.len().min(batch).min(FIRST_TEXTS);
+            let (now, later) = answers.split_at_mut(first);
+            let result = self.embed(&inputs[..first], now, None).and_then(|()| self.expect_some_use(now));
+            if let Err(error) = result {
+                return Some(error);
+            }
+            if first < inputs.len() {
+                return self.embed_rest(&inputs[first..], later);
+            }
+            return None;
+        }
+        self.embed_rest(inputs, answers)
+    }
+
+    /// Embeds what comes after the first request of all.
+    fn embed_rest(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
+        let batch = self.config.batch;
         let requests = inputs.len().div_ceil(batch);
         let queue = Mutex::new(inputs.chunks(batch).zip(answers.chunks_mut(batch)));
         let stop: Mutex<Option<Error>> = Mutex::default();
         let work = || {
             while lock(&stop).is_none() {
                 let Some((inputs, answers)) = lock(&queue).next() else { return };
-                let result = self.embed(inputs, answers).and_then(|()| self.expect_some_use(answers));
+                let result = self.embed(inputs, answers, None).and_then(|()| self.expect_some_use(answers));
                 if let Err(error) = result {
                     lock(&stop).get_or_insert(error);
                 }
@@ -533,11 +820,7 @@ impl Http {
         let Some(Some(Err(first))) = answers.first().filter(|_| answers.iter().all(is_refused)) else {
             return Ok(());
         };
-        let error = match self.serves_anybody() {
-            Ok(true) => return Ok(()),
-            Ok(false) => self.unavailable(format!("it refuses every text: {}", first.reason())),
-            Err(error) => error,
-        };
+        let Err(error) = self.expect_taken(first.reason()) else { return Ok(()) };
         answers.fill(None);
         Err(error)
     }
@@ -567,12 +850,16 @@ impl Encoder for Http {
         let Some(error) = self.embed_all(inputs, &mut answers) else {
             return Ok(answers.into_iter().flatten().collect());
         };
-        if error.is_unauthorised() || error.is_budget_spent() {
+        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
         // done nothing wrong, and an interruption is the fault of no item.
-        let trusted = error.is_unauthorised() || error.is_retryable() || error.is_budget_spent();
+        let trusted = error.is_unauthorised()
+            || error.is_retryable()
+            || error.is_budget_spent()
+            // A service that has changed: requests before were vouched for.
+            || error.is_conflict();
         let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
         let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
         if !is_handed_out {
@@ -585,6 +872,10 @@ impl Encoder for Http {
     fn spent(&self) -> Spent {
         let spent = self.meter.spent();
         Spent { money: spent.tokens as f64 * self.config.price(), ..spent }
+    }
+
+    fn noise(&self) -> Option<f64> {
+        self.rider.noise()
     }
 
     fn note_others(&self, spent: Spent) {
@@ -608,6 +899,100 @@ impl Encoder for Http {
     fn interrupt(&self) {
         lock(&self.stopped).get_or_insert_with(|| ErrorKind::Cancelled.into());
     }
+}
+
+/// What every request asks for, beside its texts.
+#[derive(Clone, Copy)]
+struct Options<'a> {
+    dimensions: Option<usize>,
+    input_type: Option<&'a str>,
+}
+
+/// The id of the text that rides along.
+const RIDER: &str = "a text that was embedded before";
+
+fn rider_of(known: &Known) -> Input<'_> {
+    Input { id: RIDER, source: &known.text, payload: &Value::Null }
+}
+
+/// The start of a text, for an error.
+fn start_of(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    if start.len() < text.len() { format!("{start}…") } else { start }
+}
+
+fn probe() -> Input<'static> {
+    Input { id: PROBE, source: PROBE, payload: &Value::Null }
+}
+
+/// What a service may refuse a text for, as far as it can be seen beforehand.
+fn peculiar(text: &str) -> Option<&'static str> {
+    if text.trim().is_empty() {
+        Some("its source is blank")
+    } else if text.contains('\0') {
+        Some("its source has a NUL character (U+0000)")
+    } else {
+        None
+    }
+}
+
+/// A text of so many characters is said to be long where it is refused.
+const LONG_CHARACTERS: usize = 2000;
+
+/// The reason of a text that has no vector, with what can be seen of the text in front.
+fn explained(text: &str, reason: String) -> String {
+    let characters = text.chars().count();
+    match peculiar(text) {
+        Some(why) => format!("{why}; {reason}"),
+        None if characters >= LONG_CHARACTERS => format!("its source has {characters} characters; {reason}"),
+        None => reason,
+    }
+}
+
+/// The headers of every request, and which of their values are secrets.
+fn headers(
+    config: &HttpConfig,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(Vec<(String, String)>, Vec<String>)> {
+    let (mut headers, mut secrets) = (Vec::new(), Vec::new());
+    if let Some(name) = &config.key_env {
+        let key = key("key_env", name, &variable)?;
+        headers.push(match &config.key_header {
+            Some(header) => (header.clone(), key.clone()),
+            None => ("Authorization".into(), format!("Bearer {key}")),
+        });
+        secrets.push(key);
+    } else if let Some(header) = &config.key_header {
+        return Err(Error::missing("key_env", format!("key_header = {header:?}")));
+    }
+    for (name, value) in &config.headers {
+        let value = match value.strip_prefix('$') {
+            Some(name) => {
+                let value = key("headers", name, &variable)?;
+                secrets.push(value.clone());
+                value
+            }
+            None => value.clone(),
+        };
+        headers.push((name.clone(), value));
+    }
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let is_value = |value: &str| value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    match headers.iter().find(|(name, value)| !is_name(name) || !is_value(value)) {
+        None => Ok((headers, secrets)),
+        Some((name, _)) => Err(Error::option(
+            "headers",
+            name,
+            "a header's name of letters, digits and -, and a value of plain letters, digits and signs",
+        )),
+    }
+}
+
+/// Whether an address is that of Ollama's own protocol.
+fn url_of_ollama(url: &str) -> bool {
+    url.split('?').next().is_some_and(|path| path.ends_with("/api/embed"))
 }
 
 fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
@@ -662,7 +1047,7 @@ fn endpoint(url: &str) -> Result<String> {
     let mut whole = path.to_string();
     if is_version {
         whole.push_str("/embeddings");
-    } else if last != "embeddings" {
+    } else if last != "embeddings" && !url_of_ollama(path) {
         whole.push_str("/v1/embeddings");
     }
     if let Some(query) = query {
@@ -692,21 +1077,21 @@ fn is_loopback(url: &str) -> bool {
 }
 
 /// The key that an environment variable holds. Neither the key nor what may be one by mistake is ever printed.
-fn key(name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String> {
+fn key(option: &str, name: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String> {
     let is_name = |text: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             && text.bytes().next().is_some_and(|first| !first.is_ascii_digit())
     };
     if !is_name(name) {
         return Err(Error::option(
-            "key_env",
+            option,
             "(not shown)",
             "the name of an environment variable, such as OPENAI_API_KEY, and never the key itself",
         ));
     }
     let key = variable(name).map(|key| key.trim().to_string()).filter(|key| !key.is_empty());
     let key = key.ok_or_else(|| {
-        Error::missing(format!("the environment variable {name}"), "the key that key_env names")
+        Error::missing(format!("the environment variable {name}"), format!("{option} of the encoder"))
     })?;
     if key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(key);

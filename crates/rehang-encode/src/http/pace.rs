@@ -96,6 +96,11 @@ pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     Some(moment(value)?.duration_since(moment(date?)?).unwrap_or_default())
 }
 
+/// The wait that a `retry-after-ms` of Azure asks for.
+pub(super) fn retry_after_ms(value: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(value.trim().parse::<f64>().ok()? / 1000.0).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +115,8 @@ mod tests {
         assert_eq!(seconds("Sun, 06 Nov 1994 08:50:07 GMT", date), Some(30.0));
         assert_eq!(seconds("Sun, 06 Nov 1994 08:49:00 GMT", date), Some(0.0));
         assert_eq!(seconds("Mon, 07 Nov 1994 08:49:37 GMT", date), Some(86400.0));
+        assert_eq!(retry_after_ms("1500"), Some(Duration::from_millis(1500)));
+        assert_eq!((retry_after_ms("-1"), retry_after_ms("soon")), (None, None));
         for nonsense in ["-1", "NaN", "inf", "1e300", "soon", "Sun, 06 Nov 1994 25:00:00 GMT"] {
             assert_eq!(seconds(nonsense, date), None, "{nonsense}");
         }

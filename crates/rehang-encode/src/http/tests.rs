@@ -2,11 +2,13 @@ use std::sync::Condvar;
 use std::sync::atomic::AtomicUsize;
 
 use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use rehang::Distance;
 use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 
-use super::stub::{Reply, Seen, Stub, good, vector};
+use super::stub::{Reply, Seen, Stub, good, good_of, vector};
 use super::*;
 use crate::EncoderConfig;
 
@@ -58,7 +60,10 @@ fn texts_become_vectors_in_order() {
     assert_eq!(seen.len(), 3);
     assert_eq!(seen[0].path, "/v1/embeddings");
     assert_eq!(seen[0].authorization.as_deref(), Some("Bearer sk-secret"));
-    assert_eq!(seen[0].body, json!({"model": "m", "input": ["0", "1", "2", "3"], "dimensions": 2}));
+    assert_eq!(
+        seen[0].body,
+        json!({"model": "m", "input": ["0", "1", "2", "3"], "encoding_format": "float", "dimensions": 2})
+    );
     assert_eq!(http.spent(), Spent { items: 10, tokens: 10, money: 0.0 });
     assert_eq!(clock.waits(), []);
     assert_eq!(http.batch_max(), 4);
@@ -83,10 +88,16 @@ fn queries_are_asked_for_as_the_service_wants_them() {
         (vectors, stub.seen().last().unwrap().body.clone(), http.spent().tokens)
     };
     let (vectors, body, tokens) = ask(&config);
-    assert_eq!(body, json!({"model": "m", "input": ["passage: 12"], "input_type": "document"}));
+    assert_eq!(
+        body,
+        json!({"model": "m", "input": ["passage: 12"], "encoding_format": "float", "input_type": "document"})
+    );
     assert_eq!((vectors, tokens), (right(&["passage: 12"]), 11), "the prefix is paid for");
     let (vectors, body, _) = ask(&queries(&config));
-    assert_eq!(body, json!({"model": "m", "input": ["query: 12"], "input_type": "query"}));
+    assert_eq!(
+        body,
+        json!({"model": "m", "input": ["query: 12"], "encoding_format": "float", "input_type": "query"})
+    );
     assert_eq!(vectors, right(&["query: 12"]));
     // What is not said of queries is as for items.
     let config = HttpConfig { query_prefix: None, query_input_type: None, ..config };
@@ -127,19 +138,28 @@ fn what_passes_is_tried_again() {
         let stub = Stub::script(vec![bad(), bad()]);
         let (http, clock) = open(&stub, |_| {});
         assert_eq!(embed(&http, &["1", "2"]).unwrap(), right(&["1", "2"]), "case {at}");
-        assert_eq!(stub.seen().len(), 3, "case {at}");
-        assert_eq!(http.spent().items, 6, "case {at}");
         let waits = clock.waits();
-        assert!(waits.len() == 2 && waits[1] >= Duration::from_millis(500), "case {at}: {waits:?}");
+        if at == 1 {
+            // Status 500: the word that every service embeds is asked for, then each text alone.
+            assert_eq!((stub.seen().len(), http.spent().items, waits.len()), (5, 6, 1));
+        } else {
+            assert_eq!(stub.seen().len(), 3, "case {at}");
+            assert_eq!(http.spent().items, 6, "case {at}");
+            assert!(waits.len() == 2 && waits[1] >= Duration::from_millis(500), "case {at}: {waits:?}");
+        }
 
         let stub = Stub::start(move |_, _| bad());
         let (http, _) = open(&stub, |_| {});
         // It never passes: not even the one word is embedded, so no text is to blame.
         let error = embed(&http, &["1", "2"]).unwrap_err();
-        assert!(error.is_retryable() && error.to_string().contains("attempt 3 of 3"), "case {at}: {error}");
+        assert!(
+            error.is_retryable() && (at == 1 || error.to_string().contains("attempt 3 of 3")),
+            "case {at}: {error}"
+        );
         let texts: Vec<_> = stub.seen().iter().map(Seen::texts).collect();
-        assert_eq!(texts[..3], [["1", "2"]; 3], "case {at}");
-        assert_eq!(texts[3..], [[PROBE]; 3], "case {at}");
+        let attempts = if at == 1 { 1 } else { 3 };
+        assert_eq!(texts[..attempts], [["1", "2"]; 3][..attempts], "case {at}");
+        assert_eq!(texts[attempts..], [[PROBE]; 3], "case {at}");
     }
 }
 
@@ -173,8 +193,14 @@ fn the_text_that_brings_the_service_down_is_found() {
             let answers = embed(&http, &texts).unwrap();
             for (at, text) in texts.iter().enumerate() {
                 if *text == "poison" {
-                    let Err(ItemFailure::Temporary(why)) = &answers[at] else { panic!("{answers:?}") };
-                    assert!(why.contains("attempt 3 of 3"), "{why}");
+                    match &answers[at] {
+                        Err(ItemFailure::Temporary(why)) => assert!(why.contains("attempt 3 of 3"), "{why}"),
+                        // It says the same each time.
+                        Err(ItemFailure::Permanent(why)) => {
+                            assert!(batch > 1 && why.contains("status 500"), "{why}")
+                        }
+                        other => panic!("{other:?}"),
+                    }
                 } else {
                     assert_eq!(answers[at], Ok(vector(text).to_vec()), "{text}, {batch} a request");
                 }
@@ -293,8 +319,8 @@ fn the_text_that_spoils_a_request_is_found() {
             assert_eq!(answers[at], Ok(vector(text).to_vec()));
         }
     }
-    // 8, 4, 4, 2, 1, 1, 2: halves until it stands alone.
-    assert_eq!(stub.seen().len(), 7);
+    // The first four, four, two, one, the harmless word, one, two: halves until it stands alone.
+    assert_eq!(stub.seen().len(), 6);
     assert_eq!(clock.waits(), []);
 }
 
@@ -393,8 +419,8 @@ fn as_many_requests_as_allowed_are_under_way() {
         *count += 1;
         seen_most.fetch_max(*count, Ordering::Relaxed);
         changed.notify_all();
-        // The first ones wait for each other, which an encoder with fewer at once would never live to see.
-        while number < AT_ONCE && seen_most.load(Ordering::Relaxed) < AT_ONCE {
+        // The very first goes alone. The next ones wait for each other, which an encoder with fewer at once would never live to see.
+        while (1..=AT_ONCE).contains(&number) && seen_most.load(Ordering::Relaxed) < AT_ONCE {
             count = changed.wait(count).unwrap();
         }
         *count -= 1;
@@ -477,7 +503,7 @@ fn what_others_have_used_is_gone_from_the_budget() {
 
 #[test]
 fn refused_requests_cost_no_tokens() {
-    let stub = Stub::script(vec![status(500), status(429)]);
+    let stub = Stub::script(vec![status(503), status(429)]);
     let (http, _) = open(&stub, |config| config.price_per_million_tokens = 1e6);
     embed(&http, &["12", "345"]).unwrap();
     assert_eq!(http.spent(), Spent { items: 6, tokens: 5, money: 5.0 });
@@ -576,6 +602,7 @@ fn addresses_are_completed() {
         ("https://host/openai/v1/embeddings", "https://host/openai/v1/embeddings"),
         ("http://localhost:8080/embeddings/", "http://localhost:8080/embeddings"),
         ("https://host/d/m/embeddings?api-version=1", "https://host/d/m/embeddings?api-version=1"),
+        ("http://localhost:11434/api/embed", "http://localhost:11434/api/embed"),
     ] {
         assert_eq!(endpoint(url).unwrap(), whole);
     }
@@ -616,8 +643,8 @@ fn keys_that_cannot_be_are_refused() {
         assert!(error.contains(word), "{word}: {error}");
         assert!(!error.contains("pasted"), "{error}");
     }
-    assert!(!key("KEY", |_| Some("sk-se cret".into())).unwrap_err().to_string().contains("cret"));
-    assert_eq!(key("KEY", |_| Some(" sk-secret\n".into())).unwrap(), "sk-secret");
+    assert!(!key("key_env", "KEY", |_| Some("sk-se cret".into())).unwrap_err().to_string().contains("cret"));
+    assert_eq!(key("key_env", "KEY", |_| Some(" sk-secret\n".into())).unwrap(), "sk-secret");
 }
 
 proptest! {
@@ -653,4 +680,301 @@ proptest! {
             }
         }
     }
+}
+
+/// Texts with numbers, as many as asked for.
+fn numbers(count: usize) -> Vec<String> {
+    (0..count).map(|number| number.to_string()).collect()
+}
+
+/// How many texts were sent in all.
+fn texts_sent(stub: &Stub) -> usize {
+    stub.seen().iter().map(|seen| seen.texts().len()).sum()
+}
+
+#[test]
+fn texts_that_a_service_breaks_at_are_found_without_waiting() {
+    let is_bad = |text: &str| text.parse::<usize>().is_ok_and(|number| number % 20 == 7);
+    let stub = Stub::start(move |_, seen| {
+        let broke = seen.texts().iter().any(|text| is_bad(text));
+        if broke {
+            Reply::Status(500, vec![], "{\"error\": \"unsupported value: NaN\"}".into())
+        } else {
+            Reply::Good
+        }
+    });
+    let (http, clock) = open(&stub, |config| (config.batch, config.attempts) = (64, 5));
+    let texts = numbers(128);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let answers = embed(&http, &texts).unwrap();
+    for (text, answer) in texts.iter().zip(&answers) {
+        match answer {
+            Ok(found) => assert_eq!(*found, vector(text)),
+            Err(ItemFailure::Permanent(why)) => assert!(is_bad(text) && why.contains("NaN"), "{text}: {why}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 7);
+    assert!(stub.seen().len() <= 120, "{} requests", stub.seen().len());
+    let waited: Duration = clock.waits().iter().sum();
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+}
+
+#[test]
+fn the_most_texts_of_a_request_are_learnt_once() {
+    for code in [400, 413] {
+        let stub =
+            Stub::start(move |_, seen| if seen.texts().len() > 10 { status(code) } else { Reply::Good });
+        let (http, _) = open(&stub, |config| config.batch = 64);
+        let texts = numbers(1000);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+        let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 10).count();
+        assert!(refused <= 5, "{refused} requests were refused");
+        assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+        assert_eq!(stub.seen().iter().filter(|seen| seen.texts().len() > 10).count(), refused);
+    }
+}
+
+#[test]
+fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
+    let texts = numbers(300);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    for key in ["dimensions", "input_type"] {
+        let stub =
+            Stub::start(move |_, seen| if seen.body.get(key).is_some() { status(400) } else { Reply::Good });
+        let (http, _) = open(&stub, |config| {
+            (config.batch, config.concurrency, config.dimensions) = (64, 4, Some(2));
+            config.input_type = Some("document".into());
+        });
+        let error = embed(&http, &texts).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == key), "{error}");
+        assert!(error.to_string().contains("status 400 it is"), "{error}");
+        assert!(texts_sent(&stub) <= 8, "{}", texts_sent(&stub));
+    }
+    // One that is not heeded.
+    let wide = |seen: &Seen| good_of(seen, |_| vec![1.0; 5], |_| {});
+    let stub = Stub::start(move |_, seen| Reply::Body(wide(seen)));
+    let (http, _) = open(&stub, |config| (config.batch, config.dimensions) = (64, Some(2)));
+    let error = embed(&http, &texts).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "dimensions"),
+        "{error}"
+    );
+    assert!(error.to_string().contains("5 numbers") && texts_sent(&stub) == 4, "{error}");
+}
+
+#[test]
+fn the_name_of_the_format_is_left_out_where_it_is_refused() {
+    let stub = Stub::start(|_, seen| {
+        if seen.body.get("encoding_format").is_some() {
+            Reply::Status(400, vec![], "{\"detail\": \"encoding_format: not a valid value\"}".into())
+        } else {
+            Reply::Good
+        }
+    });
+    let (http, _) = open(&stub, |_| {});
+    assert_eq!(embed(&http, &DIGITS).unwrap(), right(&DIGITS));
+    assert_eq!(stub.seen().iter().filter(|seen| seen.body.get("encoding_format").is_some()).count(), 1);
+}
+
+#[test]
+fn an_answer_of_another_form_is_paid_for_once() {
+    let texts = numbers(300);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let stub = Stub::start(|_, seen| {
+        let vectors: Vec<_> = seen.texts().iter().map(|text| json!({"values": vector(text)})).collect();
+        Reply::Body(json!({"embeddings": vectors}).to_string())
+    });
+    let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (64, 4));
+    let error = embed(&http, &texts).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidOption { option, .. } if option == "url"), "{error}");
+    assert_eq!(texts_sent(&stub), 4);
+}
+
+#[test]
+fn protocols_of_services_that_people_have() {
+    // As Ollama gives it.
+    let stub = Stub::start(|_, seen| {
+        let vectors: Vec<_> = seen.texts().iter().map(|text| vector(text)).collect();
+        Reply::Body(json!({"model": "m", "embeddings": vectors, "prompt_eval_count": 9}).to_string())
+    });
+    let (http, _) = open(&stub, |config| config.url += "/api/embed");
+    assert_eq!(embed(&http, &DIGITS[..4]).unwrap(), right(&DIGITS[..4]));
+    let seen = &stub.seen()[0];
+    assert_eq!((seen.path.as_str(), seen.body.get("encoding_format")), ("/api/embed", None));
+    assert_eq!(http.spent().tokens, 9);
+    // Azure's headers.
+    let stub = Stub::script(vec![Reply::Status(429, vec![("retry-after-ms", "1500".into())], String::new())]);
+    let (http, clock) = open(&stub, |config| {
+        config.url += "/openai/deployments/d/embeddings?api-version=1";
+        config.key_env = Some("KEY".into());
+        config.key_header = Some("api-key".into());
+        config.headers = [("x-team".into(), "search 1".into()), ("x-token".into(), "$KEY".into())].into();
+    });
+    assert_eq!(embed(&http, &["1"]).unwrap(), right(&["1"]));
+    assert_eq!(clock.waits(), [Duration::from_millis(1500)]);
+    let seen = &stub.seen()[1];
+    assert_eq!(seen.header("api-key"), Some("sk-secret"));
+    assert_eq!((seen.header("x-team"), seen.header("x-token")), (Some("search 1"), Some("sk-secret")));
+    assert_eq!(seen.authorization, None);
+}
+
+#[test]
+fn what_can_be_seen_of_a_text_is_said_where_it_is_refused() {
+    let long = "w ".repeat(3000);
+    let stub = Stub::start(|_, seen| {
+        let texts = seen.texts();
+        let bad = |text: &String| text.trim().is_empty() || text.len() > 4000;
+        if texts.iter().any(bad) {
+            return status(400);
+        }
+        Reply::Body(good(seen, |data| {
+            for (entry, text) in data.iter_mut().zip(&texts) {
+                if text.contains('\0') {
+                    entry["embedding"] = json!([]);
+                }
+            }
+        }))
+    });
+    let (http, _) = open(&stub, |config| config.batch = 16);
+    let texts = ["1", "2", "", "4", "a\0b", "6", "7", &long, "  \n", "10"];
+    let answers = embed(&http, &texts).unwrap();
+    let words = [(2, "blank"), (4, "NUL"), (7, "6000 characters"), (8, "blank")];
+    for (place, answer) in answers.iter().enumerate() {
+        match words.iter().find(|(bad, _)| *bad == place) {
+            Some((_, word)) => {
+                assert!(
+                    matches!(answer, Err(ItemFailure::Permanent(why)) if why.contains(word)),
+                    "{answer:?}"
+                );
+            }
+            None => assert_eq!(*answer, Ok(vector(texts[place]).to_vec())),
+        }
+    }
+    // Where a service takes them, they travel with the others.
+    let stub = Stub::script(vec![]);
+    let (http, _) = open(&stub, |config| config.batch = 16);
+    let texts = ["", "1", "", "2", "", "3", "", "4", ""];
+    assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+    assert_eq!(stub.seen().len(), 3);
+}
+
+/// A model of two numbers a text, on the unit circle.
+fn on_circle(text: &str, turn: f32) -> Vec<f32> {
+    let angle = text.parse::<f32>().unwrap_or(0.5) * 0.37 + turn;
+    vec![angle.cos(), angle.sin()]
+}
+
+#[test]
+fn a_service_that_becomes_another_one_is_found_in_the_request_where_it_does() {
+    // From a text on, every vector is another one, whichever request it is in.
+    for (concurrency, batch, turn) in [(1, 64, 1.0), (4, 64, 1.0), (1, 10, 1.0)] {
+        let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stub = Stub::start(move |_, seen| {
+            let model = |text: &str| {
+                let late = turned.load(Ordering::SeqCst);
+                if text == "500" {
+                    turned.store(true, Ordering::SeqCst);
+                }
+                on_circle(text, if late { turn } else { 0.0 })
+            };
+            Reply::Body(good_of(seen, model, |_| {}))
+        });
+        let (http, _) = open(&stub, |config| (config.batch, config.concurrency) = (batch, concurrency));
+        let texts = numbers(1000);
+        let (mut right, mut wrong) = (0, 0);
+        let mut said = String::new();
+        for part in texts.chunks(http.batch_max()) {
+            let part: Vec<&str> = part.iter().map(String::as_str).collect();
+            match embed(&http, &part) {
+                Ok(answers) => {
+                    for (text, answer) in part.iter().zip(answers) {
+                        match answer {
+                            Ok(vector) if vector == on_circle(text, 0.0) => right += 1,
+                            Ok(_) => wrong += 1,
+                            Err(_) => {}
+                        }
+                    }
+                }
+                Err(error) => said = error.to_string(),
+            }
+        }
+        assert!(said.contains("has changed") && said.contains("cosine 0.5"), "{said}");
+        // Requests of a few texts have no rider each.
+        let most = if batch >= 32 { 0 } else { 32 };
+        assert!(wrong <= most && right >= 300, "{batch} a request: {right} right, {wrong} wrong");
+    }
+}
+
+#[test]
+fn a_length_that_changes_is_another_model_where_lengths_count() {
+    for (distance, fails) in [(Distance::Cosine, false), (Distance::Dot, true)] {
+        let stub = Stub::start(|number, seen| {
+            let longer = if number > 1 { 17.3 } else { 1.0 };
+            let model = |text: &str| on_circle(text, 0.0).iter().map(|value| value * longer).collect();
+            Reply::Body(good_of(seen, model, |_| {}))
+        });
+        let config = HttpConfig { batch: 64, ..config(&stub.url) };
+        let space = Space::new("new", 2, distance, false);
+        let http = Http::with(&config, &space, Arc::new(ManualClock::default()), |_| None).unwrap();
+        let texts = numbers(200);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let outcome = embed(&http, &texts).and_then(|_| embed(&http, &texts));
+        match outcome {
+            Ok(_) => assert!(!fails),
+            Err(error) => assert!(fails && error.to_string().contains("17.3 times longer"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_service_with_noise_is_compared_with_itself() {
+    const WIDTH: usize = 32;
+    let unit = |seed: &str| {
+        let mut random = ChaCha8Rng::seed_from_u64(xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
+        let numbers: Vec<f32> = (0..WIDTH)
+            .map(|_| (0..4).map(|_| random.next_u32() as f32 / u32::MAX as f32 - 0.5).sum())
+            .collect();
+        let length = norm(&numbers) as f32;
+        numbers.into_iter().map(|number| number / length).collect::<Vec<f32>>()
+    };
+    for cosine in [0.9999_f32, 0.99, 0.9] {
+        let stub = Stub::start(move |number, seen| {
+            let off = (1.0 / cosine - 1.0).sqrt();
+            let model = |text: &str| {
+                let noise = unit(&format!("{number} {text}"));
+                unit(text).iter().zip(noise).map(|(value, noise)| value + off * noise).collect()
+            };
+            Reply::Body(good_of(seen, model, |_| {}))
+        });
+        let config = HttpConfig { batch: 64, ..config(&stub.url) };
+        let space = Space::new("new", WIDTH, Distance::Cosine, false);
+        let http = Http::with(&config, &space, Arc::new(ManualClock::default()), |_| None).unwrap();
+        let texts = numbers(600);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        assert!(embed(&http, &texts).unwrap().iter().all(Result::is_ok), "{cosine}");
+        assert_eq!(http.noise().is_some(), cosine < 0.995, "{cosine}: {:?}", http.noise());
+    }
+}
+
+#[test]
+fn a_rider_costs_one_text_a_request_and_no_request_more() {
+    let stub = Stub::script(vec![]);
+    let (http, _) = open(&stub, |config| config.batch = 64);
+    let texts = numbers(644);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+    assert_eq!((stub.seen().len(), texts_sent(&stub)), (11, 644 + 10));
+    // A service that takes 64 and not one more.
+    let stub = Stub::start(|_, seen| if seen.texts().len() > 64 { status(413) } else { Reply::Good });
+    let (http, _) = open(&stub, |config| config.batch = 64);
+    assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+    let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 64).count();
+    assert_eq!((refused, stub.seen().len()), (1, 1 + 1 + 10 + 9));
+    // No budget is passed by it.
+    let stub = Stub::script(vec![]);
+    let (http, _) = open(&stub, |config| (config.batch, config.budget_items) = (64, Some(68)));
+    assert_eq!(embed(&http, &texts[..68]).unwrap(), right(&texts[..68]));
+    assert_eq!(http.spent().items, 68);
 }

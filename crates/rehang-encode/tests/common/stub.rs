@@ -14,10 +14,17 @@ use serde_json::{Value, json};
 pub struct Seen {
     pub path: String,
     pub authorization: Option<String>,
+    /// All headers, by their names in small letters.
+    pub headers: Vec<(String, String)>,
     pub body: Value,
 }
 
 impl Seen {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+
     /// The texts that are to be embedded.
     pub fn texts(&self) -> Vec<String> {
         let texts = self.body["input"].as_array().unwrap();
@@ -131,11 +138,12 @@ fn serve(
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let path = line.split(' ').nth(1).unwrap_or_default().to_string();
-    let (mut length, mut authorization) = (0, None);
+    let (mut length, mut authorization, mut headers) = (0, None, Vec::new());
     loop {
         line.clear();
         reader.read_line(&mut line)?;
         let Some((name, value)) = line.trim().split_once(": ") else { break };
+        headers.push((name.to_ascii_lowercase(), value.to_string()));
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().unwrap(),
             "authorization" => authorization = Some(value.to_string()),
@@ -144,7 +152,7 @@ fn serve(
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let seen = Seen { path, authorization, body: serde_json::from_slice(&body)? };
+    let seen = Seen { path, authorization, headers, body: serde_json::from_slice(&body)? };
     let number = {
         let mut all = lock(all);
         all.push(seen.clone());

@@ -73,11 +73,22 @@ pub fn run_text(run: &Run) -> String {
     if failed > 0 {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
     }
+    text += &noise_text(summary.encoder_noise);
     text += &spent_text("Spent", summary.spent.money, summary.spent.tokens);
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
         text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
     }
     text
+}
+
+/// How an encoder differs from itself, in a line; nothing where it does not.
+pub fn noise_text(noise: Option<f64>) -> String {
+    noise.map_or_else(String::new, |noise| {
+        format!(
+            "The encoder gives one text different vectors (cosine {:.3} between two calls): what searches find depends on that.\n",
+            1.0 - noise / 2.0
+        )
+    })
 }
 
 /// What an encoder has used, in a line; nothing where it takes no money.
@@ -104,6 +115,7 @@ mod tests {
             indexed: false,
             spent: Spent::default(),
             elapsed_ms: 0,
+            encoder_noise: None,
             encoder_busy_ms: 0,
             sigma: None,
         };

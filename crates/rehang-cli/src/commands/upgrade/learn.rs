@@ -4,7 +4,7 @@ use rehang::Result;
 use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions};
 use serde_json::json;
 
-use super::backfill::{ending_text, run_options, spent_text};
+use super::backfill::{ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
     SampleSize, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
@@ -65,6 +65,7 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     if let Some(said) = &drawn.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
+    text += &noise_text(drawn.encoder_noise);
     text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
