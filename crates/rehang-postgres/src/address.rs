@@ -5,14 +5,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postgres::Config;
-use postgres::config::{Host, SslMode};
 use rehang::{Error, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// An address with what it takes to connect there.
@@ -78,7 +78,7 @@ impl Address {
         }
         config.ssl_mode(mode);
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            config.host(&variable("PGHOST").unwrap_or_else(|| "localhost".into()));
+            config.host(variable("PGHOST").unwrap_or_else(|| "localhost".into()));
         }
         if let Some(port) = port.filter(|_| config.get_ports().is_empty()) {
             config.port(port);
@@ -86,7 +86,7 @@ impl Address {
         if config.get_dbname().is_none()
             && let Some(database) = variable("PGDATABASE")
         {
-            config.dbname(&database);
+            config.dbname(database);
         }
         if config.get_application_name().is_none() {
             config.application_name("rehang");
@@ -110,7 +110,7 @@ impl Address {
         if config.get_user().is_none()
             && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
         {
-            config.user(&user);
+            config.user(user);
         }
         if config.get_password().is_none_or(<[u8]>::is_empty)
             && let Some(password) = variable("PGPASSWORD").or_else(|| from_password_file(&config, variable))
@@ -127,8 +127,18 @@ impl Address {
         Ok(Self { tls: MakeRustlsConnect::new(tls), config })
     }
 
-    pub(crate) fn connect(&self) -> std::result::Result<postgres::Client, postgres::Error> {
-        self.config.connect(self.tls.clone())
+    /// How to connect there, with settings of the session besides those that the address has.
+    pub(crate) fn with_options(&self, more: &str) -> Config {
+        let mut config = self.config.clone();
+        let options = [self.config.get_options().unwrap_or_default(), more].join(" ");
+        if !options.trim().is_empty() {
+            config.options(options.trim());
+        }
+        config
+    }
+
+    pub(crate) fn tls(&self) -> MakeRustlsConnect {
+        self.tls.clone()
     }
 
     /// `host:port/database`: what may be shown.

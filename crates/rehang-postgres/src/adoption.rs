@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use postgres::Row;
 use rehang::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
 
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, SEARCH_PATH, Whose};
@@ -323,8 +323,11 @@ fn expect_server(database: &Database) -> Result<Pgvector> {
     database.run(Mode::Read, |connection| {
         let row = connection.query_one(
             "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-                 v.extversion, n.nspname::text
-             FROM (SELECT) AS server LEFT JOIN pg_extension AS v ON v.extname = 'vector' LEFT JOIN pg_namespace AS n ON n.oid = v.extnamespace",
+                 v.extversion, n.nspname::text, coalesce(one.oid, 0::oid), coalesce(one.typarray, 0::oid), coalesce(half.oid, 0::oid),
+                 coalesce(half.typarray, 0::oid)
+             FROM (SELECT) AS server LEFT JOIN pg_extension AS v ON v.extname = 'vector' LEFT JOIN pg_namespace AS n ON n.oid = v.extnamespace
+             LEFT JOIN pg_type AS one ON one.typnamespace = n.oid AND one.typname = 'vector'
+             LEFT JOIN pg_type AS half ON half.typnamespace = n.oid AND half.typname = 'halfvec'",
             &[],
         )?;
         let (number, version): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
@@ -335,7 +338,8 @@ fn expect_server(database: &Database) -> Result<Pgvector> {
             let why = "a database with pgvector: its owner runs CREATE EXTENSION vector";
             return Err(Error::option("the database", database.name(), why).into());
         };
-        let pgvector = Pgvector::new(&version, quoted(&row.try_get::<_, String>(3)?));
+        let numbers = [row.try_get(4)?, row.try_get(5)?, row.try_get(6)?, row.try_get(7)?];
+        let pgvector = Pgvector::new(&version, quoted(&row.try_get::<_, String>(3)?), numbers);
         if !pgvector.is_at_least(PGVECTOR_MIN) {
             return Err(Error::option("pgvector", version, "0.7 or later").into());
         }
@@ -520,6 +524,10 @@ fn renew(
             "UPDATE rehang.space SET in_column = $2 WHERE gallery = $1 AND in_column IS NOT NULL",
             &[&number, &table.options.vector],
         )?;
+    }
+    if !renamed.is_empty() {
+        // Of the names of before; a release that was begun makes them anew.
+        connection.batch(&schema::drop_moves(number, Some(&table.qualified)))?;
     }
     if table.key.iter().any(|column| renamed.values().any(|now| *now == column.name)) {
         // The view has the names of the key's columns.

@@ -1,37 +1,35 @@
 //! Connections, and transactions that are made again where the server was away or another transaction was in the way.
 
-use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use postgres::error::SqlState;
-use postgres::types::ToSql;
-use postgres::{Client, Row, Statement};
 use rehang::{Error, ErrorKind, Result};
+use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
+pub(crate) use crate::client::{Connection, Parameters};
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Waits between two tries grow up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Every connection begins with this. No statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very
-/// keys that are asked for: one for any number of them reads whole tables, as does one that takes a page of an index for as dear as on a
-/// disk that turns. Names are the server's own (see [`crate::guard`]). A standby takes these and the begin of a transaction that writes; its
-/// first statement that writes is refused as read-only.
+/// Every transaction begins with this, and it ends with the transaction: through a pooler the session is somebody else's a moment later. No
+/// statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very keys that are asked for: one for any
+/// number of them reads whole tables, as does one that takes a page of an index for as dear as on a disk that turns. Names are the server's
+/// own (see [`crate::guard`]).
 ///
-/// A role's own timeouts are made for its application: an index of ours takes minutes, and a lock that lasts as long as its session may rest
-/// for hours. What ends us instead: the server closes a transaction whose client says nothing, and a connection whose other end is gone.
-const SESSION: &str = "SET search_path = pg_catalog, pg_temp; SET lock_timeout = '2s'; SET statement_timeout = 0; SET idle_session_timeout = 0;
-    SET idle_in_transaction_session_timeout = '10s'; SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5;
-    SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; SET default_transaction_read_only = off;
-    SET default_transaction_isolation = 'read committed'; SET jit = off; SET random_page_cost = 1.1;
-    SET plan_cache_mode = force_custom_plan;";
+/// A role's own timeouts are made for its application. What ends us instead: the server closes a transaction whose client says nothing.
+const SETTINGS: &str = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL jit = off; SET LOCAL random_page_cost = 1.1;
+    SET LOCAL plan_cache_mode = force_custom_plan";
 
-/// Parameters of a statement.
-pub(crate) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+/// What a connection asks for where it begins. A server that is spoken to directly keeps it for as long as the connection, and gives up a
+/// connection whose other end is gone. A pooler refuses it or passes nothing on: what it says by that is that no session is ours.
+const OWN_SESSION: &str = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30s \
+    -c rehang.session=own";
 
 /// A server's database: connections that are opened as they are needed and kept.
 pub(crate) struct Database {
@@ -40,6 +38,8 @@ pub(crate) struct Database {
     /// The application's table: a reader takes it first, as the application's own statements do, so that none waits for the other.
     table: OnceLock<String>,
     idle: Mutex<Vec<Connection>>,
+    /// Whether connections are made without [`OWN_SESSION`], which was refused.
+    is_pooled: AtomicBool,
 }
 
 /// How a transaction sees others.
@@ -57,14 +57,13 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    fn begin(self) -> Option<&'static str> {
+    fn begin(self) -> &'static str {
         match self {
-            Self::Read => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
-            Self::Write => Some("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Write | Self::Statements => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
             Self::WriteLightly => {
-                Some("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL synchronous_commit = off")
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off"
             }
-            Self::Statements => None,
         }
     }
 }
@@ -72,15 +71,15 @@ impl Mode {
 /// Why a step of a transaction failed.
 pub(crate) enum StepError {
     /// The server said so, or is gone.
-    Server(postgres::Error),
+    Server(tokio_postgres::Error),
     /// A promise of the contract would have been broken.
     Ours(Error),
     /// Another transaction is in the way for a moment.
     Busy,
 }
 
-impl From<postgres::Error> for StepError {
-    fn from(error: postgres::Error) -> Self {
+impl From<tokio_postgres::Error> for StepError {
+    fn from(error: tokio_postgres::Error) -> Self {
         Self::Server(error)
     }
 }
@@ -94,59 +93,18 @@ impl From<Error> for StepError {
 /// What a step of a transaction gives.
 pub(crate) type Step<T> = std::result::Result<T, StepError>;
 
-/// One session of the server, with the statements that it has prepared.
-pub(crate) struct Connection {
-    client: Client,
-    prepared: BTreeMap<String, Statement>,
-}
-
-impl Connection {
-    fn prepare(&mut self, sql: &str) -> Step<Statement> {
-        if let Some(statement) = self.prepared.get(sql) {
-            return Ok(statement.clone());
-        }
-        let statement = self.client.prepare(sql)?;
-        self.prepared.insert(sql.to_owned(), statement.clone());
-        Ok(statement)
-    }
-
-    pub(crate) fn query(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Vec<Row>> {
-        let statement = self.prepare(sql)?;
-        Ok(self.client.query(&statement, parameters)?)
-    }
-
-    pub(crate) fn query_opt(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Option<Row>> {
-        let statement = self.prepare(sql)?;
-        Ok(self.client.query_opt(&statement, parameters)?)
-    }
-
-    pub(crate) fn query_one(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Row> {
-        let statement = self.prepare(sql)?;
-        Ok(self.client.query_one(&statement, parameters)?)
-    }
-
-    pub(crate) fn count(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
-        Ok(self.query_one(sql, parameters)?.try_get::<_, i64>(0)?.max(0) as u64)
-    }
-
-    pub(crate) fn execute(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
-        let statement = self.prepare(sql)?;
-        Ok(self.client.execute(&statement, parameters)?)
-    }
-
-    /// Runs statements that are not worth preparing.
-    pub(crate) fn batch(&mut self, sql: &str) -> Step<()> {
-        Ok(self.client.batch_execute(sql)?)
-    }
-}
-
 impl Database {
     /// Reads the address, and sees whether a server is there.
     pub(crate) fn open(address: &str) -> Result<Self> {
         let address = Address::parse(address)?;
-        let database =
-            Self { name: address.shown(), address, table: OnceLock::new(), idle: Mutex::default() };
-        let first = database.connect().map_err(|error| database.refused(&error))?;
+        let database = Self {
+            name: address.shown(),
+            address,
+            table: OnceLock::new(),
+            idle: Mutex::default(),
+            is_pooled: AtomicBool::default(),
+        };
+        let first = database.connect().map_err(|failure| database.failed(failure))?;
         database.give_back(first);
         Ok(database)
     }
@@ -156,10 +114,19 @@ impl Database {
         &self.name
     }
 
-    fn connect(&self) -> std::result::Result<Connection, postgres::Error> {
-        let mut client = self.address.connect()?;
-        client.batch_execute(SESSION)?;
-        Ok(Connection { client, prepared: BTreeMap::new() })
+    fn connect(&self) -> Step<Connection> {
+        let open = |options: &str| Connection::open(&self.address.with_options(options), self.address.tls());
+        if self.is_pooled.load(Ordering::Relaxed) {
+            return open("");
+        }
+        match open(OWN_SESSION) {
+            Err(StepError::Server(error)) if refuses_options(&error) => {
+                let connection = open("")?;
+                self.is_pooled.store(true, Ordering::Relaxed);
+                Ok(connection)
+            }
+            opened => opened,
+        }
     }
 
     fn give_back(&self, connection: Connection) {
@@ -171,17 +138,30 @@ impl Database {
         self.table.get_or_init(|| qualified.to_owned());
     }
 
-    fn begin(&self, mode: Mode) -> Option<String> {
-        let begin = mode.begin()?;
-        Some(match self.table.get().filter(|_| mode != Mode::Write) {
+    /// How a transaction begins.
+    pub(crate) fn begin(&self, mode: Mode) -> String {
+        let begin = format!("{}; {SETTINGS}", mode.begin());
+        match self.table.get().filter(|_| [Mode::Read, Mode::WriteLightly].contains(&mode)) {
             Some(table) => format!("{begin}; LOCK TABLE {table} IN ACCESS SHARE MODE"),
-            None => begin.to_owned(),
-        })
+            None => begin,
+        }
     }
 
-    /// A session that nobody else uses, for what has to be done outside of a transaction or for a lock that lasts.
-    pub(crate) fn session(&self) -> Result<Connection> {
-        self.connect().map_err(|error| self.refused(&error))
+    /// A connection that nobody else uses, for what cannot be part of a transaction.
+    pub(crate) fn session(&self) -> Result<Session> {
+        let failed = |failure| self.failed(failure);
+        let mut connection = self.connect().map_err(failed)?;
+        let own = "SELECT coalesce(current_setting('rehang.session', true) = 'own', false)";
+        let is_own = connection.query_one(own, &[]).and_then(|row| Ok(row.try_get(0)?)).map_err(failed)?;
+        Ok(Session { connection, is_own })
+    }
+
+    /// A statement in a transaction of its own that waits for others for as long as it takes.
+    pub(crate) fn patiently(&self, sql: &str) -> Result<()> {
+        let begin = self.begin(Mode::Write);
+        let mut session = self.session()?;
+        let sql = format!("{begin}; SET LOCAL lock_timeout = 0; {sql}; COMMIT");
+        session.connection.batch(&sql).map_err(|failure| self.failed(failure))
     }
 
     /// Makes a transaction, again and again while the server is away or others are in the way.
@@ -191,20 +171,22 @@ impl Database {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let failure = match idle.map_or_else(|| self.connect(), Ok) {
-                Err(error) => Some(error),
+                Err(StepError::Ours(error)) => return Err(error),
+                Err(StepError::Server(error)) => Some(error),
+                Err(StepError::Busy) => None,
                 Ok(mut connection) => {
-                    match transaction(&mut connection, self.begin(mode).as_deref(), &mut work) {
+                    match transaction(&mut connection, mode, &self.begin(mode), &mut work) {
                         Ok(done) => {
                             self.give_back(connection);
                             return Ok(done);
                         }
                         Err(failure) => {
                             // A standby is left, too: another server may have taken over by now.
-                            let is_read_only = matches!(&failure, StepError::Server(error) if error.code() == Some(&READ_ONLY));
+                            let is_read_only =
+                                matches!(&failure, StepError::Server(error) if is_standby(error));
                             if !is_read_only
-                                && !connection.client.is_closed()
-                                && (mode == Mode::Statements
-                                    || connection.client.batch_execute("ROLLBACK").is_ok())
+                                && !connection.is_closed()
+                                && (mode == Mode::Statements || connection.batch("ROLLBACK").is_ok())
                             {
                                 self.give_back(connection);
                             } else {
@@ -221,8 +203,9 @@ impl Database {
                 }
             };
             // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
-            let may_pass =
-                |failure: &postgres::Error| passes(failure) || mode != Mode::Read && is_cancelled(failure);
+            let may_pass = |failure: &tokio_postgres::Error| {
+                passes(failure) || mode != Mode::Read && is_cancelled(failure)
+            };
             if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
             {
                 return Err(self.refused(&failure));
@@ -233,7 +216,7 @@ impl Database {
     }
 
     /// What the server said, in the words of this library.
-    pub(crate) fn refused(&self, error: &postgres::Error) -> Error {
+    pub(crate) fn refused(&self, error: &tokio_postgres::Error) -> Error {
         let service = format!("PostgreSQL at {}", self.name);
         let Some(said) = error.as_db_error() else {
             let detail = chain(error);
@@ -303,21 +286,80 @@ impl fmt::Debug for Database {
 
 fn transaction<T>(
     connection: &mut Connection,
-    begin: Option<&str>,
+    mode: Mode,
+    begin: &str,
     work: &mut impl FnMut(&mut Connection) -> Step<T>,
 ) -> Step<T> {
-    let Some(begin) = begin else { return work(connection) };
+    if mode == Mode::Statements {
+        connection.each_alone(Some(begin.to_owned()));
+        let done = work(connection);
+        connection.each_alone(None);
+        return done;
+    }
     connection.batch(begin)?;
     let done = work(connection)?;
     connection.batch("COMMIT")?;
     Ok(done)
 }
 
-/// What a standby says to a write, until it takes over.
+/// A connection for statements that cannot be part of a transaction.
+pub(crate) struct Session {
+    pub(crate) connection: Connection,
+    /// Whether the server's session is ours for as long as the connection; else a pooler gives each statement any of its own.
+    pub(crate) is_own: bool,
+}
+
+impl Session {
+    /// Gets ready for statements that wait for others so long, and take as long as they take. What a pooler gives is another's, and nothing
+    /// can be set there: where a rule of it would end such a statement, or let a build go wrong, it is refused.
+    pub(crate) fn prepare(&mut self, patience: &str, builds_in_parallel: bool) -> Step<()> {
+        if self.is_own {
+            let workers = if builds_in_parallel { "" } else { "SET max_parallel_maintenance_workers = 0;" };
+            return self.connection.batch(&format!(
+                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = 0; SET lock_timeout = '{patience}'; {workers}"
+            ));
+        }
+        let rules = self.connection.query(
+            "SELECT concat(name, ' = ', setting, unit) FROM pg_catalog.pg_settings
+             WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout') AND setting <> '0'
+                 OR name = 'max_parallel_maintenance_workers' AND setting <> '0' AND NOT $1
+             ORDER BY 1",
+            &[&builds_in_parallel],
+        )?;
+        let rules: Vec<String> =
+            rules.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?;
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "its sessions have {}, which would end it or harm it, and are not ours to change; give the address of the server itself for this step",
+            rules.join(" and ")
+        );
+        Err(Error::conflict("a search index that is made or removed through a pooler", why).into())
+    }
+}
+
+/// Whether a pooler takes no settings where a connection begins.
+fn refuses_options(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|said| {
+        let words = said.message().to_lowercase();
+        words.contains("startup parameter") || words.contains("options")
+    })
+}
+
+/// What a standby says to a write, until it takes over; and to the begin of a transaction that may write.
 const READ_ONLY: SqlState = SqlState::READ_ONLY_SQL_TRANSACTION;
 
+fn is_standby(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|said| {
+        *said.code() == READ_ONLY
+            || *said.code() == SqlState::FEATURE_NOT_SUPPORTED
+                && said.routine() == Some("call_bool_check_hook")
+    })
+}
+
 /// Whether the same call may succeed a little later: the server starts again or takes over, or another transaction is in the way.
-fn passes(error: &postgres::Error) -> bool {
+fn passes(error: &tokio_postgres::Error) -> bool {
     let Some(code) = error.code() else {
         // No word of the server: the connection is gone, or none was made. Anything else is wrong for good.
         return error.is_closed() || has_io_error(error);
@@ -331,25 +373,25 @@ fn passes(error: &postgres::Error) -> bool {
             SqlState::LOCK_NOT_AVAILABLE,
             SqlState::TOO_MANY_CONNECTIONS,
             SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-            READ_ONLY,
         ]
         .contains(code)
+        || is_standby(error)
         // transaction_timeout, of PostgreSQL 17.
         || code.code() == "25P04"
 }
 
 /// Whether somebody ended the statement: a timeout, or a person.
-fn is_cancelled(error: &postgres::Error) -> bool {
+fn is_cancelled(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::QUERY_CANCELED)
 }
 
 /// Whether the state of the server is to blame, and neither the statement nor its values: resources (53), limits (54), objects in use (55), the
 /// system (58), defects (XX).
-fn is_of_the_server(error: &postgres::Error) -> bool {
+fn is_of_the_server(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| ["53", "54", "55", "58", "XX"].contains(&&code.code()[..2]))
 }
 
-fn has_io_error(error: &postgres::Error) -> bool {
+fn has_io_error(error: &tokio_postgres::Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if cause.is::<std::io::Error>() {
@@ -361,7 +403,7 @@ fn has_io_error(error: &postgres::Error) -> bool {
 }
 
 /// An error with its causes: alone it says little ("error connecting to server").
-fn chain(error: &postgres::Error) -> String {
+fn chain(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -8,6 +8,7 @@ use crate::connection::{Connection, Mode, Step};
 use crate::guard;
 use crate::handle::Handle;
 use crate::schema::FUNCTIONS;
+use crate::search;
 use crate::spaces;
 use crate::table::quoted;
 
@@ -27,6 +28,19 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         }
         let mut problems: Vec<Problem> =
             found.into_iter().map(|what| Problem { space: None, what, count: 1 }).collect();
+        let spaces = spaces::all(connection, g)?;
+        let tables = spaces.iter().filter(|space| space.in_column.is_none());
+        for on in tables.map(|space| format!("rehang.vector_{}", space.number)).chain([table.qualified.clone()]) {
+            let indexes = search::unfinished(connection, &on, None)?;
+            if !indexes.is_empty() {
+                let what = format!(
+                    "search indexes that were not made to their end ({}): every write goes into them and no search reads them. What made them \
+                     takes them away where it is called again, as does DROP INDEX CONCURRENTLY",
+                    indexes.join(", ")
+                );
+                problems.push(Problem { space: None, what, count: indexes.len() as u64 });
+            }
+        }
         let (oldest, _) = guard::versions(connection, g)?;
         let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;
@@ -64,7 +78,8 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
             None,
             "triggers of others on tables of ours, which run with our rights",
             "SELECT count(*) FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
-             WHERE c.relnamespace = to_regnamespace('rehang') AND NOT t.tgisinternal"
+             WHERE c.relnamespace = to_regnamespace('rehang') AND NOT t.tgisinternal AND NOT EXISTS (SELECT 1 FROM pg_proc AS p
+                 WHERE p.oid = t.tgfoid AND p.pronamespace = to_regnamespace('rehang') AND p.proname ~ '^moved_[0-9]+$')"
                 .to_owned(),
         )?;
         look(
@@ -89,7 +104,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                 table.is_item("t")
             ),
         )?;
-        for space in spaces::all(connection, g)? {
+        for space in spaces {
             let n = space.number;
             let name = Some(space.record.space.name.as_str());
             if !space.is_listed {
@@ -168,12 +183,15 @@ pub(crate) fn compact(handle: &Handle) -> Result<(u64, u64)> {
     let before = bytes()?;
     let spaces = handle.database.run(Mode::Read, |connection| spaces::all(connection, handle.number))?;
     let mut session = handle.database.session()?;
+    session.prepare("2s", true).map_err(|failure| handle.database.failed(failure))?;
     for space in spaces {
         let n = space.number;
         for table in ["state", "failure", "claim", "vector"] {
             if table != "vector" || space.in_column.is_none() {
+                // Where another process is at work on a table, as a vacuum of the server's own, that one is passed over.
                 session
-                    .batch(&format!("VACUUM (ANALYZE) rehang.{table}_{n}"))
+                    .connection
+                    .batch(&format!("VACUUM (ANALYZE, SKIP_LOCKED) rehang.{table}_{n}"))
                     .map_err(|failure| handle.database.failed(failure))?;
             }
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use postgres::Row;
 use rehang::{Error, Result};
 use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
+use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::guard;

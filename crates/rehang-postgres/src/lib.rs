@@ -6,13 +6,16 @@
 mod address;
 mod adoption;
 mod claims;
+mod client;
 mod connection;
 mod doctor;
 mod guard;
 mod handle;
+mod hold;
 mod items;
 mod nearest;
 mod pages;
+mod parameter;
 mod pgvector;
 mod queue;
 mod release;
@@ -25,5 +28,6 @@ mod table;
 mod values;
 mod vectors;
 
-pub use store::{PostgresStore, SessionLock};
+pub use hold::Hold;
+pub use store::PostgresStore;
 pub use table::TableOptions;

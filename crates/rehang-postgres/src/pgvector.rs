@@ -1,5 +1,7 @@
 //! The extension that vectors are of: where it is, which version, and what an older one cannot do or gets wrong.
 
+use crate::parameter::ArrayType;
+
 /// From this version on an index is searched further where a filter leaves too few.
 const ITERATIVE: Version = (0, 8, 0);
 /// From this version on several processes may build an index together (CVE-2026-3172: they wrote past a buffer before).
@@ -15,13 +17,21 @@ pub(crate) struct Pgvector {
     version: Version,
     /// The schema that it is in, as SQL takes it.
     pub(crate) schema: String,
+    pub(crate) vectors: ArrayType,
+    pub(crate) halfvecs: ArrayType,
 }
 
 impl Pgvector {
-    pub(crate) fn new(version: &str, schema: String) -> Self {
+    /// `numbers` are those of `vector`, of its arrays, of `halfvec` and of its arrays.
+    pub(crate) fn new(version: &str, schema: String, numbers: [u32; 4]) -> Self {
         let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);
-        Self { version: (next(), next(), next()), schema }
+        Self {
+            version: (next(), next(), next()),
+            schema,
+            vectors: ArrayType::new("vector", numbers[0], numbers[1]),
+            halfvecs: ArrayType::new("halfvec", numbers[2], numbers[3]),
+        }
     }
 
     pub(crate) fn is_at_least(&self, version: (u32, u32)) -> bool {
@@ -44,6 +54,11 @@ impl Pgvector {
     /// Its type `vector`.
     pub(crate) fn vector(&self) -> String {
         self.named("vector")
+    }
+
+    /// A vector as bytes, which [`crate::parameter::vector`] reads.
+    pub(crate) fn sent(&self, value: &str) -> String {
+        format!("{}({value}::{})", self.named("vector_send"), self.vector())
     }
 
     /// An operator of it by its full name.
@@ -82,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_older_version_says_what_it_risks() {
-        let of = |version: &str| Pgvector::new(version, "public".into());
+        let of = |version: &str| Pgvector::new(version, "public".into(), [0; 4]);
         for (version, is_parallel, words) in [
             ("0.7.4", false, &["0.7.4", "CVE-2026-3172", "below 0.8.4"][..]),
             ("0.8.1", false, &["0.8.1", "CVE-2026-3172", "below 0.8.4"]),

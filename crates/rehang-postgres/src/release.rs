@@ -1,20 +1,26 @@
 //! The end of a gallery: the vectors that serve move into the application's table, and everything of ours is taken out.
 
-use postgres::Row;
 use rehang::{Error, ErrorKind, Remedy, Result};
+use tokio_postgres::Row;
 
 use crate::adoption::{expect_format, has_galleries};
-use crate::connection::{Database, Mode, Step};
+use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::schema;
 use crate::table::{literal, quoted};
 use crate::{search, serving, spaces, vectors};
 
-/// The comment of a column that vectors are being moved into.
+/// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
+/// Says that rehang made the column.
+const MADE: &str = "rehang moves vectors into this column, which it made";
 /// Rows that get their vectors in one transaction; an application that writes one of them waits until it ends.
 const MOVED_TOGETHER: i64 = 500;
+/// Once no more than so many changes are left, the rest is moved while everybody waits.
+const LAST_MOVES: u64 = 50;
+/// How often changes are caught up with before.
+const CATCH_UPS: usize = 10_000;
 
 pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let space = served_beside(handle)?;
@@ -35,18 +41,20 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     let (n, g, on) = (space.number, handle.number, &handle.table.qualified);
     let kind = schema::column_type(space.record.space.dimension);
     let name = quoted(column);
+    let moves = Moves::new(handle, n, column);
     handle.database.run(Mode::Write, |connection| {
         let there = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
              WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
             &[&handle.table.oid, &column],
         )?;
-        let ours = literal(SETTLING);
         let Some(there) = there else {
-            return connection.batch(&format!(
-                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {ours}",
-                handle.pgvector.named(&kind)
-            ));
+            connection.batch(&format!(
+                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {}",
+                handle.pgvector.named(&kind),
+                literal(MADE)
+            ))?;
+            return moves.expect_log(connection);
         };
         let refuse = |why: String| Error::option("column", column, format!("a new column, {why}")).into();
         let (there, said): (String, Option<String>) = (there.try_get(0)?, there.try_get(1)?);
@@ -54,42 +62,143 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         if there != kind {
             return Err(refuse(format!("or one of type {kind}, not {there}")));
         }
-        if said.as_deref() == Some(SETTLING) {
-            return Ok(());
+        if said.is_some_and(|said| said.starts_with(SETTLING)) {
+            return moves.expect_log(connection);
         }
         let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
         if connection.query_one(&is_used, &[])?.try_get::<_, bool>(0)? {
             return Err(refuse("or one without a vector: what is in this one would be lost".into()));
         }
-        connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {ours}"))
+        connection.batch(&format!("COMMENT ON COLUMN {on}.{name} IS {}", literal(SETTLING)))?;
+        moves.expect_log(connection)
     })?;
     let page = format!(
-        "WITH page AS (SELECT item FROM rehang.vector_{n} WHERE item > $1 ORDER BY item LIMIT {MOVED_TOGETHER}),
-             moved AS (UPDATE {on} AS t SET {name} = v.value FROM page JOIN rehang.vector_{n} AS v ON v.item {EQUALS} page.item
-                 JOIN rehang.item_{g} AS i ON i.key {EQUALS} page.item WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{name}), ROW(v.value)))
+        "WITH page AS (SELECT key AS item FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {MOVED_TOGETHER}),
+             {moved}
          SELECT max(item), count(*) FROM page",
-        is_of = handle.table.is_of("i", "t")
+        moved = moves.moved("page")
     );
     let (mut after, mut done) = (-1_i64, 0);
     loop {
         let (last, moved) = handle.database.run(Mode::Write, |connection| {
-            // As where rows become items: the page gives up before an application that waits for it is ended, and is made again.
-            connection.batch("SET LOCAL lock_timeout = '50ms'")?;
-            guard::see_as_application(connection)?;
+            Moves::begin(connection)?;
             let row = connection.query_one(&page, &[&after])?;
             Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
         })?;
         let Some(last) = last else { break };
         after = last;
         done += moved.max(0) as u64;
-        if !advance(done, counts.native.max(done)) {
+        if !advance(done, counts.items.max(done)) {
             return Err(ErrorKind::Cancelled.into());
         }
     }
     if schema::can_be_indexed(space.record.space.dimension) {
         search::index_column(handle, column, &space.record.space)?;
     }
-    Ok(())
+    moves.catch_up(handle)
+}
+
+/// Vectors of a space that move into a column, and what has changed of either since they began to.
+///
+/// **Invariant**: triggers note each change of a vector in our table, and of the column, in the transaction that makes it, from before the first
+/// vector is moved until the gallery is released. So a note that is there has its change there, and where no note is left the column is
+/// what serves.
+struct Moves {
+    g: i32,
+    n: i32,
+    on: String,
+    column: String,
+    is_of: String,
+    /// The statements that make table and triggers of the notes.
+    make: String,
+}
+
+impl Moves {
+    fn new(handle: &Handle, n: i32, column: &str) -> Self {
+        Self {
+            g: handle.number,
+            n,
+            on: handle.table.qualified.clone(),
+            column: column.to_owned(),
+            is_of: handle.table.is_of("i", "t"),
+            make: schema::moves(handle.number, n, &handle.table, column),
+        }
+    }
+
+    /// What the notes are of, as their table's comment says it.
+    fn what(&self) -> String {
+        format!(
+            "rehang: what has changed since the vectors of space {} began to move into column {}",
+            self.n, self.column
+        )
+    }
+
+    fn has_log(&self, connection: &mut Connection) -> Step<bool> {
+        let sql = "SELECT obj_description(to_regclass($1), 'pg_class') IS NOT DISTINCT FROM $2";
+        let name = format!("rehang.moved_{}", self.g);
+        Ok(connection.query_one(sql, &[&name, &self.what()])?.try_get(0)?)
+    }
+
+    /// Makes the notes, from which on nothing is missed: to make the triggers the server waits until nobody is in the middle of a write.
+    fn expect_log(&self, connection: &mut Connection) -> Step<()> {
+        if self.has_log(connection)? {
+            return Ok(());
+        }
+        // The application's table first: who writes it comes to ours, and nobody goes the other way.
+        connection.batch(&format!(
+            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE; {} {} COMMENT ON TABLE rehang.moved_{} IS {}",
+            self.on,
+            schema::drop_moves(self.g, Some(&self.on)),
+            self.make,
+            self.g,
+            literal(&self.what())
+        ))
+    }
+
+    /// What each transaction begins with that moves vectors: it gives up before an application that waits for it is ended, and is made again.
+    fn begin(connection: &mut Connection) -> Step<()> {
+        connection
+            .batch("SET LOCAL lock_timeout = '50ms'; SELECT set_config('rehang.moving', 'on', true)")?;
+        guard::see_as_application(connection)
+    }
+
+    /// A part of a statement that writes the vectors of items into their rows, where they differ.
+    fn moved(&self, items: &str) -> String {
+        let Self { g, n, on, is_of, .. } = self;
+        let column = quoted(&self.column);
+        format!(
+            "moved AS (UPDATE {on} AS t SET {column} = v.value FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
+                 LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)))"
+        )
+    }
+
+    /// Moves what has changed, at most so much of it, and gives how many notes that were.
+    fn catch_up_with(&self, connection: &mut Connection, limit: &str) -> Step<u64> {
+        let g = self.g;
+        let sql = format!(
+            "WITH gone AS (DELETE FROM rehang.moved_{g} WHERE ctid {EQUALS} ANY (ARRAY(SELECT ctid FROM rehang.moved_{g} LIMIT {limit})) RETURNING item),
+                 changed AS (SELECT DISTINCT item FROM gone),
+                 {}
+             SELECT count(*) FROM gone",
+            self.moved("changed")
+        );
+        connection.count(&sql, &[])
+    }
+
+    /// Moves what has changed until little is left.
+    fn catch_up(&self, handle: &Handle) -> Result<()> {
+        for _ in 0..CATCH_UPS {
+            let caught_up = handle.database.run(Mode::Write, |connection| {
+                Self::begin(connection)?;
+                self.catch_up_with(connection, &MOVED_TOGETHER.to_string())
+            })?;
+            if caught_up <= LAST_MOVES {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The space that serves, whose vectors are in a table of ours.
@@ -111,19 +220,15 @@ fn served_beside(handle: &Handle) -> Result<schema::SpaceRow> {
 }
 
 pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
-    let last =
-        settled.map(|column| Ok::<_, Error>((quoted(column), served_beside(handle)?.number))).transpose()?;
-    let move_last = last.map(|(column, n)| {
-        let on = &handle.table.qualified;
-        format!(
-            "UPDATE {on} AS t SET {column} = v.value FROM rehang.item_{} AS i LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
-             WHERE {} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value));
-             COMMENT ON COLUMN {on}.{column} IS NULL",
-            handle.number,
-            handle.table.is_of("i", "t")
-        )
-    });
-    remove(&handle.database, handle.number, move_last.as_deref())
+    let Some(column) = settled else { return remove(&handle.database, handle.number, None) };
+    let moves = Moves::new(handle, served_beside(handle)?.number, column);
+    let is_settled = handle.database.run(Mode::Read, |connection| moves.has_log(connection))?;
+    if !is_settled {
+        let why = "the vectors that serve were not moved into it before";
+        return Err(Error::conflict(format!("column {column:?} of {}", handle.table.options.table), why));
+    }
+    moves.catch_up(handle)?;
+    remove(&handle.database, handle.number, Some(&moves))
 }
 
 /// Takes a gallery out by what our own tables say of it: its table may be called otherwise by now, have other columns or rules, or be gone.
@@ -161,33 +266,46 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
     remove(&database, number, None)
 }
 
-/// Removes everything of a gallery in one transaction, which begins with a statement that moves what is left to move.
-fn remove(database: &Database, g: i32, move_last: Option<&str>) -> Result<()> {
+/// Removes everything of a gallery in one transaction, which moves first what is left to move. Where nothing is to be moved, what a release has
+/// begun that did not come to its end is taken back.
+fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
     database.run(Mode::Write, |connection| {
         // Keeps others from changing spaces.
         let sql = "SELECT (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
                  WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR UPDATE";
         let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
+        let on: Option<String> = row.try_get(0)?;
         // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
         // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
-        // Searches and workers read the items, so a release that has to wait for them finds out before it compares all vectors.
         let mut triggers = String::new();
-        if let Some(on) = row.try_get::<_, Option<String>>(0)? {
+        if let Some(on) = &on {
             connection.batch(&format!("LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE"))?;
-            triggers = schema::drop_triggers(g, &on);
+            triggers = schema::drop_triggers(g, on);
         }
+        let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
         connection.batch(&format!(
-            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g} IN ACCESS EXCLUSIVE MODE"
+            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE"
         ))?;
-        if let Some(sql) = move_last {
-            guard::see_as_application(connection)?;
-            connection.batch(sql)?;
-            guard::see_as_ours(connection)?;
+        match (last, &on) {
+            (Some(moves), _) => {
+                // From here on nobody changes anything, and what has changed is noted: no more than that is looked at.
+                connection.batch("SELECT set_config('rehang.moving', 'on', true)")?;
+                guard::see_as_application(connection)?;
+                moves.catch_up_with(connection, "ALL")?;
+                guard::see_as_ours(connection)?;
+                connection.batch(&format!("COMMENT ON COLUMN {}.{} IS NULL", moves.on, quoted(&moves.column)))?;
+            }
+            (None, Some(on)) => {
+                connection.batch(&schema::drop_moves(g, Some(on)))?;
+                take_back(connection, on)?;
+            }
+            (None, None) => {}
         }
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{triggers}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
+            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
+            schema::drop_moves(g, on.as_deref()),
             serving::drop_view(g)
         ))?;
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
@@ -195,5 +313,69 @@ fn remove(database: &Database, g: i32, move_last: Option<&str>) -> Result<()> {
         }
         let left: String = spaces::left(connection)?.into_iter().map(schema::drop_space_tables).collect();
         connection.batch(&(left + schema::DROP_BASE))
+    })
+}
+
+/// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.
+fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
+    for (column, said) in settling(connection, on)? {
+        if said == MADE {
+            connection.batch(&format!("ALTER TABLE {on} DROP COLUMN {}", quoted(&column)))?;
+            continue;
+        }
+        for index in search::unfinished(connection, on, Some(&column))? {
+            connection.batch(&format!("DROP INDEX {index}"))?;
+        }
+        connection.batch(&format!("COMMENT ON COLUMN {on}.{} IS NULL", quoted(&column)))?;
+    }
+    Ok(())
+}
+
+/// Columns of the application's table that a release has begun to move vectors into, with the comment of each.
+fn settling(connection: &mut Connection, on: &str) -> Step<Vec<(String, String)>> {
+    let rows = connection.query(
+        "SELECT attname::text, col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0
+             AND NOT attisdropped AND starts_with(col_description(attrelid, attnum), $2) ORDER BY attnum",
+        &[&on, &SETTLING],
+    )?;
+    let mut found = Vec::new();
+    for row in &rows {
+        found.push((row.try_get(0)?, row.try_get(1)?));
+    }
+    Ok(found)
+}
+
+/// Triggers of the application that an update of other columns than theirs fires, by name.
+fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
+    let rows = connection.query(
+        "SELECT format('%I', tgname) FROM pg_trigger WHERE tgrelid = $1 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 16 <> 0
+             AND cardinality(tgattr::int2[]) = 0 AND tgname !~ '^00_rehang_' ORDER BY 1",
+        &[&oid],
+    )?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)
+}
+
+/// What a release will do to the application, or has begun to do, said beside everything else.
+pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
+    handle.database.run(Mode::Read, |connection| {
+        let mut said = Vec::new();
+        let triggers = fired(connection, handle.table.oid)?;
+        if !triggers.is_empty() {
+            said.push(format!(
+                "a release that moves the vectors into {} updates every row, and so fires {}: {}. Without superuser rights nobody can leave them out; \
+                 see that they may, or release without moving and copy the vectors as you like",
+                handle.table.options.table,
+                if triggers.len() == 1 { "a trigger of yours".to_owned() } else { format!("{} triggers of yours", triggers.len()) },
+                triggers.join(", ")
+            ));
+        }
+        for (column, _) in settling(connection, &handle.table.qualified)? {
+            said.push(format!(
+                "a release has begun to move the vectors into column {column:?} of {} and is at work or did not come to its end: the same release goes on, \
+                 and one without moving takes it back",
+                handle.table.options.table
+            ));
+        }
+        Ok(said)
     })
 }

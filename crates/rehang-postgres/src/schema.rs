@@ -95,7 +95,7 @@ DO $rehang$ DECLARE given record; BEGIN
             WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r' AND a.privilege_type IN ('TRIGGER', 'REFERENCES') AND a.grantee <> c.relowner
         UNION ALL SELECT format('REVOKE ALL ON FUNCTION %s', p.oid::regprocedure), a.grantee
             FROM pg_proc AS p, aclexplode(p.proacl) AS a
-            WHERE p.pronamespace = 'rehang'::regnamespace AND p.proname ~ '^changed_[0-9]+$' AND a.grantee <> p.proowner
+            WHERE p.pronamespace = 'rehang'::regnamespace AND p.proname ~ '^(changed|moved)_[0-9]+$' AND a.grantee <> p.proowner
     LOOP
         EXECUTE format('%s FROM %s CASCADE', given.taken, CASE WHEN given.grantee = 0 THEN 'PUBLIC' ELSE given.grantee::regrole::text END);
     END LOOP;
@@ -192,6 +192,59 @@ pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
     ["rows", "updates", "truncate"]
         .map(|what| format!("DROP TRIGGER IF EXISTS \"00_rehang_{g}_{what}\" ON {qualified};"))
         .concat()
+}
+
+/// Notes of what changes while the vectors of a space move into a column of the application's table: of a vector in our table, and of the
+/// column, by whatever else but the move. Each item is noted in the transaction that changes it. Names as in [`function`].
+pub(crate) fn moves(g: i32, n: i32, table: &Table, column: &str) -> String {
+    let (on, column) = (&table.qualified, quoted(column));
+    let by_others = "pg_catalog.current_setting('rehang.moving', true) IS DISTINCT FROM 'on'";
+    let trigger = |name: &str, when: &str, on: &str, condition: &str| {
+        format!(
+            "CREATE TRIGGER \"00_rehang_moved_{g}_{name}\" AFTER {when} ON {on} FOR EACH ROW {condition} EXECUTE FUNCTION rehang.moved_{g}();
+             ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_moved_{g}_{name}\";"
+        )
+    };
+    let insert = format!("WHEN (NEW.{column} IS NOT NULL AND {by_others})");
+    let update =
+        format!("WHEN (pg_catalog.record_image_ne(ROW(OLD.{column}), ROW(NEW.{column})) AND {by_others})");
+    format!(
+        "CREATE TABLE rehang.moved_{g} (item bigint NOT NULL);
+CREATE FUNCTION rehang.moved_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = {SEARCH_PATH} AS $rehang$
+BEGIN
+    IF TG_RELID = pg_catalog.to_regclass('rehang.vector_{n}') THEN
+        IF TG_OP = 'DELETE' THEN
+            INSERT INTO rehang.moved_{g} VALUES (OLD.item);
+        ELSE
+            INSERT INTO rehang.moved_{g} VALUES (NEW.item);
+        END IF;
+    ELSIF EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
+        INSERT INTO rehang.moved_{g} SELECT i.key FROM rehang.item_{g} AS i WHERE {};
+    ELSE
+        RAISE EXCEPTION 'rehang: % is no table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NULL;
+END
+$rehang$;
+REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
+{}{}{}{KEEP}",
+        table.is_of("i", "NEW"),
+        trigger("rows", "INSERT", on, &insert),
+        trigger("updates", "UPDATE", on, &update),
+        trigger("vectors", "INSERT OR UPDATE OR DELETE", &format!("rehang.vector_{n}"), ""),
+    )
+}
+
+/// Takes these notes away, with their triggers.
+pub(crate) fn drop_moves(g: i32, qualified: Option<&str>) -> String {
+    let triggers = qualified.map_or_else(String::new, |on| {
+        ["rows", "updates"]
+            .map(|name| format!("DROP TRIGGER IF EXISTS \"00_rehang_moved_{g}_{name}\" ON {on};"))
+            .concat()
+    });
+    format!(
+        "{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE; DROP TABLE IF EXISTS rehang.moved_{g};"
+    )
 }
 
 /// The function of the triggers: keeps the items and every space right, whoever writes the table. It runs with its owner's rights,

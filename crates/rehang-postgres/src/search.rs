@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use pgvector::Vector;
-use postgres::types::ToSql;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result};
 use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
+use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::nearest::{SpaceVectors, candidates, index_settings};
+use crate::parameter::{self, Parameter};
 use crate::schema::{self, SpaceRow, operator};
 use crate::spaces::find;
 use crate::values::{key, provenance, row_limit};
@@ -20,9 +21,9 @@ const MADE_WITH: &str = "rehang made it with ";
 const EXACT_MAX: i64 = 20_000;
 
 /// The conditions of a filter, and their parameters from `$3` on.
-fn conditions(handle: &Handle, filter: &Filter) -> (String, Vec<Box<dyn ToSql + Sync>>) {
+fn conditions(handle: &Handle, filter: &Filter) -> (String, Vec<Box<dyn Parameter>>) {
     let mut sql = "s.provenance <> 'lacking'".to_owned();
-    let mut parameters: Vec<Box<dyn ToSql + Sync>> = Vec::new();
+    let mut parameters: Vec<Box<dyn Parameter>> = Vec::new();
     if !filter.labels.is_empty() {
         parameters.push(Box::new(filter.labels.clone()));
         sql += &format!(" AND {} = ANY(${})", handle.table.label_of("t"), 2 + parameters.len());
@@ -83,7 +84,7 @@ fn search_in(
     let mut all = Vec::with_capacity(queries.rows());
     for row in 0..queries.rows() {
         let query = Vector::from(queries.row(row).to_vec());
-        let mut given: Vec<&(dyn ToSql + Sync)> = vec![&query, &limit];
+        let mut given: Vec<&dyn Parameter> = vec![&query, &limit];
         given.extend(parameters.iter().map(AsRef::as_ref));
         let mut found = Vec::new();
         for row in connection.query(&sql, &given)? {
@@ -177,7 +178,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     let n = row.number;
     // The server's statistics are of the time when every item lacked a vector. The planner goes by them where an application joins the view of
     // what serves.
-    build(handle, &format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"), FOR_EVER, &|_, _| true)?;
+    handle.database.patiently(&format!("ANALYZE rehang.state_{n}, rehang.vector_{n} (item)"))?;
     let space = &row.record.space;
     let on = format!("rehang.vector_{n}");
     let create = schema::vector_index(n, space, &handle.pgvector);
@@ -203,8 +204,7 @@ fn make_index(
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<()> {
     // Waits for another process that makes the same index, or that the server still makes one for though it is gone.
-    let wait = format!("BEGIN; LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE; COMMIT");
-    build(handle, &wait, FOR_EVER, &|_, _| true)?;
+    handle.database.patiently(&format!("LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE"))?;
     if handle.database.run(Mode::Read, |connection| index_over(connection, on, column, distance))?.is_some() {
         return Ok(());
     }
@@ -218,18 +218,23 @@ fn make_index(
     built
 }
 
-/// Removes the indexes over a column that were not made to their end: every write goes into them, and no search reads them.
+/// The indexes over a column of vectors, or over any, that were not made to their end and that nobody is at: every write goes into them, and no
+/// search reads them.
+pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&str>) -> Step<Vec<String>> {
+    let rows = connection.query(
+        "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+         WHERE i.indrelid = to_regclass($1) AND NOT i.indisvalid AND m.amname = 'hnsw' AND ($2 IS NULL OR a.attname = $2)
+             AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_create_index AS p WHERE p.index_relid = i.indexrelid)
+         ORDER BY 1",
+        &[&on, &column],
+    )?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
+}
+
+/// Removes the indexes over a column that were not made to their end.
 fn drop_unfinished(handle: &Handle, on: &str, column: &str, patience: &str) -> Result<()> {
-    let names = handle.database.run(Mode::Read, |connection| {
-        let rows = connection.query(
-            "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
-                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-             WHERE i.indrelid = to_regclass($1) AND NOT i.indisvalid AND m.amname = 'hnsw' AND a.attname = $2",
-            &[&on, &column],
-        )?;
-        Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
-    })?;
-    for name in names {
+    for name in handle.database.run(Mode::Read, |connection| unfinished(connection, on, Some(column)))? {
         build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS {name}"), patience, &|_, _| true)?;
     }
     Ok(())
@@ -240,34 +245,31 @@ const FOR_EVER: &str = "0";
 /// Where an index is removed after an error or a cancellation, somebody waits for the word of it.
 const A_WHILE: &str = "30s";
 
-/// Runs a statement that takes minutes in a session of its own.
+/// Runs a statement that takes minutes over a connection of its own.
 fn build(handle: &Handle, sql: &str, patience: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
     let mut session = handle.database.session()?;
     let failed = |failure| handle.database.failed(failure);
-    session.batch(&format!("SET lock_timeout = '{patience}'")).map_err(failed)?;
-    if !handle.pgvector.builds_in_parallel() {
-        session.batch("SET max_parallel_maintenance_workers = 0").map_err(failed)?;
-    }
-    let pid: i32 = session
-        .query_one("SELECT pg_backend_pid()", &[])
-        .and_then(|row| Ok(row.try_get(0)?))
-        .map_err(failed)?;
-    let sql = sql.to_owned();
-    let worker = std::thread::spawn(move || session.batch(&sql));
+    session.prepare(patience, handle.pgvector.builds_in_parallel()).map_err(failed)?;
+    // By its text it is found again: a pooler says nothing of the session that it runs in.
+    let name = "SELECT concat('/* rehang ', gen_random_uuid(), ' */')";
+    let name = session.connection.query_one(name, &[]).and_then(|row| Ok(row.try_get::<_, String>(0)?));
+    let name = name.map_err(failed)?;
+    let sql = format!("{sql} {name}");
+    let worker = std::thread::spawn(move || session.connection.batch(&sql));
     let mut is_cancelled = false;
     while !worker.is_finished() {
         rehang_clock::wait(Duration::from_millis(if is_cancelled { 20 } else { 100 }));
         // Whatever keeps us from looking does not keep the server from its work.
         let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
-                "SELECT tuples_done, tuples_total FROM pg_stat_progress_create_index WHERE pid = $1",
-                &[&pid],
+                "SELECT p.tuples_done, p.tuples_total, p.pid FROM pg_stat_activity AS a JOIN pg_stat_progress_create_index AS p ON p.pid = a.pid
+                 WHERE right(a.query, length($1)) = $1",
+                &[&name.as_str()],
             )?;
-            Ok(row
-                .map(|row| Ok::<_, postgres::Error>((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?)))
-                .transpose()?)
+            let read = |row: Row| Step::Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?, row.try_get::<_, i32>(2)?));
+            row.map(read).transpose()
         });
-        if let Some((done, total)) = progress.ok().flatten()
+        if let Some((done, total, pid)) = progress.ok().flatten()
             && !advance(done.max(0) as u64, total.max(done).max(0) as u64)
             && !is_cancelled
         {
@@ -332,15 +334,14 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         }
         let vectors = SpaceVectors::of(handle, &row, false);
         let sql = format!(
-            "SELECT {}::{} FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
-            vectors.value,
-            handle.pgvector.vector(),
+            "SELECT {} FROM {} WHERE s.provenance <> 'lacking' ORDER BY hashint8extended(s.item, 0) LIMIT $1",
+            handle.pgvector.sent(&vectors.value),
             vectors.from
         );
         let mut queries = Vec::new();
         let rows = connection.query(&sql, &[&row_limit(samples)])?;
         for row in &rows {
-            queries.extend(Vec::<f32>::from(row.try_get::<_, Vector>(0)?));
+            queries.extend(parameter::vector(row, 0)?.unwrap_or_default());
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use postgres::Row;
 use rehang::check::expect_width;
 use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
 use rehang_store::{Document, Epoch, SpaceRecord};
+use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::guard::{self, Whose};

@@ -1,23 +1,20 @@
 //! The store that other crates see: each method of it is a call of the function that does its work.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Error, Matrix, Provenance, Remedy, Result, Space};
+use rehang::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Revision, Sample, Scan,
     SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
-use crate::connection::{Connection, Mode};
+use crate::connection::Mode;
 use crate::handle::Handle;
+use crate::hold::{self, Hold};
 use crate::table::TableOptions;
 use crate::{adoption, claims, doctor, items, pages, release, search, spaces, vectors};
-
-/// The class of advisory locks that one process at work on an upgrade has.
-const HOLD: i32 = 0x7265_6802;
 
 /// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
 /// another handle on the same gallery.
@@ -82,8 +79,8 @@ impl PostgresStore {
     }
 
     /// Copies the vectors of the space that serves into a column of the application's table, which is made if it is not there, and makes
-    /// its search index: so that [`PostgresStore::release`] leaves them there. The table may be written and read meanwhile; an update of
-    /// its rows costs what an update of the application's costs. `advance` as in [`PostgresStore::adopt`]. A second call goes on.
+    /// its search index: so that [`PostgresStore::release`] leaves them there. The table may be written and read meanwhile. Every row is
+    /// updated, which costs what an update of the application's costs and fires its triggers for updates ([`Examined::remarks`] names them). `advance` as in [`PostgresStore::adopt`]. A second call goes on.
     ///
     /// # Errors
     ///
@@ -94,13 +91,13 @@ impl PostgresStore {
     }
 
     /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the
-    /// vectors were [moved](PostgresStore::settle) into. Vectors that have changed since are moved, too, while applications that use
-    /// the table wait.
+    /// vectors were [moved](PostgresStore::settle) into. What has changed since is moved, too, while applications that use the table wait:
+    /// no more than that is looked at. Where no column is named, one that a release had begun to fill is taken back.
     ///
     /// # Errors
     ///
-    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it; not found where the
-    /// column is not there; a conflict where something of the application's, as a view, depends on what is ours.
+    /// Unavailable where transactions keep the table for too long; an invalid option where the role may not do it; a conflict where the
+    /// vectors were not moved into the column, or something of the application's, as a view, depends on what is ours.
     pub fn release(self, settled: Option<&str>) -> Result<()> {
         release::release(&self.0, settled)
     }
@@ -121,33 +118,13 @@ impl PostgresStore {
         &self.0.table.options
     }
 
-    /// A lock of this gallery that one process has at a time, until it is dropped or its connection ends.
+    /// Keeps other processes from working on the upgrade of this gallery, until what is given is dropped or its process ends.
     ///
     /// # Errors
     ///
-    /// A conflict where another process has it.
-    pub fn hold(&self) -> Result<SessionLock> {
-        let mut session = self.0.database.session()?;
-        let taken = session
-            .query_one("SELECT pg_try_advisory_lock($1, $2)", &[&HOLD, &self.0.number])
-            .and_then(|row| Ok(row.try_get::<_, bool>(0)?))
-            .map_err(|failure| self.0.database.failed(failure))?;
-        if !taken {
-            let what = format!("another process is at work on the upgrade of {}", self.0.name());
-            return Err(Error::conflict(what, "two would do the same work").advise(Remedy::AwaitOtherProcess));
-        }
-        Ok(SessionLock(Mutex::new(session)))
-    }
-}
-
-/// Keeps other processes from working on the upgrade of a gallery; see [`PostgresStore::hold`]. It ends with its connection.
-pub struct SessionLock(
-    #[allow(dead_code, reason = "the lock lasts as long as its connection")] Mutex<Connection>,
-);
-
-impl fmt::Debug for SessionLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionLock")
+    /// A conflict where another process is at work on it. Behind a pooler one that has died is waited for, for ten seconds at most.
+    pub fn hold(&self) -> Result<Hold> {
+        hold::hold(&self.0)
     }
 }
 
@@ -229,7 +206,9 @@ impl Examined for PostgresStore {
     }
 
     fn remarks(&self) -> Result<Vec<String>> {
-        Ok(self.0.pgvector.risk().into_iter().collect())
+        let mut said: Vec<String> = self.0.pgvector.risk().into_iter().collect();
+        said.extend(release::remarks(&self.0)?);
+        Ok(said)
     }
 
     fn has_dropped_rows(&self) -> Result<bool> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use postgres::error::SqlState;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
+use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Step, StepError};
 use crate::guard::{self, EQUALS};
@@ -318,7 +318,7 @@ impl Table {
             connection.batch("SAVEPOINT scratch")?;
             let tried = connection
                 .batch(&format!(
-                    "CREATE TEMPORARY TABLE this (LIKE {});
+                    "DROP TABLE IF EXISTS pg_temp.this; CREATE TEMPORARY TABLE this (LIKE {});
                      ALTER TABLE pg_temp.this ADD CONSTRAINT of_its_row CHECK (({text}\n) IS NOT NULL)",
                     self.qualified
                 ))
@@ -448,11 +448,9 @@ fn names(expression: &str, column: &str) -> bool {
 /// What the server says of a statement that the caller's own words are part of, where these are what is wrong.
 fn wrong_for_good(failure: StepError, as_option: impl FnOnce(&str) -> Error) -> StepError {
     let StepError::Server(error) = &failure else { return failure };
-    if error.as_db_error().is_none() && !error.is_closed() && std::error::Error::source(error).is_none() {
-        // The statement takes parameters, which are none of the expression's.
-        return as_option(&error.to_string()).into();
-    }
     match error.as_db_error() {
+        // The statement takes parameters, which are none of the expression's.
+        Some(said) if *said.code() == SqlState::PROTOCOL_VIOLATION => as_option(said.message()).into(),
         // 42: syntax and names; 22: values; 0A: what cannot be there; all but a right that lacks.
         Some(said)
             if ["42", "22", "0A"].contains(&&said.code().code()[..2])

@@ -1,8 +1,8 @@
 //! Numbers, keys, provenances and places in the queue as the columns of our tables hold them.
 
-use postgres::Row;
 use rehang::{Error, Provenance, Result};
 use rehang_store::{ItemKey, Priority, QueueBand};
+use tokio_postgres::Row;
 
 use crate::connection::Step;
 

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgvector::{HalfVector, Vector};
-use postgres::Row;
-use postgres::error::SqlState;
-use postgres::types::ToSql;
 use rehang::{Error, ErrorKind, Provenance, Result};
 use rehang_store::{
     Counts, Epoch, Failure, ItemKey, NewVector, Priority, Revision, VectorRecord, VectorWrite, WriteOutcome,
     check,
 };
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Mode, Parameters, Step, StepError};
 use crate::handle::Handle;
+use crate::parameter::{self, Many, Parameter};
 use crate::schema::{self, SpaceRow, source_revision};
 use crate::spaces::find;
 use crate::table::quoted;
@@ -22,9 +22,9 @@ use crate::values::{band_and_score, int, key, priority, provenance, row_limit, r
 /// The columns of a state `s`, and of its vector where one is wanted.
 pub(crate) fn columns(handle: &Handle, space: &SpaceRow, state: &str, with_vector: bool) -> String {
     let value = if with_vector { value_of(space, &format!("v{}", space.number)) } else { "NULL".into() };
-    let vector = handle.pgvector.vector();
+    let value = handle.pgvector.sent(&value);
     format!(
-        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}::{vector}"
+        "{state}.provenance, {state}.revision, {state}.sigma2, {state}.band, {state}.score, {state}.squared_error, {value}"
     )
 }
 
@@ -56,10 +56,8 @@ pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<Vec
     let made_by: Option<String> = row.try_get(from)?;
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
     let vector = if with_vector {
-        let value: Option<Vector> = row.try_get(from + 6)?;
-        value
+        parameter::vector(row, from + 6)?
             .ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?
-            .into()
     } else {
         Vec::new()
     };
@@ -335,12 +333,12 @@ fn write_states_and_values(
     let errors: Vec<Option<f32>> = round.iter().map(|at| of(at).squared_error).collect();
     let epoch = epoch.map(|epoch| int(epoch.number()));
     let is_half = schema::column_type(space.record.space.dimension).starts_with("halfvec");
-    let (kind, values): (_, Box<dyn ToSql + Sync>) = if is_half {
-        let values = round.iter().map(|at| HalfVector::from_f32_slice(&of(at).vector));
-        ("halfvec", Box::new(values.collect::<Vec<_>>()))
+    let (kind, values): (_, Box<dyn Parameter>) = if is_half {
+        let values = round.iter().map(|at| HalfVector::from_f32_slice(&of(at).vector)).collect();
+        ("halfvec", Box::new(Many::new(&handle.pgvector.halfvecs, values)))
     } else {
-        let values = round.iter().map(|at| Vector::from(of(at).vector.clone()));
-        ("vector", Box::new(values.collect::<Vec<_>>()))
+        let values = round.iter().map(|at| Vector::from(of(at).vector.clone())).collect();
+        ("vector", Box::new(Many::new(&handle.pgvector.vectors, values)))
     };
     let kind = handle.pgvector.named(kind);
     let still_is = format!(

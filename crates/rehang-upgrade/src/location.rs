@@ -226,8 +226,8 @@ impl Location {
     }
 
     /// Takes the lock of the upgrade, until what is given is dropped: held while a process fills or finishes, so that two
-    /// do not do the same work. The system, or the server, lets go of it when the process ends, however it ends; correctness does not
-    /// depend on it. A server without such a lock gives one that keeps nobody out.
+    /// do not do the same work. The system, or the server, lets go of it when the process ends, however it ends (through a pooler of PostgreSQL
+    /// within ten seconds); correctness does not depend on it. A server without such a lock gives one that keeps nobody out.
     ///
     /// # Errors
     ///

@@ -50,7 +50,7 @@ impl GalleryKind for TableLocation {
         Ok(Arc::new(self.store()?))
     }
 
-    /// The lock lasts as long as the connection.
+    /// A lease, which its process renews.
     fn lock(&self) -> Result<UpgradeLock> {
         Ok(Box::new(self.store()?.hold()?))
     }

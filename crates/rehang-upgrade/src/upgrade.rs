@@ -459,6 +459,15 @@ impl Upgrade {
         status::status(self.store(), failures)
     }
 
+    /// What the gallery's store says of itself beside everything else, as what a release will do to an application.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn remarks(&self) -> Result<Vec<String>> {
+        self.store.remarks()
+    }
+
     /// As [`request`](verbs::request).
     ///
     /// # Errors

@@ -62,6 +62,11 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
         (false, Some(column)) => Some(column.clone()),
         (false, None) => Some(gallery.new_column().map_err(without_yes)?),
     };
+    if into.is_some() {
+        for remark in gallery.open()?.remarks()? {
+            say(&format!("Note: {remark}"));
+        }
+    }
     let released = with_bar(|progress| gallery.release(into.as_deref(), progress));
     released.map_err(|error| if into.is_some() { without_yes(error) } else { error })?;
     let mut text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");

@@ -4,9 +4,15 @@ mod application;
 mod conformance;
 mod frozen;
 mod oracle;
+#[cfg(unix)]
+mod pooler;
 mod refusals;
+mod release;
 mod strangers;
 mod surroundings;
 
+#[cfg(unix)]
+#[path = "../server/pooler.rs"]
+mod bouncer;
 #[path = "../server/mod.rs"]
 mod server;

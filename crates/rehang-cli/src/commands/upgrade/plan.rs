@@ -4,13 +4,15 @@ use rehang::Result;
 use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Upgrade};
 
 use super::shared::{duration, open};
+use super::steps::remarks_text;
 use crate::arguments::upgrade::UpgradePlanArguments;
 use crate::commands::{Exit, one_decimal, warn};
 
 pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
-    Exit::Done.print(json, &outlook, &plan_text(&upgrade, &outlook))?;
+    let text = plan_text(&upgrade, &outlook) + &remarks_text(&upgrade)?;
+    Exit::Done.print(json, &outlook, &text)?;
     Ok(warn(&outlook.findings()))
 }
 

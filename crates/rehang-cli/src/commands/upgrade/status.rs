@@ -13,6 +13,7 @@ use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 
 use super::backfill::spent_text;
 use super::shared::{duration, open};
+use super::steps::remarks_text;
 use crate::arguments::upgrade::UpgradeStatusArguments;
 use crate::commands::{Exit, written};
 use crate::wording;
@@ -45,6 +46,7 @@ pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
             let mut text = status_text(&stands, rate);
             if over {
                 text += &lists_text(&upgrade, &status)?;
+                text += &remarks_text(&upgrade)?;
             }
             Exit::Done.print(json, &stands, &text)?;
         }

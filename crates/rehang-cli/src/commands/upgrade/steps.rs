@@ -124,5 +124,11 @@ pub fn finish(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
     }
     text += "`rehang gallery compact` gives the disk the room back that it took.\n";
+    text += &remarks_text(&upgrade)?;
     Exit::done_if(done.lacking == 0).print(json, &done, &text)
+}
+
+/// What the store says of itself, as what a release will do to an application.
+pub fn remarks_text(upgrade: &Upgrade) -> Result<String> {
+    Ok(upgrade.remarks()?.iter().map(|remark| format!("· {remark}\n")).collect())
 }

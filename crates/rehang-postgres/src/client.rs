@@ -1,0 +1,116 @@
+//! One connection: what is sent over it, and how it ends.
+
+use std::time::Duration;
+
+use rehang::{Error, ErrorKind};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::connection::Step;
+use crate::parameter::Parameter;
+
+/// Parameters of a statement.
+pub(crate) type Parameters<'a> = &'a [&'a dyn Parameter];
+
+/// How long the end of a connection may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A connection to a server, or to a pooler before it. No statement has a name, and nothing that is set outlasts its transaction: the next
+/// transaction may be another session's, and what a session keeps would be met by whoever gets it next.
+pub(crate) struct Connection {
+    runtime: Runtime,
+    /// There until the end.
+    client: Option<Client>,
+    /// What moves the bytes, while something is asked.
+    driver: Option<JoinHandle<()>>,
+    /// How each statement begins that is a transaction of its own; `None` inside of a transaction.
+    alone: Option<String>,
+}
+
+impl Connection {
+    pub(crate) fn open(config: &Config, tls: MakeRustlsConnect) -> Step<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Error::from(ErrorKind::Unavailable { service: "this machine".into(), detail: error.to_string() })
+        })?;
+        let (client, connection) = runtime.block_on(config.connect(tls))?;
+        // What ends a connection is said by whatever is asked over it.
+        let driver = runtime.spawn(async move { drop(connection.await) });
+        Ok(Self { runtime, client: Some(client), driver: Some(driver), alone: None })
+    }
+
+    /// Makes each statement from here on a transaction of its own that begins so; or none.
+    pub(crate) fn each_alone(&mut self, begin: Option<String>) {
+        self.alone = begin;
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.as_ref().is_none_or(Client::is_closed)
+    }
+
+    pub(crate) fn query(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Vec<Row>> {
+        let given = typed(parameters);
+        self.ask(async |client| client.query_typed(sql, &given).await)
+    }
+
+    pub(crate) fn query_opt(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Option<Row>> {
+        Ok(self.query(sql, parameters)?.into_iter().next())
+    }
+
+    pub(crate) fn query_one(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<Row> {
+        let row = self.query_opt(sql, parameters)?;
+        Ok(row.ok_or_else(|| Error::corrupt("an answer of the server", "it has no row"))?)
+    }
+
+    pub(crate) fn count(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
+        Ok(self.query_one(sql, parameters)?.try_get::<_, i64>(0)?.max(0) as u64)
+    }
+
+    pub(crate) fn execute(&mut self, sql: &str, parameters: Parameters<'_>) -> Step<u64> {
+        let given = typed(parameters);
+        self.ask(async |client| client.execute_typed(sql, &given).await)
+    }
+
+    /// Runs statements without parameters, as they are.
+    pub(crate) fn batch(&mut self, sql: &str) -> Step<()> {
+        let Some(client) = &self.client else { return Err(gone()) };
+        Ok(self.runtime.block_on(client.batch_execute(sql))?)
+    }
+
+    /// Asks, and where a statement is a transaction of its own, sends its begin, itself and its commit at once: none of its locks waits for
+    /// a word of ours. Where the begin fails, or the statement, the server takes nothing of the rest.
+    fn ask<T>(&self, what: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>) -> Step<T> {
+        let Some(client) = &self.client else { return Err(gone()) };
+        let Some(begin) = &self.alone else { return Ok(self.runtime.block_on(what(client))?) };
+        let all = futures_util::future::join3(
+            client.batch_execute(begin),
+            what(client),
+            client.batch_execute("COMMIT"),
+        );
+        let (begun, answer, committed) = self.runtime.block_on(all);
+        begun?;
+        let answer = answer?;
+        committed?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The server hears that it is over, if it hears anything.
+        drop(self.client.take());
+        if let Some(driver) = self.driver.take() {
+            drop(self.runtime.block_on(async { tokio::time::timeout(FAREWELL, driver).await }));
+        }
+    }
+}
+
+fn gone() -> crate::connection::StepError {
+    crate::connection::StepError::Busy
+}
+
+fn typed(parameters: Parameters<'_>) -> Vec<(&(dyn ToSql + Sync), Type)> {
+    parameters.iter().map(|parameter| (parameter.value(), parameter.kind())).collect()
+}

@@ -1,0 +1,158 @@
+//! Values that statements take, each with the type that the server gets it as.
+//!
+//! A statement goes to the server whole: with the types of its parameters it needs no look at it before, and no name that a session would
+//! have to keep. So it may go through a pooler, which gives each transaction another session.
+
+use pgvector::{HalfVector, Vector};
+use serde_json::Value;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Kind, ToSql, Type};
+
+use crate::connection::Step;
+
+/// A value with its type.
+pub(crate) trait Parameter {
+    /// The type that the server gets it as.
+    fn kind(&self) -> Type;
+
+    /// The value for the driver.
+    fn value(&self) -> &(dyn ToSql + Sync);
+}
+
+/// A Rust type that goes to the server as one type.
+pub(crate) trait OfType {
+    const TYPE: Type;
+    const ARRAY: Type;
+}
+
+macro_rules! of_type {
+    ($($rust:ty: $one:ident, $many:ident;)*) => {
+        $(impl OfType for $rust {
+            const TYPE: Type = Type::$one;
+            const ARRAY: Type = Type::$many;
+        })*
+    };
+}
+
+of_type! {
+    bool: BOOL, BOOL_ARRAY;
+    i16: INT2, INT2_ARRAY;
+    i32: INT4, INT4_ARRAY;
+    i64: INT8, INT8_ARRAY;
+    u32: OID, OID_ARRAY;
+    f32: FLOAT4, FLOAT4_ARRAY;
+    f64: FLOAT8, FLOAT8_ARRAY;
+    &str: TEXT, TEXT_ARRAY;
+    String: TEXT, TEXT_ARRAY;
+    Value: JSONB, JSONB_ARRAY;
+    &Value: JSONB, JSONB_ARRAY;
+}
+
+impl<T: OfType> OfType for Option<T> {
+    const TYPE: Type = T::TYPE;
+    const ARRAY: Type = T::ARRAY;
+}
+
+impl<T: OfType> OfType for &Option<T> {
+    const TYPE: Type = T::TYPE;
+    const ARRAY: Type = T::ARRAY;
+}
+
+/// An array.
+impl<T: OfType> OfType for Vec<T> {
+    const TYPE: Type = T::ARRAY;
+    const ARRAY: Type = T::ARRAY;
+}
+
+impl<T: OfType> OfType for &[T] {
+    const TYPE: Type = T::ARRAY;
+    const ARRAY: Type = T::ARRAY;
+}
+
+impl<T: OfType + ToSql + Sync> Parameter for T {
+    fn kind(&self) -> Type {
+        T::TYPE
+    }
+
+    fn value(&self) -> &(dyn ToSql + Sync) {
+        self
+    }
+}
+
+/// A vector, which the statement casts to pgvector's type: so the server knows which one is meant.
+impl Parameter for Vector {
+    fn kind(&self) -> Type {
+        unnamed("vector")
+    }
+
+    fn value(&self) -> &(dyn ToSql + Sync) {
+        self
+    }
+}
+
+impl Parameter for Option<Vector> {
+    fn kind(&self) -> Type {
+        unnamed("vector")
+    }
+
+    fn value(&self) -> &(dyn ToSql + Sync) {
+        self
+    }
+}
+
+/// A type of an extension that the server is left to find out.
+fn unnamed(name: &str) -> Type {
+    Type::new(name.to_owned(), 0, Kind::Simple, String::new())
+}
+
+/// A type of pgvector with its arrays, by the numbers that a database gives them: an array says of what it is one.
+#[derive(Debug, Clone)]
+pub(crate) struct ArrayType(Type);
+
+impl ArrayType {
+    pub(crate) fn new(name: &str, number: u32, of_array: u32) -> Self {
+        let one = Type::new(name.to_owned(), number, Kind::Simple, String::new());
+        Self(Type::new(format!("_{name}"), of_array, Kind::Array(one), String::new()))
+    }
+}
+
+/// Many vectors as one parameter.
+#[derive(Debug)]
+pub(crate) struct Many<T> {
+    kind: ArrayType,
+    values: Vec<T>,
+}
+
+impl<T> Many<T> {
+    pub(crate) fn new(kind: &ArrayType, values: Vec<T>) -> Self {
+        Self { kind: kind.clone(), values }
+    }
+}
+
+macro_rules! many {
+    ($($kind:ty),*) => {
+        $(impl Parameter for Many<$kind> {
+            fn kind(&self) -> Type {
+                self.kind.0.clone()
+            }
+
+            fn value(&self) -> &(dyn ToSql + Sync) {
+                &self.values
+            }
+        })*
+    };
+}
+
+many!(Vector, HalfVector);
+
+/// A vector out of a column that pgvector's own `vector_send` has made: of a type that the driver knows by itself, it would ask the server
+/// for others.
+pub(crate) fn vector(row: &Row, column: usize) -> Step<Option<Vec<f32>>> {
+    let sent: Option<&[u8]> = row.try_get(column)?;
+    let read = |bytes| <Vector as FromSql>::from_sql(&Type::BYTEA, bytes);
+    let vector = sent
+        .map(read)
+        .transpose()
+        .map_err(|error| rehang::Error::corrupt("a vector of the gallery", error))?;
+    Ok(vector.map(Vec::from))
+}

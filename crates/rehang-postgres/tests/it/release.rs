@@ -1,0 +1,243 @@
+//! The end of a gallery: vectors move into a column of the application's table while it is written, and everybody waits for a moment only.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use postgres::Client;
+use rehang::{Distance, Provenance, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite, WriteOutcome};
+
+use crate::server;
+
+fn options() -> TableOptions {
+    TableOptions {
+        table: "notes".into(),
+        source: Some("body".into()),
+        vector: Some("embedding".into()),
+        ..TableOptions::default()
+    }
+}
+
+fn adopt(address: &str, width: usize) -> PostgresStore {
+    let store = PostgresStore::adopt(address, &options(), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new("new", width, Distance::L2, false), Provenance::Native).unwrap();
+    store
+}
+
+/// Eight rows, each with a native vector of a gallery that serves the new space.
+fn served() -> Option<(String, Client, PostgresStore)> {
+    let address = server::server()?.database();
+    let mut client = server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(2));
+             INSERT INTO notes SELECT n, 'body ' || n, format('[%s,1]', n)::vector FROM generate_series(1, 8) AS n",
+        )
+        .unwrap();
+    let store = adopt(&address, 3);
+    make_native(&store, 1.0);
+    store.switch_serving("old", "new").unwrap();
+    Some((address, client, store))
+}
+
+/// Gives every item that lacks one a native vector.
+fn make_native(store: &PostgresStore, first: f32) {
+    let records = store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap();
+    let writes: Vec<VectorWrite> =
+        records.iter().map(|record| VectorWrite::native(&record.item, vec![first, 2.0, 3.0])).collect();
+    assert_eq!(store.write_vectors("new", None, &writes).unwrap(), vec![WriteOutcome::Written; writes.len()]);
+}
+
+/// The column, row by row.
+fn column(client: &mut Client) -> Vec<(i64, Option<String>)> {
+    let sql = "SELECT id, embedding_new::text FROM notes ORDER BY id";
+    client.query(sql, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+fn is_clean(client: &mut Client) -> bool {
+    let sql = "SELECT to_regnamespace('rehang') IS NULL AND NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgname ~ 'rehang')";
+    client.query_one(sql, &[]).unwrap().get(0)
+}
+
+#[test]
+fn whatever_changes_while_vectors_move_the_column_has_what_served() {
+    let Some((address, mut client, store)) = served() else { return };
+    let changes =
+        "UPDATE notes SET body = 'other' WHERE id = 1; UPDATE notes SET embedding_new = NULL WHERE id = 2;
+         UPDATE notes SET embedding_new = '[7,7,7]' WHERE id = 3; DELETE FROM notes WHERE id = 4;
+         INSERT INTO notes VALUES (9, 'nine', '[9,1]', '[7,7,7]'); UPDATE notes SET id = 10 WHERE id = 5;
+         UPDATE notes SET body = 'again' WHERE id = 6; UPDATE notes SET embedding = '[3,3]' WHERE id = 7;";
+    // The first page is moved, and the process dies.
+    assert!(store.settle("embedding_new", &|_, _| false).unwrap_err().is_cancelled());
+    client.batch_execute(changes).unwrap();
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    let moved = |vector: &str| Some(vector.to_owned());
+    assert_eq!(
+        column(&mut client),
+        [1, 2, 3, 6, 7, 8, 9, 10].map(|id| (id, moved("[1,2,3]").filter(|_| ![1, 6, 9].contains(&id))))
+    );
+    assert_eq!(store.check().unwrap(), [], "the triggers of a release are ours");
+    // Between the last pass and the end. Item 6 gets its vector late.
+    client
+        .batch_execute(
+            "UPDATE notes SET body = 'once more' WHERE id = 2; UPDATE notes SET embedding_new = '[7,7,7]' WHERE id = 3;
+             UPDATE notes SET embedding_new = NULL WHERE id = 8; INSERT INTO notes VALUES (11, 'eleven', '[9,1]')",
+        )
+        .unwrap();
+    make_native(&store, 5.0);
+    client.batch_execute("UPDATE notes SET body = 'the last' WHERE id = 9").unwrap();
+    let oracle: Vec<(i64, Option<String>)> = client
+        .query(
+            "SELECT t.id, v.value::text FROM notes AS t JOIN rehang.item_1 AS i ON i.k1 = t.id LEFT JOIN rehang.vector_2 AS v ON v.item = i.key
+             ORDER BY t.id",
+            &[],
+        )
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    assert_eq!(
+        oracle.iter().filter(|(_, vector)| vector.as_deref() == Some("[5,2,3]")).count(),
+        4,
+        "{oracle:?}"
+    );
+    PostgresStore::open(&address, &options(), Some("old")).unwrap().release(Some("embedding_new")).unwrap();
+    assert_eq!(column(&mut client), oracle);
+    assert!(is_clean(&mut client));
+}
+
+#[test]
+fn a_release_into_a_column_that_nothing_moved_into_is_refused() {
+    let Some((_, mut client, store)) = served() else { return };
+    client.batch_execute("ALTER TABLE notes ADD embedding_new vector(3), ADD other vector(3)").unwrap();
+    store.settle("other", &|_, _| true).unwrap();
+    let error = store.clone().release(Some("embedding_new")).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("were not moved into it"), "{error}");
+    store.release(Some("other")).unwrap();
+    assert!(is_clean(&mut client));
+}
+
+/// A process is killed while the server makes the index, so that both columns and indexes are left as they were at that moment.
+#[test]
+fn a_release_that_was_killed_is_told_and_is_gone_on_with_or_taken_back() {
+    for (was_there, goes_on) in [(false, false), (true, false), (false, true)] {
+        let Some((address, mut client, store)) = served() else { return };
+        if was_there {
+            client.batch_execute("ALTER TABLE notes ADD embedding_new vector(3)").unwrap();
+        }
+        let before = store.remarks().unwrap();
+        store.settle("embedding_new", &|_, _| true).unwrap();
+        client
+            .batch_execute(
+                "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'notes_embedding_new_idx'::regclass;
+                 CREATE INDEX another ON notes USING hnsw (embedding_new vector_l2_ops);
+                 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'another'::regclass",
+            )
+            .unwrap();
+        let problems = store.check().unwrap();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].count == 2 && problems[0].what.contains("public.another"), "{problems:?}");
+        let remarks = store.remarks().unwrap();
+        let said = remarks.iter().find(|remark| !before.contains(remark)).unwrap();
+        assert!(said.contains("has begun to move the vectors into column \"embedding_new\""), "{said}");
+        let indexes = "SELECT indexrelid::regclass::text, indisvalid FROM pg_index WHERE indrelid = 'notes'::regclass AND NOT indisprimary";
+        let column = "SELECT col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = 'notes'::regclass AND attname = 'embedding_new'
+             AND NOT attisdropped";
+        if goes_on {
+            store.settle("embedding_new", &|_, _| true).unwrap();
+            assert_eq!(store.check().unwrap(), []);
+            store.release(Some("embedding_new")).unwrap();
+            let left = client.query(indexes, &[]).unwrap();
+            assert!(left.len() == 1 && left[0].get::<_, bool>(1));
+        } else {
+            PostgresStore::take_out(&address, &options()).unwrap();
+            assert_eq!(client.query(indexes, &[]).unwrap().len(), 0);
+            assert_eq!(client.query(column, &[]).unwrap().len(), usize::from(was_there));
+        }
+        let comments = client.query(column, &[]).unwrap();
+        assert!(comments.iter().all(|row| row.get::<_, Option<String>>(0).is_none()));
+        assert!(is_clean(&mut client));
+    }
+}
+
+#[test]
+fn the_triggers_that_a_release_fires_are_named() {
+    let Some((_, mut client, store)) = served() else { return };
+    assert!(store.remarks().unwrap().iter().all(|remark| !remark.contains("fires")));
+    client
+        .batch_execute(
+            "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+             CREATE TRIGGER \"Touched\" BEFORE UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION seen();
+             CREATE TRIGGER told AFTER INSERT OR UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION seen();
+             CREATE TRIGGER of_body AFTER UPDATE OF body ON notes FOR EACH ROW EXECUTE FUNCTION seen();
+             CREATE TRIGGER of_rows AFTER DELETE ON notes FOR EACH ROW EXECUTE FUNCTION seen();
+             CREATE TRIGGER asleep AFTER UPDATE ON notes FOR EACH ROW EXECUTE FUNCTION seen(); ALTER TABLE notes DISABLE TRIGGER asleep",
+        )
+        .unwrap();
+    let remarks = store.remarks().unwrap();
+    let said = remarks.iter().find(|remark| remark.contains("fires")).unwrap();
+    assert!(said.contains("fires 2 triggers of yours: \"Touched\", told."), "{said}");
+}
+
+/// By hand: how long everybody waits for a release, and how long a comparison of all vectors would take. `REHANG_RELEASED` is the number of rows.
+#[test]
+#[ignore = "minutes; how long it takes is what it is about"]
+fn how_long_everybody_waits_for_a_release() {
+    let Some(server) = server::server() else { return };
+    let rows: i64 = std::env::var("REHANG_RELEASED").map_or(30_000, |rows| rows.parse().unwrap());
+    let address = server.database();
+    let mut client = server::client(&address);
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, seen int DEFAULT 0, embedding vector(2));
+             INSERT INTO notes SELECT n, 'body ' || n, 0, format('[%s,1]', n)::vector FROM generate_series(1, {rows}) AS n"
+        ))
+        .unwrap();
+    let store = adopt(&address, 768);
+    // A search index that costs little, in place of one that takes the time of all of this.
+    client
+        .batch_execute(
+            "UPDATE rehang.state_2 SET provenance = 'native';
+             INSERT INTO rehang.vector_2 SELECT key, ('[' || key || repeat(',0.5', 767) || ']')::vector FROM rehang.item_1;
+             ALTER TABLE notes ADD embedding_new vector(768);
+             CREATE INDEX ON notes USING ivfflat (embedding_new vector_l2_ops) WITH (lists = 1)",
+        )
+        .unwrap();
+    client.batch_execute("VACUUM ANALYZE").unwrap();
+    store.switch_serving("old", "new").unwrap();
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    let began = rehang_clock::now();
+    let all = "SELECT count(*) FROM notes AS t JOIN rehang.item_1 AS i ON i.k1 = t.id LEFT JOIN rehang.vector_2 AS v ON v.item = i.key
+         WHERE pg_catalog.record_image_ne(ROW(t.embedding_new), ROW(v.value))";
+    client.query(all, &[]).unwrap();
+    let comparison = began.elapsed();
+    let (is_over, longest) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let application = scope.spawn(|| {
+            let mut id = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                id = id % rows + 1;
+                let began = rehang_clock::now();
+                client
+                    .execute("UPDATE notes SET seen = seen + 1, body = body || '.' WHERE id = $1", &[&id])
+                    .unwrap();
+                longest.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+            }
+        });
+        rehang_clock::wait(std::time::Duration::from_millis(500));
+        let before = longest.swap(0, Ordering::Relaxed);
+        let released = store.release(Some("embedding_new"));
+        is_over.store(true, Ordering::Relaxed);
+        application.join().unwrap();
+        released.unwrap();
+        let longest = longest.load(Ordering::Relaxed) as f64 / 1000.0;
+        println!(
+            "{rows} rows of 768: an application's write waits {longest:.1} ms at most ({:.1} ms before); comparing all vectors takes {} ms",
+            before as f64 / 1000.0,
+            comparison.as_millis()
+        );
+        assert!(longest * 10.0 < comparison.as_millis() as f64);
+    });
+}
