@@ -42,7 +42,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 2;
+pub(crate) const FUNCTIONS: i32 = 3;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -117,7 +117,7 @@ END $$;
 
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
-DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.write;
+DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.nearest, rehang.write;
 DROP TABLE rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE rehang.revision;
 DROP SCHEMA rehang;
