@@ -12,9 +12,11 @@
 //! a write of ours does not touch the application's.
 
 use rehang::{Distance, Space};
+use rehang_store::PAIRS_SEED;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::pgvector::Pgvector;
+use crate::queue::place_in_shuffle;
 use crate::table::{Table, literal, quoted};
 
 /// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
@@ -146,10 +148,18 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
          );
          CREATE INDEX IF NOT EXISTS item_{g}_id ON rehang.item_{g} (id);
          CREATE INDEX IF NOT EXISTS item_{g}_revision ON rehang.item_{g} (revision);
-         CREATE INDEX IF NOT EXISTS item_{g}_unsourced ON rehang.item_{g} (key) WHERE NOT sourced;",
+         CREATE INDEX IF NOT EXISTS item_{g}_unsourced ON rehang.item_{g} (key) WHERE NOT sourced;
+         CREATE INDEX IF NOT EXISTS {};",
         table.key_columns(),
-        table.key_names()
+        table.key_names(),
+        shuffle_index(g)
     )
+}
+
+/// The index of the shuffle that pairs are drawn by, as what follows its `CREATE INDEX`. It is on the items, whose rows an upgrade does not
+/// write, and not on their states, each of which it writes twice.
+pub(crate) fn shuffle_index(g: i32) -> String {
+    format!("item_{g}_shuffle ON rehang.item_{g} (({}), key)", place_in_shuffle("key", PAIRS_SEED))
 }
 
 /// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`. They fire in sessions that replicate, too,
@@ -453,8 +463,15 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
          CREATE TABLE IF NOT EXISTS rehang.claim_{n} (
              item bigint PRIMARY KEY, worker text NOT NULL, until timestamptz NOT NULL, lost int NOT NULL DEFAULT 0
          );
-         {vectors}"
+         {}
+         {vectors}",
+        lease_index(n)
     )
+}
+
+/// The index by which leases that have not run out are counted, past all that ever were.
+pub(crate) fn lease_index(n: i32) -> String {
+    format!("CREATE INDEX IF NOT EXISTS claim_{n}_until ON rehang.claim_{n} (until);")
 }
 
 /// Takes the tables of a space away.

@@ -87,6 +87,7 @@ fn search_in(
     let is_mixed = handicap != 0.0 && !adapted.is_empty() && !others.is_empty();
     let mut parameters: Vec<&(dyn ToSql + Sync)> = Vec::new();
     let (walked, states, measured);
+    let ordered = vectors.ordered_by();
     let sql = if is_mixed && !is_exact {
         let condition =
             conditions(handle, filter, "$3", |at| (format!("($4)[{}]", at + 1), format!("($5)[{}]", at + 1)));
@@ -94,13 +95,14 @@ fn search_in(
         states = format!("rehang.state_{}", space.number);
         measured = vectors.distance();
         parameters.extend::<[&(dyn ToSql + Sync); 9]>([
-            &walked.0, &states, &measured, vectors.ordered_by(), &handicap, &walked.1, &filter.labels, &names, &contents,
+            &walked.0, &states, &measured, &ordered, &handicap, &walked.1, &filter.labels, &names, &contents,
         ]);
         format!(
             "SELECT i.key, i.id, near.distance::real, near.provenance, i.revision
-             FROM (SELECT * FROM rehang.nearest($3, $4, $5, $6, $1::{}, $2::int, $7, $8, $9, $10, $11) ORDER BY distance, item LIMIT $2) AS near
+             FROM (SELECT * FROM rehang.nearest($3, $4, $5, $6, $1::{}, least($2::bigint, {})::int, $7, $8, $9, $10, $11) ORDER BY distance, item LIMIT $2) AS near
                  JOIN rehang.item_{} AS i ON i.key = near.item",
             handle.pgvector.vector(),
+            i32::MAX,
             handle.number
         )
     } else {
@@ -117,7 +119,7 @@ fn search_in(
         if handicap != 0.0 {
             distance += &format!(" + CASE WHEN s.provenance = 'adapted' THEN {handicap:e}::float8 ELSE 0 END");
         }
-        let order = if is_exact { "distance, i.key" } else { vectors.ordered_by() };
+        let order = if is_exact { "distance, i.key" } else { ordered };
         format!(
             "SELECT i.key, i.id, ({distance})::real AS distance, s.provenance, i.revision FROM {} WHERE {conditions} ORDER BY {order} LIMIT $2",
             vectors.from
@@ -258,9 +260,7 @@ fn make_index(
     create: &str,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<()> {
-    // Waits for another process that makes the same index, or that the server still makes one for though it is gone.
-    let wait = format!("BEGIN; LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE; COMMIT");
-    build(handle, &wait, FOR_EVER, &|_, _| true)?;
+    build(handle, &await_builders(on), FOR_EVER, &|_, _| true)?;
     if handle.database.run(Mode::Read, |connection| index_over(connection, on, column, distance))?.is_some() {
         return Ok(());
     }
@@ -272,6 +272,33 @@ fn make_index(
         drop(drop_unfinished(handle, on, column, A_WHILE));
     }
     built
+}
+
+/// Makes the index of the shuffle of a gallery that an earlier version made, while everybody goes on writing.
+pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
+    let g = handle.number;
+    let is_there = || {
+        handle.database.run(Mode::Read, |connection| {
+            let sql = "SELECT coalesce((SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)), false)";
+            Ok(connection.query_one(sql, &[&format!("rehang.item_{g}_shuffle")])?.try_get::<_, bool>(0)?)
+        })
+    };
+    if is_there()? {
+        return Ok(());
+    }
+    build(handle, &await_builders(&format!("rehang.item_{g}")), FOR_EVER, &|_, _| true)?;
+    if is_there()? {
+        return Ok(());
+    }
+    // What a process left that was killed.
+    build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.item_{g}_shuffle"), FOR_EVER, &|_, _| true)?;
+    let create = format!("CREATE INDEX CONCURRENTLY {}", schema::shuffle_index(g));
+    build(handle, &create, FOR_EVER, &|_, _| true)
+}
+
+/// Waits for another process that makes an index of a table, or that the server still makes one for though it is gone.
+fn await_builders(on: &str) -> String {
+    format!("BEGIN; LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE; COMMIT")
 }
 
 /// Removes the indexes over a column that were not made to their end: every write goes into them, and no search reads them.

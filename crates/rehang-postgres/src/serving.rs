@@ -80,7 +80,7 @@ BEGIN
         -- The handicap may bring what is farther off to the front. Where few are not adapted, all of them are compared: so many as cost what
         -- the walk to the k-th of them would.
         IF NOT has_others AND (is_over OR walked = front) THEN
-            few_max := 4 * front::bigint * k / (others + 1);
+            few_max := 4 * least(front::bigint * k / (others + 1), WALKED_MAX);
             EXECUTE format('SELECT count(*) FROM (%s LIMIT $1) AS few', others_of) INTO few USING few_max + 1;
             has_others := few <= few_max;
             IF has_others THEN
@@ -165,6 +165,9 @@ BEGIN
     IF s.normalised AND abs(PGVECTOR.vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
         RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', PGVECTOR.vector_norm(value), s.name;
     END IF;
+    IF s.distance = 'cosine' AND PGVECTOR.vector_norm(value) = 0 THEN
+        RAISE EXCEPTION 'rehang: the vector has length 0, and so no direction, which the cosine distance compares';
+    END IF;
     half := CASE WHEN STORED_AS_HALFVEC THEN '::' || NAMED_PGVECTOR || '.halfvec' ELSE '' END;
     EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
             change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
@@ -180,6 +183,9 @@ BEGIN
 END
 $rehang$;
 "#;
+
+/// Rows of an index that a walk meets at most, unless somebody has set `hnsw.max_scan_tuples`.
+const WALKED_MAX: u32 = 20_000;
 
 /// The functions, with pgvector's type by its full name. A search reads the index by the rules of [`index_settings`] and [`candidates`], as
 /// the library's own does; what a function sets is set back when it ends.
@@ -205,6 +211,7 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
         .replace("PGVECTOR", &pgvector.schema)
         .replace("HANDICAP", &handicap("s.name", "g.number"))
         .replace("CANDIDATES", &candidates("k"))
+        .replace("WALKED_MAX", &WALKED_MAX.to_string())
         .replace("STORED_AS_HALFVEC", &stored_as_halfvec("s.dimension"))
         .replace("NORMALISED_TOLERANCE", &NORMALISED_TOLERANCE.to_string())
         .replace("ROWS 100 AS $rehang$", &format!("ROWS 100 {path}{by_index} AS $rehang$"))
