@@ -14,8 +14,8 @@ use crate::handle::Handle;
 use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
-use crate::{search, spaces};
 use crate::table::{Table, TableOptions, literal, quoted};
+use crate::{search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;

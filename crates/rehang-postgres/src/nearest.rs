@@ -45,9 +45,11 @@ impl SpaceVectors {
         let row = if has_row { row.as_str() } else { "" };
         let item = format!(" JOIN rehang.item_{g} AS i ON i.key {EQUALS} s.item");
         Self {
-            walked: format!("rehang.state_{n} AS s{}{vectors}{row}", if has_row { item.as_str() } else { "" }),
-            from: format!(
-"rehang.state_{n} AS s{item}{vectors}{row}"),
+            walked: format!(
+                "rehang.state_{n} AS s{}{vectors}{row}",
+                if has_row { item.as_str() } else { "" }
+            ),
+            from: format!("rehang.state_{n} AS s{item}{vectors}{row}"),
             value,
             is_halfvec,
             order,

@@ -76,7 +76,11 @@ pub(crate) struct Front {
 impl Front {
     /// What is known after a walk that took so long.
     fn after(lacking: i64, adapted: Option<Place>, walked: Duration) -> Option<Self> {
-        (walked >= WALK_LONG).then(|| Self { lacking, adapted, until: rehang_clock::now() + walked * WALK_RESTS })
+        (walked >= WALK_LONG).then(|| Self {
+            lacking,
+            adapted,
+            until: rehang_clock::now() + walked * WALK_RESTS,
+        })
     }
 }
 
@@ -103,7 +107,8 @@ pub(crate) fn look_for_front(
         return Ok(());
     }
     let began = rehang_clock::now();
-    let (lacking, adapted) = (first_lacking(connection, n, condition)?, first_adapted(connection, n, condition)?);
+    let (lacking, adapted) =
+        (first_lacking(connection, n, condition)?, first_adapted(connection, n, condition)?);
     let before = |place: Place| Place { item: place.item - 1, ..place };
     // Where there is none, all of them have been walked over.
     let front = Front::after(lacking.map_or(i64::MAX, |item| item - 1), adapted.map(before), began.elapsed());
@@ -180,7 +185,12 @@ fn behind(
     mut front: Front,
 ) -> Step<(Vec<ItemKey>, Front)> {
     let mut found = Vec::new();
-    let mut page = |front: &mut Front, made_by: &str, after: &str, order: &str, place_of: Parameters<'_>| -> Step<()> {
+    let mut page = |front: &mut Front,
+                    made_by: &str,
+                    after: &str,
+                    order: &str,
+                    place_of: Parameters<'_>|
+     -> Step<()> {
         let left = row_limit(limit - found.len());
         if left == 0 {
             return Ok(());
@@ -209,11 +219,23 @@ fn behind(
         Some(Place { band, score, item }) => {
             match score {
                 Some(score) => {
-                    page(&mut front, "adapted", "band = $2 AND score = $3 AND item > $4", WORST, &[&band, &score, &item])?;
+                    page(
+                        &mut front,
+                        "adapted",
+                        "band = $2 AND score = $3 AND item > $4",
+                        WORST,
+                        &[&band, &score, &item],
+                    )?;
                     page(&mut front, "adapted", "band = $2 AND score < $3", WORST, &[&band, &score])?;
                     page(&mut front, "adapted", "band = $2 AND score IS NULL", WORST, &[&band])?;
                 }
-                None => page(&mut front, "adapted", "band = $2 AND score IS NULL AND item > $3", WORST, &[&band, &item])?,
+                None => page(
+                    &mut front,
+                    "adapted",
+                    "band = $2 AND score IS NULL AND item > $3",
+                    WORST,
+                    &[&band, &item],
+                )?,
             }
             page(&mut front, "adapted", "band < $2", WORST, &[&band])?;
         }
@@ -227,7 +249,9 @@ pub(crate) fn among(n: i32, among: Among) -> String {
         Among::All => "true".to_owned(),
         Among::Adapted => format!("s.provenance = '{}'", Provenance::Adapted.name()),
         Among::Embeddable => {
-            format!("(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))")
+            format!(
+                "(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))"
+            )
         }
     };
     format!("FROM rehang.state_{n} AS s WHERE {which}")

@@ -95,7 +95,15 @@ fn search_in(
         states = format!("rehang.state_{}", space.number);
         measured = vectors.distance();
         parameters.extend::<[&(dyn ToSql + Sync); 9]>([
-            &walked.0, &states, &measured, &ordered, &handicap, &walked.1, &filter.labels, &names, &contents,
+            &walked.0,
+            &states,
+            &measured,
+            &ordered,
+            &handicap,
+            &walked.1,
+            &filter.labels,
+            &names,
+            &contents,
         ]);
         format!(
             "SELECT i.key, i.id, near.distance::real, near.provenance, i.revision
@@ -107,7 +115,8 @@ fn search_in(
         )
     } else {
         let first = 3 + usize::from(!filter.labels.is_empty());
-        let place = |at: usize| (format!("${}::text", first + 2 * at), format!("${}::jsonb", first + 2 * at + 1));
+        let place =
+            |at: usize| (format!("${}::text", first + 2 * at), format!("${}::jsonb", first + 2 * at + 1));
         let conditions = conditions(handle, filter, "$3", place);
         if !filter.labels.is_empty() {
             parameters.push(&filter.labels);
@@ -117,7 +126,8 @@ fn search_in(
         }
         let mut distance = vectors.distance();
         if handicap != 0.0 {
-            distance += &format!(" + CASE WHEN s.provenance = 'adapted' THEN {handicap:e}::float8 ELSE 0 END");
+            distance +=
+                &format!(" + CASE WHEN s.provenance = 'adapted' THEN {handicap:e}::float8 ELSE 0 END");
         }
         let order = if is_exact { "distance, i.key" } else { ordered };
         format!(
@@ -291,7 +301,12 @@ pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
         return Ok(());
     }
     // What a process left that was killed.
-    build(handle, &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.item_{g}_shuffle"), FOR_EVER, &|_, _| true)?;
+    build(
+        handle,
+        &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.item_{g}_shuffle"),
+        FOR_EVER,
+        &|_, _| true,
+    )?;
     let create = format!("CREATE INDEX CONCURRENTLY {}", schema::shuffle_index(g));
     build(handle, &create, FOR_EVER, &|_, _| true)
 }

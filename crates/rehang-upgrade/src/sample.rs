@@ -8,9 +8,7 @@
 //! alone.
 
 use rehang::{Provenance, Result};
-use rehang_store::{
-    Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample,
-};
+use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;

@@ -65,13 +65,12 @@ fn fill(client: &mut Client, rows: usize) {
 }
 
 /// The `k` nearest of all, compared one by one, with the handicap.
-fn nearest(natives: &BTreeSet<usize>, distance: Distance, query: &[f32], k: usize, handicap: f64) -> Vec<Found> {
-    let mut all: Vec<(f64, usize)> = (1..=ROWS)
-        .map(|item| {
-            let more = if natives.contains(&item) { 0.0 } else { handicap };
-            (distance.between(query, &vector(item)) + more, item)
-        })
-        .collect();
+fn nearest(natives: &BTreeSet<usize>, distances: &[f64], k: usize, handicap: f64) -> Vec<Found> {
+    let farther = |(at, distance): (usize, &f64)| {
+        let more = if natives.contains(&(at + 1)) { 0.0 } else { handicap };
+        (distance + more, at + 1)
+    };
+    let mut all: Vec<(f64, usize)> = distances.iter().enumerate().map(farther).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     all.truncate(k);
     let found = |(distance, item): (f64, usize)| Found {
@@ -95,6 +94,11 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
     store.prepare("new", &|_, _| true).unwrap();
     store.switch_serving("old", "new").unwrap();
     let queries: Vec<Vec<f32>> = (0..4).map(|at| vector(1_000_003 + at * 37)).collect();
+    let vectors: Vec<Vec<f32>> = (1..=ROWS).map(vector).collect();
+    let distances: Vec<Vec<f64>> = queries
+        .iter()
+        .map(|query| vectors.iter().map(|vector| Distance::Cosine.between(query, vector)).collect())
+        .collect();
     for natives in [0, 5, 240, 2_400, ROWS / 2, ROWS - 240, ROWS - 5, ROWS] {
         // Spread over the clusters, and each set a part of the next.
         let of: BTreeSet<usize> = (0..natives).map(|at| at * 7919 % ROWS + 1).collect();
@@ -112,8 +116,8 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
             for k in [10, 100] {
                 let what = format!("{natives} native, handicap {handicap}, {k} neighbours");
                 let (mut exact, mut by_library, mut by_sql) = (Vec::new(), Vec::new(), Vec::new());
-                for query in &queries {
-                    exact.push(nearest(&of, Distance::Cosine, query, k, handicap));
+                for (query, distances) in queries.iter().zip(&distances) {
+                    exact.push(nearest(&of, distances, k, handicap));
                     let matrix = Matrix::new(8, query.clone()).unwrap();
                     let found =
                         store.search_handicapped("new", &matrix, k, &Filter::default(), handicap).unwrap();
@@ -165,7 +169,10 @@ fn a_search_with_a_handicap_costs_as_much_as_one_without() {
     assert!(found.iter().all(|hit| hit.id.parse::<usize>().unwrap() % 2 == 1), "{found:?}");
     let field = Filter { payload: vec![("topic".into(), "topic 0".into())], ..Filter::default() };
     let found = store.search_handicapped("new", &matrix, 20, &field, 0.05).unwrap().remove(0);
-    assert!(found.is_empty() || found.iter().all(|hit| hit.id.parse::<usize>().unwrap() % 2 == 0), "{found:?}");
+    assert!(
+        found.is_empty() || found.iter().all(|hit| hit.id.parse::<usize>().unwrap() % 2 == 0),
+        "{found:?}"
+    );
 }
 
 /// A vector of length 0 has no direction: under the cosine distance it is near to nothing, whoever searches, and is nobody's native.
@@ -195,7 +202,8 @@ fn a_vector_without_a_direction_is_never_found() {
             let wanted = k.min(20);
             for handicap in [0.0, 0.05] {
                 let matrix = Matrix::new(d, query.clone()).unwrap();
-                let found = store.search_handicapped(space, &matrix, k, &Filter::default(), handicap).unwrap();
+                let found =
+                    store.search_handicapped(space, &matrix, k, &Filter::default(), handicap).unwrap();
                 let ids: Vec<String> = found[0].iter().map(|hit| hit.id.clone()).collect();
                 assert!(directed(&ids) && ids.len() == wanted, "{space}, {k}, {handicap}: {ids:?}");
                 assert!(found[0].iter().all(|hit| hit.distance.is_finite()));
@@ -206,7 +214,8 @@ fn a_vector_without_a_direction_is_never_found() {
         }
     }
     let zero = text_of(&[0.0; 8]);
-    let error = client.query(&format!("SELECT rehang.write('notes', '1', '{zero}', 'new')"), &[]).unwrap_err();
+    let error =
+        client.query(&format!("SELECT rehang.write('notes', '1', '{zero}', 'new')"), &[]).unwrap_err();
     assert!(error.as_db_error().unwrap().message().contains("no direction"), "{error:?}");
 }
 
@@ -271,15 +280,14 @@ fn a_claim_goes_on_from_where_the_queue_began() {
     // 10 lack a vector, and 50 are adapted: two bands, equal scores, and some without one.
     client
         .batch_execute(
-            "UPDATE rehang.state_2 SET provenance = 'adapted', band = item / 30, score = CASE WHEN item % 5 > 0 THEN item % 7 END WHERE item > 10",
+            "UPDATE rehang.state_2 SET provenance = 'adapted', band = item / 30, score = CASE WHEN item % 5 > 0 THEN item % 7 END WHERE item > 10;
+             INSERT INTO rehang.vector_2 SELECT item, '[1,1,1,1,1,1,1,1]' FROM rehang.state_2 WHERE item > 10",
         )
         .unwrap();
     let order = "SELECT i.id FROM rehang.state_2 AS s JOIN rehang.item_1 AS i ON i.key = s.item
         ORDER BY (s.provenance = 'lacking') DESC, s.band DESC, s.score DESC NULLS LAST, s.item";
     let order: Vec<String> = client.query(order, &[]).unwrap().iter().map(|row| row.get(0)).collect();
-    let claim = |limit: usize| -> Claimed {
-        store.claim("new", Queue::All, "worker", limit, LEASE).unwrap()
-    };
+    let claim = |limit: usize| -> Claimed { store.claim("new", Queue::All, "worker", limit, LEASE).unwrap() };
     // Somebody is in the way of the first claim for longer than a walk may take.
     let is_locked = Arc::new(AtomicBool::new(false));
     let (told, place) = (Arc::clone(&is_locked), address.clone());

@@ -70,7 +70,9 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                         let (took, by_function) = milliseconds(|| ids(&mut client, sql, &query, k));
                         by_sql.push(took);
                         let search = || {
-                            store.search_handicapped("new", &matrix, k as usize, &Filter::default(), handicap).unwrap()
+                            store
+                                .search_handicapped("new", &matrix, k as usize, &Filter::default(), handicap)
+                                .unwrap()
                         };
                         let (took, answer) = milliseconds(search);
                         by_library.push(took);
@@ -82,7 +84,8 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                         let exact = ids(&mut client, sql, &query, k);
                         let by_library: Vec<String> = answer[0].iter().map(|hit| hit.id.clone()).collect();
                         assert_eq!((by_function.len(), by_library.len()), (exact.len(), exact.len()));
-                        found += by_function.iter().chain(&by_library).filter(|id| exact.contains(id)).count();
+                        found +=
+                            by_function.iter().chain(&by_library).filter(|id| exact.contains(id)).count();
                         all += 2 * exact.len();
                     }
                 }
@@ -132,7 +135,10 @@ pub fn claims(address: &str, rows: usize) {
     client.batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
     let (counted, counts) = milliseconds(|| store.counts("new").unwrap());
     assert_eq!(counts.adapted, rows as u64);
-    println!("counting: {counted:.0} ms, after which it rests for {:.1} s at least", (counted * 20.0 / 1e3).max(5.0));
+    println!(
+        "counting: {counted:.0} ms, after which it rests for {:.1} s at least",
+        (counted * 20.0 / 1e3).max(5.0)
+    );
     let claim = |queue: Queue| {
         let claim = || store.claim("new", queue, "worker", 64, Duration::from_secs(300)).unwrap();
         let (took, claimed) = milliseconds(claim);
@@ -158,7 +164,8 @@ pub fn claims(address: &str, rows: usize) {
     println!("making it: {:.1} s", took / 1e3);
     println!("a claim of 64 of the queue: {:.1} ms", five(Queue::All));
     let mut dump = server.client();
-    let mut snapshot = dump.build_transaction().isolation_level(postgres::IsolationLevel::RepeatableRead).start().unwrap();
+    let mut snapshot =
+        dump.build_transaction().isolation_level(postgres::IsolationLevel::RepeatableRead).start().unwrap();
     snapshot.query("SELECT count(*) FROM rehang.gallery", &[]).unwrap();
     let done = rows / 5;
     let natives = format!(

@@ -97,7 +97,9 @@ fn main() {
     }
     let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
     let parts: Vec<String> = arguments.collect();
-    let unknown = parts.iter().find(|part| !["fill", "beside", "deaths", "searches", "claims"].contains(&part.as_str()));
+    let unknown = parts
+        .iter()
+        .find(|part| !["fill", "beside", "deaths", "searches", "claims"].contains(&part.as_str()));
     assert!(unknown.is_none(), "no part {unknown:?}: fill, beside, deaths, searches or claims");
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     if is_wanted("fill") {

@@ -120,7 +120,8 @@ fn counting_rests_where_it_is_slow() {
             Ok(())
         });
         let limits = Limits { batch: 1, ..Limits::default() };
-        let summary = world.backfill_observed(&store, &TestEncoder::new(), limits, &*clock, &Unobserved).unwrap();
+        let summary =
+            world.backfill_observed(&store, &TestEncoder::new(), limits, &*clock, &Unobserved).unwrap();
         assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
         let counted = counted.load(Ordering::SeqCst);
         assert!(counts.contains(&counted), "{counted} counts of {count_ms} ms");
