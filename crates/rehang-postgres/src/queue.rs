@@ -127,7 +127,7 @@ fn first_adapted(connection: &mut Connection, n: i32, condition: &str) -> Step<O
     let sql = format!(
         "SELECT band, score, item FROM rehang.state_{n} AS s WHERE provenance = 'adapted' AND {WAITS} AND {condition} ORDER BY {WORST} LIMIT 1"
     );
-    Ok(connection.query_opt(&sql, &[])?.map(|row| place(&row)).transpose()?)
+    connection.query_opt(&sql, &[])?.map(|row| place(&row)).transpose()
 }
 
 fn place(row: &Row) -> Step<Place> {
@@ -249,9 +249,7 @@ pub(crate) fn among(n: i32, among: Among) -> String {
         Among::All => "true".to_owned(),
         Among::Adapted => format!("s.provenance = '{}'", Provenance::Adapted.name()),
         Among::Embeddable => {
-            format!(
-                "(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))"
-            )
+            "(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))".to_owned()
         }
     };
     format!("FROM rehang.state_{n} AS s WHERE {which}")
