@@ -187,7 +187,7 @@ pub(crate) fn expect_functions((oldest, _): (i32, i32), table: &str) -> Result<(
         return Ok(());
     }
     let what = format!("the functions of the gallery in {table}");
-    let why = "an earlier version made them, by which a role that may only search could get the rights of their owner";
+    let why = "an earlier version made them, and by them a role that may only search gets the rights of their owner";
     Err(Error::conflict(what, why).advise(Remedy::RenewFunctions))
 }
 
