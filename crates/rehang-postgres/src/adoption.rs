@@ -1,6 +1,7 @@
 //! Making a gallery of an application's table, and opening one: what the server and the table need, and every row as an item.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use rehang::{Error, ErrorKind, Remedy, Result};
 use rehang_store::Looked;
@@ -13,8 +14,8 @@ use crate::handle::Handle;
 use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
-use crate::spaces;
 use crate::table::{Table, TableOptions, literal, quoted};
+use crate::{search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -129,6 +130,7 @@ pub(crate) fn adopt(
     });
     let (table, number) = made.map_err(|error| or_renamed(&database, options, error))?;
     let handle = on(database, table, number, old, pgvector);
+    search::index_shuffle(&handle)?;
     spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
     Ok(handle)
@@ -222,7 +224,7 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
     database.is_about(&table.qualified);
-    Handle { database, number, table, old: old.map(str::to_owned), pgvector }
+    Handle { database, number, table, old: old.map(str::to_owned), pgvector, fronts: Mutex::default() }
 }
 
 /// Makes an item of every row that is there.
@@ -533,6 +535,7 @@ fn renew(
         // The view has the names of the key's columns.
         connection.batch(&drop_view(number))?;
     }
+    connection.batch(&spaces.iter().map(|space| schema::lease_index(space.number)).collect::<String>())?;
     // With the columns' names of now.
     let spaces = spaces::all(connection, number)?;
     if is_earlier {

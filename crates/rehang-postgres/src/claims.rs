@@ -11,7 +11,7 @@ use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
 use crate::connection::Mode;
 use crate::handle::Handle;
 use crate::pages;
-use crate::queue::{among, first, keys, queue};
+use crate::queue::{self, first, keys};
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
 
@@ -29,19 +29,22 @@ pub(crate) fn claim(
     handle.database.run(Mode::WriteLightly, |connection| {
         let space = find(connection, handle, space)?;
         let n = space.number;
-        // Claims of a space come one after the other, each in a few milliseconds: what one has taken, the next one sees.
-        connection.query("SELECT pg_advisory_xact_lock($1, $2)", &[&CLAIMS, &n])?;
-        let held_by_others = connection.count(
-            &format!("SELECT count(*) FROM rehang.claim_{n} WHERE until > clock_timestamp() AND worker <> $1"),
-            &[&worker],
-        )?;
         let is_free = format!(
             "NOT EXISTS (SELECT 1 FROM rehang.claim_{n} AS c WHERE c.item = s.item AND c.until > clock_timestamp())"
         );
+        if what == Queue::All {
+            queue::look_for_front(connection, handle, n, &is_free)?;
+        }
+        // Claims of a space come one after the other, each in a few milliseconds: what one has taken, the next one sees.
+        connection.query("SELECT pg_advisory_xact_lock($1, $2)", &[&CLAIMS, &n])?;
+        let held_by_others = connection.count(
+            &format!("SELECT count(*) FROM rehang.claim_{n} WHERE until > statement_timestamp() AND worker <> $1"),
+            &[&worker],
+        )?;
         let mut next = match what {
-            Queue::All => queue(connection, n, &is_free, limit)?,
+            Queue::All => queue::next(connection, handle, n, &is_free, limit)?,
             Queue::Sample { seed, size } => {
-                let drawn = first(connection, &among(n, Among::Embeddable), seed, size)?;
+                let drawn = first(connection, (handle.number, n), Among::Embeddable, seed, size)?;
                 let sql = format!(
                     "SELECT s.item FROM unnest($1::bigint[]) WITH ORDINALITY AS k(item, at) JOIN rehang.state_{n} AS s ON s.item = k.item
                      WHERE s.provenance <> 'native' AND {is_free} ORDER BY k.at LIMIT $2"
@@ -107,7 +110,7 @@ pub(crate) fn at_work(handle: &Handle, space: &str) -> Result<Vec<AtWork>> {
         let n = find(connection, handle, space)?.number;
         let sql = format!(
             "SELECT worker, count(*), (extract(epoch FROM max(until) - clock_timestamp()) * 1000)::bigint FROM rehang.claim_{n}
-             WHERE until > clock_timestamp() GROUP BY worker ORDER BY worker COLLATE \"C\""
+             WHERE until > statement_timestamp() GROUP BY worker ORDER BY worker COLLATE \"C\""
         );
         connection
             .query(&sql, &[])?

@@ -170,6 +170,7 @@ pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, 
             &vec![
                 "serving".to_owned(),
                 "search".to_owned(),
+                "nearest".to_owned(),
                 "write".to_owned(),
                 format!("changed_{gallery}"),
                 format!("serving_{gallery}"),
@@ -180,7 +181,7 @@ pub(crate) fn versions(connection: &mut Connection, gallery: i32) -> Step<(i32, 
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
-/// Refuses a gallery whose functions let others in, or are a later version's.
+/// Refuses a gallery whose functions let others in, or lack what this version calls.
 pub(crate) fn expect_functions((oldest, _): (i32, i32), table: &str) -> Result<()> {
     if oldest >= FUNCTIONS_MIN {
         return Ok(());

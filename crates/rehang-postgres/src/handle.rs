@@ -1,9 +1,12 @@
 //! The gallery that every call is about: its database, its number there, and the application's table.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Mutex;
 
 use crate::connection::{Connection, Database, Step};
 use crate::pgvector::Pgvector;
+use crate::queue::Front;
 use crate::table::Table;
 
 /// A gallery in a table, as the functions of this crate take it.
@@ -14,6 +17,8 @@ pub(crate) struct Handle {
     /// The name that the space in the application's column has or will have.
     pub(crate) old: Option<String>,
     pub(crate) pgvector: Pgvector,
+    /// Where the queue of each space begins, by the space's number, where that was slow to find.
+    pub(crate) fronts: Mutex<BTreeMap<i32, Front>>,
 }
 
 impl Handle {

@@ -13,6 +13,8 @@ pub(crate) struct SpaceVectors {
     pub(crate) from: String,
     /// The vector of a row.
     pub(crate) value: String,
+    /// The same with no more than an index is walked by: without the item where the vectors are in a table of ours.
+    pub(crate) walked: String,
     /// Whether that column is of type `halfvec`.
     pub(crate) is_halfvec: bool,
     /// What orders vectors by their distance to the query `$1`.
@@ -40,11 +42,14 @@ impl SpaceVectors {
             pgvector.operator(operator(space.record.space.distance).0),
             pgvector.vector()
         );
+        let row = if has_row { row.as_str() } else { "" };
+        let item = format!(" JOIN rehang.item_{g} AS i ON i.key {EQUALS} s.item");
         Self {
-            from: format!(
-                "rehang.state_{n} AS s JOIN rehang.item_{g} AS i ON i.key {EQUALS} s.item{vectors}{}",
-                if has_row { row.as_str() } else { "" }
+            walked: format!(
+                "rehang.state_{n} AS s{}{vectors}{row}",
+                if has_row { item.as_str() } else { "" }
             ),
+            from: format!("rehang.state_{n} AS s{item}{vectors}{row}"),
             value,
             is_halfvec,
             order,
@@ -57,14 +62,11 @@ impl SpaceVectors {
         &self.order
     }
 
-    /// The distance as [`rehang::Distance`] defines it: squared for `l2`, and 1 for the cosine of a vector without direction.
+    /// The distance as [`rehang::Distance`] defines it: squared for `l2`. The cosine of a vector without direction is NaN, which the server
+    /// sorts behind all numbers.
     pub(crate) fn distance(&self) -> String {
         let by = self.ordered_by();
-        if self.is_l2 {
-            format!("({by} ^ 2)::real")
-        } else {
-            format!("coalesce(nullif({by}, 'NaN'), 1)::real")
-        }
+        if self.is_l2 { format!("({by} ^ 2)") } else { by.to_owned() }
     }
 }
 
@@ -86,5 +88,9 @@ pub(crate) fn candidates(k: &str) -> String {
 /// Where a filter leaves too few of the candidates, a pgvector that can looks for more.
 pub(crate) fn index_settings(has_iterative_scan: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let more = has_iterative_scan.then_some(("hnsw.iterative_scan", "strict_order"));
-    [("enable_seqscan", "off"), ("enable_sort", "off")].into_iter().chain(more)
+    BY_LOOK_UPS.into_iter().chain([("enable_sort", "off")]).chain(more)
 }
+
+/// The settings under which some rows of a table are looked up by their keys, and the table is not read as a whole.
+pub(crate) const BY_LOOK_UPS: [(&str, &str); 3] =
+    [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];

@@ -1,12 +1,21 @@
 //! The queue of a backfill: which items wait for a vector and in what order, and which ones a sample is drawn from.
+//!
+//! What is done leaves the queue's index, but stays in its way for as long as some transaction may still see the state from before: a dump, a
+//! forgotten session, a replica that says what it reads. Each claim would walk over everything that was done since. So where a walk took long, its
+//! handle remembers where the queue began ([`Front`]) and goes on from there.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use rehang::Provenance;
-use rehang_store::{Among, ItemKey};
+use rehang_store::{Among, ItemKey, PAIRS_SEED};
+use tokio_postgres::Row;
 
 use crate::connection::{Connection, Parameters, Step};
-use crate::values::{key, row_limit};
+use crate::handle::Handle;
+use crate::parameter::Parameter;
+use crate::values::{key, row_limit, rows_of};
 
 /// What waits in the queue, of a state `s`.
 const WAITS: &str = "sourced AND NOT failed";
@@ -40,20 +49,232 @@ pub(crate) fn queue(
     Ok(found)
 }
 
+/// From this long on, a walk to the front of a queue is not made for each claim.
+const WALK_LONG: Duration = Duration::from_millis(250);
+/// It rests this many times as long as it took. Meanwhile what comes to stand before the front waits, as what a worker gave back.
+const WALK_RESTS: u32 = 20;
+
+/// A place in the queue of adapted vectors.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    band: i16,
+    score: Option<f64>,
+    item: i64,
+}
+
+/// Where a queue begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Front {
+    /// Items that lack a vector and have no larger key are done.
+    lacking: i64,
+    /// So are adapted ones up to this place; `None` where it is not known.
+    adapted: Option<Place>,
+    /// When it is to be looked for again.
+    until: Instant,
+}
+
+impl Front {
+    /// What is known after a walk that took so long.
+    fn after(lacking: i64, adapted: Option<Place>, walked: Duration) -> Option<Self> {
+        (walked >= WALK_LONG).then(|| Self {
+            lacking,
+            adapted,
+            until: rehang_clock::now() + walked * WALK_RESTS,
+        })
+    }
+}
+
+fn front_of(handle: &Handle, n: i32) -> Option<Front> {
+    handle.fronts.lock().unwrap_or_else(PoisonError::into_inner).get(&n).copied()
+}
+
+fn set_front(handle: &Handle, n: i32, front: Option<Front>) {
+    let mut fronts = handle.fronts.lock().unwrap_or_else(PoisonError::into_inner);
+    match front {
+        Some(front) => fronts.insert(n, front),
+        None => fronts.remove(&n),
+    };
+}
+
+/// Looks for the front again where that is due: before a claim has the lock that other claims wait for.
+pub(crate) fn look_for_front(
+    connection: &mut Connection,
+    handle: &Handle,
+    n: i32,
+    condition: &str,
+) -> Step<()> {
+    if front_of(handle, n).is_none_or(|front| rehang_clock::now() < front.until) {
+        return Ok(());
+    }
+    let began = rehang_clock::now();
+    let (lacking, adapted) =
+        (first_lacking(connection, n, condition)?, first_adapted(connection, n, condition)?);
+    let before = |place: Place| Place { item: place.item - 1, ..place };
+    // Where there is none, all of them have been walked over.
+    let front = Front::after(lacking.map_or(i64::MAX, |item| item - 1), adapted.map(before), began.elapsed());
+    set_front(handle, n, front);
+    Ok(())
+}
+
+fn first_lacking(connection: &mut Connection, n: i32, condition: &str) -> Step<Option<i64>> {
+    let sql = format!(
+        "SELECT item FROM rehang.state_{n} AS s WHERE provenance = 'lacking' AND {WAITS} AND {condition} ORDER BY item LIMIT 1"
+    );
+    Ok(connection.query_opt(&sql, &[])?.map(|row| row.try_get(0)).transpose()?)
+}
+
+fn first_adapted(connection: &mut Connection, n: i32, condition: &str) -> Step<Option<Place>> {
+    let sql = format!(
+        "SELECT band, score, item FROM rehang.state_{n} AS s WHERE provenance = 'adapted' AND {WAITS} AND {condition} ORDER BY {WORST} LIMIT 1"
+    );
+    connection.query_opt(&sql, &[])?.map(|row| place(&row)).transpose()
+}
+
+fn place(row: &Row) -> Step<Place> {
+    Ok(Place { band: row.try_get(0)?, score: row.try_get(1)?, item: row.try_get(2)? })
+}
+
+/// The first items of the queue that meet a condition, for a claim.
+pub(crate) fn next(
+    connection: &mut Connection,
+    handle: &Handle,
+    n: i32,
+    condition: &str,
+    limit: usize,
+) -> Step<Vec<ItemKey>> {
+    if let Some(front) = front_of(handle, n) {
+        let (found, front) = behind(connection, n, condition, limit, front)?;
+        if found.len() == limit {
+            set_front(handle, n, Some(front));
+            return Ok(found);
+        }
+        // The end of the queue is the end of a run: nothing may be left before the front.
+    }
+    let began = rehang_clock::now();
+    let found = queue(connection, n, condition, limit)?;
+    let walked = began.elapsed();
+    if walked >= WALK_LONG {
+        // What was found is still there: the next claim may look again from it on, and passes over what is held.
+        let sql = format!(
+            "SELECT s.band, s.score, s.item, s.provenance FROM unnest($1::bigint[]) WITH ORDINALITY AS k(item, at)
+             JOIN rehang.state_{n} AS s ON s.item = k.item ORDER BY k.at"
+        );
+        let (mut lacking, mut adapted) = (-1, None);
+        for row in connection.query(&sql, &[&rows_of(&found)])? {
+            let at = place(&row)?;
+            match row.try_get::<_, String>(3)?.as_str() {
+                "lacking" => lacking = at.item,
+                "adapted" => adapted = Some(at),
+                _ => {}
+            }
+        }
+        if found.len() < limit || adapted.is_some() {
+            lacking = i64::MAX;
+        }
+        set_front(handle, n, Front::after(lacking, adapted, walked));
+    }
+    Ok(found)
+}
+
+/// The same behind a front, and the front behind these.
+fn behind(
+    connection: &mut Connection,
+    n: i32,
+    condition: &str,
+    limit: usize,
+    mut front: Front,
+) -> Step<(Vec<ItemKey>, Front)> {
+    let mut found = Vec::new();
+    let mut page = |front: &mut Front,
+                    made_by: &str,
+                    after: &str,
+                    order: &str,
+                    place_of: Parameters<'_>|
+     -> Step<()> {
+        let left = row_limit(limit - found.len());
+        if left == 0 {
+            return Ok(());
+        }
+        let sql = format!(
+            "SELECT band, score, item FROM rehang.state_{n} AS s WHERE provenance = '{made_by}' AND {WAITS} AND {condition} AND {after}
+             ORDER BY {order} LIMIT $1"
+        );
+        let mut parameters: Vec<&dyn Parameter> = vec![&left];
+        parameters.extend(place_of);
+        for row in connection.query(&sql, &parameters)? {
+            let at = place(&row)?;
+            found.push(key(&row, 2)?);
+            match made_by {
+                "lacking" => front.lacking = at.item,
+                _ => front.adapted = Some(at),
+            }
+        }
+        Ok(())
+    };
+    let lacking = front.lacking;
+    page(&mut front, "lacking", "item > $2", "item", &[&lacking])?;
+    match front.adapted {
+        None => page(&mut front, "adapted", "true", WORST, &[])?,
+        // Each part is a range of the index, and they follow each other.
+        Some(Place { band, score, item }) => {
+            match score {
+                Some(score) => {
+                    page(
+                        &mut front,
+                        "adapted",
+                        "band = $2 AND score = $3 AND item > $4",
+                        WORST,
+                        &[&band, &score, &item],
+                    )?;
+                    page(&mut front, "adapted", "band = $2 AND score < $3", WORST, &[&band, &score])?;
+                    page(&mut front, "adapted", "band = $2 AND score IS NULL", WORST, &[&band])?;
+                }
+                None => page(
+                    &mut front,
+                    "adapted",
+                    "band = $2 AND score IS NULL AND item > $3",
+                    WORST,
+                    &[&band, &item],
+                )?,
+            }
+            page(&mut front, "adapted", "band < $2", WORST, &[&band])?;
+        }
+    }
+    Ok((found, front))
+}
+
 /// `FROM … WHERE …` of the items that a sample is drawn from.
 pub(crate) fn among(n: i32, among: Among) -> String {
     let which = match among {
         Among::All => "true".to_owned(),
-        Among::Adapted => format!("provenance = '{}'", Provenance::Adapted.name()),
+        Among::Adapted => format!("s.provenance = '{}'", Provenance::Adapted.name()),
         Among::Embeddable => {
-            format!("(provenance = 'native' OR (provenance IN ('lacking', 'adapted') AND {WAITS}))")
+            "(s.provenance = 'native' OR (s.provenance IN ('lacking', 'adapted') AND s.sourced AND NOT s.failed))".to_owned()
         }
     };
     format!("FROM rehang.state_{n} AS s WHERE {which}")
 }
 
-/// The first items of a shuffle: the server's own hash of key and seed orders them.
-pub(crate) fn first(connection: &mut Connection, among: &str, seed: u64, size: usize) -> Step<Vec<ItemKey>> {
-    let sql = format!("SELECT item {among} ORDER BY hashint8extended(item, $1), item LIMIT $2");
-    keys(connection, &sql, &[&(seed as i64), &row_limit(size)])
+/// The place of an item in a shuffle, as SQL: the server's own hash of key and seed.
+pub(crate) fn place_in_shuffle(key: &str, seed: u64) -> String {
+    format!("pg_catalog.hashint8extended({key}, {}::bigint)", seed as i64)
+}
+
+/// The first items of a shuffle that a sample is drawn from. Those of the shuffle that pairs are drawn by come from an index, in their order;
+/// another one is made of all items, once.
+pub(crate) fn first(
+    connection: &mut Connection,
+    (g, n): (i32, i32),
+    which: Among,
+    seed: u64,
+    size: usize,
+) -> Step<Vec<ItemKey>> {
+    let among = among(n, which);
+    let (key, among) = if seed == PAIRS_SEED {
+        ("i.key", among.replacen(" AS s", &format!(" AS s JOIN rehang.item_{g} AS i ON i.key = s.item"), 1))
+    } else {
+        ("s.item", among)
+    };
+    let sql = format!("SELECT {key} {among} ORDER BY {}, {key} LIMIT $1", place_in_shuffle(key, seed));
+    keys(connection, &sql, &[&row_limit(size)])
 }

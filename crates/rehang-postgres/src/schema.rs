@@ -12,9 +12,11 @@
 //! a write of ours does not touch the application's.
 
 use rehang::{Distance, Space};
+use rehang_store::PAIRS_SEED;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::pgvector::Pgvector;
+use crate::queue::place_in_shuffle;
 use crate::table::{Table, literal, quoted};
 
 /// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
@@ -42,7 +44,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 2;
+pub(crate) const FUNCTIONS: i32 = 3;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -117,7 +119,7 @@ END $$;
 
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
-DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.write;
+DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.nearest, rehang.write;
 DROP TABLE rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE rehang.revision;
 DROP SCHEMA rehang;
@@ -146,10 +148,18 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
          );
          CREATE INDEX IF NOT EXISTS item_{g}_id ON rehang.item_{g} (id);
          CREATE INDEX IF NOT EXISTS item_{g}_revision ON rehang.item_{g} (revision);
-         CREATE INDEX IF NOT EXISTS item_{g}_unsourced ON rehang.item_{g} (key) WHERE NOT sourced;",
+         CREATE INDEX IF NOT EXISTS item_{g}_unsourced ON rehang.item_{g} (key) WHERE NOT sourced;
+         CREATE INDEX IF NOT EXISTS {};",
         table.key_columns(),
-        table.key_names()
+        table.key_names(),
+        shuffle_index(g)
     )
+}
+
+/// The index of the shuffle that pairs are drawn by, as what follows its `CREATE INDEX`. It is on the items, whose rows an upgrade does not
+/// write, and not on their states, each of which it writes twice.
+pub(crate) fn shuffle_index(g: i32) -> String {
+    format!("item_{g}_shuffle ON rehang.item_{g} (({}), key)", place_in_shuffle("key", PAIRS_SEED))
 }
 
 /// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`. They fire in sessions that replicate, too,
@@ -506,8 +516,15 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
          CREATE TABLE IF NOT EXISTS rehang.claim_{n} (
              item bigint PRIMARY KEY, worker text NOT NULL, until timestamptz NOT NULL, lost int NOT NULL DEFAULT 0
          );
-         {vectors}"
+         {}
+         {vectors}",
+        lease_index(n)
     )
+}
+
+/// The index by which leases that have not run out are counted, past all that ever were.
+pub(crate) fn lease_index(n: i32) -> String {
+    format!("CREATE INDEX IF NOT EXISTS claim_{n}_until ON rehang.claim_{n} (until);")
 }
 
 /// Takes the tables of a space away.

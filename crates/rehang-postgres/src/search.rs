@@ -5,6 +5,7 @@ use std::time::Duration;
 use pgvector::Vector;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result};
 use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
+use serde_json::Value;
 use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, Step};
@@ -20,27 +21,26 @@ const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one.
 const EXACT_MAX: i64 = 20_000;
 
-/// The conditions of a filter, and their parameters from `$3` on.
-fn conditions(handle: &Handle, filter: &Filter) -> (String, Vec<Box<dyn Parameter>>) {
+/// The conditions of a filter, given how SQL names its labels, and each of its fields with the content.
+fn conditions(
+    handle: &Handle,
+    filter: &Filter,
+    labels: &str,
+    field: impl Fn(usize) -> (String, String),
+) -> String {
     let mut sql = "s.provenance <> 'lacking'".to_owned();
-    let mut parameters: Vec<Box<dyn Parameter>> = Vec::new();
     if !filter.labels.is_empty() {
-        parameters.push(Box::new(filter.labels.clone()));
-        sql += &format!(" AND {} = ANY(${})", handle.table.label_of("t"), 2 + parameters.len());
+        sql += &format!(" AND {} = ANY({labels}::text[])", handle.table.label_of("t"));
     }
     if !filter.provenances.is_empty() {
-        let names: Vec<&'static str> =
-            filter.provenances.iter().map(|provenance| provenance.name()).collect();
-        parameters.push(Box::new(names));
-        sql += &format!(" AND s.provenance = ANY(${})", 2 + parameters.len());
+        let names: Vec<&str> = filter.provenances.iter().map(|provenance| provenance.name()).collect();
+        sql += &format!(" AND s.provenance = ANY('{{{}}}')", names.join(","));
     }
-    for (field, value) in &filter.payload {
-        parameters.push(Box::new(field.clone()));
-        parameters.push(Box::new(value.clone()));
-        let at = 1 + parameters.len();
-        sql += &format!(" AND {} -> ${at}::text = ${}::jsonb", handle.table.payload_of("t"), at + 1);
+    for at in 0..filter.payload.len() {
+        let (field, content) = field(at);
+        sql += &format!(" AND {} -> {field} = {content}", handle.table.payload_of("t"));
     }
-    (sql, parameters)
+    sql
 }
 
 pub(crate) fn search(
@@ -50,14 +50,26 @@ pub(crate) fn search(
     k: usize,
     filter: &Filter,
 ) -> Result<Vec<Vec<Found>>> {
+    search_handicapped(handle, space, queries, k, filter, 0.0)
+}
+
+pub(crate) fn search_handicapped(
+    handle: &Handle,
+    space: &str,
+    queries: &Matrix,
+    k: usize,
+    filter: &Filter,
+    handicap: f64,
+) -> Result<Vec<Vec<Found>>> {
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
         let is_exact = is_exact(connection, handle, &row)?;
-        search_in(connection, handle, &row, queries, k, filter, is_exact)
+        search_in(connection, handle, &row, queries, k, filter, handicap, is_exact)
     })
 }
 
+#[allow(clippy::too_many_arguments, reason = "what is asked, and how it is looked up")]
 fn search_in(
     connection: &mut Connection,
     handle: &Handle,
@@ -65,33 +77,89 @@ fn search_in(
     queries: &Matrix,
     k: usize,
     filter: &Filter,
+    handicap: f64,
     is_exact: bool,
 ) -> Step<Vec<Vec<Found>>> {
     let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
-    let (conditions, parameters) = conditions(handle, filter);
-    let columns = format!("i.key, i.id, {} AS distance, s.provenance, i.revision", vectors.distance());
-    let sql = if is_exact {
-        format!("SELECT {columns} FROM {} WHERE {conditions} ORDER BY distance, i.key LIMIT $2", vectors.from)
-    } else {
-        look_into_index(connection, handle, k)?;
+    let limit = row_limit(k);
+    let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
+    let (adapted, others) = filter.adapted_and_others();
+    // The rows of an index come in the order of their distances without a handicap.
+    let is_mixed = handicap != 0.0 && !adapted.is_empty() && !others.is_empty();
+    let mut parameters: Vec<&dyn Parameter> = Vec::new();
+    let (walked, states, measured);
+    let ordered = vectors.ordered_by();
+    let sql = if is_mixed && !is_exact {
+        let condition =
+            conditions(handle, filter, "$3", |at| (format!("($4)[{}]", at + 1), format!("($5)[{}]", at + 1)));
+        walked = (vectors.walked.clone(), condition);
+        states = format!("rehang.state_{}", space.number);
+        measured = vectors.distance();
+        parameters.extend::<[&dyn Parameter; 9]>([
+            &walked.0,
+            &states,
+            &measured,
+            &ordered,
+            &handicap,
+            &walked.1,
+            &filter.labels,
+            &names,
+            &contents,
+        ]);
         format!(
-            "SELECT {columns} FROM {} WHERE {conditions} ORDER BY {} LIMIT $2",
-            vectors.from,
-            vectors.ordered_by()
+            "SELECT i.key, i.id, near.distance::real, near.provenance, i.revision
+             FROM (SELECT * FROM rehang.nearest($3, $4, $5, $6, $1::{}, least($2::bigint, {})::int, $7, $8, $9, $10, $11) ORDER BY distance, item LIMIT $2) AS near
+                 JOIN rehang.item_{} AS i ON i.key = near.item",
+            handle.pgvector.vector(),
+            i32::MAX,
+            handle.number
+        )
+    } else {
+        let first = 3 + usize::from(!filter.labels.is_empty());
+        let place =
+            |at: usize| (format!("${}::text", first + 2 * at), format!("${}::jsonb", first + 2 * at + 1));
+        let conditions = conditions(handle, filter, "$3", place);
+        if !filter.labels.is_empty() {
+            parameters.push(&filter.labels);
+        }
+        for (name, content) in &filter.payload {
+            parameters.extend::<[&dyn Parameter; 2]>([name, content]);
+        }
+        let mut distance = vectors.distance();
+        if handicap != 0.0 {
+            distance +=
+                &format!(" + CASE WHEN s.provenance = 'adapted' THEN {handicap:e}::float8 ELSE 0 END");
+        }
+        let order = if is_exact { "distance, i.key" } else { ordered };
+        format!(
+            "SELECT i.key, i.id, ({distance})::real AS distance, s.provenance, i.revision FROM {} WHERE {conditions} ORDER BY {order} LIMIT $2",
+            vectors.from
         )
     };
-    let limit = row_limit(k);
+    if !is_exact {
+        look_into_index(connection, handle, k)?;
+    }
+    let is_cosine = space.record.space.distance == Distance::Cosine;
     let mut all = Vec::with_capacity(queries.rows());
     for row in 0..queries.rows() {
         let query = Vector::from(queries.row(row).to_vec());
+        let is_blind = is_cosine && queries.row(row).iter().all(|number| *number == 0.0);
         let mut given: Vec<&dyn Parameter> = vec![&query, &limit];
-        given.extend(parameters.iter().map(AsRef::as_ref));
+        given.extend(&parameters);
         let mut found = Vec::new();
         for row in connection.query(&sql, &given)? {
+            let mut distance: f32 = row.try_get(2)?;
+            if distance.is_nan() {
+                if !is_blind {
+                    // A vector without a direction, which is near to nothing; the server sorts it behind all others.
+                    continue;
+                }
+                distance = 1.0;
+            }
             found.push(Found {
                 key: key(&row, 0)?,
                 id: row.try_get(1)?,
-                distance: row.try_get(2)?,
+                distance,
                 provenance: provenance(&row.try_get::<_, String>(3)?)?,
                 revision: row.try_get::<_, i64>(4)?.max(0) as u64,
             });
@@ -203,8 +271,7 @@ fn make_index(
     create: &str,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<()> {
-    // Waits for another process that makes the same index, or that the server still makes one for though it is gone.
-    handle.database.patiently(&format!("LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE"))?;
+    await_builders(handle, on)?;
     if handle.database.run(Mode::Read, |connection| index_over(connection, on, column, distance))?.is_some() {
         return Ok(());
     }
@@ -230,6 +297,38 @@ pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&
         &[&on, &column],
     )?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
+}
+
+/// Makes the index of the shuffle of a gallery that an earlier version made, while everybody goes on writing.
+pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
+    let g = handle.number;
+    let is_there = || {
+        handle.database.run(Mode::Read, |connection| {
+            let sql = "SELECT coalesce((SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)), false)";
+            Ok(connection.query_one(sql, &[&format!("rehang.item_{g}_shuffle")])?.try_get::<_, bool>(0)?)
+        })
+    };
+    if is_there()? {
+        return Ok(());
+    }
+    await_builders(handle, &format!("rehang.item_{g}"))?;
+    if is_there()? {
+        return Ok(());
+    }
+    // What a process left that was killed.
+    build(
+        handle,
+        &format!("DROP INDEX CONCURRENTLY IF EXISTS rehang.item_{g}_shuffle"),
+        FOR_EVER,
+        &|_, _| true,
+    )?;
+    let create = format!("CREATE INDEX CONCURRENTLY {}", schema::shuffle_index(g));
+    build(handle, &create, FOR_EVER, &|_, _| true)
+}
+
+/// Waits for another process that makes an index of a table, or that the server still makes one for though it is gone.
+fn await_builders(handle: &Handle, on: &str) -> Result<()> {
+    handle.database.patiently(&format!("LOCK TABLE {on} IN SHARE UPDATE EXCLUSIVE MODE"))
 }
 
 /// Removes the indexes over a column that were not made to their end.
@@ -345,8 +444,8 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
-        let exact = search_in(connection, handle, &row, &queries, k, &everything, true)?;
-        let found = search_in(connection, handle, &row, &queries, k, &everything, false)?;
+        let exact = search_in(connection, handle, &row, &queries, k, &everything, 0.0, true)?;
+        let found = search_in(connection, handle, &row, &queries, k, &everything, 0.0, false)?;
         Ok(share_found(exact.iter().zip(&found)))
     })
 }

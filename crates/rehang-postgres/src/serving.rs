@@ -7,7 +7,7 @@ use rehang::NORMALISED_TOLERANCE;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
-use crate::nearest::{SpaceVectors, candidates, index_settings};
+use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
 use crate::schema::{SpaceRow, function_comment, stored_as_halfvec};
 use crate::table::{literal, quoted};
@@ -17,6 +17,86 @@ use crate::table::{literal, quoted};
 const FUNCTIONS: &str = r#"
 CREATE OR REPLACE FUNCTION rehang.serving(gallery regclass) RETURNS text LANGUAGE sql STABLE AS $rehang$
     SELECT g.serving FROM rehang.gallery AS g WHERE g.relation OPERATOR(pg_catalog.=) $1;
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.nearest(vectors text, states text, measured text, ordered text, query VECTOR, k int, handicap float8, condition text,
+    labels text[] DEFAULT NULL, fields text[] DEFAULT NULL, contents jsonb[] DEFAULT NULL)
+RETURNS TABLE (item bigint, distance float8, provenance text) LANGUAGE plpgsql STABLE ROWS 100 AS $rehang$
+DECLARE
+    front int := CANDIDATES;
+    rows_of text := format('SELECT s.item, %s, s.provenance FROM %s WHERE s.provenance <> ''lacking'' AND %s', measured, vectors, coalesce(condition, 'true'));
+    others_of text := format('SELECT s.item FROM %s AS s WHERE s.provenance IN (''old'', ''native'')', states);
+    -- Nothing is nearer than anything else to a query without a direction.
+    is_blind boolean := PGVECTOR.vector_norm(query) = 0;
+    walk refcursor;
+    raw float8;
+    far float8[];
+    seen bigint[] := '{}';
+    adapted int := 0;
+    others int := 0;
+    settled int := 0;
+    walked int := 0;
+    few bigint;
+    few_max bigint;
+    has_others boolean := false;
+    is_over boolean;
+BEGIN
+    PERFORM set_config('hnsw.ef_search', front::text, true);
+    IF handicap = 0 THEN
+        FOR item, distance, provenance IN EXECUTE format('%s ORDER BY %s LIMIT $2', rows_of, ordered) USING query, k, labels, fields, contents LOOP
+            IF distance <> 'NaN' OR is_blind THEN
+                distance := coalesce(nullif(distance, 'NaN'), 1);
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+        RETURN;
+    END IF;
+    OPEN walk FOR EXECUTE format('%s ORDER BY %s', rows_of, ordered) USING query, k, labels, fields, contents;
+    LOOP
+        FETCH walk INTO item, raw, provenance;
+        is_over := NOT FOUND OR (raw = 'NaN' AND NOT is_blind);
+        IF NOT is_over THEN
+            walked := walked + 1;
+            raw := coalesce(nullif(raw, 'NaN'), 1);
+            IF provenance <> 'adapted' THEN
+                IF NOT has_others THEN
+                    others := others + 1;
+                    seen[others] := item;
+                    distance := raw;
+                    RETURN NEXT;
+                END IF;
+            ELSIF adapted < k THEN
+                adapted := adapted + 1;
+                distance := raw + handicap;
+                far[adapted] := distance;
+                RETURN NEXT;
+            END IF;
+            -- What is still to come is no nearer than this row.
+            WHILE settled < adapted AND far[settled + 1] <= raw LOOP
+                settled := settled + 1;
+            END LOOP;
+            EXIT WHEN others + settled >= k;
+        END IF;
+        -- The handicap may bring what is farther off to the front. Where few are not adapted, all of them are compared: so many as cost what
+        -- the walk to the k-th of them would.
+        IF NOT has_others AND (is_over OR walked = front) THEN
+            few_max := 4 * least(front::bigint * k / (others + 1), WALKED_MAX);
+            EXECUTE format('SELECT count(*) FROM (%s LIMIT $1) AS few', others_of) INTO few USING few_max + 1;
+            has_others := few <= few_max;
+            IF has_others THEN
+                FOR item, distance, provenance IN EXECUTE
+                    format('WITH few AS MATERIALIZED (%s LIMIT $6) %s AND s.item <> ALL ($7) AND s.item IN (SELECT few.item FROM few)', others_of, rows_of)
+                    USING query, k, labels, fields, contents, few_max, seen LOOP
+                    IF distance <> 'NaN' OR is_blind THEN
+                        distance := coalesce(nullif(distance, 'NaN'), 1);
+                        RETURN NEXT;
+                    END IF;
+                END LOOP;
+            END IF;
+        END IF;
+        EXIT WHEN is_over OR (has_others AND adapted >= k);
+    END LOOP;
+END
 $rehang$;
 
 CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, query VECTOR, k int DEFAULT 10)
@@ -29,7 +109,6 @@ DECLARE
     ordered text;
     measured text;
     half text;
-    near text;
 BEGIN
     SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = search.gallery;
     IF NOT FOUND THEN
@@ -44,10 +123,8 @@ BEGIN
             PGVECTOR.vector_dims(query), s.name, s.dimension;
     END IF;
     handicap := HANDICAP;
-    PERFORM set_config('hnsw.ef_search', CANDIDATES, true);
     IF s.in_column IS NULL THEN
-        vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item JOIN rehang.item_%s AS i ON i.key = v.item',
-            s.number, s.number, g.number);
+        vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item', s.number, s.number);
         ordered := 'v.value';
         half := CASE WHEN STORED_AS_HALFVEC THEN 'halfvec' END;
     ELSE
@@ -59,21 +136,12 @@ BEGIN
     END IF;
     ordered := format('%s OPERATOR(%s.%s) $1', ordered, NAMED_PGVECTOR,
         CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
-    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE format('coalesce(nullif((%s), ''NaN''), 1)', ordered) END;
-    IF handicap = 0 THEN
-        near := format('SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance <> ''lacking'' ORDER BY %3$s LIMIT $2',
-            measured, vectors, ordered);
-    ELSE
-        -- The nearest adapted ones and the nearest others: the handicap may bring any of either to the front.
-        near := format(
-            '(SELECT i.id, i.key, %1$s AS distance, s.provenance FROM %2$s WHERE s.provenance IN (''old'', ''native'') ORDER BY %3$s LIMIT $2)
-            UNION ALL
-            (SELECT i.id, i.key, %1$s + $3 AS distance, s.provenance FROM %2$s WHERE s.provenance = ''adapted'' ORDER BY %3$s LIMIT $2)',
-            measured, vectors, ordered);
-    END IF;
+    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE ordered END;
     RETURN QUERY EXECUTE format(
-        'SELECT near.id, near.distance::real, near.provenance FROM (%s) AS near ORDER BY near.distance, near.key LIMIT $2', near)
-        USING query, k, handicap;
+        'SELECT i.id, best.distance::real, best.provenance
+         FROM (SELECT * FROM rehang.nearest($1, $2, $3, $4, $5, $6, $7, NULL) AS near ORDER BY near.distance, near.item LIMIT $6) AS best
+         JOIN rehang.item_%s AS i ON i.key = best.item ORDER BY best.distance, best.item', g.number)
+        USING vectors, format('rehang.state_%s', s.number), measured, ordered, query, k, handicap;
 END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.write(gallery regclass, id text, value VECTOR, space text) RETURNS boolean LANGUAGE plpgsql AS $rehang$
@@ -97,6 +165,9 @@ BEGIN
     IF s.normalised AND abs(PGVECTOR.vector_norm(value) - 1) > NORMALISED_TOLERANCE THEN
         RAISE EXCEPTION 'rehang: the vector has length %, and those of "%" have length 1', PGVECTOR.vector_norm(value), s.name;
     END IF;
+    IF s.distance = 'cosine' AND PGVECTOR.vector_norm(value) = 0 THEN
+        RAISE EXCEPTION 'rehang: the vector has length 0, and so no direction, which the cosine distance compares';
+    END IF;
     half := CASE WHEN STORED_AS_HALFVEC THEN '::' || NAMED_PGVECTOR || '.halfvec' ELSE '' END;
     EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
             change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
@@ -113,14 +184,23 @@ END
 $rehang$;
 "#;
 
+/// Rows of an index that a walk meets at most, unless somebody has set `hnsw.max_scan_tuples`.
+const WALKED_MAX: u32 = 20_000;
+
 /// The functions, with pgvector's type by its full name. A search reads the index by the rules of [`index_settings`] and [`candidates`], as
-/// the library's own does; what the function sets is set back when it ends.
+/// the library's own does; what a function sets is set back when it ends.
+///
+/// `rehang.nearest` gives the `k` nearest vectors of a space among some more, in no order, with a handicap added to the distance of adapted
+/// ones. It is one walk through the index, nearest first. The walk ends where `k` of what it met are nearer with their handicap than
+/// everything that is still to come is without: mostly soon. Where it does not by the end of the first candidates, vectors that are not
+/// adapted may be brought to the front from far off. If these are few, as at the beginning of a backfill, they are compared one by one.
+/// Adapted ones need nothing of the kind, as the handicap puts them back. It takes texts of SQL, and runs with the rights of its caller.
 pub(crate) fn functions(pgvector: &Pgvector) -> String {
     let path = format!("SET search_path = {SEARCH_PATH}");
-    let by_index: String = std::iter::once(("hnsw.ef_search", "100"))
-        .chain(index_settings(pgvector.has_iterative_scan()))
-        .map(|(name, value)| format!(" SET {name} = {value}"))
-        .collect();
+    let set = |(name, value)| format!(" SET {name} = {value}");
+    let by_look_ups: String = BY_LOOK_UPS.into_iter().map(set).collect();
+    let of_index = index_settings(pgvector.has_iterative_scan());
+    let by_index: String = std::iter::once(("hnsw.ef_search", "100")).chain(of_index).map(set).collect();
     // A setting of pgvector is known once its library is loaded.
     let vector = pgvector.vector();
     let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{vector}; END $rehang$;");
@@ -131,15 +211,18 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
         .replace("PGVECTOR", &pgvector.schema)
         .replace("HANDICAP", &handicap("s.name", "g.number"))
         .replace("CANDIDATES", &candidates("k"))
+        .replace("WALKED_MAX", &WALKED_MAX.to_string())
         .replace("STORED_AS_HALFVEC", &stored_as_halfvec("s.dimension"))
         .replace("NORMALISED_TOLERANCE", &NORMALISED_TOLERANCE.to_string())
-        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path}{by_index} AS $rehang$\nDECLARE"))
+        .replace("ROWS 100 AS $rehang$", &format!("ROWS 100 {path}{by_index} AS $rehang$"))
+        .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path}{by_look_ups} AS $rehang$\nDECLARE"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",
             &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
         );
     let comments = [
         ("serving", "the name of the model that queries of a table are embedded by now"),
+        ("nearest", "what rehang.search and the library look the nearest vectors of a space up by"),
         ("search", "the nearest items of a table to a query that was embedded by rehang.serving(table)"),
         (
             "write",

@@ -184,6 +184,8 @@ impl Ledger for PostgresStore {
 impl Index for PostgresStore {
     passed_on! {
         search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Vec<Vec<Found>> => search::search;
+        search_handicapped(space: &str, queries: &Matrix, k: usize, filter: &Filter, handicap: f64) -> Vec<Vec<Found>>
+            => search::search_handicapped;
         recall(space: &str, samples: usize, k: usize) -> f64 => search::recall;
         is_ready(space: &str) -> bool => search::is_ready;
         prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> () => search::prepare;

@@ -1,6 +1,6 @@
 //! The contract between a gallery's store and everything that reads or changes the gallery.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -488,6 +488,13 @@ impl Filter {
         self.labels.is_empty() && self.payload.is_empty() && self.provenances.is_empty()
     }
 
+    /// The provenances that pass, adapted ones (a handicap is theirs alone) and others apart.
+    pub fn adapted_and_others(&self) -> (Vec<Provenance>, Vec<Provenance>) {
+        let passes =
+            |provenance: &Provenance| self.provenances.is_empty() || self.provenances.contains(provenance);
+        Provenance::ALL.into_iter().filter(passes).partition(|provenance| *provenance == Provenance::Adapted)
+    }
+
     /// Whether an item with a vector of this provenance passes.
     pub fn passes(&self, item: &Item, provenance: Provenance) -> bool {
         (self.labels.is_empty() || item.label.as_ref().is_some_and(|label| self.labels.contains(label)))
@@ -823,6 +830,41 @@ pub trait Ledger: Send + Sync {
 pub trait Index: Send + Sync {
     /// The `k` nearest vectors of a space to each query `[n, d]`, nearest first, ties by key.
     fn search(&self, space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Result<Vec<Vec<Found>>>;
+
+    /// The same where adapted vectors are farther by `handicap`, which is not below 0: as if it were added to every distance to one of them.
+    ///
+    /// A store that can ask for both kinds at once does so.
+    fn search_handicapped(
+        &self,
+        space: &str,
+        queries: &Matrix,
+        k: usize,
+        filter: &Filter,
+        handicap: f64,
+    ) -> Result<Vec<Vec<Found>>> {
+        if handicap == 0.0 {
+            return self.search(space, queries, k, filter);
+        }
+        let nearest = |provenances: Vec<Provenance>| {
+            if provenances.is_empty() {
+                return Ok(vec![Vec::new(); queries.rows()]);
+            }
+            self.search(space, queries, k, &Filter { provenances, ..filter.clone() })
+        };
+        let (adapted, others) = filter.adapted_and_others();
+        // The adapted ones first: an item that becomes native between the two searches is found by both, and never by neither.
+        let adapted = nearest(adapted)?;
+        let others = nearest(others)?;
+        let merge = |(adapted, mut hits): (Vec<Found>, Vec<Found>)| {
+            let native: BTreeSet<_> = hits.iter().map(|hit| hit.key).collect();
+            let farther = |hit: Found| Found { distance: hit.distance + handicap as f32, ..hit };
+            hits.extend(adapted.into_iter().filter(|hit| !native.contains(&hit.key)).map(farther));
+            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+            hits.truncate(k);
+            hits
+        };
+        Ok(adapted.into_iter().zip(others).map(merge).collect())
+    }
 
     /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors as queries
     /// (the vector itself counts); 1 for exact indexes. Read-only.

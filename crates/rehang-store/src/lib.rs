@@ -20,4 +20,4 @@ pub use contract::{
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
-pub use shuffle::{FirstKeys, shuffled};
+pub use shuffle::{FirstKeys, PAIRS_SEED, shuffled};

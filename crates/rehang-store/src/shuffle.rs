@@ -7,6 +7,10 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::contract::ItemKey;
 
+/// The seed that every upgrade draws its pairs, and the items that are embedded first, by. A store in which a shuffle costs a pass over all
+/// items may keep what spares it that for this seed.
+pub const PAIRS_SEED: u64 = 0x5ca1_ab1e;
+
 /// A number in `[0, 1)` that depends on the seed and the key alone: a key's place in the shuffle.
 ///
 /// The first half of a wide key (a UUID's) is mixed into the seed, so that a key of 64 bits or fewer has the same place in

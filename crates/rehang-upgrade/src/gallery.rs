@@ -1,6 +1,5 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
@@ -225,7 +224,7 @@ impl Gallery {
             let old = record.old.name.clone();
             let rows = embed(queries, &expect_space(&*self.store, &old)?.space, encoders, &Unobserved)?;
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
-            let found = search_space(&*self.store, &old, &rows, k, &filter, record.old_handicap)?;
+            let found = self.store.search_handicapped(&old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
             Some(SearchAnswer { spaces: vec![old], found })
         } else {
@@ -326,7 +325,7 @@ impl Gallery {
             return Ok(SearchAnswer { spaces: state.spaces(), found });
         }
         let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
-        let found = search_space(&*self.store, serving, new, k, filter, handicap)?;
+        let found = self.store.search_handicapped(serving, new, k, filter, handicap)?;
         Ok(SearchAnswer { spaces: state.spaces(), found })
     }
 
@@ -432,46 +431,6 @@ impl Gallery {
         self.observer.observe(&Observation::Deleted { items });
         Ok(items)
     }
-}
-
-/// A search in which adapted vectors are farther by `handicap`: the nearest adapted ones and the nearest others, merged.
-fn search_space(
-    store: &dyn Store,
-    space: &str,
-    queries: &Matrix,
-    k: usize,
-    filter: &Filter,
-    handicap: f64,
-) -> Result<Vec<Vec<Found>>> {
-    if handicap == 0.0 {
-        return store.search(space, queries, k, filter);
-    }
-    let handicap = handicap as f32;
-    let asked =
-        |provenance: &Provenance| filter.provenances.is_empty() || filter.provenances.contains(provenance);
-    let nearest = |provenances: Vec<Provenance>| {
-        if provenances.is_empty() {
-            return Ok(vec![Vec::new(); queries.rows()]);
-        }
-        store.search(space, queries, k, &Filter { provenances, ..filter.clone() })
-    };
-    let (adapted, others): (Vec<Provenance>, Vec<Provenance>) =
-        Provenance::ALL.into_iter().filter(asked).partition(|&provenance| provenance == Provenance::Adapted);
-    // The adapted ones first: an item that becomes native between the two searches is found by both, and never by neither.
-    let adapted = nearest(adapted)?;
-    let others = nearest(others)?;
-    Ok(adapted
-        .into_iter()
-        .zip(others)
-        .map(|(adapted, mut hits)| {
-            let native: BTreeSet<_> = hits.iter().map(|hit| hit.key).collect();
-            let farther = |hit: Found| Found { distance: hit.distance + handicap, ..hit };
-            hits.extend(adapted.into_iter().filter(|hit| !native.contains(&hit.key)).map(farther));
-            hits.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-            hits.truncate(k);
-            hits
-        })
-        .collect())
 }
 
 #[cfg(test)]

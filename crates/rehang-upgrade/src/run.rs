@@ -35,6 +35,8 @@ use crate::until::{Until, reaches};
 const WAIT_MAX: Duration = Duration::from_millis(100);
 /// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
 const COUNT_EVERY_MS: u64 = 5000;
+/// And it rests at least this many times as long as it took: each worker counts, and of a hundred million items that takes seconds.
+const COUNT_RESTS: u64 = 20;
 /// Catching up pages through all that lack a vector, also those that can never be adapted: it rests this many times as long as it
 /// took, so that it never takes most of a run.
 const CATCH_UP_RESTS: u64 = 10;
@@ -199,7 +201,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             at_encoder: 0,
             catch_up_from_ms: 0,
             catch_up_after: None,
-            counted_ms: None,
+            count_from_ms: 0,
             counts: (0, 0),
             written: 0,
             caught_up: 0,
@@ -302,7 +304,8 @@ struct Run<'a> {
     catch_up_from_ms: u64,
     /// Where the last one stopped, if it did not come to the end.
     catch_up_after: Option<ItemKey>,
-    counted_ms: Option<u64>,
+    /// When the gallery may be counted again.
+    count_from_ms: u64,
     /// Items, and native ones less those that this run made so, which is below 0 where these were changed since.
     counts: (u64, i64),
     /// Items that this run made native.
@@ -577,11 +580,12 @@ impl Run<'_> {
             self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
         let now = self.setup.clock.now_ms();
-        if self.counted_ms.is_none_or(|counted| now.saturating_sub(counted) >= COUNT_EVERY_MS) {
+        if now >= self.count_from_ms {
             let counts = self.setup.store.counts(self.space)?;
             // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
             self.counts = (counts.items, counts.native as i64 - self.written as i64);
-            self.counted_ms = Some(now);
+            let counted = self.setup.clock.now_ms();
+            self.count_from_ms = (now + COUNT_EVERY_MS).max(counted + COUNT_RESTS * (counted - now));
         }
         let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
         let others = match self.setup.limits.rate {

@@ -8,23 +8,21 @@
 //! alone.
 
 use rehang::{Provenance, Result};
-use rehang_store::{Among, Epoch, ItemKey, Ledger, Priority, Queue, QueueBand, Record, Sample};
+use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
-/// The same in every upgrade, so that an order planned anew with another seed does not begin another sample.
-const SEED: u64 = 0x5ca1_ab1e;
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
 const NATIVE_SHARE: f64 = 0.9;
 
 /// The first items of the shuffle, as they stand in the space.
 fn beginning(space: &str, size: usize) -> Sample {
-    Sample { space: space.into(), among: Among::Embeddable, seed: SEED, size, vectors_of: None }
+    Sample { space: space.into(), among: Among::Embeddable, seed: PAIRS_SEED, size, vectors_of: None }
 }
 
 /// The queue of a backfill of the first items of the shuffle.
 pub(crate) fn queue(size: usize) -> Queue {
-    Queue::Sample { seed: SEED, size }
+    Queue::Sample { seed: PAIRS_SEED, size }
 }
 
 /// How many of the first items of the shuffle are not native yet.
@@ -61,7 +59,7 @@ pub(crate) fn some(
     let sample = Sample {
         space: space.into(),
         among: Among::All,
-        seed: SEED,
+        seed: PAIRS_SEED,
         size: items,
         vectors_of: vectors_of.map(Into::into),
     };

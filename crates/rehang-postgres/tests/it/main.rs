@@ -2,6 +2,7 @@
 
 mod application;
 mod conformance;
+mod costs;
 mod frozen;
 mod oracle;
 #[cfg(unix)]

@@ -21,7 +21,7 @@ impl Postgres {
         Self { address }
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::connect(&self.address, NoTls).unwrap()
     }
 
@@ -29,7 +29,7 @@ impl Postgres {
         self.client().batch_execute(sql).unwrap();
     }
 
-    fn open(&self) -> PostgresStore {
+    pub fn open(&self) -> PostgresStore {
         let options = TableOptions {
             table: "documents".into(),
             source: Some("body".into()),

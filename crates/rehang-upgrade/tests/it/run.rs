@@ -13,6 +13,7 @@ use rehang_upgrade::{
     begin_sampling, expect_same, finish, plan, put_back, request, rollback, start, status, switch,
 };
 
+use crate::common::hooked::Hooked;
 use crate::common::{self, DieAt, ManualClock, TestEncoder, World, check, fill, started};
 
 const ITEMS: usize = 200;
@@ -96,6 +97,34 @@ fn catching_up_rests_where_it_is_slow() {
         assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
         let passed = faults.2.load(Ordering::SeqCst);
         assert!(passes.contains(&passed), "{passed} passes of {page_ms} ms");
+    }
+}
+
+#[test]
+fn counting_rests_where_it_is_slow() {
+    for (count_ms, counts) in [(0, 15..40), (60_000, 2..5)] {
+        let (store, world) = started(ITEMS);
+        let clock = Arc::new(ManualClock::default());
+        let counted = Arc::new(AtomicU64::new(0));
+        let (time, counter) = (Arc::clone(&clock), Arc::clone(&counted));
+        let store = Hooked::new(&store, move |_, call| {
+            match call {
+                "counts" => {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                    time.wait(Duration::from_millis(count_ms));
+                }
+                // All of them are written in two minutes.
+                "write_vectors" => time.wait(Duration::from_millis(600)),
+                _ => {}
+            }
+            Ok(())
+        });
+        let limits = Limits { batch: 1, ..Limits::default() };
+        let summary =
+            world.backfill_observed(&store, &TestEncoder::new(), limits, &*clock, &Unobserved).unwrap();
+        assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+        let counted = counted.load(Ordering::SeqCst);
+        assert!(counts.contains(&counted), "{counted} counts of {count_ms} ms");
     }
 }
 

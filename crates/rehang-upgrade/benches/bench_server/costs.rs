@@ -1,0 +1,190 @@
+//! What searches cost at every share of natives, and what the calls of a worker cost in a large gallery. In PostgreSQL.
+
+use std::time::{Duration, Instant};
+
+use pgvector::Vector;
+use postgres::Client;
+use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{Filter, Index as _, Ledger, PAIRS_SEED, Queue};
+use rehang_upgrade::{Serving, Unobserved, UpgradeSetup, start, switch};
+
+use crate::postgresql::Postgres;
+use crate::{D_NEW, D_OLD, ORDER, Server as _, space, vector};
+
+const QUERIES: usize = 20;
+const TURNS: usize = 5;
+const SHARES: [f64; 9] = [0.0, 0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0];
+const HANDICAPS: [f64; 3] = [0.0, 0.02, 0.2];
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn milliseconds<T>(call: impl FnOnce() -> T) -> (f64, T) {
+    let began = Instant::now();
+    let done = call();
+    (began.elapsed().as_secs_f64() * 1e3, done)
+}
+
+fn ids(client: &mut Client, sql: &str, query: &Vector, k: i64) -> Vec<String> {
+    client.query(sql, &[query, &k]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// A plain query of pgvector, `rehang.search` and the library in turns, each answer held against all vectors compared one by one.
+pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
+    let server = Postgres::new(address.into());
+    server.make("documents", rows);
+    let store = server.open();
+    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
+    let (started, _) = milliseconds(|| start(&store, &setup, &Unobserved).unwrap());
+    println!("{rows} rows, {D_NEW} coordinates; start: {:.1} s", started / 1e3);
+    switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
+    let mut client = server.client();
+    for share in SHARES {
+        // A change of the state alone: the vectors stay those of the adapter.
+        let native = (share * rows as f64).round() as i64;
+        let made_by = format!(
+            "UPDATE rehang.state_2 AS s SET provenance = CASE WHEN o.at <= {native} THEN 'native' ELSE 'adapted' END
+             FROM (SELECT item, row_number() OVER (ORDER BY hashint8extended(item, 5)) AS at FROM rehang.state_2) AS o WHERE o.item = s.item"
+        );
+        client.batch_execute(&made_by).unwrap();
+        client.batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
+        for handicap in HANDICAPS {
+            let sql = "UPDATE rehang.document SET text = jsonb_set(text::jsonb, '{handicap}', to_jsonb($1::float8))::text WHERE name = 'upgrade'";
+            client.execute(sql, &[&handicap]).unwrap();
+            for k in [10_i64, 100] {
+                client.batch_execute(&format!("SET hnsw.ef_search = {}", (4 * k).max(100))).unwrap();
+                let (mut plain, mut by_sql, mut by_library) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut found, mut all) = (0, 0);
+                for turn in 0..TURNS {
+                    for at in 0..QUERIES {
+                        let values = vector(rows * 3 + at * 37, D_NEW);
+                        let (query, matrix) =
+                            (Vector::from(values.clone()), Matrix::new(D_NEW, values).unwrap());
+                        let sql = "SELECT item::text FROM rehang.vector_2 ORDER BY value <=> $1 LIMIT $2";
+                        plain.push(milliseconds(|| ids(&mut client, sql, &query, k)).0);
+                        let sql = "SELECT id FROM rehang.search('documents', $1::vector, $2::bigint::int)";
+                        let (took, by_function) = milliseconds(|| ids(&mut client, sql, &query, k));
+                        by_sql.push(took);
+                        let search = || {
+                            store
+                                .search_handicapped("new", &matrix, k as usize, &Filter::default(), handicap)
+                                .unwrap()
+                        };
+                        let (took, answer) = milliseconds(search);
+                        by_library.push(took);
+                        if turn > 0 {
+                            continue;
+                        }
+                        let sql = "SELECT id::text FROM (SELECT id, (serving_vector <=> $1) + handicap AS distance FROM rehang.serving_1) AS one
+                             ORDER BY distance LIMIT $2";
+                        let exact = ids(&mut client, sql, &query, k);
+                        let by_library: Vec<String> = answer[0].iter().map(|hit| hit.id.clone()).collect();
+                        assert_eq!((by_function.len(), by_library.len()), (exact.len(), exact.len()));
+                        found +=
+                            by_function.iter().chain(&by_library).filter(|id| exact.contains(id)).count();
+                        all += 2 * exact.len();
+                    }
+                }
+                let recall = found as f64 / all as f64;
+                assert!(recall >= 0.98, "recall {recall}");
+                let (plain, by_sql, by_library) = (median(plain), median(by_sql), median(by_library));
+                println!(
+                    "{:5.1} % native, handicap {handicap:4}, k {k:3}: plain {plain:5.2} ms, rehang.search {by_sql:6.2} ms ({:.2}), \
+                     library {by_library:6.2} ms ({:.2}), recall {recall:.4}",
+                    share * 100.0,
+                    by_sql / plain,
+                    by_library / plain
+                );
+            }
+        }
+    }
+    store.release(None).unwrap();
+    server.remove("documents");
+}
+
+/// A large gallery of short vectors: what a worker asks for again and again.
+pub fn claims(address: &str, rows: usize) {
+    let server = Postgres::new(address.into());
+    let mut client = server.client();
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE documents (id bigint PRIMARY KEY, body text, embedding vector(4));
+             INSERT INTO documents SELECT n, 'text ' || n, '[1,2,3,4]' FROM generate_series(1, {rows}) AS n; VACUUM ANALYZE documents"
+        ))
+        .unwrap();
+    let options = TableOptions {
+        table: "documents".into(),
+        source: Some("body".into()),
+        vector: Some("embedding".into()),
+        ..TableOptions::default()
+    };
+    let (adopted, store) = milliseconds(|| {
+        let store = PostgresStore::adopt(address, &options, Some("old"), &|_, _| true).unwrap();
+        store.create_space(&Space::new("old", 4, Distance::Cosine, false), Provenance::Old).unwrap();
+        store
+    });
+    let new = Space::new("new", 4, Distance::Cosine, false);
+    let (listed, ()) = milliseconds(|| store.create_space(&new, Provenance::Native).unwrap());
+    println!("{rows} rows: adopted in {:.1} s, a space made in {:.1} s", adopted / 1e3, listed / 1e3);
+    let update = "UPDATE rehang.state_2 SET provenance = 'adapted', sigma2 = 0.1, score = random()";
+    client.batch_execute(update).unwrap();
+    client.batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
+    let (counted, counts) = milliseconds(|| store.counts("new").unwrap());
+    assert_eq!(counts.adapted, rows as u64);
+    println!(
+        "counting: {counted:.0} ms, after which it rests for {:.1} s at least",
+        (counted * 20.0 / 1e3).max(5.0)
+    );
+    let claim = |queue: Queue| {
+        let claim = || store.claim("new", queue, "worker", 64, Duration::from_secs(300)).unwrap();
+        let (took, claimed) = milliseconds(claim);
+        assert_eq!(claimed.records.len(), 64);
+        (took, claimed.records.iter().map(|record| record.item.id.clone()).collect::<Vec<_>>())
+    };
+    let five = |queue: Queue| {
+        let times: Vec<f64> = (0..5).map(|_| claim(queue).0).collect();
+        Ledger::release(&store, "new", "worker", None).unwrap();
+        median(times)
+    };
+    let pairs = Queue::Sample { seed: PAIRS_SEED, size: 4000 };
+    println!("a claim of 64 pairs of 4000, from the index of the shuffle: {:.1} ms", five(pairs));
+    let index = "SELECT pg_get_indexdef('rehang.item_1_shuffle'::regclass)";
+    let index: String = client.query_one(index, &[]).unwrap().get(0);
+    let (_, drawn) = claim(pairs);
+    Ledger::release(&store, "new", "worker", None).unwrap();
+    client.batch_execute("DROP INDEX rehang.item_1_shuffle").unwrap();
+    println!("the same without the index: {:.1} ms", five(pairs));
+    assert_eq!(claim(pairs).1, drawn, "the same pairs");
+    Ledger::release(&store, "new", "worker", None).unwrap();
+    let (took, ()) = milliseconds(|| client.batch_execute(&index).unwrap());
+    println!("making it: {:.1} s", took / 1e3);
+    println!("a claim of 64 of the queue: {:.1} ms", five(Queue::All));
+    let mut dump = server.client();
+    let mut snapshot =
+        dump.build_transaction().isolation_level(postgres::IsolationLevel::RepeatableRead).start().unwrap();
+    snapshot.query("SELECT count(*) FROM rehang.gallery", &[]).unwrap();
+    let done = rows / 5;
+    let natives = format!(
+        "UPDATE rehang.state_2 SET provenance = 'native' WHERE item IN (SELECT item FROM rehang.state_2
+             WHERE provenance = 'adapted' AND sourced AND NOT failed ORDER BY band DESC, score DESC NULLS LAST, item LIMIT {done})"
+    );
+    client.batch_execute(&natives).unwrap();
+    let (took, first) = claim(Queue::All);
+    println!("{done} made native under an old snapshot; the claim that walks over them: {took:.1} ms");
+    let after: Vec<(f64, Vec<String>)> = (0..20).map(|_| claim(Queue::All)).collect();
+    let times: Vec<f64> = after.iter().map(|(took, _)| *took).collect();
+    let longest = times.iter().copied().fold(0.0, f64::max);
+    println!("the 20 after it: median {:.1} ms, longest {longest:.1} ms", median(times));
+    let order = "SELECT i.id FROM rehang.state_2 AS s JOIN rehang.item_1 AS i ON i.key = s.item WHERE s.provenance = 'adapted'
+        ORDER BY s.band DESC, s.score DESC NULLS LAST, s.item LIMIT 1344";
+    let order: Vec<String> = client.query(order, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let claimed: Vec<String> = first.into_iter().chain(after.into_iter().flat_map(|(_, ids)| ids)).collect();
+    assert_eq!(claimed, order, "in the order of the queue");
+    drop(snapshot);
+    store.release(None).unwrap();
+    client.batch_execute("DROP TABLE documents").unwrap();
+}
