@@ -296,7 +296,7 @@ fn a_claim_goes_on_from_where_the_queue_began() {
         let mut transaction = client.transaction().unwrap();
         transaction.batch_execute("LOCK TABLE rehang.state_2 IN ACCESS EXCLUSIVE MODE").unwrap();
         told.store(true, Ordering::SeqCst);
-        thread::sleep(Duration::from_millis(600));
+        rehang_clock::wait(Duration::from_millis(600));
         transaction.commit().unwrap();
     });
     while !is_locked.load(Ordering::SeqCst) {}
