@@ -168,20 +168,15 @@ impl Point {
 
     /// The item; `None` where the point has no tag yet.
     pub(crate) fn item(&self, options: &CollectionOptions) -> Option<Item> {
-        self.item_of(options, self.revision()?, self.source_revision()?)
+        Some(self.item_of(options, self.revision()?, self.source_revision()?))
     }
 
     /// The same of a point that has no tag, which becomes an item with the next call that lists points: no revision is given yet.
-    pub(crate) fn new_item(&self, options: &CollectionOptions) -> Option<Item> {
+    pub(crate) fn new_item(&self, options: &CollectionOptions) -> Item {
         self.item_of(options, NEW_OLD_VECTOR, NEW_OLD_VECTOR)
     }
 
-    fn item_of(
-        &self,
-        options: &CollectionOptions,
-        revision: Revision,
-        source_revision: Revision,
-    ) -> Option<Item> {
+    fn item_of(&self, options: &CollectionOptions, revision: Revision, source_revision: Revision) -> Item {
         let field = |path: &Option<String>| path.as_deref().and_then(|path| at_path(&self.payload, path));
         let payload = if options.payload.is_some() {
             field(&options.payload).cloned().unwrap_or(Value::Null)
@@ -196,7 +191,7 @@ impl Point {
                 others.map(|(name, value)| (name.clone(), value.clone())).collect();
             if others.is_empty() { Value::Null } else { Value::Object(others) }
         };
-        Some(Item {
+        Item {
             key: self.key,
             id: self.id(),
             source: field(&options.source).and_then(text_in),
@@ -204,7 +199,7 @@ impl Point {
             payload,
             revision,
             source_revision,
-        })
+        }
     }
 
     /// The vector of a space as it lies there; without its numbers unless they are wanted. `None` where there is none, or the point has

@@ -126,10 +126,10 @@ fn hit(handle: &Handle, space: &SpaceSlot, point: &Point, filter: &Filter) -> Op
     let (provenance, item) = if point.has_tag() {
         (made_by?, point.item(&handle.options)?)
     } else if space.is_applications {
-        (space.record.written_as, point.new_item(&handle.options)?)
+        (space.record.written_as, point.new_item(&handle.options))
     } else {
         let is_native = |made_by: &Provenance| *made_by == Provenance::Native && point.has_new_old_vector();
-        (made_by.filter(is_native)?, point.new_item(&handle.options)?)
+        (made_by.filter(is_native)?, point.new_item(&handle.options))
     };
     let is_asked_for = filter.provenances.is_empty() || filter.provenances.contains(&provenance);
     let distance = distance(space, point)?;

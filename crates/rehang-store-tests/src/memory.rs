@@ -114,7 +114,7 @@ impl MemoryStore {
         let then = to.state().clone();
         let mut state = self.state();
         let (counter, last_key) = (state.counter, state.last_key);
-        *state = State { counter, last_key, ..then };
+        *state = State { last_key, counter, ..then };
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

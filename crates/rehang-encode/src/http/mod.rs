@@ -55,7 +55,7 @@ pub(crate) struct Http {
     /// The address as errors name it.
     shown_url: String,
     /// Headers that every request has, with the key among them.
-    headers: Vec<(String, String)>,
+    headers: Vec<Header>,
     /// What no error repeats: the key, and values of headers that come from the environment.
     secrets: Vec<String>,
     agent: Agent,
@@ -949,11 +949,14 @@ fn explained(text: &str, reason: String) -> String {
     }
 }
 
+/// A header's name and value.
+type Header = (String, String);
+
 /// The headers of every request, and which of their values are secrets.
 fn headers(
     config: &HttpConfig,
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<(Vec<(String, String)>, Vec<String>)> {
+) -> Result<(Vec<Header>, Vec<String>)> {
     let (mut headers, mut secrets) = (Vec::new(), Vec::new());
     if let Some(name) = &config.key_env {
         let key = key("key_env", name, &variable)?;

@@ -228,7 +228,7 @@ pub fn replaced(url: &str, said: &'static str, instead: &str) -> String {
             std::thread::spawn(move || drop(std::io::copy(&mut client, &mut server)));
             let instead = instead.clone();
             std::thread::spawn(move || {
-                let mut bytes = [0; 1 << 16];
+                let mut bytes = vec![0; 1 << 16];
                 while let Ok(count @ 1..) = answers.read(&mut bytes) {
                     let text = String::from_utf8_lossy(&bytes[..count]).replace(said, &instead);
                     if back.write_all(text.as_bytes()).is_err() {
