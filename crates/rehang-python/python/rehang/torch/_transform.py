@@ -625,6 +625,8 @@ def _outline(adapter: Adapter) -> dict[str, Any]:
 def _tensor(given: Any) -> torch.Tensor:
     if isinstance(given, torch.Tensor):
         return given
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:
+        given = given.astype(given.dtype.newbyteorder("="))
     if isinstance(given, np.ndarray) and not given.flags.writeable:
         # PyTorch has no tensors that cannot be written; nothing here writes what it reads.
         import warnings
