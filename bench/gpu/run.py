@@ -109,7 +109,8 @@ def losses(run: Run) -> None:
         old_head, head = (rt.Head(100, d, form="arcface").to(run.device) for _ in range(2))
         old_head = rt.Head.frozen(old_head.weight, form="arcface")
         psi, layer, sigma = (part.to(run.device) for part in (rt.ForwardHead(d, d, hidden=128), torch.nn.Linear(d, d), rt.UncertaintyHead(d)))
-        scaler = torch.amp.GradScaler(run.device.type, enabled=dtype == torch.float16)
+        # As small as a scaler comes to where gradients are large; the one that it begins with would take some of them out of half precision.
+        scaler = torch.amp.GradScaler(run.device.type, init_scale=16.0, enabled=dtype == torch.float16)
         with torch.autocast(run.device.type, dtype=dtype):
             new, adapted = layer(wide), psi(old)
         made = {

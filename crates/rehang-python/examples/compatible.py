@@ -107,8 +107,8 @@ def main() -> None:
     if arguments.method == "bct":
         old_vectors, labels = rt.evaluate.embed(old, training, device=arguments.device)
         assert labels is not None
-        on_device = [torch.from_numpy(part).to(arguments.device) for part in (old_vectors, labels)]
-        frozen = rt.synthesised(frozen, *on_device, classes)
+        on_device, of_each = (torch.from_numpy(part).to(arguments.device) for part in (old_vectors, labels))
+        frozen = rt.synthesised(frozen, on_device, of_each, classes)
     new, head = made(dimension).to(arguments.device), rt.Head(classes, dimension).to(arguments.device)
     train(new, head, training, arguments, old=old, old_head=frozen)
 

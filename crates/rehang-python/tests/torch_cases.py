@@ -47,7 +47,7 @@ class Case:
         """The largest difference from Rust, of the value and of every derivative, over 1 + the expected one's size."""
         value, leaves = self.value(device, dtype)
         slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if value.requires_grad else [None] * len(leaves)
-        worst = abs(float(value) - self.expected) / (1 + abs(self.expected))
+        worst = abs(float(value.detach()) - self.expected) / (1 + abs(self.expected))
         for name, slope in zip(leaves, slopes, strict=True):
             expected = self.slopes.get(name, np.zeros(0))
             received = np.zeros_like(expected) if slope is None else slope.detach().double().cpu().numpy().reshape(-1)

@@ -39,11 +39,22 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
 pub(crate) fn expect_recorded(name: &str, made: &serde_json::Value) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-python/tests").join(name);
     if std::env::var_os("REHANG_BLESS").is_some() {
-        fs_err::write(&path, format!("{made}\n")).unwrap();
+        fs_err::write(&path, format!("{}\n", rounded(made))).unwrap();
         return;
     }
     let recorded: serde_json::Value = serde_json::from_str(&fs_err::read_to_string(&path).unwrap()).unwrap();
     expect_close(&recorded, made, name);
+}
+
+/// Seven decimals of every number: more than single precision has of most of these.
+fn rounded(made: &serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match made {
+        Value::Array(values) => values.iter().map(rounded).collect(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), rounded(value))).collect(),
+        Value::Number(number) if number.is_f64() => ((number.as_f64().unwrap() * 1e7).round() / 1e7).into(),
+        other => other.clone(),
+    }
 }
 
 /// Numbers within 1e-5, as other processors may have them; everything else equal.

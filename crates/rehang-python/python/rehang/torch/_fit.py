@@ -380,8 +380,9 @@ class _Given(_Batches):
         for name, array in (("old", self._arrays[0]), ("new", self._arrays[1]), ("side", self._arrays[2])):
             if array is not None and not np.isfinite(array).all():
                 raise OptionError(f"{name}: row {int((~np.isfinite(array)).any(axis=1).argmax())} holds a number that is NaN or infinite")
-        parts = [None if part is None else torch.from_numpy(part).to(device) for part in self._arrays]
-        self._old, self._new, self._side = parts
+        self._old, self._new = (torch.from_numpy(part).to(device) for part in self._arrays[:2])
+        given_side = self._arrays[2]
+        self._side = None if given_side is None else torch.from_numpy(given_side).to(device)
         self._labels = None if classes is None else torch.from_numpy(np.asarray(classes).astype(np.int64)).to(device)
         self.widths = (self._old.shape[1], self._new.shape[1], None if self._side is None else self._side.shape[1])
 
