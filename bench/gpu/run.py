@@ -213,7 +213,7 @@ def transform_memory(run: Run) -> None:
     run.wait()
     outs = {"float32": run.pinned(rows, 256), "float16": run.pinned(rows, 256, dtype=torch.float16)}
     run.say("transform-memory", prepared_s=time.monotonic() - begin, rows=rows)
-    seen = old[:2048].numpy()
+    seen, far = old[:2048].numpy(), []
     for name, adapter in made.items():
         expected, sigma2 = adapter.transform(seen, return_sigma=True, force=True)
         for setting, dtype, precision in settings(run):
@@ -238,8 +238,8 @@ def transform_memory(run: Run) -> None:
                 seconds_for_a_billion=1e9 * seconds / done, difference_from_rust=largest, sigma2_difference=of_sigma,
                 **share_of_link(run, done, seconds, 128 * 4, 256 * (4 if dtype == "float32" else 2) + 4),
             )  # fmt: skip
-            if setting == "float32":
-                assert largest < 1e-5 and of_sigma < 1e-5, (largest, of_sigma)
+            if setting == "float32" and not (largest < 1e-5 and of_sigma < 1e-5):
+                far.append((name, largest, of_sigma))
     torch.set_float32_matmul_precision("highest")
     # What an ordinary array costs: it is copied through pinned buffers.
     if run.left() > 60 or run.small:
@@ -258,6 +258,7 @@ def transform_memory(run: Run) -> None:
         adapter.transform(old[:few].numpy(), force=True)
         seconds = time.monotonic() - begin
         run.say("transform-memory", adapter=name, setting="rehang.Adapter.transform on the processor", rows=few, seconds=seconds, rows_per_s=few / seconds)
+    assert not far, f"further from Rust than 1e-5: {far}"
 
 
 def transform_files(run: Run) -> None:

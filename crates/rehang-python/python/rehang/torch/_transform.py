@@ -473,7 +473,7 @@ def _file(pipe: _Pipe, path: Path, out: Path, sigma: Path | None, force: bool, s
 
 
 def _parquet(pipe: _Pipe, path: Path, out: Path, sigma: Path | None, force: bool) -> tuple[int, float]:
-    """A row group at a time: what stands beside the vectors is small, and the vectors of a group fit into memory."""
+    """Some batches at a time, which overlap among themselves; the file is read and written between them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -490,7 +490,7 @@ def _parquet(pipe: _Pipe, path: Path, out: Path, sigma: Path | None, force: bool
     with _whole(out) as beside:
         options: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
         with pq.ParquetWriter(beside, pa.schema(columns), **options) as writer:
-            for batch in file.iter_batches(pipe.batch, columns=["id", vectors_of] if has_id else [vectors_of]):
+            for batch in file.iter_batches(pipe.batch * SLOTS, columns=["id", vectors_of] if has_id else [vectors_of]):
                 source = _InMemory(array(str(path), batch.column(vectors_of)))
                 source.what = str(path)
                 _expect_width(pipe, source)
