@@ -497,10 +497,7 @@ fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
 }
 
 /// An adapter of the metadata and the tensors of a file; not checked yet.
-fn assembled(
-    metadata: &Metadata,
-    mut tensors: BTreeMap<String, Tensor<'static>>,
-) -> Result<Adapter, Detail> {
+fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>) -> Result<Adapter, Detail> {
     let (mut adapter, mut head) = outlined(metadata, &tensors)?;
     for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
         part.fill(tensors.remove(&name).ok_or_else(|| format!("tensor {name:?} is missing"))?)?;

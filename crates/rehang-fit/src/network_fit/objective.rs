@@ -331,8 +331,9 @@ mod tests {
                             let learned = (uncertainty != "off").then_some((&psi[..], &mut psi_slopes[..]));
                             let sum =
                                 objective.evaluate(&outputs, &targets, &labels, stage, learned, &mut slopes);
-                            let plain =
-                                objective.plain(&outputs, &targets, &labels, &mut vec![0.0; rows * d]).to_vec();
+                            let plain = objective
+                                .plain(&outputs, &targets, &labels, &mut vec![0.0; rows * d])
+                                .to_vec();
                             cases.push(serde_json::json!({
                                 "squared": unit, "head": of.map(|(name, _)| name), "on_sphere": on_sphere,
                                 "uncertainty": uncertainty, "warm_up": warm_up, "plain": plain, "value": sum / rows as f64,

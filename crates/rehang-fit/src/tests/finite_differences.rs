@@ -74,7 +74,10 @@ fn expect_close(recorded: &serde_json::Value, made: &serde_json::Value, at: &str
         (Value::Number(recorded), Value::Number(made)) => {
             let (recorded, made) = (recorded.as_f64().unwrap(), made.as_f64().unwrap());
             let is_close = (recorded - made).abs() <= 1e-5 * (1.0 + recorded.abs());
-            assert!(is_close, "{at}: {made} where {recorded} is recorded; with REHANG_BLESS=1 it is recorded anew");
+            assert!(
+                is_close,
+                "{at}: {made} where {recorded} is recorded; with REHANG_BLESS=1 it is recorded anew"
+            );
         }
         _ => assert_eq!(recorded, made, "{at}; with REHANG_BLESS=1 it is recorded anew"),
     }

@@ -226,7 +226,8 @@ fn the_losses_for_pytorch_are_compared_with_these() {
     let batch = |sizes: &Sizes| {
         let cases = cases(sizes).into_iter().map(|(name, plain, objective)| {
             let [new, adapted, head] = plain.gradients(&objective);
-            let some = |slopes: Vec<f32>| if slopes.iter().all(|&slope| slope == 0.0) { vec![] } else { slopes };
+            let some =
+                |slopes: Vec<f32>| if slopes.iter().all(|&slope| slope == 0.0) { vec![] } else { slopes };
             let slopes = json!({ "new": some(new), "adapted": some(adapted), "head": some(head) });
             json!({ "name": name, "value": plain.value(&objective), "slopes": slopes })
         });
