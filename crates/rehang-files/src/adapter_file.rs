@@ -192,6 +192,35 @@ pub fn from_bytes(bytes: &[u8], what: &str) -> Result<Adapter> {
     Ok(adapter)
 }
 
+/// The adapter of what its file would hold: metadata, without format, version and check sum, and tensors. For maps that were
+/// trained by others than rehang; `what` names it in errors.
+///
+/// ```
+/// use rehang::{Adapter, Distance, Space};
+/// use rehang_files::adapter_file::{from_parts, to_bytes};
+/// use rehang_files::tensors::{FileKind, read};
+///
+/// let space = |name| Space::new(name, 2, Distance::Cosine, false);
+/// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+/// let kind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
+/// let (metadata, tensors) = read(&to_bytes(&adapter)?, &kind).unwrap();
+/// assert_eq!(from_parts(&metadata, tensors, "a map")?, adapter);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`from_bytes`].
+pub fn from_parts(
+    metadata: &Metadata,
+    tensors: BTreeMap<String, Tensor<'static>>,
+    what: &str,
+) -> Result<Adapter> {
+    let adapter = assembled(metadata, tensors).map_err(|detail| Error::corrupt(what, detail))?;
+    adapter.check().map_err(|error| error.context(format!("making {what}")))?;
+    Ok(adapter)
+}
+
 /// Writes the adapter to a file. The file appears whole or not at all: it is written beside its place, synced
 /// and renamed, so that a reader, a crash or a full disk never meets half of one.
 ///
@@ -463,8 +492,13 @@ impl Part<'_> {
 
 /// An adapter from the bytes of its file; not checked yet for numbers that do not make one.
 fn read(bytes: &[u8]) -> Result<Adapter, Detail> {
-    let (metadata, mut tensors) = tensors::read(bytes, &KIND)?;
-    let (mut adapter, mut head) = outlined(&metadata, &tensors)?;
+    let (metadata, tensors) = tensors::read(bytes, &KIND)?;
+    assembled(&metadata, tensors)
+}
+
+/// An adapter of the metadata and the tensors of a file; not checked yet.
+fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>) -> Result<Adapter, Detail> {
+    let (mut adapter, mut head) = outlined(metadata, &tensors)?;
     for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
         part.fill(tensors.remove(&name).ok_or_else(|| format!("tensor {name:?} is missing"))?)?;
     }

@@ -1,19 +1,25 @@
 //! The verbs on vectors: each takes a dictionary of options, under the names of the libraries' parameters.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadonlyArrayDyn,
+    PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use rehang::Error;
+use rehang::adapter::{InputStatistics, RowSketch};
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::report::Report;
+use rehang::{Error, Matrix};
 use rehang_evaluate::{CurveFiles, OrderFiles, ReportFiles};
 use rehang_files::adapter_file::{self, AdapterSource};
 use rehang_files::adapter_network::to_network;
 use rehang_files::onnx::{Attribute, Numbers, Port};
+use rehang_files::tensors::{Metadata, Tensor};
 use rehang_files::transform::TransformFiles;
 use rehang_fit::FitFiles;
 use serde_json::{Value, json};
@@ -61,6 +67,34 @@ impl PyAdapter {
     fn from_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Self> {
         let read = adapter_file::from_bytes(bytes, "the adapter's bytes");
         read.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
+    }
+
+    /// The adapter of what its file would hold, for maps that PyTorch trained; `old` are the old vectors of its pairs.
+    #[staticmethod]
+    fn from_parts(
+        py: Python<'_>,
+        metadata: Metadata,
+        parts: Vec<(String, PyReadonlyArrayDyn<'_, f32>)>,
+        old: PyReadonlyArray2<'_, f32>,
+    ) -> PyResult<Self> {
+        let mut tensors = BTreeMap::new();
+        for (name, array) in parts {
+            let (shape, values) = (array.shape().to_vec(), array.as_slice()?.to_vec());
+            let tensor = Tensor { name: name.clone(), shape, values: values.into() };
+            tensors.insert(name, tensor);
+        }
+        let (width, old) = (old.shape()[1], old.as_slice()?.to_vec());
+        let made = py.detach(|| {
+            let mut adapter = adapter_file::from_parts(&metadata, tensors, "the adapter")?;
+            let old = Matrix::new(width, old)?;
+            old.check_finite("old")?;
+            adapter.input_statistics = Some(InputStatistics::of(&old));
+            adapter.training.inputs.insert("old".into(), old.fingerprint());
+            adapter.training.pairs_sketch = Some(RowSketch::of(&old));
+            adapter.check()?;
+            Ok(adapter)
+        });
+        made.map(|adapter| Self(Arc::new(adapter))).map_err(|error| raised(py, &error))
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {

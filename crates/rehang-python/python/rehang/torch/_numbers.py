@@ -1,0 +1,35 @@
+"""Rows as heads and losses read them: in full precision, at length 1, as wide as others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def exactly(rows: torch.Tensor) -> Any:
+    """Within it autocast is off: losses are computed in the precision of their inputs, or in single precision."""
+    return torch.autocast(device_type=rows.device.type, enabled=False)
+
+
+def wide(rows: torch.Tensor) -> torch.Tensor:
+    """Half precision as single; single and double as they are."""
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+
+
+def unit(rows: torch.Tensor) -> torch.Tensor:
+    """Rows at length 1; a zero row stays zero and passes no derivative."""
+    squares = rows.square().sum(dim=-1, keepdim=True)
+    is_row = squares > 0
+    return torch.where(is_row, rows * torch.where(is_row, squares, 1.0).rsqrt(), 0.0)
+
+
+def as_wide_as(rows: torch.Tensor, width: int) -> torch.Tensor:
+    """The first ``width`` coordinates of every row, or the row and zeros (BCT, appendix)."""
+    own = rows.shape[-1]
+    return rows[..., :width] if own >= width else torch.nn.functional.pad(rows, (0, width - own))
+
+
+def held(rows: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Rows clamped, while derivatives pass as if they were not: what the losses written in Rust do at the ends of a cosine."""
+    return rows + (rows.clamp(low, high) - rows).detach()
