@@ -61,7 +61,7 @@ const WRONG: &str = "SELECT count(*) FROM notes WHERE embedding_new IS NULL
 fn work(address: &str, name: &str, batches: usize) {
     let store = PostgresStore::open(address, &options(), Some("old")).unwrap();
     for _ in 0..batches {
-        let claimed = store.claim("new", Queue::All, name, 32, Duration::from_secs(60)).unwrap();
+        let claimed = store.claim("new", Queue::All, name, 32, Duration::from_mins(1)).unwrap();
         if claimed.records.is_empty() && claimed.held_by_others == 0 {
             return;
         }
