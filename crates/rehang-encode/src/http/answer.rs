@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn another_form_is_told_from_an_answer_that_broke_off() {
         for (body, reason) in [
-            (r#"[[1, 2]]"#, "another form"),
+            ("[[1, 2]]", "another form"),
             (r#"{"data":[{"values":[1]}]}"#, "embedding"),
             (r#"{"data":[{"embedding":"AAA"}]}"#, "base64"),
             (r#"{"data":[{"embedding":"AAAA"}]}"#, "base64"),

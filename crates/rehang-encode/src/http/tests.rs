@@ -197,7 +197,7 @@ fn the_text_that_brings_the_service_down_is_found() {
                         Err(ItemFailure::Temporary(why)) => assert!(why.contains("attempt 3 of 3"), "{why}"),
                         // It says the same each time.
                         Err(ItemFailure::Permanent(why)) => {
-                            assert!(batch > 1 && why.contains("status 500"), "{why}")
+                            assert!(batch > 1 && why.contains("status 500"), "{why}");
                         }
                         other => panic!("{other:?}"),
                     }

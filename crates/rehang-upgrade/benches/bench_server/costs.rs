@@ -140,7 +140,7 @@ pub fn claims(address: &str, rows: usize) {
         (counted * 20.0 / 1e3).max(5.0)
     );
     let claim = |queue: Queue| {
-        let claim = || store.claim("new", queue, "worker", 64, Duration::from_secs(300)).unwrap();
+        let claim = || store.claim("new", queue, "worker", 64, Duration::from_mins(5)).unwrap();
         let (took, claimed) = milliseconds(claim);
         assert_eq!(claimed.records.len(), 64);
         (took, claimed.records.iter().map(|record| record.item.id.clone()).collect::<Vec<_>>())
