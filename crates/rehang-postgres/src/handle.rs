@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Mutex;
 
 use crate::connection::{Connection, Database, Step};
+use crate::front::Front;
 use crate::pgvector::Pgvector;
-use crate::queue::Front;
 use crate::table::Table;
 
 /// A gallery in a table, as the functions of this crate take it.

@@ -9,6 +9,7 @@ mod claims;
 mod client;
 mod connection;
 mod doctor;
+mod front;
 mod guard;
 mod handle;
 mod hold;

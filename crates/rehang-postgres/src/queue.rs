@@ -6,15 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
 
 use rehang::Provenance;
 use rehang_store::{Among, ItemKey, PAIRS_SEED};
 use tokio_postgres::Row;
 
 use crate::connection::{Connection, Parameters, Step};
+use crate::front::{Front, Place, WALK_LONG};
 use crate::handle::Handle;
 use crate::parameter::Parameter;
+use crate::schema::place_in_shuffle;
 use crate::values::{key, row_limit, rows_of};
 
 /// What waits in the queue, of a state `s`.
@@ -47,41 +48,6 @@ pub(crate) fn queue(
         found.extend(adapted.into_iter().filter(|key| !lacking.contains(key)));
     }
     Ok(found)
-}
-
-/// From this long on, a walk to the front of a queue is not made for each claim.
-const WALK_LONG: Duration = Duration::from_millis(250);
-/// It rests this many times as long as it took. Meanwhile what comes to stand before the front waits, as what a worker gave back.
-const WALK_RESTS: u32 = 20;
-
-/// A place in the queue of adapted vectors.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    band: i16,
-    score: Option<f64>,
-    item: i64,
-}
-
-/// Where a queue begins.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Front {
-    /// Items that lack a vector and have no larger key are done.
-    lacking: i64,
-    /// So are adapted ones up to this place; `None` where it is not known.
-    adapted: Option<Place>,
-    /// When it is to be looked for again.
-    until: Instant,
-}
-
-impl Front {
-    /// What is known after a walk that took so long.
-    fn after(lacking: i64, adapted: Option<Place>, walked: Duration) -> Option<Self> {
-        (walked >= WALK_LONG).then(|| Self {
-            lacking,
-            adapted,
-            until: rehang_clock::now() + walked * WALK_RESTS,
-        })
-    }
 }
 
 fn front_of(handle: &Handle, n: i32) -> Option<Front> {
@@ -253,11 +219,6 @@ pub(crate) fn among(n: i32, among: Among) -> String {
         }
     };
     format!("FROM rehang.state_{n} AS s WHERE {which}")
-}
-
-/// The place of an item in a shuffle, as SQL: the server's own hash of key and seed.
-pub(crate) fn place_in_shuffle(key: &str, seed: u64) -> String {
-    format!("pg_catalog.hashint8extended({key}, {}::bigint)", seed as i64)
 }
 
 /// The first items of a shuffle that a sample is drawn from. Those of the shuffle that pairs are drawn by come from an index, in their order;

@@ -16,7 +16,6 @@ use rehang_store::PAIRS_SEED;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::pgvector::Pgvector;
-use crate::queue::place_in_shuffle;
 use crate::table::{Table, literal, quoted};
 
 /// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
@@ -154,6 +153,11 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
         table.key_names(),
         shuffle_index(g)
     )
+}
+
+/// The place of an item in a shuffle, as SQL: the server's own hash of key and seed.
+pub(crate) fn place_in_shuffle(key: &str, seed: u64) -> String {
+    format!("pg_catalog.hashint8extended({key}, {}::bigint)", seed as i64)
 }
 
 /// The index of the shuffle that pairs are drawn by, as what follows its `CREATE INDEX`. It is on the items, whose rows an upgrade does not

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use ureq::Agent;
 
 use crate::address::QdrantAddress;
-use crate::scroll::PAGE;
 
 /// How long a call tries to reach a server that is away, as while it starts again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +18,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_mins(10);
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 30;
+/// Points of one page of a scroll without vectors.
+pub(crate) const PAGE: usize = 1_000;
+
 pub(crate) struct Client {
     agent: Agent,
     base: String,

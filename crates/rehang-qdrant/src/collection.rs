@@ -124,7 +124,7 @@ impl Limits {
 }
 
 /// Ids of a condition of ours at most, and conditions of the smallest write.
-const CONDITION_SIZE: usize = crate::scroll::PAGE;
+const CONDITION_SIZE: usize = crate::client::PAGE;
 const CONDITIONS_MIN: usize = 64;
 
 impl CollectionOptions {

@@ -4,13 +4,12 @@ use rehang::Result;
 use rehang_store::ItemKey;
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, PAGE};
 use crate::ids::id_of;
 use crate::payload::REVISION;
 use crate::points::Point;
 
-/// Points of one page of a scroll, without and with vectors.
-pub(crate) const PAGE: usize = 1_000;
+/// Points of one page of a scroll with vectors.
 const PAGE_WITH_VECTORS: usize = 256;
 
 /// What of a point comes along.
