@@ -70,7 +70,6 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
         .zip(&again)
         .filter_map(|(record, again)| Some((record, &record.vector.as_ref()?.vector, again.as_ref()?)))
         .collect();
-
     let different: Vec<_> = compared
         .iter()
         .filter(|(_, native, again)| difference(distance, native, again) > DIFFERENCE_MAX)

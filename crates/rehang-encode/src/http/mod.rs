@@ -390,7 +390,7 @@ impl Http {
     /// Fails where the service, which has given no vector so far, refuses one harmless word too. What is refused is the request then: each
     /// of its options is left out in turn, so that the error can name the one.
     fn expect_taken(&self, reason: &str) -> Result<()> {
-        if matches!(self.insist(&[probe()], usize::MAX)?, Ended::Vectors(_)) {
+        if self.serves_anybody()? {
             return Ok(());
         }
         let HttpConfig { dimensions, input_type, .. } = &self.config;
@@ -773,20 +773,15 @@ impl Http {
 
     /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
     fn embed_all(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
-        let batch = self.config.batch;
-        if self.served.load(Ordering::Relaxed) == 0 {
-            let first = inputs.len().min(batch).min(FIRST_TEXTS);
-            let (now, later) = answers.split_at_mut(first);
-            let result = self.embed(&inputs[..first], now, None).and_then(|()| self.expect_some_use(now));
-            if let Err(error) = result {
-                return Some(error);
-            }
-            if first < inputs.len() {
-                return self.embed_rest(&inputs[first..], later);
-            }
-            return None;
+        if self.served.load(Ordering::Relaxed) > 0 {
+            return self.embed_rest(inputs, answers);
         }
-        self.embed_rest(inputs, answers)
+        let first = inputs.len().min(self.config.batch).min(FIRST_TEXTS);
+        let (now, later) = answers.split_at_mut(first);
+        match self.embed(&inputs[..first], now, None).and_then(|()| self.expect_some_use(now)) {
+            Ok(()) => self.embed_rest(&inputs[first..], later),
+            Err(error) => Some(error),
+        }
     }
 
     /// Embeds what comes after the first request of all.
