@@ -18,8 +18,8 @@ pub(crate) type Parameters<'a> = &'a [&'a dyn Parameter];
 /// How long the end of a connection may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A connection to a server, or to a pooler before it. No statement has a name, and nothing that is set outlasts its transaction: the next
-/// transaction may be another session's, and what a session keeps would be met by whoever gets it next.
+/// A connection to a server, or to a pooler before it. No statement has a name, and nothing that is set outlasts its transaction. A
+/// pooler may give our next transaction another session, and this session to the application, which would meet what we had left there.
 pub(crate) struct Connection {
     runtime: Runtime,
     /// There until the end.

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Waits between two tries grow up to this.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Every transaction begins with this, and it ends with the transaction: through a pooler the session is somebody else's a moment later. No
-/// statement of ours waits long for a lock, so nobody waits long behind it. Plans are made for the very keys that are asked for: one for any
+/// Every transaction begins with this, and it ends with the transaction: a pooler gives the session to the application after it. No
+/// statement of ours waits long for a lock, so the application's do not wait long behind it. Plans are made for the very keys that are asked for: one for any
 /// number of them reads whole tables, as does one that takes a page of an index for as dear as on a disk that turns. Names are the server's
 /// own (see [`crate::guard`]).
 ///
@@ -147,7 +147,7 @@ impl Database {
         }
     }
 
-    /// A connection that nobody else uses, for what cannot be part of a transaction.
+    /// A connection of its own, outside of the shared ones, for what cannot be part of a transaction.
     pub(crate) fn session(&self) -> Result<Session> {
         let failed = |failure| self.failed(failure);
         let mut connection = self.connect().map_err(failed)?;

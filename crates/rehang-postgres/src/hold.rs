@@ -1,8 +1,8 @@
 //! That one process at a time works on the upgrade of a gallery.
 //!
 //! It is a lease in a row and no lock of a session: behind a pooler the session is another's a moment later. The lease runs by the server's
-//! clock, and its holder renews it. Whoever speaks to the server directly leaves its session's number there: where that session has ended
-//! nobody waits for the lease to run out.
+//! clock, and its holder renews it. A process that speaks to the server directly leaves its session's number there: where that session has ended
+//! the next process need not wait for the lease to run out.
 //!
 //! **Invariant**: nothing depends on it but that two do not do the same work. Every write is right or wrong by its own conditions.
 
@@ -52,7 +52,7 @@ impl Holder {
         Ok(Self { handle, session, id })
     }
 
-    /// Takes or renews the lease where nobody else has it; else what it says.
+    /// Takes or renews the lease, unless another process has it: then gives what it says.
     fn take(&mut self) -> Step<Option<Held>> {
         let process = "SELECT concat(pid, ' ', extract(epoch FROM backend_start)) FROM pg_stat_activity WHERE pid = pg_backend_pid()";
         let process = if self.session.is_own { format!("({process})") } else { "NULL".into() };
