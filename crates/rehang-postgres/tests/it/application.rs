@@ -16,6 +16,7 @@ use rehang_store::{
 };
 use serde_json::json;
 
+use crate::notes::labelled as options;
 use crate::server;
 
 const LEASE: Duration = Duration::from_secs(1000);
@@ -43,16 +44,6 @@ type Looks = BTreeMap<String, Look>;
 
 const TABLE: &str =
     "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, topic text, embedding vector(2))";
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        label: Some("topic".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
-}
 
 fn adopt(address: &str, options: &TableOptions) -> PostgresStore {
     let store = PostgresStore::adopt(address, options, Some("old"), &|_, _| true).unwrap();

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use postgres::Client;
 use rehang::{Distance, Matrix, Provenance, Space};
-use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_postgres::PostgresStore;
 use rehang_store::{
     Among, Claimed, Filter, Found, Index as _, Ledger, PAIRS_SEED, Queue, Record, Sample, share_found,
 };
 
+use crate::notes::labelled;
 use crate::server;
 
 const LEASE: Duration = Duration::from_secs(1000);
@@ -36,14 +37,7 @@ fn gallery(server: &server::Server, rows: usize, distance: Distance) -> (String,
 }
 
 fn adopt(address: &str) -> PostgresStore {
-    let options = TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        label: Some("topic".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    };
-    PostgresStore::adopt(address, &options, Some("old"), &|_, _| true).unwrap()
+    PostgresStore::adopt(address, &labelled(), Some("old"), &|_, _| true).unwrap()
 }
 
 /// Points in 200 clusters, as embeddings are.

@@ -14,11 +14,12 @@ use std::time::Duration;
 use postgres::Client;
 use postgres::config::Host;
 use rehang::{Distance, Provenance, Space};
-use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_postgres::PostgresStore;
 use rehang_store::{
     Epoch, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite, WriteOutcome,
 };
 
+use crate::notes::options;
 use crate::server;
 
 const ROWS: usize = 4;
@@ -70,15 +71,6 @@ fn writes(store: &PostgresStore, provenance: Provenance) -> Vec<VectorWrite> {
         vector: vec![1.0, 2.0, 3.0],
     };
     items(store).into_iter().map(of).collect()
-}
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
 }
 
 /// A stream either way.

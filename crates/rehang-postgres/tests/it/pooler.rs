@@ -13,18 +13,10 @@ use rehang_store::{
 };
 
 use crate::bouncer::Pooler;
+use crate::notes::options;
 use crate::server;
 
 const ROWS: i64 = 600;
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
-}
 
 /// What a statement without parameters gives, in one message.
 fn ask(client: &mut Client, sql: &str) -> Vec<String> {

@@ -5,19 +5,11 @@ use std::thread;
 
 use postgres::Client;
 use rehang::{Distance, Provenance, Space};
-use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_postgres::PostgresStore;
 use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite, WriteOutcome};
 
+use crate::notes::options;
 use crate::server;
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
-}
 
 fn adopt(address: &str, width: usize) -> PostgresStore {
     let store = PostgresStore::adopt(address, &options(), Some("old"), &|_, _| true).unwrap();

@@ -11,17 +11,8 @@ use rehang::{Distance, ErrorKind, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite, WriteOutcome};
 
+use crate::notes::labelled as options;
 use crate::server;
-
-fn options() -> TableOptions {
-    TableOptions {
-        table: "notes".into(),
-        source: Some("body".into()),
-        label: Some("topic".into()),
-        vector: Some("embedding".into()),
-        ..TableOptions::default()
-    }
-}
 
 fn adopt(address: &str, options: &TableOptions) -> rehang::Result<PostgresStore> {
     let store = PostgresStore::adopt(address, options, Some("old"), &|_, _| true)?;
