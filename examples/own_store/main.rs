@@ -33,6 +33,10 @@ impl<L: Ledger> Index for OwnStore<L> {
                 let Some(vector) = vector.filter(|vector| filter.passes(&item, vector.provenance)) else {
                     continue;
                 };
+                // The application may hold a vector without a direction, and it is near to nothing.
+                if !there.distance.can_place(&vector.vector) {
+                    continue;
+                }
                 for (row, found) in found.iter_mut().enumerate() {
                     let distance = there.distance.between(queries.row(row), &vector.vector) as f32;
                     let (key, id, revision) = (item.key, item.id.clone(), item.revision);
