@@ -124,6 +124,10 @@ impl Database {
                     }
                     migration::to_this_format(&connection).map_err(|trouble| sentence(path, trouble))?;
                 }
+                if writable {
+                    // A copy that `VACUUM INTO` made has lost its log, as has one that an application switched off.
+                    keep_a_log(&connection).map_err(|trouble| sentence(path, trouble))?;
+                }
                 Ok(Some(Self::on(path, writable, connection)))
             }
             Content::Foreign => {
@@ -383,7 +387,7 @@ fn file_exists(path: &Path) -> Error {
     Error::conflict(path.display(), "a file is there already; open it, or give the new gallery another name")
 }
 
-/// Makes a new file keep a log, which writers and readers need to be at work at the same time. Two processes that do so at once
+/// Makes a file keep a log, if it does not, which writers and readers need to be at work at the same time. Two processes that do so at once
 /// have each what the other one waits for, so SQLite refuses one of them without any waiting; it tries again.
 fn keep_a_log(connection: &Connection) -> Step<()> {
     let began = rehang_clock::now();

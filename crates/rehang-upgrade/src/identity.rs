@@ -153,8 +153,8 @@ pub(crate) fn expect_same_on_account(
 ///
 /// # Errors
 ///
-/// A conflict where a backfill is at work or the upgrade is neither filled nor rolled back; as
-/// [`expect_same`](crate::expect_same).
+/// A conflict where a backfill is at work, or begins meanwhile: what was put back by then stays so, and called again it goes on. A
+/// conflict where the upgrade is neither filled nor rolled back. As [`expect_same`](crate::expect_same).
 pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<u64> {
     let recorded = expect_upgrade(store, setup)?;
     let record = &recorded.record;
@@ -163,10 +163,13 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         return Err(Error::wrong_phase(upgrade_of(store), record.phase.name()));
     }
     let (new, epoch) = (&record.new.name, record.epoch.unwrap_or_default());
-    if let Some(worker) = store.at_work(new)?.first() {
+    let expect_no_worker = || {
+        let at_work = store.at_work(new)?;
+        let Some(worker) = at_work.first() else { return Ok(()) };
         let detail = format!("{} is embedding {} of its items", worker.worker, worker.items);
-        return Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::AwaitOtherProcess));
-    }
+        Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::AwaitOtherProcess))
+    };
+    expect_no_worker()?;
     // Whichever encoder comes next is compared with what natives are left.
     let known = store.document(&document(new))?;
     if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
@@ -179,6 +182,8 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     let mut put_back = 0;
     loop {
         expect_going(observer)?;
+        // What a worker that began meanwhile has paid for would be put back page after page.
+        expect_no_worker()?;
         let forgotten = store.forget_natives(new, epoch, filler.page()).map_err(explain)?;
         if forgotten == 0 {
             break;

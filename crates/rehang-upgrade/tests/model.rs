@@ -818,12 +818,19 @@ impl Model {
                 (outcome.map(drop), may)
             }
             Verb::PutBack => {
+                let (paid, native) =
+                    (self.encoder.count(), self.store().counts(NEW).map_or(0, |counts| counts.native));
                 let outcome = put_back(self.store(), &self.setup(), faults);
                 let may = has_old && matches!(before, Some(Phase::Filled | Phase::RolledBack));
                 if may {
-                    // One that is cut off has put a part of them back, at most all.
-                    let all = self.oracle.native.len() as u64;
-                    self.oracle.embedded_anew += *outcome.as_ref().unwrap_or(&all) as u32;
+                    // One that is cut off has put a part of them back, at most all. Workers beside it lose what they hold to another
+                    // fingerprint, and what they have paid for meanwhile may be put back too.
+                    let held = if alone { 0 } else { (BATCH * WORKERS) as u32 };
+                    let all = native as u32 + (self.encoder.count() - paid) + held;
+                    self.oracle.embedded_anew += match outcome {
+                        Ok(put_back) if alone => put_back as u32,
+                        _ => all,
+                    };
                     self.oracle.native.clear();
                 }
                 drop(remember(self.store(), &self.encoder));

@@ -142,6 +142,28 @@ fn a_read_only_file_is_read_and_not_written() {
     assert_eq!(store.counts("old").unwrap().items, 3);
 }
 
+/// `VACUUM INTO` copies no log, and without one a writer that found no room leaves a journal that no reader can take back.
+#[test]
+fn a_copy_without_a_log_is_given_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.db");
+    let original = folder.path().join("gallery.db");
+    drop(gallery(&original));
+    let sql = Connection::open(&original).unwrap();
+    sql.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    let log = || {
+        let sql = Connection::open(&copy).unwrap();
+        sql.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0)).unwrap()
+    };
+    assert_eq!(log(), "delete");
+    let store = SqliteStore::open(&copy).unwrap();
+    assert_eq!(log(), "wal");
+    // A writer in the middle of its work keeps no reader waiting.
+    let writer = Connection::open(&copy).unwrap();
+    writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    assert_eq!(store.counts("old").unwrap().items, 3);
+}
+
 #[test]
 fn a_writer_that_never_ends_is_named() {
     let folder = tempfile::tempdir().unwrap();
