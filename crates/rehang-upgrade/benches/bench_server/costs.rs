@@ -58,14 +58,15 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
             for k in [10_i64, 100] {
                 client.batch_execute(&format!("SET hnsw.ef_search = {}", (4 * k).max(100))).unwrap();
                 let (mut plain, mut by_sql, mut by_library) = (Vec::new(), Vec::new(), Vec::new());
-                let (mut found, mut all) = (0, 0);
+                let (mut found, mut found_plainly, mut all) = (0, 0, 0);
                 for turn in 0..TURNS {
                     for at in 0..QUERIES {
                         let values = vector(rows * 3 + at * 37, D_NEW);
                         let (query, matrix) =
                             (Vector::from(values.clone()), Matrix::new(D_NEW, values).unwrap());
                         let sql = "SELECT item::text FROM rehang.vector_2 ORDER BY value <=> $1 LIMIT $2";
-                        plain.push(milliseconds(|| ids(&mut client, sql, &query, k)).0);
+                        let (took, by_pgvector) = milliseconds(|| ids(&mut client, sql, &query, k));
+                        plain.push(took);
                         let sql = "SELECT id FROM rehang.search('documents', $1::vector, $2::bigint::int)";
                         let (took, by_function) = milliseconds(|| ids(&mut client, sql, &query, k));
                         by_sql.push(took);
@@ -86,15 +87,21 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                         assert_eq!((by_function.len(), by_library.len()), (exact.len(), exact.len()));
                         found +=
                             by_function.iter().chain(&by_library).filter(|id| exact.contains(id)).count();
-                        all += 2 * exact.len();
+                        let sql =
+                            "SELECT item::text FROM rehang.vector_2 ORDER BY (value <=> $1) + 0 LIMIT $2";
+                        let exact_plainly = ids(&mut client, sql, &query, k);
+                        found_plainly += by_pgvector.iter().filter(|id| exact_plainly.contains(id)).count();
+                        all += exact.len();
                     }
                 }
-                let recall = found as f64 / all as f64;
-                assert!(recall >= 0.98, "recall {recall}");
+                // The graph of pgvector has a recall of its own, which no search through it can exceed by much.
+                let [recall, recall_plainly] =
+                    [found as f64 / 2.0, found_plainly as f64].map(|found| found / all as f64);
+                assert!(recall >= recall_plainly - 0.02, "recall {recall}, plain {recall_plainly}");
                 let (plain, by_sql, by_library) = (median(plain), median(by_sql), median(by_library));
                 println!(
                     "{:5.1} % native, handicap {handicap:4}, k {k:3}: plain {plain:5.2} ms, rehang.search {by_sql:6.2} ms ({:.2}), \
-                     library {by_library:6.2} ms ({:.2}), recall {recall:.4}",
+                     library {by_library:6.2} ms ({:.2}), recall {recall:.3}, plain {recall_plainly:.3}",
                     share * 100.0,
                     by_sql / plain,
                     by_library / plain
@@ -113,9 +120,10 @@ pub fn claims(address: &str, rows: usize) {
     client
         .batch_execute(&format!(
             "CREATE TABLE documents (id bigint PRIMARY KEY, body text, embedding vector(4));
-             INSERT INTO documents SELECT n, 'text ' || n, '[1,2,3,4]' FROM generate_series(1, {rows}) AS n; VACUUM ANALYZE documents"
+             INSERT INTO documents SELECT n, 'text ' || n, '[1,2,3,4]' FROM generate_series(1, {rows}) AS n"
         ))
         .unwrap();
+    client.batch_execute("VACUUM ANALYZE documents").unwrap();
     let options = TableOptions {
         table: "documents".into(),
         source: Some("body".into()),
