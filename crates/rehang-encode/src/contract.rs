@@ -156,3 +156,20 @@ pub trait Encoder: Send + Sync {
     /// embedded by then comes back [`ItemFailure::Untried`]. An encoder that never waits for long does nothing.
     fn interrupt(&self) {}
 }
+
+/// What a model may refuse a text for, as far as it can be seen beforehand: that it is blank, or holds a NUL character.
+///
+/// ```
+/// assert_eq!(rehang_encode::peculiar(" \n"), Some("its source is blank"));
+/// assert_eq!(rehang_encode::peculiar("a\0b"), Some("its source has a NUL character (U+0000)"));
+/// assert_eq!(rehang_encode::peculiar("a text"), None);
+/// ```
+pub fn peculiar(text: &str) -> Option<&'static str> {
+    if text.trim().is_empty() {
+        Some("its source is blank")
+    } else if text.contains('\0') {
+        Some("its source has a NUL character (U+0000)")
+    } else {
+        None
+    }
+}

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
@@ -15,6 +16,7 @@ use crate::fitting;
 use crate::forecast::Forecast;
 use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
+use crate::outlook;
 use crate::record::{OrderSettings, Phase, Recorded};
 use crate::setup::{UpgradeSetup, expect_same};
 use crate::table::TableLocation;
@@ -474,6 +476,22 @@ impl Configuration {
     /// Whether the configuration has the encoder of a space's model.
     pub(crate) fn has_encoder(&self, space: &Space) -> bool {
         self.encoder_of(&space.name, "").is_ok()
+    }
+
+    /// What can be seen of the gallery before the encoder is paid for: sources that it may refuse, and vectors that it cut. Nothing where
+    /// the configuration has no encoder.
+    pub(crate) fn outlook(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
+        if self.encoder.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut findings = Vec::new();
+        if find_space(store, &self.old.name)?.is_some() {
+            findings.extend(outlook::peculiar_sources(store, &self.old.name)?);
+        }
+        if let Some(new) = find_space(store, &self.new.name)? {
+            findings.extend(outlook::cut_vectors(store, &new.space, self.service())?);
+        }
+        Ok(findings)
     }
 
     /// The table of a space's model.

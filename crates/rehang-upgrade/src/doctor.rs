@@ -37,7 +37,7 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `upgrade` and `sigma`.
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-vectors`, `upgrade` and `sigma`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
     pub indexes: Vec<SpaceIndex>,
@@ -95,6 +95,7 @@ pub(crate) fn examine_store(
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
         if opens_encoders && location.is_same(&configuration.gallery) {
             findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);
+            findings.extend(configuration.outlook(store)?);
         }
     }
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {

@@ -42,6 +42,7 @@ mod limits;
 mod location;
 mod merge;
 mod observe;
+mod outlook;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "qdrant")]

@@ -119,7 +119,8 @@ impl Upgrade {
     pub fn plan(&self, probe: usize) -> Result<Outlook> {
         let planned = self.planned()?;
         let setup = planned.setup();
-        let plan = verbs::plan(self.store(), &setup)?;
+        let mut plan = verbs::plan(self.store(), &setup)?;
+        plan.findings.extend(self.configuration.outlook(self.store())?);
         let forecast = self.configuration.forecast(&planned)?;
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Where nothing was embedded, nothing was measured.

@@ -19,6 +19,7 @@ const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// | `key_env` | none | name of the environment variable that holds the key | |
 /// | `key_header` | none | the header that the key is sent in, such as Azure's `api-key`; without it, `Authorization: Bearer` | needs `key_env` |
 /// | `headers` | none | headers of every request, such as `{ x-team = "search", x-token = "$TOKEN" }`; a value that begins with `$` is that of an environment variable | |
+/// | `body` | none | more fields of every request, such as Voyage's `{ output_dimension = 512, truncation = false }` | none that other keys are for |
 /// | `plain_http` | `false` | send the key over `http://`, where it can be read on the way; to this machine it always may | |
 /// | `batch` | 64 | texts a request | from 1 |
 /// | `concurrency` | 4 | requests at a time | from 1 |
@@ -53,6 +54,9 @@ pub struct HttpConfig {
     /// Headers of every request. A value that begins with `$` names an environment variable.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// More fields of every request. What a vector is may depend on them, so they are a part of the fingerprint.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub body: BTreeMap<String, serde_json::Value>,
     /// Whether the key is sent over `http://` to another machine.
     #[serde(default)]
     pub plain_http: bool,

@@ -1,5 +1,6 @@
 //! What an embedding endpoint says.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use base64::Engine as _;
@@ -19,7 +20,12 @@ pub(super) struct Request<'a> {
     pub(super) dimensions: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) input_type: Option<&'a str>,
+    #[serde(flatten)]
+    pub(super) more: &'a BTreeMap<String, serde_json::Value>,
 }
+
+/// Fields that [`Request`] has for other keys of the configuration.
+pub(super) const FIELDS: [&str; 5] = ["model", "input", "encoding_format", "dimensions", "input_type"];
 
 /// Vectors of a request, in the order of its inputs, and the tokens it used where the service says so.
 #[derive(Debug, PartialEq)]
@@ -192,7 +198,8 @@ impl<'de> Visitor<'de> for ElementVisitor {
 pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN_MAX: usize = 300;
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    let said = ["/error/message", "/message", "/detail", "/error"]
+    // Gemini puts its errors into a list.
+    let said = ["/error/message", "/0/error/message", "/message", "/detail", "/error"]
         .iter()
         .find_map(|path| json.pointer(path)?.as_str())
         .map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_string);

@@ -23,11 +23,11 @@ use ureq::Agent;
 use crate::check::Check;
 use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 use crate::fingerprint::Fingerprint;
 use crate::meter::{Meter, lock};
 use crate::sameness::difference_in_words;
-use answer::{Request, Unread};
+use answer::{FIELDS, Request, Unread};
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
 use rider::{Known, Ride, Rider};
 
@@ -549,7 +549,8 @@ impl Http {
         let Options { dimensions, input_type } = options;
         let texts: Vec<String> = inputs.iter().map(|input| format!("{prefix}{}", input.source)).collect();
         let encoding_format = self.names_format.load(Ordering::Relaxed).then_some("float");
-        let request = Request { model, input: &texts, encoding_format, dimensions, input_type };
+        let more = &self.config.body;
+        let request = Request { model, input: &texts, encoding_format, dimensions, input_type, more };
         // Text can always be written as JSON.
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
@@ -882,11 +883,15 @@ impl Encoder for Http {
     }
 
     fn configured(&self) -> Result<String> {
-        let HttpConfig { url, model, dimensions, normalise, revision, prefix, input_type, .. } = &self.config;
+        let HttpConfig { url, model, dimensions, normalise, revision, prefix, input_type, body, .. } =
+            &self.config;
         let mut fingerprint = Fingerprint::new("http").with(&(url, model, dimensions, normalise, revision));
         // Galleries hold fingerprints from before these keys.
         if !prefix.is_empty() || input_type.is_some() {
             fingerprint = fingerprint.with(&(prefix, input_type));
+        }
+        if !body.is_empty() {
+            fingerprint = fingerprint.with(body);
         }
         Ok(fingerprint.text())
     }
@@ -918,17 +923,6 @@ fn start_of(text: &str) -> String {
 
 fn probe() -> Input<'static> {
     Input { id: PROBE, source: PROBE, payload: &Value::Null }
-}
-
-/// What a service may refuse a text for, as far as it can be seen beforehand.
-fn peculiar(text: &str) -> Option<&'static str> {
-    if text.trim().is_empty() {
-        Some("its source is blank")
-    } else if text.contains('\0') {
-        Some("its source has a NUL character (U+0000)")
-    } else {
-        None
-    }
 }
 
 /// A text of so many characters is said to be long where it is refused.
@@ -1018,6 +1012,9 @@ fn check_keys(config: &HttpConfig, space: &Space) -> Result<()> {
     }
     if config.budget_money.is_some() && price == 0.0 {
         return Err(Error::missing("price_per_million_tokens", "budget_money"));
+    }
+    if let Some(field) = FIELDS.iter().find(|field| config.body.contains_key(**field)) {
+        return Err(Error::option("body", field, "fields that no other key is for"));
     }
     if config.model.is_empty() {
         return Err(Error::option("model", "", "the model's name at the service"));

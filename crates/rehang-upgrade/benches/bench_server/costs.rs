@@ -140,6 +140,7 @@ pub fn claims(address: &str, rows: usize) {
     println!("{rows} rows: adopted in {:.1} s, a space made in {:.1} s", adopted / 1e3, listed / 1e3);
     let update = "UPDATE rehang.state_2 SET provenance = 'adapted', sigma2 = 0.1, score = random()";
     client.batch_execute(update).unwrap();
+    client.batch_execute("INSERT INTO rehang.vector_2 SELECT key, '[1,2,3,4]' FROM rehang.item_1").unwrap();
     client.batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
     let (counted, counts) = milliseconds(|| store.counts("new").unwrap());
     assert_eq!(counts.adapted, rows as u64);
