@@ -192,11 +192,20 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     let last: BTreeMap<ItemKey, usize> =
         writes.iter().enumerate().map(|(at, write)| (key_of_name(&write.id).0, at)).collect();
     let keys: Vec<ItemKey> = last.keys().copied().collect();
+    // Its source is as old as the first write that gave it.
+    let mut since: BTreeMap<ItemKey, (Option<&String>, Revision)> = BTreeMap::new();
+    for (write, revision) in writes.iter().zip(&revisions) {
+        let (key, source) = (key_of_name(&write.id).0, write.source.as_ref());
+        if !since.get(&key).is_some_and(|(earlier, _)| source.is_some() && *earlier == source) {
+            since.insert(key, (source, *revision));
+        }
+    }
+    let since = since.into_iter().map(|(key, (_, revision))| (key, revision)).collect();
     let mut of_same_source = BTreeSet::new();
     for some in keys.chunks(UPSERT.min(handle.limits.write)) {
         let some: Vec<(ItemKey, &ItemWrite, Revision)> =
             some.iter().map(|key| (*key, &writes[last[key]], revisions[last[key]])).collect();
-        of_same_source.extend(put_together(handle, &meta, some)?);
+        of_same_source.extend(put_together(handle, &meta, some, &since)?);
     }
     for space in &meta.spaces {
         let is_held = |key: &ItemKey| of_same_source.contains(key) && !replaces(&writes[last[key]], space);
@@ -213,6 +222,7 @@ fn put_together(
     handle: &Handle,
     meta: &Meta,
     mut left: Vec<(ItemKey, &ItemWrite, Revision)>,
+    since: &BTreeMap<ItemKey, Revision>,
 ) -> Result<BTreeSet<ItemKey>> {
     let path = format!("/collections/{}/points?wait=true", handle.collection());
     let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
@@ -229,7 +239,8 @@ fn put_together(
             left.into_iter().partition(|(key, write, _)| kept(key, write).is_some());
         let points = |of: &[(ItemKey, &'_ ItemWrite, Revision)]| -> Result<Value> {
             let new = of.iter().map(|(key, write, revision)| {
-                let point = new_point(handle, meta, *key, write, *revision, kept(key, write))?;
+                let point =
+                    new_point(handle, meta, (*key, write), (*revision, since[key]), kept(key, write))?;
                 serde_json::to_value(point).map_err(|error| Error::corrupt(handle.name(), error))
             });
             new.collect::<Result<Vec<Value>>>().map(Value::Array)
@@ -274,16 +285,15 @@ fn is_native(point: &Point, space: &SpaceSlot) -> bool {
     point.mark(space).made_by(space, Some(point.vector(space).is_some())) == Some(Provenance::Native)
 }
 
-/// The point of a write; `of_same_source` is what lies there with the same source.
+/// The point of a write with its revision and that of its source; `of_same_source` is what lies there with the same source.
 fn new_point<'a>(
     handle: &Handle,
     meta: &'a Meta,
-    key: ItemKey,
-    write: &'a ItemWrite,
-    revision: Revision,
+    (key, write): (ItemKey, &'a ItemWrite),
+    (revision, since): (Revision, Revision),
     of_same_source: Option<&'a Point>,
 ) -> Result<NewPoint<'a>> {
-    let source_revision = of_same_source.and_then(Point::source_revision).unwrap_or(revision);
+    let source_revision = of_same_source.and_then(Point::source_revision).unwrap_or(since);
     let mut tag = json!({"n": write.source.is_none(), "r": source_revision});
     if key_of_name(&write.id).1 {
         tag["id"] = json!(write.id);
