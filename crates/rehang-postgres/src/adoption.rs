@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang::{Error, ErrorKind, Remedy, Result, Space};
 use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
@@ -15,7 +15,7 @@ use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
-use crate::{search, spaces};
+use crate::{row_security, search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -48,10 +48,11 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
         let mut dimension = table.dimension;
         if let (None, Some(column)) = (dimension, &options.vector) {
             let sql = format!(
-                "SELECT {2}({0}) FROM {1} WHERE {0} IS NOT NULL LIMIT 1",
+                "SELECT {2}(t.{0}) FROM {1} AS t WHERE t.{0} IS NOT NULL AND {3} LIMIT 1",
                 quoted(column),
                 table.qualified,
-                pgvector.named("vector_dims")
+                pgvector.named("vector_dims"),
+                table.is_item("t")
             );
             dimension = match connection.query_opt(&sql, &[])? {
                 Some(row) => Some(row.try_get::<_, i32>(0)?.max(0) as usize),
@@ -79,6 +80,8 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             functions(&pgvector),
             register(&table),
             schema::item_table(number, &table),
+            row_security::functions(number, &table),
+            row_security::of_items(number, &table),
             schema::comment(number, &table),
             schema::function(number, &table, &[], &pgvector),
             schema::KEEP.to_owned(),
@@ -86,6 +89,22 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             "COMMIT;".to_owned(),
         ]
         .join("\n"))
+    })
+}
+
+/// Refuses a table whose old vectors are not of a space, before anything is made in the database. Where it is a gallery already, its triggers
+/// look at the width of each row.
+pub(crate) fn expect_vectors(address: &str, options: &TableOptions, space: &Space) -> Result<()> {
+    let Some(column) = &options.vector else { return Ok(()) };
+    let database = Database::open(address)?;
+    let pgvector = expect_server(&database)?;
+    database.run(Mode::Read, |connection| {
+        let table = Table::inspect(connection, options)?;
+        guard::expect_ours(connection, &table, Whose::Mine)?;
+        if known(connection, &table)?.is_some() {
+            return Ok(());
+        }
+        spaces::expect_column_width(connection, &table, &pgvector, space, column)
     })
 }
 
@@ -121,6 +140,8 @@ pub(crate) fn adopt(
             .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?
             .number;
         connection.batch(&schema::item_table(number, &table))?;
+        connection.batch(&row_security::functions(number, &table))?;
+        connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
         connection.batch(&schema::function(number, &table, &[], &pgvector))?;
         connection.batch(schema::KEEP)?;
@@ -136,6 +157,7 @@ pub(crate) fn adopt(
     Ok(handle)
 }
 
+/// Opens a gallery. Where its table is not what it was made of any more, what is known of it can be read all the same, and searches be led back.
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
     let database = Database::open(address)?;
     let pgvector = expect_server(&database)?;
@@ -147,30 +169,94 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
         let versions = guard::versions(connection, known.number)?;
         Ok((table, Some((known, renamed, versions))))
     });
-    let (table, found) = found.map_err(|error| or_renamed(&database, options, error))?;
+    let (table, found) = match found.map_err(|error| or_renamed(&database, options, error)) {
+        Ok(found) => found,
+        Err(error) => return remembered(database, options, old, pgvector, error),
+    };
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (known, renamed, versions) = found.ok_or_else(not_yet)?;
-    expect_options(&known.options, &renamed, options)?;
+    let expected = expect_options(&known.options, &renamed, options);
+    // By its names of before a column may be another one by now.
+    if renamed.is_empty() || expect_options(&known.options, &Renamed::new(), options).is_err() {
+        expected?;
+    }
+    known.expect_whole(&options.table)?;
+    guard::expect_functions(versions, &options.table)?;
     if !renamed.is_empty() {
         let why = format!("not what its triggers were made for: {}", words_of(&renamed));
-        return Err(
-            Error::wrong_phase(format!("the table {}", options.table), why).advise(Remedy::AdoptTable)
-        );
+        let error =
+            Error::wrong_phase(format!("the table {}", options.table), why).advise(Remedy::AdoptTable);
+        return remembered(database, options, old, pgvector, error);
     }
-    if known.format < FORMAT {
-        let what = format!("the gallery in {}", options.table);
-        let now = format!(
-            "of format {}, and this rehang works in format {FORMAT}; adopting it once more brings it up",
-            known.format
-        );
-        return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
-    }
-    if !known.is_listed {
-        return Err(Error::wrong_phase(format!("the gallery in {}", options.table), "not whole yet")
-            .advise(Remedy::AdoptTable));
-    }
-    guard::expect_functions(versions, &options.table)?;
     Ok(on(database, table, known.number, old, pgvector))
+}
+
+/// A gallery whose table cannot be looked at as it should be, by our own tables: the table of that name, or the one that had it when it was made
+/// a gallery. `error` says what is out of step, and is what everything that goes by rows is refused with.
+fn remembered(
+    database: Database,
+    options: &TableOptions,
+    old: Option<&str>,
+    pgvector: Pgvector,
+    error: Error,
+) -> Result<Handle> {
+    let is_of_the_table = matches!(
+        error.kind(),
+        ErrorKind::InvalidOption { .. }
+            | ErrorKind::NotFound { .. }
+            | ErrorKind::Conflict { .. }
+            | ErrorKind::WrongPhase { .. }
+    );
+    if !is_of_the_table {
+        return Err(error);
+    }
+    let found = database.run(Mode::Read, |connection| {
+        let oid = guard::seen_by_application(connection, &options.table)?;
+        guard::expect_ours_beside(connection, oid, Whose::Trusted)?;
+        if !has_galleries(connection)? {
+            return Ok(None);
+        }
+        let rows = connection.query(
+            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', relation::oid, relation::text FROM rehang.gallery AS g
+             WHERE relation = $1 OR $1 IS NULL AND name = $2 AND EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation)",
+            &[&oid, &options.table],
+        )?;
+        let [row] = &rows[..] else { return Ok(None) };
+        let known = Known::read(row)?;
+        let Some(kept) = &known.kept else { return Ok(None) };
+        let (there, called): (u32, String) = (row.try_get(5)?, row.try_get(6)?);
+        // Of another server, as a dump leaves them, numbers say nothing.
+        if kept.relation != there {
+            return Ok(None);
+        }
+        let was: TableOptions = serde_json::from_str(&known.options)
+            .map_err(|error| Error::corrupt("the gallery's options", error))?;
+        let was = TableOptions { table: options.table.clone(), published: options.published, ..was };
+        let renamed = known.renamed(connection, there)?;
+        if was != *options {
+            expect_options(&known.options, &renamed, options)?;
+        }
+        known.expect_whole(&options.table)?;
+        guard::expect_functions(guard::versions(connection, known.number)?, &options.table)?;
+        let table = Table::remembered(connection, known.number, &was, there, &kept.columns)?;
+        Ok(table.map(|table| (table, known.number, oid.is_none().then_some(called))))
+    });
+    let (table, number, called) = match found {
+        Ok(Some(found)) => found,
+        // By what the configuration says now it is another gallery.
+        Err(other) if other.is_conflict() && !error.is_conflict() => return Err(other),
+        Ok(None) | Err(_) => return Err(error),
+    };
+    let error = match called {
+        Some(called) => {
+            let why =
+                format!("it is called {called} now; write that into the configuration, then adopt it again");
+            Error::conflict(format!("the table {}", options.table), why)
+        }
+        None => error,
+    };
+    let handle = on(database, table, number, old, pgvector);
+    Ok(Handle { out_of_step: Some(error), ..handle })
 }
 
 /// The same refusal as an adoption's, where nothing is adopted. What it makes to find out is gone when it returns.
@@ -224,7 +310,8 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
     database.is_about(&table.qualified);
-    Handle { database, number, table, old: old.map(str::to_owned), pgvector, fronts: Mutex::default() }
+    let old = old.map(str::to_owned);
+    Handle { database, number, table, out_of_step: None, old, pgvector, fronts: Mutex::default() }
 }
 
 /// Makes an item of every row that is there.
@@ -284,6 +371,7 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
     // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
     spaces::wait_for_writers(handle)?;
     remove_rowless_items(handle)?;
+    spaces::list_anew(handle)?;
     database.run(Mode::Write, |connection| {
         connection.batch(&format!(
             "UPDATE rehang.gallery SET listed = true WHERE number = {g}; ANALYZE rehang.item_{g};"
@@ -408,6 +496,36 @@ impl Kept {
 }
 
 impl Known {
+    /// Of a row with number, options, `listed`, format and columns.
+    fn read(row: &Row) -> Step<Self> {
+        let kept: Option<String> = row.try_get(4)?;
+        let kept = kept.as_deref().map(serde_json::from_str).transpose();
+        Ok(Self {
+            number: row.try_get(0)?,
+            options: row.try_get(1)?,
+            is_listed: row.try_get(2)?,
+            format: row.try_get(3)?,
+            kept: kept.map_err(|error| Error::corrupt("the gallery's columns", error))?,
+        })
+    }
+
+    /// Refuses a gallery that an adoption has to bring up, or to its end, before anything is done with it.
+    fn expect_whole(&self, table: &str) -> Result<()> {
+        let what = format!("the gallery in {table}");
+        expect_format(table, self.format)?;
+        if self.format < FORMAT {
+            let now = format!(
+                "of format {}, and this rehang works in format {FORMAT}; adopting it once more brings it up",
+                self.format
+            );
+            return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
+        }
+        if !self.is_listed {
+            return Err(Error::wrong_phase(what, "not whole yet").advise(Remedy::AdoptTable));
+        }
+        Ok(())
+    }
+
     fn renamed(&self, connection: &mut Connection, oid: u32) -> Step<Renamed> {
         self.kept.as_ref().map_or_else(|| Ok(Renamed::new()), |kept| kept.renamed(connection, oid))
     }
@@ -429,18 +547,9 @@ fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
         }
         return Ok(None);
     };
-    let format: i32 = row.try_get(3)?;
-    expect_format(&table.options.table, format)?;
-    let kept: Option<String> = row.try_get(4)?;
-    let kept = kept.as_deref().map(serde_json::from_str).transpose();
-    let kept = kept.map_err(|error| Error::corrupt("the gallery's columns", error))?;
-    Ok(Some(Known {
-        number: row.try_get(0)?,
-        options: row.try_get(1)?,
-        is_listed: row.try_get(2)?,
-        format,
-        kept,
-    }))
+    let known = Known::read(&row)?;
+    expect_format(&table.options.table, known.format)?;
+    Ok(Some(known))
 }
 
 /// Whether the database has galleries at all.
@@ -505,6 +614,12 @@ fn renew(
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
+    let lacks_triggers = connection.count(&schema::count_triggers(number), &[&table.oid])? != 3;
+    let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2";
+    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers {
+        // Rows that came or went meanwhile are listed once more.
+        connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
+    }
     if known.format < FORMAT {
         connection.batch(&schema::bring_up(number, &spaces))?;
     }
@@ -538,12 +653,17 @@ fn renew(
     connection.batch(&spaces.iter().map(|space| schema::lease_index(space.number)).collect::<String>())?;
     // With the columns' names of now.
     let spaces = spaces::all(connection, number)?;
-    if is_earlier {
+    if is_earlier || lacks_triggers {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }
     connection.batch(&schema::function(number, table, &spaces, pgvector))?;
+    connection.batch(&row_security::functions(number, table))?;
+    connection.batch(&row_security::of_items(number, table))?;
+    for space in &spaces {
+        connection.batch(&row_security::of_space(number, space.number))?;
+    }
     connection.batch(schema::KEEP)?;
-    if is_earlier {
+    if is_earlier || lacks_triggers {
         connection.batch(&schema::triggers(number, table))?;
     }
     connection.batch(&schema::comment(number, table))
@@ -584,11 +704,35 @@ fn expect_options(known: &str, renamed: &Renamed, options: &TableOptions) -> Res
     if was == *options {
         return Ok(());
     }
+    let of = |options: &TableOptions| {
+        let id = (!options.id.is_empty()).then(|| options.id.join(", "));
+        [
+            ("id", id),
+            ("source", options.source.clone()),
+            ("label", options.label.clone()),
+            ("payload", options.payload.clone()),
+            ("vector", options.vector.clone()),
+            ("condition", options.condition.clone()),
+        ]
+    };
+    let words = |value: Option<String>| value.map_or_else(|| "none".to_owned(), |value| format!("{value:?}"));
+    let differ: Vec<String> = of(&was)
+        .into_iter()
+        .zip(of(options))
+        .filter(|((_, was), (_, now))| was != now)
+        .map(|((name, was), (_, now))| format!("{name} {}, and not {}", words(was), words(now)))
+        .collect();
+    // Its triggers, its functions and its view go by the table.
+    let more = if was.condition == options.condition {
+        ""
+    } else {
+        " (a table is one gallery at a time: other rows of it can be one when this one is finished and released)"
+    };
     Err(Error::conflict(
         format!("the gallery in {}", options.table),
         format!(
-            "it was made with {known}, and not with {}; configure it as it was, or release it and make it anew",
-            as_text(options)
+            "it was made with {}; configure it as it was, or release it and make it anew{more}",
+            differ.join("; ")
         ),
     ))
 }

@@ -258,6 +258,14 @@ impl Database {
                     format!("{}; {who}; what depends on it has to go first", said.message()),
                 )
             }
+            _ if said.message().contains("shared memory segment") => {
+                let what = format!("{SHARED_MEMORY} of {service}");
+                let why = format!(
+                    "{detail}; it is too small for what several processes of the server build together, as /dev/shm of a container is with 64 MiB: give it \
+                     more (docker run --shm-size=1g), or SET max_parallel_maintenance_workers = 0"
+                );
+                Error::conflict(what, why)
+            }
             _ if passes(error) || is_cancelled(error) || is_of_the_server(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
             }
@@ -338,6 +346,9 @@ impl Session {
         Err(Error::conflict("a search index that is made or removed through a pooler", why).into())
     }
 }
+
+/// Begins what an error is about where the server's processes could not share memory.
+pub(crate) const SHARED_MEMORY: &str = "the shared memory";
 
 /// Whether a pooler takes no settings where a connection begins.
 fn refuses_options(error: &tokio_postgres::Error) -> bool {

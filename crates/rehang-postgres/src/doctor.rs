@@ -7,13 +7,20 @@ use crate::adoption;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard;
 use crate::handle::Handle;
-use crate::schema::FUNCTIONS;
+use crate::row_security;
+use crate::schema::{self, FUNCTIONS};
 use crate::search;
 use crate::spaces;
 use crate::table::quoted;
 
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let (g, table) = (handle.number, &handle.table);
+    if let Some(error) = &handle.out_of_step {
+        let what = format!(
+            "{error}; until then nothing is embedded or searched here, and what the application changes may go by unseen"
+        );
+        return Ok(vec![Problem { space: None, what, count: 1 }]);
+    }
     let mut unseen = Vec::new();
     if let Err(error) = handle.database.run(Mode::Write, |connection| table.expect_of_its_row(connection)) {
         match error.kind() {
@@ -41,6 +48,16 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                 problems.push(Problem { space: None, what, count: indexes.len() as u64 });
             }
         }
+        if let Some(row) =
+            connection.query_opt("SELECT text FROM rehang.document WHERE gallery = $1 AND name = $2", &[&g, &schema::UNREAD])?
+        {
+            let what = format!(
+                "writes of the application that the triggers could not read in full, the first at {}: no source of theirs was seen. Mend the source \
+                 or the condition, or `gallery release` and adopt it anew",
+                row.try_get::<_, String>(0)?
+            );
+            problems.push(Problem { space: None, what, count: 1 });
+        }
         let (oldest, _) = guard::versions(connection, g)?;
         let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
             let count = connection.count(&sql, &[])?;
@@ -52,10 +69,12 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         look(
             connection,
             None,
-            "triggers on the table that are missing or disabled: writes go by unseen",
+            "triggers on the table that are missing or disabled, so that writes go by unseen: `gallery adopt` makes them anew and lists the rows \
+             that came and went. An item whose content has changed meanwhile keeps the vectors of before; where that may be, `gallery release` \
+             and adopt it anew",
             format!(
-                "SELECT 3 - count(*) FROM pg_trigger WHERE tgrelid = {} AND tgname ~ '^00_rehang_{g}_' AND tgenabled = 'A'",
-                table.oid
+                "SELECT 3 - ({})",
+                schema::count_triggers(g).replace("$1", &table.oid.to_string())
             ),
         )?;
         look(
@@ -81,6 +100,12 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
              WHERE c.relnamespace = to_regnamespace('rehang') AND NOT t.tgisinternal AND NOT EXISTS (SELECT 1 FROM pg_proc AS p
                  WHERE p.oid = t.tgfoid AND p.pronamespace = to_regnamespace('rehang') AND p.proname ~ '^moved_[0-9]+$')"
                 .to_owned(),
+        )?;
+        look(
+            connection,
+            None,
+            "tables of ours that do not keep to the row security of the table: adopting it once more makes their policies anew",
+            row_security::unguarded(g),
         )?;
         look(
             connection,

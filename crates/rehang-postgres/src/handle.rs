@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
 
+use rehang::{Error, Result};
+
 use crate::connection::{Connection, Database, Step};
 use crate::front::Front;
 use crate::pgvector::Pgvector;
@@ -14,6 +16,8 @@ pub(crate) struct Handle {
     pub(crate) database: Database,
     pub(crate) number: i32,
     pub(crate) table: Table,
+    /// Why the table is not what the gallery was made of any more: then nothing is read of its rows, and nothing written.
+    pub(crate) out_of_step: Option<Error>,
     /// The name that the space in the application's column has or will have.
     pub(crate) old: Option<String>,
     pub(crate) pgvector: Pgvector,
@@ -25,6 +29,11 @@ impl Handle {
     /// What the gallery is, for people.
     pub(crate) fn name(&self) -> String {
         format!("postgresql://{} {}", self.database.name(), self.table.options.table)
+    }
+
+    /// Refuses what reads rows, or writes anything of them, where the table is not what the gallery was made of.
+    pub(crate) fn expect_in_step(&self) -> Result<()> {
+        self.out_of_step.clone().map_or(Ok(()), Err)
     }
 
     /// The application's column with the vectors of a space.

@@ -20,6 +20,7 @@ mod parameter;
 mod pgvector;
 mod queue;
 mod release;
+mod row_security;
 mod schema;
 mod search;
 mod serving;

@@ -9,7 +9,7 @@ use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::schema;
 use crate::table::{literal, quoted};
-use crate::{search, serving, spaces, vectors};
+use crate::{row_security, search, serving, spaces, vectors};
 
 /// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
@@ -49,6 +49,14 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
             &[&handle.table.oid, &column],
         )?;
         let Some(there) = there else {
+            if let Some(root) = &handle.table.root {
+                let kind = handle.pgvector.named(&kind);
+                let why = format!(
+                    "one that is there, since {} is a partition and its columns are those of the whole: ALTER TABLE {root} ADD COLUMN {name} {kind}",
+                    handle.table.options.table
+                );
+                return Err(Error::option("column", column, why).into());
+            }
             connection.batch(&format!(
                 "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {}",
                 handle.pgvector.named(&kind),
@@ -241,21 +249,22 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
             return Ok(Vec::new());
         }
         // The table of that name comes first; else the one that had it when it was made a gallery.
-        let sql = "SELECT number, format, relation = $2 FROM rehang.gallery WHERE relation = $2 OR name = $1
-             ORDER BY relation = $2 DESC NULLS LAST, number";
+        let sql = "SELECT number, format, relation = $2, NOT EXISTS (SELECT 1 FROM pg_class WHERE pg_class.oid = relation)
+             FROM rehang.gallery WHERE relation = $2 OR name = $1 ORDER BY relation = $2 DESC NULLS LAST, number";
         let rows = connection.query(sql, &[&table, &oid])?;
-        let read = |row: &Row| -> Step<(i32, i32, bool)> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get::<_, Option<bool>>(2)?.unwrap_or(false)))
+        let read = |row: &Row| -> Step<(i32, i32, bool, bool)> {
+            let is_it = row.try_get::<_, Option<bool>>(2)?.unwrap_or(false);
+            Ok((row.try_get(0)?, row.try_get(1)?, is_it, row.try_get(3)?))
         };
-        rows.iter().map(read).collect()
+        rows.iter().map(read).collect::<Step<Vec<_>>>()
     })?;
-    let number = match found[..] {
-        [] => {
-            return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
-        }
-        [(number, format, _)] | [(number, format, true), ..] => {
+    // What is left of tables of that name that are gone goes with it.
+    let (gone, there): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.3);
+    let number = match there[..] {
+        [] => None,
+        [(number, format, ..)] | [(number, format, true, _), ..] => {
             expect_format(table, format)?;
-            number
+            Some(number)
         }
         _ => {
             let why =
@@ -263,7 +272,30 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
             return Err(Error::conflict(format!("the gallery in {table}"), why));
         }
     };
-    remove(&database, number, None)
+    if number.is_none() && gone.is_empty() {
+        return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
+    }
+    for (number, format, ..) in gone {
+        expect_format(table, format)?;
+        remove(&database, number, None)?;
+    }
+    number.map_or(Ok(()), |number| remove(&database, number, None))
+}
+
+/// What is left of galleries whose tables are gone, each in a sentence.
+fn orphans(connection: &mut Connection) -> Step<Vec<String>> {
+    let rows = connection.query(
+        "SELECT g.number, g.name FROM rehang.gallery AS g WHERE NOT EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation) ORDER BY 1",
+        &[],
+    )?;
+    let words = |row: &Row| -> Step<String> {
+        let (number, name): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(format!(
+            "gallery {number} was of a table {name} that is gone, and still has its tables (rehang.item_{number} and those of its spaces): \
+             `gallery release --yes` of {name} takes them away"
+        ))
+    };
+    rows.iter().map(words).collect()
 }
 
 /// Removes everything of a gallery in one transaction, which moves first what is left to move. Where nothing is to be moved, what a release has
@@ -304,9 +336,10 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DELETE FROM rehang.gallery WHERE number = {g};",
+            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; {} DELETE FROM rehang.gallery WHERE number = {g};",
             schema::drop_moves(g, on.as_deref()),
-            serving::drop_view(g)
+            serving::drop_view(g),
+            row_security::drop_functions(g)
         ))?;
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
             return Ok(());
@@ -369,6 +402,14 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
                 triggers.join(", ")
             ));
         }
+        if let Some(root) = &handle.table.root {
+            said.push(format!(
+                "{} is a partition of {root}, and a partition alone gets no column: before a release that moves the vectors, run ALTER TABLE {root} ADD COLUMN …, \
+                 with the name and the width that the new vectors are to have",
+                handle.table.options.table
+            ));
+        }
+        said.extend(orphans(connection)?);
         for (column, _) in settling(connection, &handle.table.qualified)? {
             said.push(format!(
                 "a release has begun to move the vectors into column {column:?} of {} and is at work or did not come to its end: the same release goes on, \

@@ -43,7 +43,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 3;
+pub(crate) const FUNCTIONS: i32 = 4;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -201,6 +201,14 @@ pub(crate) fn has_earlier_triggers(g: i32) -> String {
     )
 }
 
+/// Counts the triggers of a gallery on a table, by its number, that fire in every session.
+pub(crate) fn count_triggers(g: i32) -> String {
+    format!(
+        "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgenabled = 'A'
+             AND tgname IN ('00_rehang_{g}_rows', '00_rehang_{g}_updates', '00_rehang_{g}_truncate')"
+    )
+}
+
 /// Takes the triggers off the table.
 pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
     ["rows", "updates", "truncate"]
@@ -299,31 +307,24 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
         let mut stays = "false";
         let mut made_of_old = String::new();
         let mut or_is_new = String::new();
-        let provenance = match &row.in_column {
-            None => {
-                stays = "keeps AND s.provenance = 'native'";
-                made_of_old = format!(
+        let provenance = if row.in_column.is_none() {
+            stays = "keeps AND s.provenance = 'native'";
+            made_of_old = format!(
                     "        DELETE FROM rehang.vector_{n} AS v WHERE v.item = this
             AND NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance = 'native');\n"
                 );
-                "'lacking'".to_owned()
-            }
-            Some(column) => {
-                or_is_new = format!(
-                    " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
-                );
-                let column = quoted(column);
-                let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
-                let (old, new) = (of_row("OLD"), of_row("NEW"));
-                format!(
-                    "CASE WHEN {new} IS NULL OR stale OR {}({new}) <> {} OR (is_update AND {})
+            "'lacking'".to_owned()
+        } else {
+            or_is_new = format!(
+                " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
+            );
+            format!(
+                    "CASE WHEN new_vector IS NULL OR stale OR {}(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
                     pgvector.named("vector_dims"),
                     row.record.space.dimension,
-                    is_same(&old, &new),
                     row.record.written_as.name(),
                 )
-            }
         };
         added += &format!(
             "    INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced)
@@ -342,46 +343,30 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
         );
     }
     let of = |row: &str| {
-        let columns = table.key.iter().zip(1..);
         let equal: Vec<String> =
-            columns.map(|(column, at)| format!("k{at} {EQUALS} {row}.{}", quoted(&column.name))).collect();
+            (1..=table.key.len()).map(|at| format!("k{at} {EQUALS} {row}_{at}")).collect();
         equal.join(" AND ")
     };
-    let same_key: Vec<String> = table
-        .key
-        .iter()
-        .map(|column| format!("OLD.{0} IS NOT DISTINCT FROM NEW.{0}", quoted(&column.name)))
-        .collect();
-    let same_key = same_key.join(" AND ");
-    let new_key: Vec<String> = table
-        .key
-        .iter()
-        .zip(1..)
-        .map(|(column, at)| format!("k{at} = NEW.{}", quoted(&column.name)))
-        .collect();
-    let same_source = format!("{} IS NOT DISTINCT FROM {}", table.source_of("OLD"), table.source_of("NEW"));
-    let mut same = vec![same_source.clone()];
-    same.extend(table.options.vector.iter().map(|column| {
-        let column = quoted(column);
-        let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
-        is_same(&of_row("OLD"), &of_row("NEW"))
-    }));
+    let of_key = |part: &dyn Fn(usize) -> String, between: &str| -> String {
+        (1..=table.key.len()).map(part).collect::<Vec<_>>().join(between)
+    };
+    let same_key = of_key(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND ");
+    let new_key = of_key(&|at| format!("k{at} = new_{at}"), ", ");
+    let mut same = SAME_SOURCE.to_owned();
+    if table.options.vector.is_some() {
+        same += &format!(" AND {SAME_VECTOR}");
+    }
     // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
-    let in_column = spaces.iter().find_map(|row| Some((row.number, row.in_column.as_deref()?)));
-    let stale = in_column.map_or(String::new(), |(m, column)| {
-        let column = quoted(column);
-        let of_row = |row: &str| format!("(SELECT t.{column} FROM (SELECT {row}.*) AS t)");
+    let in_column = spaces.iter().find_map(|row| row.in_column.as_ref().map(|_| row.number));
+    let stale = in_column.map_or(String::new(), |m| {
         format!(
             "    IF is_update THEN
-        stale := {} AND ({} IS DISTINCT FROM {}
+        stale := {SAME_VECTOR} AND (NOT ({SAME_SOURCE})
             OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
                 WHERE {} AND s.provenance = 'lacking'));
     END IF;
 ",
-            is_same(&of_row("OLD"), &of_row("NEW")),
-            table.source_of("OLD"),
-            table.source_of("NEW"),
-            of("OLD"),
+            of("old"),
         )
     });
     format!(
@@ -398,7 +383,15 @@ DECLARE
     keeps boolean := false;
     with_source bigint;
     stale boolean := false;
-    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+    meets boolean;
+    old_id text;
+    new_id text;
+    old_source text COLLATE pg_catalog.\"C\";
+    new_source text COLLATE pg_catalog.\"C\";
+    names text;
+    said text;
+    called boolean;
+{variables}    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
     -- By number, which every snapshot sees. Out of a dump the table has another one.
     IF TG_RELID <> {oid} AND NOT EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
@@ -408,20 +401,33 @@ BEGIN
         {truncate};
         RETURN NULL;
     END IF;
+    -- A column may have taken the name of another.
+    called := TG_RELID <> {oid} OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = {oid} AND ({others}));
     IF TG_OP <> 'INSERT' THEN
-        was := {was_item};
+{read_old}    END IF;
+    IF TG_OP <> 'DELETE' THEN
+{read_new}    END IF;
+    IF said IS NOT NULL THEN
+        -- Once: the doctor tells it, and nobody's write waits for another's.
+        INSERT INTO rehang.document (gallery, name, version, text) SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
+            WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
+        IF TG_OP = 'DELETE' THEN
+            was := coalesce(was, true);
+        ELSIF meets IS NULL OR (is_update AND was IS NULL) THEN
+            RETURN NULL;
+        END IF;
     END IF;
 {stale}    -- Another key is another name of the same item, which keeps what is known of it.
-    IF is_update AND was AND NOT ({same_key}) AND {is_item} THEN
-        UPDATE rehang.item_{g} AS i SET id = {id}, {new_key} WHERE {of_old}
+    IF is_update AND was AND NOT ({same_key}) AND meets THEN
+        UPDATE rehang.item_{g} AS i SET id = new_id, {new_key} WHERE {of_old}
             AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} WHERE {of_new});
         renamed := FOUND;
     END IF;
-    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT (({same_key} OR renamed) AND {is_item})) THEN
+    IF TG_OP = 'DELETE' OR (is_update AND was AND NOT (({same_key} OR renamed) AND meets)) THEN
         DELETE FROM rehang.item_{g} WHERE {of_old} RETURNING key INTO this;
         -- A snapshot from before the item was listed does not see it: the server says so here, and the transaction is made again.
         IF this IS NULL AND was AND older THEN
-            INSERT INTO rehang.item_{g} (id, {key_names}, revision, sourced) VALUES ({old_id}, {old_key}, 0, false)
+            INSERT INTO rehang.item_{g} (id, {key_names}, revision, sourced) VALUES (old_id, {old_key}, 0, false)
                 ON CONFLICT ({key_names}) DO UPDATE SET revision = 0;
             DELETE FROM rehang.item_{g} WHERE {of_old};
         END IF;
@@ -431,17 +437,17 @@ BEGIN
         was := false;
     END IF;
     is_update := is_update AND was;
-    IF TG_OP = 'DELETE' OR NOT {is_item} THEN
+    IF TG_OP = 'DELETE' OR NOT meets THEN
         RETURN NULL;
     END IF;
     IF is_update AND {same} THEN
         RETURN NULL;
     END IF;
     now := {NEXT_REVISION};
-    has_source := {source} IS NOT NULL;
+    has_source := new_source IS NOT NULL;
     -- What was made from the source alone stays with it.
-    keeps := is_update AND has_source AND {same_source};
-    INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES ({id}, {key}, now, has_source)
+    keeps := is_update AND has_source AND {SAME_SOURCE};
+    INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES (new_id, {key}, now, has_source)
          ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
              source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key, i.source_revision INTO this, with_source;
 {added}    RETURN NULL;
@@ -454,26 +460,119 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
             &format!("rehang.changed_{g}()"),
             &format!("keeps the gallery of {} right, whoever writes the table", table.options.table)
         ),
-        was_item = table.is_item("OLD"),
-        // In a DELETE there is no NEW; the first half of each condition has decided then.
-        is_item = table.is_item("NEW"),
-        of_old = of("OLD"),
-        of_new = of("NEW"),
-        new_key = new_key.join(", "),
+        others = table
+            .read()
+            .map(|(name, number)| format!("a.attnum = {number} AND a.attname <> {}", literal(name)))
+            .collect::<Vec<_>>()
+            .join(" OR "),
+        variables = variables(table, pgvector),
+        read_old = read_row(table, "old"),
+        read_new = read_row(table, "new"),
+        of_old = of("old"),
+        of_new = of("new"),
         source_revision = source_revision("i"),
-        same = same.join(" AND "),
-        source = table.source_of("NEW"),
         key_names = table.key_names(),
-        id = table.id_of("NEW"),
-        key = table.key_of("NEW"),
-        old_id = table.id_of("OLD"),
-        old_key = table.key_of("OLD"),
+        key = of_key(&|at| format!("new_{at}"), ", "),
+        old_key = of_key(&|at| format!("old_{at}"), ", "),
     )
 }
 
-/// Whether two vectors are the same, by their bytes: by no operator of pgvector, whose schema is not the server's.
-fn is_same(a: &str, b: &str) -> String {
-    format!("pg_catalog.record_image_eq(ROW({a}), ROW({b}))")
+/// The document that says since when, and why, rows could not be read in full where the triggers met them.
+pub(crate) const UNREAD: &str = "unread";
+
+/// Whether an update leaves source and vector as they are, of what [`read_row`] has read.
+const SAME_SOURCE: &str = "old_source IS NOT DISTINCT FROM new_source";
+/// By their bytes: by no operator of pgvector, whose schema is not the server's.
+const SAME_VECTOR: &str = "pg_catalog.record_image_eq(ROW(old_vector), ROW(new_vector))";
+
+/// The variables of the function of the triggers that have the columns of a row.
+fn variables(table: &Table, pgvector: &Pgvector) -> String {
+    let kind = if table.is_halfvec { "halfvec" } else { "vector" };
+    let of_row = |row: &str| {
+        let key = table.key.iter().zip(1..).map(|(column, at)| {
+            let collation =
+                column.collation.iter().map(|collation| format!(" COLLATE {collation}")).collect::<String>();
+            format!("    {row}_{at} {}{collation};\n", column.kind)
+        });
+        let key: String = key.collect();
+        format!("{key}    {row}_vector {};\n", pgvector.named(kind))
+    };
+    of_row("old") + &of_row("new")
+}
+
+/// Reads what matters of `OLD` or `NEW` into variables.
+///
+/// **Invariant**: no write of the application fails by it. A column that has another name by now is found by its number. A source that cannot be
+/// made of the row is none. Where even the condition fails, a row that is deleted is taken for an item, and any other is passed over. Both are
+/// told by the document [`UNREAD`]. The blocks read only, so none of them takes a number of a transaction.
+fn read_row(table: &Table, row: &str) -> String {
+    let meets = if row == "old" { "was" } else { "meets" };
+    // The parts of a row, each with its variable: what always can be read, and what is the application's to say.
+    let parts = |of: &str, condition: &str, source: &str| -> Vec<(String, String)> {
+        let key = table.key.iter().zip(1..);
+        let mut parts: Vec<(String, String)> = key
+            .map(|(column, at)| (format!("{row}_{at}"), format!("{of}.{}", quoted(&column.name))))
+            .collect();
+        parts.push((format!("{row}_id"), table.id_of(of)));
+        parts.push((meets.to_owned(), condition.to_owned()));
+        parts.push((format!("{row}_source"), source.to_owned()));
+        parts.extend(table.options.vector.iter().map(|column| {
+            (format!("{row}_vector"), format!("(SELECT t.{} FROM (SELECT {of}.*) AS t)", quoted(column)))
+        }));
+        parts
+    };
+    let record = row.to_uppercase();
+    let by_name: String = parts(&record, &table.is_item(&record), &table.source_of(&record))
+        .iter()
+        .map(|(variable, value)| format!("            {variable} := {value};\n"))
+        .collect();
+    let by_number = |condition: &str, source: &str| {
+        let (variables, values): (Vec<String>, Vec<String>) =
+            parts("r", condition, source).into_iter().unzip();
+        let sql = format!("SELECT {} FROM (SELECT ($1).*) AS r(", values.join(", ")).replace('%', "%%");
+        format!(
+            "EXECUTE pg_catalog.format({}, names) INTO {} USING {record};",
+            literal(&(sql + "%s)")),
+            variables.join(", ")
+        )
+    };
+    let columns: serde_json::Map<String, serde_json::Value> = table
+        .columns
+        .iter()
+        .filter(|(name, _)| !name.contains("$rehang$"))
+        .map(|(name, number)| (number.to_string(), serde_json::Value::from(name.as_str())))
+        .collect();
+    format!(
+        "        BEGIN
+            IF NOT called THEN
+                RAISE EXCEPTION USING ERRCODE = 'undefined_column';
+            END IF;
+{by_name}        EXCEPTION WHEN OTHERS THEN
+            -- No value of the row goes into what is told: roles may read that which do not see the row.
+            GET STACKED DIAGNOSTICS said = MESSAGE_TEXT;
+            said := pg_catalog.concat(SQLSTATE, CASE WHEN SQLSTATE LIKE '42%' THEN pg_catalog.concat(' ', said) END);
+            -- Out of a dump the columns have other numbers.
+            names := (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(CASE WHEN TG_RELID <> {} THEN a.attname::text
+                    ELSE coalesce({}::pg_catalog.jsonb ->> a.attnum::text, pg_catalog.concat('new ', a.attname)) END), ', ' ORDER BY a.attnum)
+                FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped);
+            BEGIN
+                {}
+                said := NULL;
+            EXCEPTION WHEN OTHERS THEN
+                BEGIN
+                    {}
+                EXCEPTION WHEN OTHERS THEN
+                    {}
+                END;
+            END;
+        END;
+",
+        table.oid,
+        literal(&serde_json::Value::Object(columns).to_string()),
+        by_number(&table.is_item("r"), &table.source_of("r")),
+        by_number(&table.is_item("r"), "NULL::text"),
+        by_number("NULL::boolean", "NULL::text"),
+    )
 }
 
 /// Says in the comment of a function what it is for, and of which version it is.

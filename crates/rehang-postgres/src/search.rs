@@ -8,7 +8,7 @@ use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
 use serde_json::Value;
 use tokio_postgres::Row;
 
-use crate::connection::{Connection, Mode, Step};
+use crate::connection::{Connection, Mode, SHARED_MEMORY, Step};
 use crate::handle::Handle;
 use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::parameter::{self, Parameter};
@@ -278,11 +278,23 @@ fn make_index(
     // What a process left that was killed.
     drop_unfinished(handle, on, column, FOR_EVER)?;
     let built = build(handle, create, FOR_EVER, advance);
+    let Err(error) = built else { return Ok(()) };
+    // The next call does it where this one cannot.
+    let removed = drop_unfinished(handle, on, column, A_WHILE);
+    if !lacks_shared_memory(&error) || removed.is_err() {
+        return Err(error);
+    }
+    let built = build_by(handle, create, FOR_EVER, false, advance);
     if built.is_err() {
-        // The next call does it where this one cannot.
         drop(drop_unfinished(handle, on, column, A_WHILE));
     }
     built
+}
+
+/// Whether several processes could not share the memory that a build of theirs needs, as in a container whose /dev/shm is of 64 MiB: one alone
+/// needs none.
+fn lacks_shared_memory(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Conflict { what, .. } if what.starts_with(SHARED_MEMORY))
 }
 
 /// The indexes over a column of vectors, or over any, that were not made to their end and that nobody is at: every write goes into them, and no
@@ -346,9 +358,20 @@ const A_WHILE: &str = "30s";
 
 /// Runs a statement that takes minutes over a connection of its own.
 fn build(handle: &Handle, sql: &str, patience: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    build_by(handle, sql, patience, handle.pgvector.builds_in_parallel(), advance)
+}
+
+/// The same by one process of the server, or by several.
+fn build_by(
+    handle: &Handle,
+    sql: &str,
+    patience: &str,
+    in_parallel: bool,
+    advance: &dyn Fn(u64, u64) -> bool,
+) -> Result<()> {
     let mut session = handle.database.session()?;
     let failed = |failure| handle.database.failed(failure);
-    session.prepare(patience, handle.pgvector.builds_in_parallel()).map_err(failed)?;
+    session.prepare(patience, in_parallel).map_err(failed)?;
     // By its text it is found again: a pooler says nothing of the session that it runs in.
     let name = "SELECT concat('/* rehang ', gen_random_uuid(), ' */')";
     let name = session.connection.query_one(name, &[]).and_then(|row| Ok(row.try_get::<_, String>(0)?));
@@ -390,16 +413,27 @@ pub(crate) fn rebuild(handle: &Handle, space: &str) -> Result<()> {
     let found = handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
         if row.in_column.is_some() {
-            return Ok(None);
+            let index = index_of(connection, handle, &row)?;
+            return index.map_or(Ok(None), |index| {
+                let why = format!("it is the application's own; its owner makes it again: REINDEX INDEX CONCURRENTLY {index}");
+                Err(Error::conflict(format!("the index of {space:?}"), why).into())
+            });
         }
         Ok(index_of(connection, handle, &row)?.map(|index| (index, row.number)))
     })?;
     let Some((index, n)) = found else { return Ok(()) };
-    let built = build(handle, &format!("REINDEX INDEX CONCURRENTLY {index}"), FOR_EVER, &|_, _| true);
-    if built.is_err() {
-        drop(drop_unfinished(handle, &format!("rehang.vector_{n}"), "value", A_WHILE));
+    let sql = format!("REINDEX INDEX CONCURRENTLY {index}");
+    let again = |in_parallel: bool| {
+        let built = build_by(handle, &sql, FOR_EVER, in_parallel, &|_, _| true);
+        if built.is_err() {
+            drop(drop_unfinished(handle, &format!("rehang.vector_{n}"), "value", A_WHILE));
+        }
+        built
+    };
+    match again(handle.pgvector.builds_in_parallel()) {
+        Err(error) if lacks_shared_memory(&error) => again(false)?,
+        built => built?,
     }
-    built?;
     // An application may have made an index of its own there, which goes without a note.
     if index.ends_with(&format!("vector_{n}_nearest")) {
         note_room(handle, n);

@@ -13,9 +13,11 @@ use tokio_postgres::Row;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard::{self, Whose};
 use crate::handle::Handle;
+use crate::pgvector::Pgvector;
+use crate::row_security;
 use crate::schema::{self, SpaceRow};
 use crate::serving;
-use crate::table::quoted;
+use crate::table::{Table, quoted};
 use crate::values::provenance;
 
 /// Items that are listed in one transaction. An application that writes one of them waits until the transaction ends.
@@ -65,7 +67,12 @@ pub(crate) fn find_shared(connection: &mut Connection, handle: &Handle, name: &s
 fn find_locked(connection: &mut Connection, handle: &Handle, name: &str, lock: &str) -> Step<SpaceRow> {
     let sql = format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed {lock}");
     if let Some(row) = connection.query_opt(&sql, &[&handle.number, &name])? {
-        return read(&row);
+        let mut space = read(&row)?;
+        if handle.out_of_step.is_some() {
+            // By its name of now.
+            space.in_column = space.in_column.and(handle.table.options.vector.clone());
+        }
+        return Ok(space);
     }
     let spaces = all(connection, handle.number)?;
     let names = spaces.iter().map(|space| space.record.space.name.as_str());
@@ -103,7 +110,9 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         }
         // What another role put where our tables are to be is none of them.
         guard::expect_ours(connection, &handle.table, Whose::Mine)?;
-        expect_column_width(connection, handle, space, in_column.as_deref())?;
+        if let Some(column) = &in_column {
+            expect_column_width(connection, &handle.table, &handle.pgvector, space, column)?;
+        }
         connection.execute(
             "INSERT INTO rehang.space (gallery, name, dimension, distance, normalised, written_as, in_column)
              VALUES ($1, $2, $3, $4, $5, $6, $7)",
@@ -123,6 +132,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .cloned()
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
+        connection.batch(&row_security::of_space(handle.number, row.number))?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
         connection.batch(schema::KEEP)?;
         Ok(row)
@@ -153,6 +163,15 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
         &[&handle.number, &space.record.space.name],
     )?;
+    let names: Vec<String> = handle.table.key.iter().map(|column| column.name.clone()).collect();
+    let sql =
+        "SELECT proargnames[1:cardinality($2::text[])] <> $2 FROM pg_proc WHERE oid = to_regprocedure($1)";
+    let function = format!("rehang.serving_{}()", handle.number);
+    let of_other_names = connection.query_opt(sql, &[&function, &names])?;
+    if of_other_names.map(|row| row.try_get::<_, bool>(0)).transpose()?.unwrap_or(false) {
+        // The key has other names than when the view was made.
+        connection.batch(&serving::drop_view(handle.number))?;
+    }
     connection.batch(&serving::view(handle, space))
 }
 
@@ -165,27 +184,28 @@ pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
     })
 }
 
-/// A column that declares a width, or has vectors of one, takes no space of another.
-fn expect_column_width(
+/// A column that declares a width, or has vectors of items of one, takes no space of another.
+pub(crate) fn expect_column_width(
     connection: &mut Connection,
-    handle: &Handle,
+    table: &Table,
+    pgvector: &Pgvector,
     space: &Space,
-    in_column: Option<&str>,
+    column: &str,
 ) -> Step<()> {
-    let Some(column) = in_column else { return Ok(()) };
-    let mut width = handle.table.dimension;
+    let mut width = table.dimension;
     if width.is_none() {
         let sql = format!(
-            "SELECT {dims}({0}) FROM {1} WHERE {dims}({0}) <> {2} LIMIT 1",
+            "SELECT {dims}(t.{0}) FROM {1} AS t WHERE {dims}(t.{0}) <> {2} AND {3} LIMIT 1",
             quoted(column),
-            handle.table.qualified,
+            table.qualified,
             space.dimension,
-            dims = handle.pgvector.named("vector_dims")
+            table.is_item("t"),
+            dims = pgvector.named("vector_dims")
         );
         let other = connection.query_opt(&sql, &[])?.map(|row| row.try_get::<_, i32>(0)).transpose()?;
         width = other.map(|width| width.max(0) as usize);
     }
-    let what = format_args!("column {column:?} of {}", handle.table.options.table);
+    let what = format_args!("column {column:?} of {}", table.options.table);
     Ok(width.map_or(Ok(()), |width| expect_width(what, space.dimension, width))?)
 }
 
@@ -236,6 +256,39 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
             .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
         Ok(!left)
     })
+}
+
+/// Brings the spaces of a gallery up whose triggers did not see every write: items that came have a state, and of those that are gone nothing is
+/// left. Of a gallery that was made a moment ago there are none.
+pub(crate) fn list_anew(handle: &Handle) -> Result<()> {
+    let g = handle.number;
+    for row in handle.database.run(Mode::Read, |connection| all(connection, g))? {
+        let n = row.number;
+        if row.is_listed {
+            list_states(handle, &row)?;
+        }
+        let mut tables = vec!["state", "failure", "claim"];
+        if row.in_column.is_none() {
+            tables.push("vector");
+        }
+        let mut sql: String = tables
+            .iter()
+            .map(|table| {
+                format!("DELETE FROM rehang.{table}_{n} AS s WHERE NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE i.key = s.item);")
+            })
+            .collect();
+        if let Some(column) = &row.in_column {
+            sql += &format!(
+                "UPDATE rehang.state_{n} AS s SET provenance = 'lacking' FROM rehang.item_{g} AS i JOIN {} AS t ON {}
+                     WHERE i.key = s.item AND s.provenance <> 'lacking' AND t.{} IS NULL",
+                handle.table.qualified,
+                handle.table.is_of("i", "t"),
+                quoted(column)
+            );
+        }
+        handle.database.run(Mode::Write, |connection| connection.batch(&sql))?;
+    }
+    Ok(())
 }
 
 /// Does again, after a moment, what passes over the items that open transactions are at, until it says that it is done.

@@ -44,6 +44,16 @@ impl PostgresStore {
         adoption::statements(address, options)
     }
 
+    /// Looks whether the old vectors of a table are of a space, which [`Ledger::create_space`] refuses where they are not: before
+    /// [`PostgresStore::adopt`] makes anything. Rows that are no items may be of another width. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::inspect`]; a width that does not fit.
+    pub fn expect_vectors(address: &str, options: &TableOptions, space: &Space) -> Result<()> {
+        adoption::expect_vectors(address, options, space)
+    }
+
     /// Makes a gallery of a table: the schema `rehang`, its tables, and triggers on the table; then every row becomes an item. The table
     /// may be written and read meanwhile; its writers wait for the moment in which the triggers are made. `advance` is told `(done, total)`
     /// rows, and ends the work where it gives `false`. Where a process died, the next call goes on; where all is done, it makes the functions
@@ -66,9 +76,13 @@ impl PostgresStore {
 
     /// Opens a gallery that was [made](PostgresStore::adopt) of a table. `old` is the name of the space in the application's column.
     ///
+    /// Where the table is not what the gallery was made of any more (columns have other names or are gone, row security holds for the role), it
+    /// opens by our own tables: what is known of it can be read, searches can be led to another space, and [`Examined::check`] says what is out
+    /// of step. Everything that goes by rows is refused with the same words.
+    ///
     /// # Errors
     ///
-    /// As [`PostgresStore::inspect`]; not found where the table is no gallery yet; a conflict where it is one by other options, or in
+    /// As [`PostgresStore::inspect`] where the table is no gallery; not found where the table is no gallery yet; a conflict where it is one by other options, or in
     /// another form, or its functions are of a version that lets others in.
     pub fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Self> {
         adoption::open(address, options, old).map(Self::of)
@@ -87,6 +101,7 @@ impl PostgresStore {
     /// A conflict where the space that serves is a column of the table already, or adapted vectors are in it; an invalid option where
     /// the column is there with another type, or with vectors of the application's; as [`PostgresStore::adopt`].
     pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+        self.0.expect_in_step()?;
         release::settle(&self.0, column, advance)
     }
 
@@ -137,30 +152,30 @@ macro_rules! passed_on {
     };
 }
 
+/// The same of what goes by the rows of the table, which has to be what the gallery was made of.
+macro_rules! passed_on_in_step {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $out:ty => $work:path;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> Result<$out> {
+            self.0.expect_in_step()?;
+            $work(&self.0, $($argument),*)
+        })*
+    };
+}
+
 impl Ledger for PostgresStore {
     passed_on! {
         spaces() -> Vec<SpaceRecord> => spaces::records;
-        create_space(space: &Space, written_as: Provenance) -> () => spaces::create;
-        drop_space(space: &str) -> () => spaces::drop_space;
         serving_and_document(document: &str) -> (Option<String>, Option<Document>) => spaces::serving_and_document;
         switch_serving(from: &str, to: &str) -> () => spaces::switch_serving;
-        put(writes: &[ItemWrite]) -> Vec<Revision> => items::put;
-        delete(ids: &[&str]) -> usize => items::delete;
         get(ids: &[&str]) -> Vec<Option<Item>> => items::get;
         vectors(space: &str, keys: &[ItemKey]) -> Vec<Option<VectorRecord>> => vectors::get;
         provenances(space: &str, keys: &[ItemKey]) -> Vec<Option<Provenance>> => vectors::provenances;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<WriteOutcome> => vectors::write;
-        set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
-            => vectors::set_priorities;
-        forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;
         advance(space: &str, from: Epoch, document: &str, expected: Option<u64>, text: &str) -> u64 => spaces::advance;
         scan(scan: &Scan) -> Vec<Record> => pages::scan;
-        sample(sample: &Sample) -> Drawn => pages::sample;
         newest_revision() -> Revision => items::newest_revision;
         counts(space: &str) -> Counts => vectors::counts;
         count_without_source() -> u64 => items::count_without_source;
         count_lag(space: &str, behind: &str) -> u64 => vectors::count_lag;
-        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Claimed => claims::claim;
         renew(space: &str, worker: &str, lease: Duration) -> u64 => claims::renew;
         release(space: &str, worker: &str, keys: Option<&[ItemKey]>) -> u64 => claims::release;
         at_work(space: &str) -> Vec<AtWork> => claims::at_work;
@@ -169,6 +184,19 @@ impl Ledger for PostgresStore {
         clear_failures(space: &str) -> u64 => vectors::clear_failures;
         errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
         set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => spaces::set_document;
+    }
+
+    passed_on_in_step! {
+        create_space(space: &Space, written_as: Provenance) -> () => spaces::create;
+        drop_space(space: &str) -> () => spaces::drop_space;
+        put(writes: &[ItemWrite]) -> Vec<Revision> => items::put;
+        delete(ids: &[&str]) -> usize => items::delete;
+        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Vec<WriteOutcome> => vectors::write;
+        set_priorities(space: &str, epoch: Epoch, priorities: &[(ItemKey, Revision, Priority)]) -> usize
+            => vectors::set_priorities;
+        forget_natives(space: &str, epoch: Epoch, limit: usize) -> usize => vectors::forget_natives;
+        sample(sample: &Sample) -> Drawn => pages::sample;
+        claim(space: &str, queue: Queue, worker: &str, limit: usize, lease: Duration) -> Claimed => claims::claim;
     }
 
     fn name(&self) -> String {
@@ -183,11 +211,14 @@ impl Ledger for PostgresStore {
 
 impl Index for PostgresStore {
     passed_on! {
+        recall(space: &str, samples: usize, k: usize) -> f64 => search::recall;
+        is_ready(space: &str) -> bool => search::is_ready;
+    }
+
+    passed_on_in_step! {
         search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Vec<Vec<Found>> => search::search;
         search_handicapped(space: &str, queries: &Matrix, k: usize, filter: &Filter, handicap: f64) -> Vec<Vec<Found>>
             => search::search_handicapped;
-        recall(space: &str, samples: usize, k: usize) -> f64 => search::recall;
-        is_ready(space: &str) -> bool => search::is_ready;
         prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> () => search::prepare;
         rebuild(space: &str) -> () => search::rebuild;
     }

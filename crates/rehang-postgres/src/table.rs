@@ -65,10 +65,14 @@ pub(crate) struct Table {
     pub(crate) oid: u32,
     /// `"schema"."name"`.
     pub(crate) qualified: String,
+    /// The partitioned table that it is a part of, if it is one.
+    pub(crate) root: Option<String>,
     pub(crate) options: TableOptions,
     pub(crate) key: Vec<Column>,
     /// The columns of key, source, label, payload and vector by name, with their numbers in the server's catalogue.
     pub(crate) numbers: BTreeMap<String, i16>,
+    /// All columns with their numbers.
+    pub(crate) columns: Vec<(String, i16)>,
     /// Columns that are neither key, source, label nor vector.
     pub(crate) others: Vec<Column>,
     /// Width of the vectors where their column says it.
@@ -128,19 +132,36 @@ impl Table {
             .try_get::<_, Option<u32>>(0)?;
         guard::see_as_ours(connection)?;
         let found = connection.query_opt(
-            "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, c.relrowsecurity,
-                 c.reltuples::float8, EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid)
+            "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, row_security_active(c.oid),
+                 c.reltuples::float8, EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
+                 (SELECT format('%I.%I', n.nspname, root.relname) FROM pg_class AS root JOIN pg_namespace AS n ON n.oid = root.relnamespace
+                     WHERE root.oid = pg_partition_root(c.oid) AND c.relispartition), current_user::text
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
             &[&oid],
         )?;
         let Some(found) = found else {
-            return Err(Error::not_found("table", &options.table, "the database").into());
+            // Letters that are not small are lost where a name is not quoted.
+            let like = connection.query_opt(
+                "SELECT concat(CASE WHEN n.nspname <> 'public' THEN format('%I.', n.nspname) END, format('%I', c.relname)) FROM pg_class AS c
+                     JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                 WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND lower(c.relname) = lower($1) ORDER BY c.relname = $1 DESC, 1 LIMIT 1",
+                &[&options.table.rsplit('.').next().unwrap_or_default().trim_matches('"')],
+            )?;
+            let place = match like.map(|row| row.try_get::<_, String>(0)).transpose()? {
+                Some(like) => format!("the database, where one is written '{like}'"),
+                None => "the database".to_owned(),
+            };
+            return Err(Error::not_found("table", &options.table, place).into());
         };
         let refuse = |why: &str| Error::option("table", &options.table, why);
         let kind: String = found.try_get(1)?;
         match kind.as_str() {
             "r" => {}
-            "p" => return Err(refuse("a table without partitions; name one of the partitions").into()),
+            "p" => {
+                let why = "a table without partitions; name one of the partitions, each of which may be a gallery of its own, and add the column that \
+                           `release` moves the new vectors into to the whole before (ALTER TABLE … ADD COLUMN …), since a partition alone cannot have it";
+                return Err(refuse(why).into());
+            }
             "v" | "m" => return Err(refuse("a table, not a view: name the table that the view reads").into()),
             "f" => return Err(refuse("a table of this server, not a foreign one").into()),
             _ => return Err(refuse("a table").into()),
@@ -157,8 +178,12 @@ impl Table {
             return Err(refuse("a table that no other inherits from: rows of the others are seen through it and are not its own").into());
         }
         if found.try_get::<_, bool>(5)? {
-            let why = "a table without row security, since a gallery has to see every row; a role that bypasses it is not enough";
-            return Err(refuse(why).into());
+            let why = format!(
+                "a table whose row security does not hold for {}, since a gallery has to see every row: connect as the owner of the table, with NO FORCE \
+                 ROW LEVEL SECURITY, or as a role with BYPASSRLS. What other roles find by rehang.search is what their policies show them",
+                found.try_get::<_, String>(9)?
+            );
+            return Err(refuse(&why).into());
         }
         let (schema, name): (String, String) = (found.try_get(3)?, found.try_get(4)?);
         let oid: u32 = found.try_get(0)?;
@@ -240,9 +265,11 @@ impl Table {
         let table = Self {
             oid,
             qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
+            root: found.try_get(8)?,
             options: options.clone(),
             key,
             numbers,
+            columns: columns.iter().map(|column| (column.name.clone(), column.number)).collect(),
             others,
             dimension,
             is_halfvec: vector.is_some_and(|column| type_of(&column).starts_with("halfvec")),
@@ -301,6 +328,69 @@ impl Table {
         Ok(table)
     }
 
+    /// The table of a gallery as our own tables know it, whatever became of it since: its key and its vectors by their names of now, and nothing
+    /// of what else its rows have. `columns` are those of when the gallery was made.
+    pub(crate) fn remembered(
+        connection: &mut Connection,
+        gallery: i32,
+        options: &TableOptions,
+        oid: u32,
+        columns: &BTreeMap<String, i16>,
+    ) -> Step<Option<Self>> {
+        let there = connection.query_opt(
+            "SELECT format('%I.%I', n.nspname, c.relname), coalesce((SELECT array_agg(a.attname::text ORDER BY k.at) FROM pg_index AS i
+                     CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
+                     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.number WHERE i.indrelid = c.oid AND i.indisprimary), '{}')
+             FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            &[&oid],
+        )?;
+        let Some(there) = there else { return Ok(None) };
+        let now = self::columns(connection, oid)?;
+        let of_now = |was: &String| {
+            now.iter()
+                .find(|column| columns.get(was) == Some(&column.number))
+                .map(|column| column.name.clone())
+        };
+        let primary: Vec<String> = there.try_get(1)?;
+        let names =
+            if options.id.is_empty() { primary } else { options.id.iter().filter_map(of_now).collect() };
+        let mut key = Vec::new();
+        for row in &connection.query(
+            "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname ~ '^k[0-9]+$'
+             AND NOT attisdropped ORDER BY attnum",
+            &[&format!("rehang.item_{gallery}")],
+        )? {
+            let Some(name) = names.get(key.len()) else { return Ok(None) };
+            key.push(Column {
+                name: name.clone(),
+                number: 0,
+                kind: row.try_get(0)?,
+                is_nullable: false,
+                is_generated: false,
+                is_virtual: false,
+                collation: None,
+            });
+        }
+        let vector = options.vector.as_ref().and_then(of_now);
+        let is_halfvec = now
+            .iter()
+            .any(|column| Some(&column.name) == vector.as_ref() && type_of(column).starts_with("halfvec"));
+        Ok(Some(Self {
+            oid,
+            qualified: there.try_get(0)?,
+            root: None,
+            options: TableOptions { table: options.table.clone(), vector, ..TableOptions::default() },
+            key,
+            numbers: columns.clone(),
+            columns: Vec::new(),
+            others: Vec::new(),
+            dimension: None,
+            is_halfvec,
+            is_source_column: false,
+            rows: 0,
+        }))
+    }
+
     /// Refuses a source or a condition that depends on more than its row, a change of which no trigger sees: the vector of a source that is no
     /// more would stay. The server itself says so, of a check on a table that is gone when this returns; what a check may call and must not
     /// change by itself is read off what the server made of it.
@@ -330,6 +420,19 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// The columns that the function of the triggers reads, by their names of now.
+    pub(crate) fn read(&self) -> impl Iterator<Item = &(String, i16)> {
+        let is_read = |column: &str| {
+            self.key.iter().any(|key| key.name == column)
+                || self.options.vector.as_deref() == Some(column)
+                || [&self.options.source, &self.options.condition]
+                    .into_iter()
+                    .flatten()
+                    .any(|text| names(text, column))
+        };
+        self.columns.iter().filter(move |(name, _)| is_read(name) && !name.contains("$rehang$"))
     }
 
     /// The source of a row, as text. Two are the same only letter by letter, whatever the collation of the column says.

@@ -179,15 +179,24 @@ fn examine_index(
     let look = || -> Result<(f64, IndexHealth)> { Ok((recall(store, name)?, store.index_health(name)?)) };
     let (mut recall, mut health) = look()?;
     if repair && (recall < RECALL_MIN || has_grown(&health).is_some()) {
-        store.rebuild(name)?;
-        store.flush()?;
-        let (before, bytes_before) = (recall, health.bytes);
-        (recall, health) = look()?;
-        let mut text = format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
-        if bytes_before > 0 {
-            text += &format!("; {bytes_before} bytes, now {}", health.bytes);
+        match store.rebuild(name) {
+            // It is not the store's to make.
+            Err(error) if error.is_conflict() => {
+                findings.push(note("index", format!("index of {name:?} was left as it is: {error}")));
+            }
+            Err(error) => return Err(error),
+            Ok(()) => {
+                store.flush()?;
+                let (before, bytes_before) = (recall, health.bytes);
+                (recall, health) = look()?;
+                let mut text =
+                    format!("index of {name:?} was made again: recall@10 {before:.3}, now {recall:.3}");
+                if bytes_before > 0 {
+                    text += &format!("; {bytes_before} bytes, now {}", health.bytes);
+                }
+                findings.push(note("index", text));
+            }
         }
-        findings.push(note("index", text));
     }
     findings.extend(findings_of(name, recall, &health));
     Ok(health)

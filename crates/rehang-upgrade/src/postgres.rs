@@ -67,6 +67,7 @@ impl GalleryKind for TableLocation {
         if self.vector.is_none() {
             return Err(Error::missing("[gallery] vector, the column with the old model's vectors", self));
         }
+        PostgresStore::expect_vectors(&self.address()?, &self.options(), old)?;
         let advance = counting(observer, "making a gallery of the table", "rows");
         let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
         // Not where an upgrade from it is finished.

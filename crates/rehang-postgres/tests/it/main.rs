@@ -4,6 +4,7 @@ mod application;
 mod conformance;
 mod costs;
 mod frozen;
+mod history;
 mod notes;
 mod oracle;
 #[cfg(unix)]

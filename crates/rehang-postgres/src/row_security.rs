@@ -1,0 +1,93 @@
+//! Row security: a role sees of our tables what the application's policies show it of the rows that they are of.
+//!
+//! Each table of a gallery has one policy. It lets everything through while the server applies no row security to the role that asks, which
+//! it says anew for every statement: a policy that is switched on in the middle of an upgrade holds from the next search on. Otherwise the
+//! application's row is looked for with the rights, and so by the policies, of that role. The owner of our tables is not subject to them.
+
+use crate::guard::EQUALS;
+use crate::table::{Table, literal, quoted};
+
+/// The tables of a space that have rows for items.
+const OF_SPACE: [&str; 4] = ["state", "failure", "claim", "vector"];
+
+/// The functions that the policies call. One says whether the role that asks sees every row of the application's table; `NULL` where the table
+/// is gone. Rows of a partition are asked for through the table it belongs to. The others look for the application's row of an item: by its
+/// key's columns, and by its number. Their texts bind nothing to our tables, which change with versions.
+pub(crate) fn functions(g: i32, table: &Table) -> String {
+    let kinds: Vec<&str> = table.key.iter().map(|column| column.kind.as_str()).collect();
+    let columns = table.key.iter().zip(1..);
+    let mut is_row: Vec<String> =
+        columns.map(|(column, at)| format!("t.{} {EQUALS} ${at}", quoted(&column.name))).collect();
+    let on = table.root.as_ref().map_or(&table.qualified, |root| {
+        is_row.push(format!(
+            "t.tableoid {EQUALS} {}::pg_catalog.regclass::pg_catalog.oid",
+            literal(&table.qualified)
+        ));
+        root
+    });
+    format!(
+        "CREATE OR REPLACE FUNCTION rehang.seen_all_{g}() RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
+BEGIN
+    RETURN (SELECT NOT (pg_catalog.row_security_active(c.oid)
+            OR coalesce(pg_catalog.row_security_active(pg_catalog.pg_partition_root(c.oid)::pg_catalog.oid), false))
+        FROM rehang.gallery AS g JOIN pg_catalog.pg_class AS c ON c.oid {EQUALS} g.relation::pg_catalog.oid WHERE g.number {EQUALS} {g});
+END
+$rehang$;
+CREATE OR REPLACE FUNCTION rehang.seen_{g}({}) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM {on} AS t WHERE {});
+END
+$rehang$;
+CREATE OR REPLACE FUNCTION rehang.seen_item_{g}(bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE i.key {EQUALS} $1);
+END
+$rehang$;",
+        kinds.join(", "),
+        is_row.join(" AND ")
+    )
+}
+
+/// Takes these functions away, once no table has a policy that calls them.
+pub(crate) fn drop_functions(g: i32) -> String {
+    format!(
+        "DO $rehang$ DECLARE ours regprocedure; BEGIN
+             FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace AND proname IN ('seen_all_{g}', 'seen_{g}', 'seen_item_{g}') LOOP
+                 EXECUTE format('DROP FUNCTION %s CASCADE', ours);
+             END LOOP;
+         END $rehang$;"
+    )
+}
+
+/// The policy of the items.
+pub(crate) fn of_items(g: i32, table: &Table) -> String {
+    policy(g, &format!("item_{g}"), &format!("rehang.seen_{g}({})", table.key_names()))
+}
+
+/// The policies of the tables of a space.
+pub(crate) fn of_space(g: i32, n: i32) -> String {
+    OF_SPACE.map(|name| policy(g, &format!("{name}_{n}"), &format!("rehang.seen_item_{g}(item)"))).concat()
+}
+
+/// Gives a table of ours its policy, where the table is there and has none.
+fn policy(g: i32, on: &str, seen: &str) -> String {
+    format!(
+        "DO $rehang$ BEGIN IF EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = to_regclass('rehang.{on}')
+                 AND NOT (c.relrowsecurity AND EXISTS (SELECT 1 FROM pg_policy WHERE polrelid = c.oid AND polname = 'rehang_rows'))) THEN
+             DROP POLICY IF EXISTS rehang_rows ON rehang.{on};
+             CREATE POLICY rehang_rows ON rehang.{on} USING ((SELECT rehang.seen_all_{g}()) OR {seen});
+             ALTER TABLE rehang.{on} ENABLE ROW LEVEL SECURITY;
+         END IF; END $rehang$;"
+    )
+}
+
+/// Counts the tables of ours beside a gallery that show their rows to whoever may read them.
+pub(crate) fn unguarded(g: i32) -> String {
+    format!(
+        "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'
+             AND (c.relname = 'item_{g}' OR substring(c.relname::text FROM '^(?:state|failure|claim|vector)_([0-9]+)$')::int
+                 IN (SELECT number FROM rehang.space WHERE gallery = {g}))
+             AND NOT (c.relrowsecurity AND (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) = 1
+                 AND EXISTS (SELECT 1 FROM pg_policy WHERE polrelid = c.oid AND polname = 'rehang_rows'))"
+    )
+}
