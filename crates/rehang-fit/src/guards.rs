@@ -373,7 +373,7 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
 
 /// One vector that many items have whose vectors of the other model differ, with how many they are. An item that is in the
 /// gallery twice has the same vector by both models, and is none of them.
-fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(usize, Finding)> {
+pub(crate) fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(usize, Finding)> {
     /// Fewer are no pattern.
     const DIFFERENT_MIN: usize = 5;
     let n = rows.rows();

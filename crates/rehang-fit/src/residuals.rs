@@ -10,6 +10,7 @@ use rehang::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
+use crate::guards;
 use crate::uncertainty_fit::cross_fit;
 
 /// Something that is known of every pair beside its vectors, such as the length of its source: it may say which pairs are another
@@ -104,6 +105,11 @@ pub(crate) fn examine(
     let mut seen = Residuals { small_kind: None, finding: None };
     let n = pairs.len();
     if n < PAIRS_MIN {
+        return Ok(seen);
+    }
+    // One vector for many items is told as that, and any map that is near to it would fit these pairs.
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    if guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some() {
         return Ok(seen);
     }
     progress.check()?;
@@ -274,9 +280,9 @@ fn times_worse_than_its_own_map(
 ) -> Result<Option<f64>> {
     const FOLDS: usize = 5;
     /// What its own map has to leave of the error of all pairs' map, at most.
-    const LEFT_MAX: f64 = 0.8;
+    const LEFT_MAX: f64 = 0.85;
     /// What its own map has to leave of the variance of the hump's new vectors, at most.
-    const UNEXPLAINED_MAX: f64 = 0.9;
+    const UNEXPLAINED_MAX: f64 = 0.97;
     let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| hump[row]).collect();
     if rows.len() < 4 * FOLDS {
         return Ok(None);

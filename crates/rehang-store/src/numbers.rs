@@ -46,6 +46,10 @@ fn is_rounded(number: &str) -> bool {
     if number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok() {
         return false;
     }
+    // Even where a float is that very number, it is written in another way from then on.
+    if number.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit()) {
+        return number.bytes().any(|byte| byte.is_ascii_digit());
+    }
     let (digits, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let Ok(exponent) = exponent.parse::<i64>() else { return false };
     let (whole, fraction) =
@@ -85,11 +89,11 @@ mod tests {
             "1e22",
             "-0.0",
             "123456789.000",
-            "36893488147419103232",
         ] {
             assert_eq!(rounded_number(exact), None);
         }
         for rounded in [
+            "18446744073709551616",
             "18446744073709551616000001",
             "-9223372036854775809",
             "30000000000000000001",
