@@ -134,7 +134,9 @@ impl Graph {
         }
         // As many candidates as results leave a search no room to err: it stops at the first ones that fill its list.
         let looked_at = if 2 * k > self.index.expansion_search() { 2 * k } else { k };
-        let looked_at = looked_at.min(self.index.size());
+        // Where some are many times as long as others, the way to the longest is long too.
+        let least = if self.lift.is_some() { LIFTED_CANDIDATES } else { 0 };
+        let looked_at = looked_at.max(least).min(self.index.size());
         let lifted = self.lift.as_ref().map(|_| Lift::query(query));
         let query = lifted.as_deref().unwrap_or(query);
         let _permit = self.gate.acquire();
@@ -332,6 +334,9 @@ struct Footer {
 }
 
 const SIDE_FORMAT: u32 = 1;
+
+/// Candidates of a search among lifted vectors, at least.
+const LIFTED_CANDIDATES: usize = 1024;
 
 /// A graph whose vectors were overwritten to this share is looked at.
 const OVERWRITTEN_SHARE: f64 = 0.2;
