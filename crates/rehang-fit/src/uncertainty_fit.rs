@@ -224,6 +224,9 @@ pub fn fit(
     })
 }
 
+/// Whether a pair is of the small kind, and what part of its neighbours are.
+type OfKind = (bool, f64);
+
 /// What is added to `log σ²`: the exponential of a mean of logs is below the mean.
 #[derive(Clone, Copy, Default)]
 struct Level {
@@ -279,7 +282,7 @@ impl Checked {
     fn of(
         features: &[Vec<f64>],
         targets: &[f64],
-        (actual, kinds): (&[f64], Option<&[(bool, f64)]>),
+        (actual, kinds): (&[f64], Option<&[OfKind]>),
         seed: u64,
     ) -> Result<Self> {
         let rows = actual.len();
