@@ -18,7 +18,7 @@ use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
-use crate::task::Task;
+use crate::task::{Finished, Task};
 
 /// An adapter with everything that was learned about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,7 +98,8 @@ pub(crate) fn fit_with(
     let candidate = of_method(method)?;
     let fitted = (candidate.fit)(pairs, &groups, progress)
         .map_err(|error| error.context(format!("fitting {method}")))?;
-    let (adapter, calibration, handicap) = task.finish(candidate, fitted, kind)?;
+    let Finished { adapter, calibration, handicap, finding } = task.finish(candidate, fitted, kind)?;
+    findings.extend(finding);
     let sigma = calibration.or(calibration_of_own);
     Ok(Fitted { adapter, selection, sigma, handicap, findings })
 }

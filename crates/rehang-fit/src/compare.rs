@@ -313,7 +313,7 @@ impl Task<'_> {
         let groups = self.groups_of(&split.fitted);
         let part = Task { pairs: &pairs, groups: &groups, ..*self };
         let kind = GeometryKind::options(pairs.new_vectors().space())[0];
-        let (adapter, ..) = part.finish(candidate, fitted, kind)?;
+        let adapter = part.finish(candidate, fitted, kind)?.adapter;
         calibration_of(&adapter, split)
     }
 }

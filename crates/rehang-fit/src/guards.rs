@@ -38,13 +38,14 @@ pub fn pairs(pairs: &Pairs) -> Vec<Finding> {
                 .evidence(&[("pairs", n as f64), ("coordinates", d_old as f64)]),
         );
     }
-    for (side, rows) in [("old", pairs.old().matrix()), ("new", pairs.new_vectors().matrix())] {
-        findings.extend(degenerate(side, rows));
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    for (side, rows, others) in [("old", old, new), ("new", new, old)] {
+        findings.extend(degenerate(side, rows, others));
     }
     findings
 }
 
-fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
+fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
     let mut findings = Vec::new();
     let n = rows.rows();
     let constant = (0..rows.columns())
@@ -72,7 +73,11 @@ fn degenerate(side: &str, rows: &Matrix) -> Vec<Finding> {
                 .evidence(&[("zero", zeros as f64), ("rows", n as f64)]),
         );
     }
-    let twice = n - zeros - distinct_rows(rows);
+    let mut twice = n - zeros - distinct_rows(rows);
+    if let Some((count, finding)) = one_vector(side, rows, others) {
+        findings.push(finding);
+        twice -= count - 1;
+    }
     if twice * 10 > n {
         let seen = format!("{twice} of {n} {side} vectors repeat another one.");
         findings.push(
@@ -366,12 +371,41 @@ pub fn gain(curve: &CurveSummary) -> Vec<Finding> {
     findings
 }
 
-/// How many different rows there are that are not zero; rows are the same where all their bits are.
-fn distinct_rows(rows: &Matrix) -> usize {
+/// One vector that many items have whose vectors of the other model differ, with how many they are. An item that is in the
+/// gallery twice has the same vector by both models, and is none of them.
+pub(crate) fn one_vector(side: &str, rows: &Matrix, others: &Matrix) -> Option<(usize, Finding)> {
+    /// Fewer are no pattern.
+    const DIFFERENT_MIN: usize = 5;
+    let n = rows.rows();
+    let largest = equal_rows(rows, |row| !is_zero(rows.row(row))).into_iter().max_by_key(Vec::len)?;
+    let different = equal_rows(others, |row| largest.binary_search(&row).is_ok()).len();
+    if different < DIFFERENT_MIN.max(n / 100) {
+        return None;
+    }
+    let (count, other) = (largest.len(), if side == "old" { "new" } else { "old" });
+    let percent = 100.0 * count as f64 / n as f64;
+    let seen = format!(
+        "{count} of {n} {side} vectors ({percent:.0} %) are one and the same vector, though the {other} vectors of these items differ."
+    );
+    let severity = if count * 20 > n { Severity::Problem } else { Severity::Warning };
+    let finding = Finding::new(severity, "one-vector", seen)
+        .may_mean("A model or a service that fails may give one vector for every content, and no search tells such items apart.")
+        .remedy("Look at how they were made, and embed these items again before queries are switched.")
+        .evidence(&[("equal", count as f64), ("rows", n as f64)]);
+    Some((count, finding))
+}
+
+/// The rows of a selection, increasing, by groups of those that are the same: all their bits are.
+fn equal_rows(rows: &Matrix, select: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
     let bits = |row: usize| rows.row(row).iter().map(|value| value.to_bits());
-    let mut order: Vec<usize> = (0..rows.rows()).filter(|&row| !is_zero(rows.row(row))).collect();
-    order.sort_unstable_by(|&a, &b| bits(a).cmp(bits(b)));
-    order.chunk_by(|&a, &b| bits(a).eq(bits(b))).count()
+    let mut order: Vec<usize> = (0..rows.rows()).filter(|&row| select(row)).collect();
+    order.sort_by(|&a, &b| bits(a).cmp(bits(b)));
+    order.chunk_by(|&a, &b| bits(a).eq(bits(b))).map(<[usize]>::to_vec).collect()
+}
+
+/// How many different rows there are that are not zero.
+fn distinct_rows(rows: &Matrix) -> usize {
+    equal_rows(rows, |row| !is_zero(rows.row(row))).len()
 }
 
 fn is_zero(row: &[f32]) -> bool {
@@ -506,6 +540,23 @@ mod tests {
         assert_eq!(codes(&gain(&curve(40.0, 45.0, 40.0, 49.0))), ["no-gain"]);
         assert_eq!(codes(&gain(&curve(30.0, 45.0, 30.0, 60.0))), ["gain-is-late"]);
         assert_eq!(codes(&gain(&curve(45.0, 55.0, 40.0, 60.0))), ["start-below-do-nothing", "curve-dips"]);
+    }
+
+    #[test]
+    fn one_vector_for_different_items_is_said_as_that() {
+        let (old, new) = (random_matrix(200, 4, 1), random_matrix(200, 6, 2));
+        let new = Matrix::from_fn(200, 6, |row, column| new.row(if row % 5 == 0 { 7 } else { row })[column]);
+        let found = pairs(&make(old.clone(), new.clone(), None));
+        assert_eq!(codes(&found), ["one-vector"]);
+        assert!(found[0].seen.starts_with("41 of 200 new vectors"), "{}", found[0]);
+        assert_eq!(found[0].severity, Severity::Problem);
+        assert_eq!(codes(&pairs(&make(new, old, None))), ["one-vector"]);
+        // Items that are in the gallery twice have both vectors twice.
+        let twice = |rows: Matrix| {
+            Matrix::from_fn(200, 4, |row, column| rows.row(if row < 60 { 0 } else { row })[column])
+        };
+        let found = pairs(&make(twice(random_matrix(200, 4, 1)), twice(random_matrix(200, 4, 2)), None));
+        assert_eq!(codes(&found), ["duplicate-vectors", "duplicate-vectors"]);
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub mod network_fit;
 pub mod objectives;
 mod parameters;
 pub mod pseudo_classes;
+mod residuals;
 mod retrieval;
 mod schedule;
 mod task;
@@ -68,4 +69,5 @@ pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 
 pub use parameters::{FitParameters, FitQueries};
+pub use residuals::{Trait, TraitValues};
 pub use schedule::Pace;

@@ -8,6 +8,7 @@ use rehang::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
+use crate::residuals::Trait;
 
 /// How an adapter is fitted.
 ///
@@ -19,6 +20,7 @@ use crate::method::Method;
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 /// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
+/// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
     /// The method.
@@ -34,11 +36,21 @@ pub struct FitParameters {
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
+    /// What is known of every pair beside its vectors: where some pairs are another thing than the others, it says which.
+    pub traits: Vec<Trait>,
 }
 
 impl Default for FitParameters {
     fn default() -> Self {
-        Self { method: Method::Auto, seed: 0, compare: true, geometry: None, metric: None, queries: None }
+        Self {
+            method: Method::Auto,
+            seed: 0,
+            compare: true,
+            geometry: None,
+            metric: None,
+            queries: None,
+            traits: Vec::new(),
+        }
     }
 }
 

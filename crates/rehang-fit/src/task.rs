@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use rehang::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
+use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
@@ -14,6 +15,7 @@ use crate::handicap::{self, HandicapChoice};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::centroid_head;
+use crate::residuals::{self, Trait};
 use crate::retrieval::{Criterion, Gallery};
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
 
@@ -21,6 +23,15 @@ use crate::uncertainty_fit::{self, Evidence, cross_fit};
 const FOLDS: usize = 5;
 /// Pairs that a handicap is chosen on: fewest and most.
 const HANDICAP_ITEMS: (usize, usize) = (20, 1500);
+
+/// An adapter with what was learned about it.
+pub(crate) struct Finished {
+    pub adapter: Adapter,
+    pub calibration: Option<SigmaQuality>,
+    pub handicap: Option<HandicapChoice>,
+    /// What residuals say of the pairs.
+    pub finding: Option<Finding>,
+}
 
 /// Pairs, and what is asked of an adapter of them.
 #[derive(Clone, Copy)]
@@ -40,8 +51,9 @@ impl Task<'_> {
         candidate: &Candidate<'_>,
         fitted: FittedMap,
         kind: GeometryKind,
-    ) -> Result<(Adapter, Option<SigmaQuality>, Option<HandicapChoice>)> {
+    ) -> Result<Finished> {
         let Self { pairs, head, groups, parameters, progress } = *self;
+        let mut finding = None;
         let native = pairs.new_vectors();
         let needs_evidence =
             fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
@@ -69,8 +81,14 @@ impl Task<'_> {
                     geometry: &conform,
                     input: fitted.map.input,
                     head: head.or(own_head.as_ref()),
+                    small_kind: None,
                 };
                 let seen_pairs = pairs.select(&evidence.rows);
+                let traits = self.traits(&evidence.rows);
+                let outputs = (&evidence.items_left_out, &conform);
+                let residuals = residuals::examine(&seen_pairs, outputs, &traits, parameters.seed, progress)?;
+                finding = residuals.finding;
+                let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
                 let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 (learned.uncertainty, Some(learned.calibration), handicap)
@@ -81,7 +99,26 @@ impl Task<'_> {
         let choices = (candidate.method, parameters.seed, fitted.choices);
         let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
         adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
-        Ok((adapter, calibration, handicap))
+        Ok(Finished { adapter, calibration, handicap, finding })
+    }
+
+    /// What is known of the pairs `rows` beside their vectors; their labels and their place where nothing else is.
+    fn traits(&self, rows: &[usize]) -> Vec<Trait> {
+        let given = &self.parameters.traits;
+        if !given.is_empty() {
+            return given
+                .iter()
+                .filter(|of| of.len() == self.pairs.len())
+                .map(|of| of.select(rows))
+                .collect();
+        }
+        let name = |label: i64| (label >= 0).then(|| label.to_string());
+        let labels = self
+            .pairs
+            .labels()
+            .map(|labels| Trait::names("label", rows.iter().map(|&row| name(labels[row])).collect()));
+        let places = Trait::numbers("place among the pairs", rows.iter().map(|&row| row as f64).collect());
+        labels.into_iter().chain([places]).collect()
     }
 
     /// The handicap that serves best on the pairs, with items left out and (where there is that evidence) with classes left

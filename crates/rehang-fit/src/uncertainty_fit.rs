@@ -81,6 +81,9 @@ pub struct Evidence<'a> {
     pub input: InputScaling,
     /// A classifier head of the new space, whose doubt about h(o) is a feature.
     pub head: Option<&'a Head>,
+    /// Where pairs are of two kinds, which of them are of the smaller one, `[n]`: σ² is then right for each kind by itself, as far
+    /// as old vectors tell them apart.
+    pub small_kind: Option<&'a [bool]>,
 }
 
 /// σ² with the proof of how good it is.
@@ -109,7 +112,8 @@ const PAIRS_MIN: usize = 30;
 /// 3. A linear regression on standardised features, penalised lightly (10⁻³ of their variance); what it predicts for
 ///    other pairs stays within a factor of e² of the errors that it learned from.
 /// 4. The constant is moved so that the mean of σ² is the mean squared error, both measured on pairs that the
-///    regression left out; σ² is clamped to the range of what was predicted there, widened by a factor of two. The
+///    regression left out. Of two kinds of pairs, the kind is one more value of an anchor, and its coefficient is moved so that
+///    this holds for each of them; σ² is clamped to the range of what was predicted there, widened by a factor of two. The
 ///    calibration is measured with the constant of the other folds.
 ///
 /// With fewer than 30 pairs, or errors that are all the same, σ² is the mean squared error for every item.
@@ -152,6 +156,10 @@ pub fn fit(
         values.push(errors.into_iter().map(|error| log_error(error) as f32).collect());
     }
     values.push(local_spread(&search, &anchor_rows, &new.select(&anchors))?);
+    let kind_feature = evidence.small_kind.map(|kind| {
+        values.push(anchors.iter().map(|&item| f32::from(u8::from(kind[item]))).collect());
+        values.len() - 1
+    });
     let anchor_values = Matrix::from_fn(anchors.len(), values.len(), |anchor, value| values[value][anchor]);
 
     let rows = sample(pairs.len(), SAMPLE_MAX, seed.wrapping_add(1));
@@ -193,11 +201,20 @@ pub fn fit(
         targets.extend(true_errors(&new.select(&rows), &outputs).into_iter().map(log_error));
     }
 
-    let checked = Checked::of(&features, &targets, &actual, seed)?;
+    let kinds: Option<Vec<(bool, f64)>> = evidence.small_kind.zip(kind_feature).map(|(kind, feature)| {
+        rows.iter().enumerate().map(|(row, &item)| (kind[item], features[row][feature])).collect()
+    });
+    let checked = Checked::of(&features, &targets, (&actual, kinds.as_deref()), seed)?;
     let all: Vec<usize> = (0..targets.len()).collect();
     let regression = Regression::fit(&features, &targets, &all)?;
-    fitted.intercept = (regression.intercept + checked.correction) as f32;
+    let Level { all: level, of_kind } = checked.level;
+    let mut intercept = regression.intercept + level;
     fitted.coefficients = regression.coefficients.iter().map(|&value| value as f32).collect();
+    if let Some(feature) = kind_feature {
+        fitted.coefficients[feature] += of_kind as f32;
+        intercept += of_kind * regression.means[feature];
+    }
+    fitted.intercept = intercept as f32;
     fitted.means = regression.means.iter().map(|&value| value as f32).collect();
     fitted.log_minimum = (checked.smallest / 2.0).ln() as f32;
     fitted.log_maximum = (checked.largest * 2.0).ln() as f32;
@@ -207,11 +224,52 @@ pub fn fit(
     })
 }
 
+/// Whether a pair is of the small kind, and what part of its neighbours are.
+type OfKind = (bool, f64);
+
+/// What is added to `log σ²`: the exponential of a mean of logs is below the mean.
+#[derive(Clone, Copy, Default)]
+struct Level {
+    all: f64,
+    /// Times the part of the small kind among the neighbours, where pairs are of two kinds.
+    of_kind: f64,
+}
+
+impl Level {
+    /// The level at which the mean of σ² is the mean error over `rows`, and over each of two kinds by itself where the part of the
+    /// small kind among the neighbours tells them apart.
+    fn of(rows: &[usize], predicted: &[f64], actual: &[f64], kinds: Option<&[(bool, f64)]>) -> Self {
+        /// Beyond it, old vectors hardly tell the kinds apart.
+        const OF_KIND_MAX: f64 = 3.0;
+        let mut level = Self::default();
+        let off = |level: Self, of: &dyn Fn(usize) -> bool| {
+            let sums = rows.iter().filter(|&&row| of(row)).fold((0.0, 0.0), |(errors, said), &row| {
+                (errors + actual[row], said + (predicted[row] + level.at(row, kinds)).exp())
+            });
+            let off = (sums.0 / sums.1).ln();
+            if off.is_finite() { off } else { 0.0 }
+        };
+        level.all += off(level, &|_| true);
+        let Some(kinds) = kinds else { return level };
+        for _ in 0..20 {
+            level.of_kind += off(level, &|row| kinds[row].0);
+            level.of_kind = level.of_kind.clamp(-OF_KIND_MAX, OF_KIND_MAX);
+            level.all += off(level, &|row| !kinds[row].0);
+        }
+        // The level of all is what every item is held to, whatever the kinds leave open.
+        level.all += off(level, &|_| true);
+        level
+    }
+
+    fn at(self, row: usize, kinds: Option<&[(bool, f64)]>) -> f64 {
+        self.all + kinds.map_or(0.0, |kinds| self.of_kind * kinds[row].1)
+    }
+}
+
 /// What regressions say of the pairs that they left out.
 struct Checked {
-    /// Added to `log σ²`: the exponential of a mean of logs is below the mean.
-    correction: f64,
-    /// σ² with the correction of the other folds: how good it is, its level included, is measured on pairs that had no part in
+    level: Level,
+    /// σ² with the level of the other folds: how good it is, its level included, is measured on pairs that had no part in
     /// either.
     honest: Vec<f64>,
     smallest: f64,
@@ -219,8 +277,14 @@ struct Checked {
 }
 
 impl Checked {
-    /// `actual` are the errors of the first rows of `features`; rows that repeat them are left out with them.
-    fn of(features: &[Vec<f64>], targets: &[f64], actual: &[f64], seed: u64) -> Result<Self> {
+    /// `actual` are the errors of the first rows of `features`; rows that repeat them are left out with them. Of two kinds of
+    /// pairs, each has its own and the part of the small one among its neighbours.
+    fn of(
+        features: &[Vec<f64>],
+        targets: &[f64],
+        (actual, kinds): (&[f64], Option<&[OfKind]>),
+        seed: u64,
+    ) -> Result<Self> {
         let rows = actual.len();
         let mut predicted = vec![0.0; rows];
         let fold = folds(rows, 5, seed);
@@ -231,19 +295,13 @@ impl Checked {
                 predicted[row] = regression.predict(&features[row]);
             }
         }
-        let level = |rows: &dyn Fn(usize) -> bool| {
-            let sums =
-                (0..predicted.len()).filter(|&row| rows(row)).fold((0.0, 0.0), |(errors, said), row| {
-                    (errors + actual[row], said + f64::exp(predicted[row]))
-                });
-            (sums.0 / sums.1).ln()
-        };
-        let correction = level(&|_| true);
-        let levels: Vec<f64> = (0..5).map(|f| level(&|row| fold[row] != f)).collect();
-        let honest = predicted.iter().zip(&fold).map(|(log, &f)| (log + levels[f]).exp()).collect();
-        let corrected = predicted.iter().map(|log| (log + correction).exp());
+        let of = |rows: &[usize]| Level::of(rows, &predicted, actual, kinds);
+        let level = of(&(0..rows).collect::<Vec<_>>());
+        let levels: Vec<Level> = (0..5).map(|f| of(&parted(&fold, f).1)).collect();
+        let honest = (0..rows).map(|row| (predicted[row] + levels[fold[row]].at(row, kinds)).exp()).collect();
+        let corrected = (0..rows).map(|row| (predicted[row] + level.at(row, kinds)).exp());
         let smallest = corrected.clone().fold(f64::INFINITY, f64::min);
-        Ok(Self { correction, honest, smallest, largest: corrected.fold(0.0, f64::max) })
+        Ok(Self { level, honest, smallest, largest: corrected.fold(0.0, f64::max) })
     }
 }
 
@@ -509,6 +567,7 @@ mod tests {
             geometry: &Geometry::Raw,
             input,
             head: None,
+            small_kind: None,
         }
     }
 

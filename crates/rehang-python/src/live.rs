@@ -279,6 +279,10 @@ fn payload(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<(String, Value)>
 }
 
 fn json_of(py: Python<'_>, text: &str) -> PyResult<Value> {
+    if let Some(number) = rehang_store::rounded_number(text) {
+        let expected = "whole numbers of 64 bits; give a longer one as text";
+        return Err(raised(py, &Error::option("payload", number, expected)));
+    }
     serde_json::from_str(text).map_err(|error| raised(py, &Error::corrupt("the payload", error)))
 }
 

@@ -131,7 +131,9 @@ impl Database {
                 Ok(Some(Self::on(path, writable, connection)))
             }
             Content::Foreign => {
-                Err(Error::corrupt(path.display(), "it is an SQLite database, but no gallery of rehang"))
+                let detail = "it is an SQLite database, but no gallery of rehang; what an application keeps in a table of its own is \
+                     imported into a gallery from files, and docs/store.md has the ten lines that write these from BLOBs, JSON or sqlite-vec";
+                Err(Error::corrupt(path.display(), detail))
             }
         }
     }

@@ -11,13 +11,17 @@ use usearch::{Index, IndexOptions, MetricKind, ScalarKind};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::exact::{Near, RowKey};
-use crate::metric::metric;
+use crate::metric::{Lift, Metric, metric};
 use crate::options::SearchOptions;
 
 /// A graph over vectors of one space.
 pub(crate) struct Graph {
     index: Index,
+    /// Coordinates of the space's vectors.
+    dimension: usize,
     distance: Distance,
+    /// Where inner products of vectors of different lengths are compared.
+    lift: Option<Lift>,
     /// Vectors when it was built.
     pub(crate) built: usize,
     /// Vectors that were overwritten or removed since.
@@ -53,12 +57,15 @@ impl Graph {
     /// A graph with room for `capacity` vectors.
     pub(crate) fn new(space: &Space, options: SearchOptions, capacity: usize) -> Result<Self> {
         let mut index = Index::new(&index_options(space, options)).map_err(trouble)?;
-        index.change_metric::<f32>(metric(space));
+        let lift = Lift::is_for(space).then(Lift::default);
+        index.change_metric::<f32>(metric_of(space, lift.as_ref()));
         let gate = Semaphore::new(threads());
         index.reserve_capacity_and_threads(capacity.max(1), threads()).map_err(trouble)?;
         Ok(Self {
             index,
+            dimension: space.dimension,
             distance: space.distance,
+            lift,
             built: 0,
             overwritten: 0,
             recall_at_build: 1.0,
@@ -74,7 +81,7 @@ impl Graph {
 
     /// Coordinates a vector has.
     pub(crate) fn dimension(&self) -> usize {
-        self.index.dimensions()
+        self.dimension
     }
 
     /// Bytes it takes in memory.
@@ -101,7 +108,11 @@ impl Graph {
     /// Adds a vector of an item that has none in the graph; there must be room. Several threads may add at once.
     pub(crate) fn add(&self, key: RowKey, vector: &[f32]) -> Result<()> {
         let _permit = self.gate.acquire();
-        self.index.add(key, vector).map_err(trouble)
+        match &self.lift {
+            None => self.index.add(key, vector),
+            Some(lift) => self.index.add(key, &lift.item(vector)),
+        }
+        .map_err(trouble)
     }
 
     /// Takes an item's vector out.
@@ -121,16 +132,23 @@ impl Graph {
         if k == 0 || self.index.size() == 0 {
             return Ok(Vec::new());
         }
-        let k = k.min(self.index.size());
+        // As many candidates as results leave a search no room to err: it stops at the first ones that fill its list.
+        let looked_at = if 2 * k > self.index.expansion_search() { 2 * k } else { k };
+        // Where some are many times as long as others, the way to the longest is long too.
+        let least = if self.lift.is_some() { LIFTED_CANDIDATES } else { 0 };
+        let looked_at = looked_at.max(least).min(self.index.size());
+        let lifted = self.lift.as_ref().map(|_| Lift::query(query));
+        let query = lifted.as_deref().unwrap_or(query);
         let _permit = self.gate.acquire();
         let matches = match passes {
-            None => self.index.search(query, k),
-            Some(passes) => self.index.filtered_search(query, k, passes),
+            None => self.index.search(query, looked_at),
+            Some(passes) => self.index.filtered_search(query, looked_at, passes),
         }
         .map_err(trouble)?;
-        // The graph counts inner products from 1 downwards, a gallery from 0.
-        let shift = if self.distance == Distance::Dot { 1.0 } else { 0.0 };
-        Ok(matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys).collect())
+        // The graph counts inner products of vectors of length 1 from 1 downwards, a gallery from 0.
+        let shift = if self.distance == Distance::Dot && self.lift.is_none() { 1.0 } else { 0.0 };
+        let near = matches.distances.into_iter().map(|distance| distance - shift).zip(matches.keys);
+        Ok(near.take(k).collect())
     }
 
     /// Whether enough was overwritten since its recall was looked at last to look at it again.
@@ -180,6 +198,7 @@ impl Graph {
             built: self.built,
             overwritten: self.overwritten,
             recall_at_build: self.recall_at_build,
+            longest: self.lift.as_ref().map_or(0.0, Lift::longest),
             care: self.care.clone(),
             bytes,
             checksum,
@@ -234,9 +253,10 @@ impl Graph {
         // Loading brings the library's own distances back, so ours are set after it.
         let mut index = Index::new(&index_options(space, options)).ok()?;
         index.load(&path.to_string_lossy()).ok()?;
-        index.change_metric::<f32>(metric(space));
+        graph.lift = graph.lift.map(|_| Lift::with(footer.longest));
+        index.change_metric::<f32>(metric_of(space, graph.lift.as_ref()));
         graph.index = index;
-        if graph.index.dimensions() != space.dimension {
+        if graph.index.dimensions() != dimensions(space) {
             return None;
         }
         graph.index.change_expansion_add(options.expansion_add);
@@ -302,6 +322,9 @@ struct Footer {
     built: usize,
     overwritten: usize,
     recall_at_build: f64,
+    /// The largest squared length of a vector that was ever added, where vectors are lifted.
+    #[serde(default)]
+    longest: f32,
     /// Missing in files of earlier versions, which remembered no look.
     #[serde(default)]
     care: Care,
@@ -311,6 +334,9 @@ struct Footer {
 }
 
 const SIDE_FORMAT: u32 = 1;
+
+/// Candidates of a search among lifted vectors, at least.
+const LIFTED_CANDIDATES: usize = 1024;
 
 /// A graph whose vectors were overwritten to this share is looked at.
 const OVERWRITTEN_SHARE: f64 = 0.2;
@@ -354,9 +380,19 @@ fn digest(file: &mut fs_err::File, limit: u64) -> std::io::Result<(u64, u64)> {
     }
 }
 
+/// Numbers that a vector of a space has in the graph. A file of another count is another graph, such as that of an earlier version,
+/// and is made again.
+fn dimensions(space: &Space) -> usize {
+    space.dimension + usize::from(Lift::is_for(space))
+}
+
+fn metric_of(space: &Space, lift: Option<&Lift>) -> Metric {
+    lift.map_or_else(|| metric(space), |lift| lift.metric(space))
+}
+
 fn index_options(space: &Space, options: SearchOptions) -> IndexOptions {
     IndexOptions {
-        dimensions: space.dimension,
+        dimensions: dimensions(space),
         metric: match space.distance {
             Distance::L2 => MetricKind::L2sq,
             Distance::Cosine => MetricKind::Cos,
@@ -377,4 +413,57 @@ fn trouble(error: impl std::fmt::Display) -> Error {
 /// Threads that may be inside a graph at once; the library gives each a place of its own and fails without one.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(4, usize::from).max(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rehang_store::exact;
+
+    use super::*;
+
+    /// The share of the true `k` nearest that a graph of 6,000 vectors of different lengths finds.
+    fn recall(distance: Distance, ks: &[usize]) -> Vec<f64> {
+        const ITEMS: usize = 6_000;
+        let space = Space::new("m", 24, distance, false);
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let mut number = || rng.random_range(-1.0_f32..1.0);
+        let directions: Vec<f32> = (0..6 * 24).map(|_| number()).collect();
+        // Of few dimensions, as models' are, and with lengths between a third and three, as without normalisation.
+        let mut vector = || -> Vec<f32> {
+            let length = 3.0_f32.powf(number());
+            let inside: Vec<f32> = (0..6).map(|_| number()).collect();
+            let at = |axis: usize| (0..6).map(|of| inside[of] * directions[of * 24 + axis]).sum::<f32>();
+            (0..24).map(|axis| length * (at(axis) + 0.1 * number())).collect()
+        };
+        let vectors: Vec<Vec<f32>> = (0..ITEMS).map(|_| vector()).collect();
+        let queries: Vec<Vec<f32>> = (0..20).map(|_| vector()).collect();
+        let graph = Graph::new(&space, SearchOptions::default(), ITEMS).unwrap();
+        for (key, vector) in (0..).zip(&vectors) {
+            graph.add(key, vector).unwrap();
+        }
+        let share = |&k: &usize| {
+            let mut hits = 0;
+            for query in &queries {
+                let mut truth: Vec<f32> =
+                    vectors.iter().map(|vector| exact::distance(distance, query, vector)).collect();
+                truth.sort_unstable_by(f32::total_cmp);
+                let border = truth[k - 1] + truth[k - 1].abs() * 1e-5 + 1e-6;
+                let near = graph.nearest(query, k, None).unwrap();
+                assert!(near.windows(2).all(|two| two[0].0 <= two[1].0) && near.len() <= k);
+                hits += near.iter().filter(|(found, _)| *found <= border).count();
+            }
+            hits as f64 / (k * queries.len()) as f64
+        };
+        ks.iter().map(share).collect()
+    }
+
+    #[test]
+    fn vectors_of_different_lengths_are_found_at_every_depth() {
+        for distance in Distance::ALL {
+            let found = recall(distance, &[10, 100, 500, 3_000]);
+            println!("{distance}: recall at 10, 100, 500, 3000 is {found:.3?}");
+            assert!(found.iter().all(|&share| share >= 0.97), "{distance}: {found:?}");
+        }
+    }
 }

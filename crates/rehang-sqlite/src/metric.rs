@@ -4,6 +4,9 @@
 //! kernel of a graph is chosen once, since a call takes no longer than the choice. They only find candidates, whose
 //! distances are measured again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use rehang::{Distance, Processor, Space};
 
 /// Compares two vectors; both pointers lead to as many numbers as the space has coordinates.
@@ -30,6 +33,70 @@ pub(crate) fn metric(space: &Space) -> Metric {
     })
 }
 
+/// Inner products of vectors of different lengths, made a distance for the graph to be built by.
+///
+/// A graph links what is near to each other, and by inner products a vector is not even near to itself: what is linked are the
+/// longest vectors, and most others are not found. So vectors are lifted onto a sphere by one more coordinate, `√(M² − ‖v‖²)`
+/// with M the largest length, and a query's is 0: `‖q‖² + M² − 2⟨q, v⟩` puts vectors in the order of their inner products. M grows
+/// with the graph, so what is kept in the place of that coordinate is `‖v‖²`, and less than 0 marks a query: it is
+/// compared by the inner product itself, which does not depend on M.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lift {
+    /// M², as bits: those of positive numbers are in the order of the numbers.
+    longest: Arc<AtomicU32>,
+}
+
+impl Lift {
+    /// Whether vectors of a space are lifted.
+    pub(crate) fn is_for(space: &Space) -> bool {
+        space.distance == Distance::Dot && !space.normalised
+    }
+
+    /// With M² as it was.
+    pub(crate) fn with(longest: f32) -> Self {
+        Self { longest: Arc::new(AtomicU32::new(longest.to_bits())) }
+    }
+
+    /// M².
+    pub(crate) fn longest(&self) -> f32 {
+        f32::from_bits(self.longest.load(Ordering::Relaxed))
+    }
+
+    /// A vector as it stands in the graph.
+    pub(crate) fn item(&self, vector: &[f32]) -> Vec<f32> {
+        let squared = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() as f32;
+        self.longest.fetch_max(squared.to_bits(), Ordering::Relaxed);
+        vector.iter().copied().chain([squared]).collect()
+    }
+
+    /// A query as the graph is asked.
+    pub(crate) fn query(vector: &[f32]) -> Vec<f32> {
+        vector.iter().copied().chain([-1.0]).collect()
+    }
+
+    /// Compares what [`Lift::item`] and [`Lift::query`] give.
+    pub(crate) fn metric(&self, space: &Space) -> Metric {
+        let (dimension, kernel, lift) = (space.dimension, kernel(Kind::Sums), self.clone());
+        Box::new(move |left, right| {
+            // SAFETY: as in [`metric`], with one number more.
+            let (left, right) = unsafe {
+                let of =
+                    |vector: *const f32| std::slice::from_raw_parts(vector.cast::<Number>(), dimension + 1);
+                (of(left), of(right))
+            };
+            // SAFETY: the kernel was chosen for this processor.
+            let product = unsafe { kernel(&left[..dimension], &right[..dimension]) };
+            let [left, right] = [left, right].map(|vector| f32::from_ne_bytes(vector[dimension]));
+            if left < 0.0 || right < 0.0 {
+                return -product;
+            }
+            let longest = lift.longest();
+            let [up_left, up_right] = [left, right].map(|squared| (longest - squared).max(0.0).sqrt());
+            left + right - 2.0 * product + (up_left - up_right).powi(2)
+        })
+    }
+}
+
 /// An `f32` that may lie anywhere.
 type Number = [u8; 4];
 
@@ -39,6 +106,7 @@ type Kernel = unsafe fn(&[Number], &[Number]) -> f32;
 enum Kind {
     Differences,
     Products,
+    Sums,
     Angle,
 }
 
@@ -54,6 +122,7 @@ macro_rules! kernels {
                 match kind {
                     Kind::Differences => differences,
                     Kind::Products => products,
+                    Kind::Sums => sums,
                     Kind::Angle => angle,
                 }
             }
@@ -66,6 +135,11 @@ macro_rules! kernels {
             #[$attribute]
             fn products(left: &[Number], right: &[Number]) -> f32 {
                 super::products(left, right)
+            }
+
+            #[$attribute]
+            fn sums(left: &[Number], right: &[Number]) -> f32 {
+                super::sum(left, right, |a, b| a * b)
             }
 
             #[$attribute]

@@ -9,6 +9,7 @@ mod contract;
 pub mod exact;
 mod examined;
 mod lease;
+mod numbers;
 mod shuffle;
 
 pub use check::expect_space;
@@ -20,4 +21,5 @@ pub use contract::{
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
+pub use numbers::rounded_number;
 pub use shuffle::{FirstKeys, PAIRS_SEED, shuffled};

@@ -6,6 +6,7 @@ use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store
 use serde::Serialize;
 
 use crate::configuration::Configuration;
+use crate::fitting;
 use crate::identity::is_another;
 use crate::index::recall;
 use crate::location::Location;
@@ -37,7 +38,8 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-vectors`, `upgrade` and `sigma`.
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-vectors`, `upgrade`, `sigma`, and
+    /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
     pub indexes: Vec<SpaceIndex>,
@@ -93,6 +95,9 @@ pub(crate) fn examine_store(
     }
     if let Some(configuration) = configuration {
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
+        if location.is_same(&configuration.gallery) && !configuration.names_adapter() {
+            findings.extend(fitting::findings(store, &configuration.new.name, &configuration.folder())?);
+        }
         if opens_encoders && location.is_same(&configuration.gallery) {
             findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);
             findings.extend(configuration.outlook(store)?);
@@ -345,7 +350,9 @@ fn describe_index(space: &str, health: &IndexHealth) -> String {
 
 fn describe(problem: &Problem) -> String {
     let space = problem.space.as_ref().map_or(String::new(), |space| format!("space {space:?}: "));
-    format!("{space}{} ({})", problem.what, problem.count)
+    let Problem { what, count, .. } = problem;
+    // Of the gallery itself there is one: nothing to count.
+    if what.starts_with("the ") { format!("{space}{what}") } else { format!("{space}{count} {what}") }
 }
 
 #[cfg(test)]

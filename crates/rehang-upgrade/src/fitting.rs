@@ -6,7 +6,7 @@
 //! stay held out in a larger sample, and an item that is in the gallery twice is held out both times or never. The adapter and the report
 //! are files in the upgrade's folder, named by the adapter's fingerprint; a document of the gallery names the last adapter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,9 +17,12 @@ use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
 use rehang_encode::Spent;
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
-use rehang_fit::{FitAnswer, FitFiles, FitParameters, LearningCurve, Method, fit_files, learning_curve};
+use rehang_fit::{
+    FitAnswer, FitFiles, FitParameters, LearningCurve, Method, Trait, fit_files, learning_curve,
+};
 use rehang_store::{ItemKey, Ledger, find_space, shuffled};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::backfill::Ending;
 use crate::limits::RunOptions;
@@ -65,6 +68,26 @@ pub(crate) fn adapter_file(folder: &Path, fingerprint: &str) -> PathBuf {
 /// Where the report on it lies, as JSON.
 pub(crate) fn report_file(folder: &Path, fingerprint: &str) -> PathBuf {
     folder.join(format!("report-{fingerprint}.json"))
+}
+
+/// Codes of what a fit finds of its pairs, and an examination tells again.
+const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
+
+/// Where what was found of its pairs lies.
+fn findings_file(folder: &Path, fingerprint: &str) -> PathBuf {
+    folder.join(format!("findings-{fingerprint}.json"))
+}
+
+/// What the last fit found of the pairs themselves, for the examination of a gallery.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn findings(store: &dyn Ledger, new: &str, folder: &Path) -> Result<Vec<Finding>> {
+    let Some(fingerprint) = fitted(store, new)? else { return Ok(Vec::new()) };
+    // An adapter of an earlier version has none.
+    let text = fs_err::read_to_string(findings_file(folder, &fingerprint)).unwrap_or_default();
+    Ok(serde_json::from_str(&text).unwrap_or_default())
 }
 
 /// How many pairs are drawn, and how fast.
@@ -374,6 +397,10 @@ fn is_held_out(old: &[f32]) -> bool {
 pub(crate) struct DrawnPairs {
     ids: Vec<String>,
     labels: Vec<Option<String>>,
+    /// Characters of each source; none is not a number.
+    lengths: Vec<f64>,
+    keys: Vec<f64>,
+    payloads: Vec<Value>,
     held_out: Vec<bool>,
     old: Matrix,
     new: Matrix,
@@ -392,6 +419,9 @@ impl DrawnPairs {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
+            lengths: Vec::new(),
+            keys: Vec::new(),
+            payloads: Vec::new(),
             held_out: Vec::new(),
             old: Matrix::zeros(0, old.dimension),
             new: Matrix::zeros(0, new.dimension),
@@ -417,6 +447,9 @@ impl DrawnPairs {
             news.extend(now.vector);
             pairs.ids.push(record.item.id);
             pairs.labels.push(record.item.label);
+            pairs.lengths.push(record.item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
+            pairs.keys.push(record.item.key.bits() as f64);
+            pairs.payloads.push(record.item.payload);
         }
         pairs.old = Matrix::new(old.dimension, olds)?;
         pairs.new = Matrix::new(new.dimension, news)?;
@@ -474,6 +507,41 @@ impl DrawnPairs {
             old: VectorSource::given(&shown(folder, OLD), self.old),
             new: VectorSource::given(&shown(folder, NEW), self.new),
         })
+    }
+
+    /// What is known of the pairs that are not held out beside their vectors: where some of them are another thing than the others, it
+    /// says which.
+    fn traits(&self) -> Vec<Trait> {
+        /// Fields of payloads that are looked at, and how long a name of a kind may be.
+        const FIELDS_MAX: usize = 50;
+        const NAME_CHARACTERS_MAX: usize = 60;
+        let rows: Vec<usize> = (0..self.len()).filter(|&row| !self.held_out[row]).collect();
+        let numbers = |values: &[f64]| rows.iter().map(|&row| values[row]).collect();
+        let names = |of: &dyn Fn(usize) -> Option<String>| rows.iter().map(|&row| of(row)).collect();
+        let mut traits = vec![Trait::names("label", names(&|row| self.labels[row].clone()))];
+        let fields: BTreeSet<&String> = rows
+            .iter()
+            .filter_map(|&row| self.payloads[row].as_object())
+            .flat_map(|fields| fields.keys())
+            .collect();
+        for field in fields.into_iter().take(FIELDS_MAX) {
+            let value = |row: usize| self.payloads[row].get(field);
+            let said = format!("payload field {field:?}");
+            if rows.iter().all(|&row| value(row).is_none_or(|value| value.is_number() || value.is_null())) {
+                let number = |row: &usize| value(*row).and_then(Value::as_f64).unwrap_or(f64::NAN);
+                traits.push(Trait::numbers(said, rows.iter().map(number).collect()));
+            } else {
+                let name = |row: usize| match value(row)? {
+                    Value::String(text) if text.chars().count() <= NAME_CHARACTERS_MAX => Some(text.clone()),
+                    Value::Bool(is) => Some(is.to_string()),
+                    _ => None,
+                };
+                traits.push(Trait::names(said, names(&name)));
+            }
+        }
+        traits.push(Trait::numbers("source length", numbers(&self.lengths)));
+        traits.push(Trait::numbers("key", numbers(&self.keys)));
+        traits
     }
 
     /// 1 where a pair is held out.
@@ -534,6 +602,7 @@ pub(crate) fn fit(
             .advise(rehang::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
+    let traits = pairs.traits();
     let pairs = pairs.written(&folder.join("pairs"))?;
     let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
     let mut answer = fit_files(
@@ -546,7 +615,7 @@ pub(crate) fn fit(
             new_model: new.name.clone(),
             distance: new.distance,
             old_distance: Some(old.distance),
-            parameters: FitParameters { method, ..FitParameters::default() },
+            parameters: FitParameters { method, traits, ..FitParameters::default() },
             ..FitFiles::new(pairs.old, pairs.new)
         },
         progress,
@@ -555,6 +624,11 @@ pub(crate) fn fit(
     let kept = adapter_file(folder, &fingerprint);
     rehang_files::adapter_file::save(&answer.fitted.adapter, &kept)?;
     answer.output = Some(kept);
+    let of_pairs: Vec<&Finding> =
+        answer.fitted.findings.iter().filter(|finding| OF_PAIRS.contains(&finding.code.as_str())).collect();
+    let text =
+        serde_json::to_string_pretty(&of_pairs).map_err(|error| Error::corrupt("the findings", error))?;
+    AtomicFile::write(findings_file(folder, &fingerprint), &text)?;
     if misplaced > 0 {
         let seen = format!(
             "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"

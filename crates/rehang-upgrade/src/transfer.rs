@@ -9,7 +9,7 @@ use rehang::check::expect_count;
 use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
 use rehang_files::stream::{self, Columns, RowBatch};
 use rehang_files::{AtomicFile, VectorSource};
-use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space};
+use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space, rounded_number};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -157,6 +157,12 @@ fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + us
             }
             let text = line.trim_ascii_end();
             if !text.is_empty() {
+                // What is no UTF-8 is no JSON.
+                if let Some(number) = str::from_utf8(text).ok().and_then(rounded_number) {
+                    return Err(corrupt(format!(
+                        "the number {number} would be rounded; write it as a text, \"{number}\""
+                    )));
+                }
                 return serde_json::from_slice(text).map(Some).map_err(|error| {
                     corrupt(format!(
                         "{error}; a line is {{\"id\": \"…\", \"source\": \"…\", \"label\": …, \"payload\": …}}"
@@ -422,6 +428,28 @@ mod tests {
         }
         AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
         assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
+    }
+
+    /// An id or a payload that is rounded is another item's.
+    #[test]
+    fn numbers_are_exact_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("items.jsonl");
+        AtomicFile::write(&path, b"{\"id\": 18446744073709551615}\n{\"id\": \"18446744073709551616\"}\n")
+            .unwrap();
+        assert_eq!(read_ids(&path).unwrap(), ["18446744073709551615", "18446744073709551616"]);
+        for line in [
+            "{\"id\": 30000000000000000001}",
+            "{\"id\": \"a\", \"label\": 30000000000000000001}",
+            "{\"id\": \"a\", \"payload\": {\"n\": [30000000000000000001]}}",
+        ] {
+            AtomicFile::write(&path, line).unwrap();
+            let error = read_ids(&path).unwrap_err().to_string();
+            assert!(
+                error.contains("30000000000000000001 would be rounded") && error.contains("line 1"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

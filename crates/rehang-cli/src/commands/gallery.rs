@@ -4,7 +4,7 @@ use rehang::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
 use rehang_upgrade::{Configuration, Export, Import, Location, Put};
 
-use super::{Exit, location, say};
+use super::{Exit, expect_exact, location, say};
 use crate::arguments::gallery::{
     AdoptArguments, DeleteArguments, DropSpaceArguments, ExportArguments, GalleryCommand, ImportArguments,
     IndexArguments, PutArguments, ReleaseArguments, WhichGallery,
@@ -118,6 +118,7 @@ fn run_export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
 fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
     let configuration = arguments.config.as_deref().map(Configuration::read).transpose()?;
     let json_payload = |text: &String| {
+        expect_exact("payload", text)?;
         serde_json::from_str(text).map_err(|error| Error::option("payload", text, format!("JSON ({error})")))
     };
     let item = options!(

@@ -56,6 +56,14 @@ impl Exit {
     }
 }
 
+/// Refuses JSON with a whole number that would be rounded: it would find, or be, another one.
+fn expect_exact(parameter: &str, json: &str) -> Result<()> {
+    rehang_store::rounded_number(json).map_or(Ok(()), |number| {
+        let expected = "whole numbers of 64 bits; write a longer one as a text, in quotes";
+        Err(Error::option(parameter, number, expected))
+    })
+}
+
 /// What came of writing to stdout. A reader may have seen enough (`| head`): that is no failure.
 pub fn written(result: std::io::Result<()>) -> Result<()> {
     match result {

@@ -9,7 +9,7 @@ use rehang_store::{Filter, Found, Store};
 use rehang_upgrade::{Configuration, Query, SearchQueries, Searched};
 use serde_json::Value;
 
-use super::{Exit, location, say};
+use super::{Exit, expect_exact, location, say};
 use crate::arguments::gallery::SearchArguments;
 use crate::wording;
 
@@ -130,7 +130,10 @@ fn filter(arguments: &SearchArguments) -> Result<Filter> {
     for text in &arguments.payload {
         let (field, value) =
             text.split_once('=').ok_or_else(|| Error::option("payload", text, "FIELD=VALUE"))?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
+        let value = match serde_json::from_str(value) {
+            Ok(read) => expect_exact("payload", value).map(|()| read)?,
+            Err(_) => Value::String(value.into()),
+        };
         payload.push((field.to_owned(), value));
     }
     let provenances = arguments.provenances.iter().map(|name| name.parse()).collect::<Result<_>>()?;

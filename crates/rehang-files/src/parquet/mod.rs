@@ -9,6 +9,7 @@ mod arrow_schema;
 mod thrift;
 mod write;
 
+use std::collections::BTreeMap;
 use std::io::{BufReader, Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
@@ -119,6 +120,15 @@ struct Column {
     leaf: usize,
     shape: Shape,
     value: Value,
+    /// Whether its text is said to be text; bytes may be as well.
+    is_bytes: bool,
+}
+
+impl Column {
+    /// What its values are, for people.
+    fn kind(&self) -> &'static str {
+        if self.is_bytes { "bytes" } else { self.value.name() }
+    }
 }
 
 /// A file that is open, and its columns.
@@ -223,7 +233,10 @@ impl Table {
                 }
                 _ => Value::Other,
             };
-            columns.push(Column { name: name.clone(), leaf, shape, value });
+            let is_bytes = value == Value::Text
+                && description.converted_type() == NONE
+                && description.logical_type_ref().is_none();
+            columns.push(Column { name: name.clone(), leaf, shape, value, is_bytes });
         }
         let (mut rows, mut claimed) = (0_usize, 0_u64);
         for group in metadata.row_groups() {
@@ -284,8 +297,8 @@ impl Table {
             .columns
             .iter()
             .map(|column| match column.shape {
-                Shape::One => format!("{} ({})", column.name, column.value.name()),
-                Shape::List => format!("{} (list of {})", column.name, column.value.name()),
+                Shape::One => format!("{} ({})", column.name, column.kind()),
+                Shape::List => format!("{} (list of {})", column.name, column.kind()),
                 Shape::Nested => format!("{} (nested)", column.name),
             })
             .collect();
@@ -342,7 +355,19 @@ impl Table {
         let mut fitting = self.columns.iter().filter(|column| fits(column) && column.name != ID);
         match (fitting.next(), fitting.next()) {
             (Some(column), None) => Ok(column),
-            (None, _) => Err(self.corrupt(format!("no column can be {what}; it has {}", self.listed()))),
+            (None, _) => {
+                let bytes = self.columns.iter().find(|column| column.is_bytes && what.starts_with("vectors"));
+                let way = bytes.map_or(String::new(), |column| {
+                    let file = self.source.path.display();
+                    let name = &column.name;
+                    format!(
+                        ". Vectors in bytes are written as such by Python: numpy.save(\"vectors.npy\", \
+                         numpy.stack([numpy.frombuffer(v, \"<f4\") for v in \
+                         pyarrow.parquet.read_table(\"{file}\")[\"{name}\"].to_pylist()]))"
+                    )
+                });
+                Err(self.corrupt(format!("no column can be {what}; it has {}{way}", self.listed())))
+            }
             (Some(_), Some(_)) => Err(self.corrupt(format!(
                 "several columns can be {what}; name one as {}#COLUMN: it has {}",
                 self.source.path.display(),
@@ -458,9 +483,7 @@ impl BoundedPages {
             self.values_left -= values;
             // Every value repeats as much of the one before it as it says: a few bytes make thousands of long ones.
             if page.encoding() == Encoding::DELTA_BYTE_ARRAY {
-                let detail =
-                    "a page is encoded as DELTA_BYTE_ARRAY; write the file with plain or dictionary encoding";
-                return Err(ParquetError::General(detail.into()));
+                return Err(ParquetError::General("a page is encoded as DELTA_BYTE_ARRAY".into()));
             }
             // Lengths are made room for before any is read.
             if page.encoding() == Encoding::DELTA_LENGTH_BYTE_ARRAY && self.physical == Physical::BYTE_ARRAY {
@@ -594,6 +617,11 @@ impl<T: DataType> Leaf<T> {
             .read_records(rows, Some(&mut self.definition), Some(&mut self.repetition), values)
             .map_err(|error| {
                 let place = format!("column {:?}, from row {} on", self.name, self.next_row);
+                if error.to_string().contains("DELTA_BYTE_ARRAY") {
+                    let detail =
+                        format!("{place}: a page is encoded as DELTA_BYTE_ARRAY; {}", self.written_anew());
+                    return Error::corrupt(&self.source, detail);
+                }
                 damaged(&self.source, &error).context(place)
             })?;
         if self.nullable && present != levels {
@@ -620,10 +648,8 @@ impl<T: DataType> Leaf<T> {
         let group = metadata.row_group(self.group);
         let chunk = group.column(self.column);
         if matches!(chunk.compression(), Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZO) {
-            return Err(self.corrupt(format!(
-                "it is compressed with {}; write the file with snappy, zstd, lz4 or no compression",
-                chunk.compression()
-            )));
+            let how = chunk.compression();
+            return Err(self.corrupt(format!("it is compressed with {how}; {}", self.written_anew())));
         }
         let values_left = usize::try_from(chunk.num_values())
             .map_err(|_| self.corrupt("its number of values is damaged"))?;
@@ -642,6 +668,56 @@ impl<T: DataType> Leaf<T> {
         self.current = Some(ColumnReaderImpl::new(description, Box::new(pages)));
         self.group += 1;
         Ok(true)
+    }
+
+    /// The line of Python that writes the file so that it can be read.
+    fn written_anew(&self) -> String {
+        let file = self.source.path.display();
+        format!(
+            "write the file with snappy, zstd, lz4 or no compression, and with plain or dictionary encoding: \
+             pyarrow.parquet.write_table(pyarrow.parquet.read_table(\"{file}\"), \"new.parquet\", compression=\"zstd\")"
+        )
+    }
+
+    /// How many rows of the column there are of each width, the widest group first; nothing where it cannot be read to its end.
+    fn widths(&self) -> Vec<(usize, usize)> {
+        const ROWS: usize = 1024;
+        let mut all = Self {
+            source: self.source.clone(),
+            file: Arc::clone(&self.file),
+            metadata: Arc::clone(&self.metadata),
+            name: self.name.clone(),
+            group: 0,
+            rows_left: 0,
+            next_row: 0,
+            current: None,
+            definition: Vec::new(),
+            repetition: Vec::new(),
+            ..*self
+        };
+        let (mut rows_of, mut values) = (BTreeMap::<usize, usize>::new(), Vec::new());
+        loop {
+            while all.rows_left == 0 {
+                match all.open_group() {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let mut widths: Vec<(usize, usize)> = rows_of.into_iter().collect();
+                        widths.sort_by_key(|&(width, rows)| (std::cmp::Reverse(rows), width));
+                        return widths;
+                    }
+                    Err(_) => return Vec::new(),
+                }
+            }
+            values.clear();
+            let Ok((rows @ 1.., _)) = all.read_some(ROWS.min(all.rows_left), &mut values) else {
+                return Vec::new();
+            };
+            for row in all.repetition.chunk_by(|_, &next| next != 0) {
+                *rows_of.entry(row.len()).or_default() += 1;
+            }
+            all.rows_left -= rows;
+            all.next_row += rows;
+        }
     }
 
     /// The error for rows that are not all `width` wide; the levels of the last read are still there.
@@ -664,8 +740,21 @@ impl<T: DataType> Leaf<T> {
                 self.next_row + rows
             ));
         }
+        let widths = self.widths();
+        let mut said: Vec<String> =
+            widths.iter().take(5).map(|(width, rows)| format!("{rows} rows have {width} numbers")).collect();
+        if widths.len() > said.len() {
+            said.push(format!("the others one of {} more widths", widths.len() - said.len()));
+        }
+        let all = match said.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; in all, {}. Each width is of another model: write it into a file of its own",
+                said.join(", ")
+            ),
+        };
         self.corrupt(format!(
-            "row {row} has {count} numbers where the first row has {width} (rows count from 0)"
+            "row {row} has {count} numbers where the first row has {width} (rows count from 0){all}"
         ))
     }
 }

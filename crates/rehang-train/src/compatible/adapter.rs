@@ -44,6 +44,7 @@ pub(crate) fn adapter(
         geometry: &geometry,
         input: InputScaling::AsIs,
         head: Some(&encoder.head),
+        small_kind: None,
     };
     let uncertainty = uncertainty_fit::fit(&pairs, evidence, encoder.training.seed, progress)?.uncertainty;
     let (old, new) = (pairs.old(), pairs.new_vectors());

@@ -1,0 +1,455 @@
+//! What residuals say of the pairs themselves: some that no map could fit, or pairs of two kinds.
+//!
+//! A map's squared errors on pairs that it has not seen are spread about one level. Where some of them stand on a hump of their
+//! own, far above the others, these pairs are another thing: their new vectors are of other content, or their old vectors are of
+//! another kind, which a map of its own would fit. Which of the two it is, a second map says, fitted on these pairs alone.
+
+use rehang::adapter::{Geometry, NearestAnchors, true_errors};
+use rehang::finding::Finding;
+use rehang::{Matrix, Pairs, Progress, Result};
+
+use crate::closed_form::ridge;
+use crate::folds::{folds, shuffled};
+use crate::guards;
+use crate::uncertainty_fit::cross_fit;
+
+/// Something that is known of every pair beside its vectors, such as the length of its source: it may say which pairs are another
+/// thing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trait {
+    /// What it is, in words that follow "their": `label`, `source length`.
+    pub name: String,
+    /// One value a pair.
+    pub values: TraitValues,
+}
+
+/// The values of a [`Trait`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum TraitValues {
+    /// Names, such as labels; `None` where a pair has none.
+    Names(Vec<Option<String>>),
+    /// Numbers, such as lengths.
+    Numbers(Vec<f64>),
+}
+
+impl Trait {
+    /// A trait of names.
+    pub fn names(name: impl Into<String>, values: Vec<Option<String>>) -> Self {
+        Self { name: name.into(), values: TraitValues::Names(values) }
+    }
+
+    /// A trait of numbers.
+    pub fn numbers(name: impl Into<String>, values: Vec<f64>) -> Self {
+        Self { name: name.into(), values: TraitValues::Numbers(values) }
+    }
+
+    /// How many pairs it is of.
+    pub fn len(&self) -> usize {
+        match &self.values {
+            TraitValues::Names(values) => values.len(),
+            TraitValues::Numbers(values) => values.len(),
+        }
+    }
+
+    /// That of some pairs, by row.
+    pub(crate) fn select(&self, rows: &[usize]) -> Self {
+        let values = match &self.values {
+            TraitValues::Names(values) => {
+                TraitValues::Names(rows.iter().map(|&row| values[row].clone()).collect())
+            }
+            TraitValues::Numbers(values) => {
+                TraitValues::Numbers(rows.iter().map(|&row| values[row]).collect())
+            }
+        };
+        Self { name: self.name.clone(), values }
+    }
+
+    /// Whether it is of none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Fewer pairs than this have no distribution to look at.
+const PAIRS_MIN: usize = 100;
+/// Pairs that are compared with the others at most, and that are told apart by a second map.
+const ITEMS_MAX: usize = 2_000;
+/// The fewest pairs that are a hump.
+const HUMP_MIN: usize = 8;
+
+/// Pairs that are another thing than the others, and what the reader should know of them.
+pub(crate) struct Residuals {
+    /// Which of the pairs that were looked at are of the smaller kind, where there are two.
+    pub small_kind: Option<Vec<bool>>,
+    pub finding: Option<Finding>,
+}
+
+/// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
+///
+/// 1. Squared errors on a hump of their own, and new vectors that are far from all other new ones, by [`upper_hump`].
+/// 2. Where a ridge map of these pairs alone fits those of them that it has not seen clearly better than the map of all does
+///    (and better than their mean), they are a kind of their own. Otherwise, where the hump stands clear of the others, they fit
+///    as badly as chance.
+/// 3. The trait that separates them best is named, where one does.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::Cancelled`].
+pub(crate) fn examine(
+    pairs: &Pairs,
+    (raw, geometry): (&Matrix, &Geometry),
+    traits: &[Trait],
+    seed: u64,
+    progress: &Progress,
+) -> Result<Residuals> {
+    let mut seen = Residuals { small_kind: None, finding: None };
+    let n = pairs.len();
+    if n < PAIRS_MIN {
+        return Ok(seen);
+    }
+    // One vector for many items is told as that, and any map that is near to it would fit these pairs.
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    if guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some() {
+        return Ok(seen);
+    }
+    progress.check()?;
+    let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));
+    let logs = logs(&errors);
+    if let Some(hump) = upper_hump(&logs, Hump::LIKELY)
+        && let Some(times) = times_worse_than_its_own_map(pairs, &hump, &errors, geometry, seed, progress)?
+    {
+        let count = hump.iter().filter(|&&of| of).count();
+        let mut finding = Finding::warning(
+            "two-kinds",
+            format!(
+                "The old vectors are of two kinds: {count} of {n} pairs are fitted {times:.1} times as well by a map of their own{}.",
+                described(&hump, traits).map_or(String::new(), |who| format!("; {who}"))
+            ),
+        )
+        .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
+        .remedy("Fit each kind apart, or label them.");
+        finding.evidence =
+            vec![("of_small_kind".into(), count as f64), ("pairs".into(), n as f64), ("times".into(), times)];
+        seen.finding = Some(finding);
+        seen.small_kind = Some(hump);
+        return Ok(seen);
+    }
+    let far = far_from_all(pairs.new_vectors().matrix(), seed)?;
+    let worst = upper_hump(&logs, Hump::CLEAR);
+    let lonely = upper_hump(&far, Hump::CLEAR);
+    // A vector that is like no other and that the map meets all the same is none of them.
+    let level = median(&logs);
+    let misfits: Vec<bool> = (0..n)
+        .map(|row| {
+            worst.as_ref().is_some_and(|hump| hump[row])
+                || (lonely.as_ref().is_some_and(|hump| hump[row]) && logs[row] > level)
+        })
+        .collect();
+    let count = misfits.iter().filter(|&&of| of).count();
+    if count >= HUMP_MIN {
+        let finding = Finding::warning(
+            "misfits",
+            format!(
+                "{count} of {n} pairs fit as badly as chance: their new vectors are unlike those of similar items{}.",
+                described(&misfits, traits).map_or(String::new(), |who| format!("; {who}"))
+            ),
+        )
+        .may_mean("Their new vectors may have been made from other content: cut, empty or mixed up.")
+        .remedy("Look at these items, and embed them again or leave them out.")
+        .evidence(&[("misfits", count as f64), ("pairs", n as f64)]);
+        seen.finding = Some(finding);
+    }
+    Ok(seen)
+}
+
+/// Logs of squared errors; the least is a billionth of their mean.
+fn logs(errors: &[f64]) -> Vec<f64> {
+    let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    errors.iter().map(|&error| error.max((1e-9 * mean).max(f64::MIN_POSITIVE)).ln()).collect()
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// The log of how far every vector is from its five nearest among (some of) the others.
+fn far_from_all(new: &Matrix, seed: u64) -> Result<Vec<f64>> {
+    const NEIGHBOURS: usize = 5;
+    let mut anchors = shuffled(new.rows(), seed);
+    anchors.truncate(ITEMS_MAX);
+    let search = NearestAnchors::new(&new.select(&anchors))?;
+    let found = search.search(new, NEIGHBOURS, |row, anchor| anchors[anchor] == row)?;
+    let mean = |near: &Vec<(f64, usize)>| {
+        near.iter().map(|(distance, _)| distance * distance).sum::<f64>() / near.len().max(1) as f64
+    };
+    Ok(logs(&found.iter().map(mean).collect::<Vec<_>>()))
+}
+
+/// What a hump has to be to count.
+#[derive(Clone, Copy)]
+struct Hump {
+    /// Of all values, at most.
+    share_max: f64,
+    /// Distance of the two means in units of the root mean square of their spreads (Ashman's D), at least.
+    apart_min: f64,
+    /// By how much the information criterion of Bayes prefers two humps to one, at least.
+    gain_min: f64,
+}
+
+impl Hump {
+    /// Worth looking at with a second map.
+    const LIKELY: Self = Self { share_max: 0.45, apart_min: 1.9, gain_min: 10.0 };
+    /// Plain by itself: no set of sound pairs that was looked at came near.
+    const CLEAR: Self = Self { share_max: 0.3, apart_min: 3.2, gain_min: 20.0 };
+}
+
+/// Which values stand on a hump of their own above the others; `None` where none do.
+///
+/// A mixture of two normal distributions is fitted by expectation maximisation, from several beginnings, the smallest hump first.
+/// The first one that is a hump as `wanted` counts: the best mixture of all may describe something else about the lower values.
+fn upper_hump(values: &[f64], wanted: Hump) -> Option<Vec<bool>> {
+    const ROUNDS: usize = 100;
+    const SPREAD_MIN: f64 = 1e-3;
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
+    if variance < 1e-12 {
+        return None;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let alone = -0.5 * n * (variance.ln() + 1.0);
+    'beginnings: for below in [0.99, 0.97, 0.93, 0.9, 0.8, 0.65] {
+        let threshold = sorted[((n * below) as usize).min(values.len() - 1)];
+        let mut upper: Vec<f64> =
+            values.iter().map(|&value| f64::from(u8::from(value > threshold))).collect();
+        let (mut likelihood, mut means, mut variances, mut share) = (0.0, [0.0; 2], [0.0; 2], 0.0);
+        for _ in 0..ROUNDS {
+            let weight: f64 = upper.iter().sum();
+            if weight < HUMP_MIN as f64 / 2.0 || n - weight < HUMP_MIN as f64 {
+                continue 'beginnings;
+            }
+            share = weight / n;
+            let weights = [n - weight, weight];
+            let of = |hump: usize, row: usize| if hump == 1 { upper[row] } else { 1.0 - upper[row] };
+            for hump in 0..2 {
+                means[hump] =
+                    (0..values.len()).map(|row| of(hump, row) * values[row]).sum::<f64>() / weights[hump];
+                let spread: f64 =
+                    (0..values.len()).map(|row| of(hump, row) * (values[row] - means[hump]).powi(2)).sum();
+                variances[hump] = (spread / weights[hump]).max(SPREAD_MIN * variance);
+            }
+            likelihood = 0.0;
+            for (value, upper) in values.iter().zip(&mut upper) {
+                let log = |hump: usize| {
+                    (weights[hump] / n).ln()
+                        - 0.5 * (variances[hump].ln() + (value - means[hump]).powi(2) / variances[hump])
+                };
+                let (low, high) = (log(0), log(1));
+                let largest = low.max(high);
+                let total = largest + ((low - largest).exp() + (high - largest).exp()).ln();
+                *upper = (high - total).exp();
+                likelihood += total;
+            }
+        }
+        // Three more numbers describe two humps than one.
+        let gain = 2.0 * (likelihood - alone) - 3.0 * n.ln();
+        let apart = (means[1] - means[0]) / (0.5 * (variances[0] + variances[1])).sqrt();
+        if share <= wanted.share_max && apart >= wanted.apart_min && gain >= wanted.gain_min {
+            // Of the wider distribution's far side only what lies above counts.
+            let hump: Vec<bool> =
+                values.iter().zip(&upper).map(|(&value, &upper)| upper > 0.5 && value > means[0]).collect();
+            if hump.iter().filter(|&&of| of).count() >= HUMP_MIN {
+                return Some(hump);
+            }
+        }
+    }
+    None
+}
+
+/// How many times the error of its own map the error of pairs of a hump is, where its own map does clearly better.
+fn times_worse_than_its_own_map(
+    pairs: &Pairs,
+    hump: &[bool],
+    errors: &[f64],
+    geometry: &Geometry,
+    seed: u64,
+    progress: &Progress,
+) -> Result<Option<f64>> {
+    const FOLDS: usize = 5;
+    /// What its own map has to leave of the error of all pairs' map, at most.
+    const LEFT_MAX: f64 = 0.85;
+    /// What its own map has to leave of the variance of the hump's new vectors, at most.
+    const UNEXPLAINED_MAX: f64 = 0.97;
+    let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| hump[row]).collect();
+    if rows.len() < 4 * FOLDS {
+        return Ok(None);
+    }
+    if rows.len() > ITEMS_MAX {
+        rows = shuffled(rows.len(), seed).into_iter().take(ITEMS_MAX).map(|place| rows[place]).collect();
+        rows.sort_unstable();
+    }
+    let own = pairs.select(&rows);
+    let fold = folds(rows.len(), FOLDS, seed);
+    let raw = cross_fit(&own, &fold, |pairs, _| Ok(ridge::fit(pairs, progress)?.map), progress)?;
+    let new = own.new_vectors().matrix();
+    let sum = |errors: Vec<f64>| errors.into_iter().sum::<f64>();
+    let unexplained = sum(true_errors(new, &raw)) / variance(new).max(f64::MIN_POSITIVE);
+    let of_own = sum(true_errors(new, &geometry.conformed(raw)));
+    let of_all: f64 = rows.iter().map(|&row| errors[row]).sum();
+    let is_better = of_own <= LEFT_MAX * of_all && unexplained <= UNEXPLAINED_MAX;
+    Ok(is_better.then(|| of_all / of_own.max(f64::MIN_POSITIVE)))
+}
+
+/// The sum of squared distances from the mean.
+fn variance(rows: &Matrix) -> f64 {
+    let means = crate::linear_algebra::column_means(rows);
+    let of = |row: usize| {
+        rows.row(row).iter().zip(&means).map(|(&value, mean)| (f64::from(value) - mean).powi(2)).sum::<f64>()
+    };
+    (0..rows.rows()).map(of).sum()
+}
+
+/// Who is on the hump, by the trait that separates it best from the others.
+fn described(hump: &[bool], traits: &[Trait]) -> Option<String> {
+    let said = traits.iter().filter(|of| of.len() == hump.len()).filter_map(|of| match &of.values {
+        TraitValues::Names(values) => by_name(&of.name, values, hump),
+        TraitValues::Numbers(values) => by_number(&of.name, values, hump),
+    });
+    // The first of equals: callers put the plainest trait first.
+    said.reduce(|best, next| if next.0 > best.0 + 1e-9 { next } else { best }).map(|(_, said)| said)
+}
+
+/// How well a trait has to separate: what part of the hump it holds, less what part of the others.
+const SEPARATES_MIN: f64 = 0.6;
+
+fn by_name(name: &str, values: &[Option<String>], hump: &[bool]) -> Option<(f64, String)> {
+    let mut counts = std::collections::BTreeMap::<&str, [f64; 2]>::new();
+    for (value, &of) in values.iter().zip(hump) {
+        if let Some(value) = value {
+            counts.entry(value).or_default()[usize::from(of)] += 1.0;
+        }
+    }
+    let on = hump.iter().filter(|&&of| of).count() as f64;
+    let off = hump.len() as f64 - on;
+    let (value, [others, its]) = counts
+        .into_iter()
+        .map(|(value, counts)| (counts[1] / on - counts[0] / off, (value, counts)))
+        .reduce(|best, next| if next.0 > best.0 { next } else { best })
+        .filter(|(separates, _)| *separates >= SEPARATES_MIN)?
+        .1;
+    Some((
+        its / on - others / off,
+        format!("{its} of them have the {name} {value:?}, and {others} of the others"),
+    ))
+}
+
+fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)> {
+    let mut order: Vec<usize> = (0..values.len()).filter(|&row| values[row].is_finite()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let on = hump.iter().filter(|&&of| of).count() as f64;
+    let off = hump.len() as f64 - on;
+    // The range of values that holds most of the hump and least of the others: the largest sum of neighbours, where one of the
+    // hump counts 1/on and another −1/off. Values that are equal go together.
+    let (mut best, mut sum, mut first) = ((0.0, 0, 0), 0.0, 0);
+    let mut at = 0;
+    while at < order.len() {
+        let value = values[order[at]];
+        let next = at + order[at..].iter().take_while(|&&row| values[row] == value).count();
+        if sum <= 0.0 {
+            (sum, first) = (0.0, at);
+        }
+        sum += order[at..next].iter().map(|&row| if hump[row] { 1.0 / on } else { -1.0 / off }).sum::<f64>();
+        if sum > best.0 {
+            best = (sum, first, next - 1);
+        }
+        at = next;
+    }
+    let (separates, first, last) = best;
+    if separates < SEPARATES_MIN {
+        return None;
+    }
+    let of_hump = order[first..=last].iter().filter(|&&row| hump[row]).count();
+    let (low, high) = (values[order[first]], values[order[last]]);
+    let said = if last + 1 == order.len() && first > 0 {
+        format!("{of_hump} of them have the largest {name} ({low} and more)")
+    } else if first == 0 && last + 1 < order.len() {
+        format!("{of_hump} of them have the smallest {name} (up to {high})")
+    } else {
+        format!("{of_hump} of them have a {name} from {low} to {high}")
+    };
+    Some((separates, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::test_data::{affine, pairs as make, random_matrix};
+    use rehang::adapter::Map;
+
+    /// `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.
+    fn turned(n: usize, small: usize) -> Pairs {
+        let (old, noise) = (random_matrix(n, 8, 1), random_matrix(n, 12, 3));
+        let new = affine(&old, &random_matrix(12, 8, 2), &[0.5; 12]);
+        let new = Matrix::from_fn(n, 12, |r, c| new.row(r)[c] + 0.3 * noise.row(r)[c]);
+        let old =
+            Matrix::from_fn(n, 8, |r, c| if r < small { -old.row(r)[(c + 3) % 8] } else { old.row(r)[c] });
+        make(old, new, None)
+    }
+
+    fn seen(pairs: &Pairs, traits: &[Trait]) -> Residuals {
+        let progress = Progress::default();
+        let fit = |pairs: &Pairs, _: &[usize]| -> Result<Map> { Ok(ridge::fit(pairs, &progress)?.map) };
+        let raw = cross_fit(pairs, &folds(pairs.len(), 5, 0), fit, &progress).unwrap();
+        examine(pairs, (&raw, &Geometry::Raw), traits, 0, &progress).unwrap()
+    }
+
+    #[test]
+    fn pairs_of_one_kind_are_passed_in_silence() {
+        assert!(seen(&turned(900, 0), &[]).finding.is_none());
+        assert!(seen(&turned(60, 10), &[]).finding.is_none(), "too few to say");
+    }
+
+    #[test]
+    fn two_kinds_are_told_and_what_separates_them() {
+        let pairs = turned(900, 120);
+        let traits = [
+            Trait::numbers("source length", (0..900).map(|row| f64::from(row % 7)).collect()),
+            Trait::numbers("key", (0..900).map(f64::from).collect()),
+            Trait::names("label", (0..900).map(|row| Some((row % 3).to_string())).collect()),
+        ];
+        let seen = seen(&pairs, &traits);
+        let finding = seen.finding.unwrap();
+        assert_eq!(finding.code, "two-kinds");
+        assert!(finding.seen.contains("smallest key"), "{finding}");
+        let kind = seen.small_kind.unwrap();
+        let right = (0..900).filter(|&row| kind[row] == (row < 120)).count();
+        assert!(right > 850, "{right}");
+    }
+
+    #[test]
+    fn pairs_that_no_map_could_fit_are_counted_and_described() {
+        let pairs = turned(900, 0);
+        let noise = random_matrix(900, 12, 9);
+        let is_bad = |row: usize| row % 33 == 1;
+        let new = pairs.new_vectors().matrix();
+        let new =
+            Matrix::from_fn(900, 12, |r, c| if is_bad(r) { 12.0 * noise.row(r)[c] } else { new.row(r)[c] });
+        let pairs = make(pairs.old().matrix().clone(), new, None);
+        let length = Trait::numbers(
+            "source length",
+            (0..900).map(|r| if is_bad(r) { 9e3 } else { (r % 90) as f64 }).collect(),
+        );
+        let label = Trait::names("label", (0..900).map(|r| is_bad(r).then(|| "scan".to_owned())).collect());
+        for (traits, said) in
+            [(vec![length], "largest source length (9000 and more)"), (vec![label], "label \"scan\"")]
+        {
+            let finding = seen(&pairs, &traits).finding.unwrap();
+            assert_eq!(finding.code, "misfits");
+            assert!((26.0..=28.0).contains(&finding.evidence[0].1), "{finding}");
+            assert!(finding.seen.contains("as badly as chance") && finding.seen.contains(said), "{finding}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What can be seen before money is spent: sources that a model refuses or makes nothing of, and vectors that a service cut.
+
+use rehang::finding::Finding;
+use rehang::{Distance, Provenance, Result, Space, norm};
+use rehang_encode::{HttpConfig, peculiar};
+use rehang_store::{Ledger, Scan, Select};
+
+use crate::sample;
+
+/// Sources that are looked at: all of most galleries, in seconds.
+const SOURCES_MAX: usize = 200_000;
+const PAGE: usize = 4096;
+/// Sources that are named.
+const NAMED: usize = 3;
+/// New vectors whose lengths are looked at.
+const VECTORS_MAX: usize = 256;
+/// Lengths are said to differ where the longest is longer than the shortest by this factor.
+const LENGTHS_MIN: f64 = 1.01;
+
+/// Sources of a gallery that are blank or hold a NUL character, counted and named. Reads the first 200,000 sources, and says so where
+/// there are more. `None` where it finds none.
+pub(crate) fn peculiar_sources(store: &dyn Ledger, space: &str) -> Result<Option<Finding>> {
+    let (mut looked_at, mut is_all) = (0, false);
+    let mut found: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
+    let mut page = Scan::new(space, Select::All, PAGE);
+    while looked_at < SOURCES_MAX {
+        let records = store.scan(&page)?;
+        let Some(last) = records.last() else {
+            is_all = true;
+            break;
+        };
+        page = page.after(Some(last.item.key));
+        looked_at += records.len();
+        for item in records.into_iter().map(|record| record.item) {
+            let Some(why) = item.source.as_deref().and_then(peculiar) else { continue };
+            let at = found.iter().position(|(known, ..)| *known == why).unwrap_or_else(|| {
+                found.push((why, 0, Vec::new()));
+                found.len() - 1
+            });
+            let (_, count, named) = &mut found[at];
+            *count += 1;
+            if named.len() < NAMED {
+                named.push(item.id);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let told = found.iter().map(|(why, count, named)| {
+        let more = if *count > named.len() as u64 { ", …" } else { "" };
+        let items = if *count == 1 { "item" } else { "items" };
+        format!("{count} {items}: {why} ({}{more})", named.join(", "))
+    });
+    let seen = format!("{}.", told.collect::<Vec<_>>().join("; "));
+    let of = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
+    let finding = Finding::warning("peculiar-sources", seen)
+        .may_mean(format!(
+            "{of}Services refuse such texts or make nothing of them, and a run lists them as failed."
+        ))
+        .remedy("Give these items a text, or no source.");
+    Ok(Some(finding))
+}
+
+/// Vectors of a service that was asked for fewer coordinates than its model has, where their lengths differ and the distance heeds
+/// lengths. `None` where nothing is native yet, and where that is as it should be.
+pub(crate) fn cut_vectors(
+    store: &dyn Ledger,
+    space: &Space,
+    service: Option<&HttpConfig>,
+) -> Result<Option<Finding>> {
+    let Some(width) = service.filter(|service| !service.normalise).and_then(|service| service.dimensions)
+    else {
+        return Ok(None);
+    };
+    if space.distance == Distance::Cosine || space.normalised {
+        return Ok(None);
+    }
+    let records = sample::some(store, &space.name, VECTORS_MAX, Some(&space.name))?;
+    let natives = records
+        .iter()
+        .filter_map(|record| record.vector.as_ref())
+        .filter(|vector| vector.provenance == Provenance::Native);
+    let lengths: Vec<f64> = natives.map(|vector| norm(&vector.vector)).collect();
+    let shortest = lengths.iter().copied().fold(f64::INFINITY, f64::min);
+    let longest = lengths.iter().copied().fold(0.0, f64::max);
+    if lengths.is_empty() || longest <= LENGTHS_MIN * shortest {
+        return Ok(None);
+    }
+    let seen = format!(
+        "{} vectors of {:?} that [encoder] made with dimensions = {width} are {shortest:.2} to {longest:.2} long.",
+        lengths.len(),
+        space.name
+    );
+    let finding = Finding::warning("cut-vectors", seen)
+        .may_mean(format!("A vector that a service cuts loses a part of its length, and the distance {:?} heeds lengths.", space.distance.name()))
+        .remedy("If the model's vectors have length 1 at full width, set normalise = true in [encoder], and let what is native be embedded again.");
+    Ok(Some(finding))
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang_store::{ItemWrite, NewVector};
+    use rehang_store_tests::MemoryStore;
+
+    use super::*;
+
+    fn put(store: &MemoryStore, id: usize, source: &str, new: Option<[f32; 2]>) {
+        let mut vectors = vec![NewVector::of_model("old", vec![1.0, 0.0], Provenance::Old)];
+        vectors.extend(new.map(|new| NewVector::of_model("new", new.to_vec(), Provenance::Native)));
+        store.put(&[ItemWrite::new(format!("d{id}"), Some(source.into()), vectors)]).unwrap();
+    }
+
+    fn gallery(distance: Distance) -> (MemoryStore, Space) {
+        let store = MemoryStore::new();
+        store.create_space(&Space::new("old", 2, distance, false), Provenance::Old).unwrap();
+        let new = Space::new("new", 2, distance, false);
+        store.create_space(&new, Provenance::Native).unwrap();
+        (store, new)
+    }
+
+    #[test]
+    fn blank_sources_are_counted_and_named() {
+        let (store, _) = gallery(Distance::Cosine);
+        (0..9000).for_each(|id| put(&store, id, "a text", None));
+        assert_eq!(peculiar_sources(&store, "old").unwrap(), None);
+        for (id, source) in [(7, ""), (300, "   "), (8191, "\n\n"), (8999, "\t"), (5000, "a\0b")] {
+            put(&store, id, source, None);
+        }
+        let found = peculiar_sources(&store, "old").unwrap().unwrap();
+        let seen = "4 items: its source is blank (d7, d300, d8191, …); 1 item: its source has a NUL character (U+0000) (d5000).";
+        assert_eq!((found.seen.as_str(), found.may_mean.contains("looked at")), (seen, false));
+    }
+
+    #[test]
+    fn a_service_that_cuts_vectors_and_leaves_them_short_is_named() {
+        let service = |more: &str| -> HttpConfig {
+            toml::from_str(&format!("url = 'http://127.0.0.1:1'\nmodel = 'm'\n{more}")).unwrap()
+        };
+        let cut = service("dimensions = 2");
+        for distance in [Distance::Dot, Distance::L2, Distance::Cosine] {
+            let (store, new) = gallery(distance);
+            put(&store, 0, "a text", None);
+            assert_eq!(cut_vectors(&store, &new, Some(&cut)).unwrap(), None, "nothing is native");
+            put(&store, 1, "b", Some([0.6, 0.8]));
+            put(&store, 2, "c", Some([1.0, 0.0]));
+            assert_eq!(cut_vectors(&store, &new, Some(&cut)).unwrap(), None, "length 1");
+            put(&store, 3, "d", Some([0.3, 0.4]));
+            let found = cut_vectors(&store, &new, Some(&cut)).unwrap();
+            assert_eq!(found.is_some(), distance != Distance::Cosine, "{distance:?}");
+            if let Some(found) = found {
+                assert!(
+                    found.seen.contains("0.50 to 1.00") && found.remedy.contains("normalise = true"),
+                    "{found}"
+                );
+            }
+            for other in [service(""), service("dimensions = 2\nnormalise = true")] {
+                assert_eq!(cut_vectors(&store, &new, Some(&other)).unwrap(), None);
+            }
+        }
+    }
+}
