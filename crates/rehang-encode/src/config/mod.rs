@@ -28,6 +28,7 @@ pub use table::TableConfig;
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
+#[allow(clippy::large_enum_variant, reason = "a configuration has two at most")]
 pub enum EncoderConfig {
     /// Vectors that are already computed, in a file.
     Table(TableConfig),

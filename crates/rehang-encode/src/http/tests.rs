@@ -832,11 +832,14 @@ fn services_of_the_page() -> Vec<(String, String)> {
         .collect()
 }
 
+/// A service's name, the path of its requests, the most texts of one, and the body of a refusal.
+type Service = (&'static str, &'static str, usize, fn(&Seen) -> Option<Value>);
+
 /// Each refuses what that service is known to refuse, and answers in its form: a row of the page is a configuration that works.
 #[test]
 fn each_service_of_the_page_is_spoken_to_as_it_wants() {
     let refusal = |status, body: Value| Reply::Status(status, Vec::new(), body.to_string());
-    let replies: [(&str, &str, usize, fn(&Seen) -> Option<Value>); 6] = [
+    let services: [Service; 6] = [
         ("Azure", "/openai/deployments/DEPLOYMENT/embeddings?api-version=2024-10-21", 2048, |seen| {
             (seen.header("api-key") != Some("sk-secret"))
                 .then(|| json!({"error": {"code": "401", "message": "Access denied"}}))
@@ -859,7 +862,7 @@ fn each_service_of_the_page_is_spoken_to_as_it_wants() {
         }),
     ];
     let page = services_of_the_page();
-    for (name, path, texts_max, refuses) in replies {
+    for (name, path, texts_max, refuses) in services {
         let (_, keys) = page
             .iter()
             .find(|(service, _)| service == name)

@@ -746,12 +746,13 @@ impl<T: DataType> Leaf<T> {
         if widths.len() > said.len() {
             said.push(format!("the others one of {} more widths", widths.len() - said.len()));
         }
-        let all = match said.is_empty() {
-            true => String::new(),
-            false => format!(
+        let all = if said.is_empty() {
+            String::new()
+        } else {
+            format!(
                 "; in all, {}. Each width is of another model: write it into a file of its own",
                 said.join(", ")
-            ),
+            )
         };
         self.corrupt(format!(
             "row {row} has {count} numbers where the first row has {width} (rows count from 0){all}"

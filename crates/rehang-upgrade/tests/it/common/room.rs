@@ -21,10 +21,8 @@ impl NoRoom {
         // SAFETY: no handler is set, the signal is ignored: the system then gives the writer an error instead of ending the process.
         unsafe { signal(Signal::XFSZ.as_raw(), IGNORED) };
         let log = fs_err::metadata(format!("{}-wal", gallery.display())).map_or(0, |metadata| metadata.len());
-        // The shared memory of a fresh log is a file too, and has this size at once: without it nobody reads either.
-        const SHARED: u64 = 32 * 1024;
         let before = getrlimit(Resource::Fsize);
-        let now = Rlimit { current: Some((log + bytes).max(SHARED)), ..before };
+        let now = Rlimit { current: Some(log + bytes), ..before };
         setrlimit(Resource::Fsize, now).unwrap();
         Self(before)
     }
