@@ -57,6 +57,7 @@ mod schedule;
 mod task;
 #[cfg(test)]
 mod tests;
+mod traits;
 pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
@@ -69,5 +70,5 @@ pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 
 pub use parameters::{FitParameters, FitQueries};
-pub use residuals::{Trait, TraitValues};
 pub use schedule::Pace;
+pub use traits::{Trait, TraitValues};

@@ -8,7 +8,7 @@ use rehang::{Error, Matrix, Pairs, Result};
 
 use crate::geometry::GeometryKind;
 use crate::method::Method;
-use crate::residuals::Trait;
+use crate::traits::Trait;
 
 /// How an adapter is fitted.
 ///

@@ -15,8 +15,9 @@ use crate::handicap::{self, HandicapChoice};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::centroid_head;
-use crate::residuals::{self, Trait};
+use crate::residuals;
 use crate::retrieval::{Criterion, Gallery};
+use crate::traits::Trait;
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
 
 /// How often a map is fitted again for out-of-fold residuals.

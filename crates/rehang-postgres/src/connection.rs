@@ -262,7 +262,7 @@ impl Database {
                 let what = format!("{SHARED_MEMORY} of {service}");
                 let why = format!(
                     "{detail}; it is too small for what several processes of the server build together, as /dev/shm of a container is with 64 MiB: give it \
-                     more (docker run --shm-size=1g), or SET max_parallel_maintenance_workers = 0"
+                     more (1 GiB, say), or set max_parallel_maintenance_workers = 0"
                 );
                 Error::conflict(what, why)
             }

@@ -292,7 +292,7 @@ fn orphans(connection: &mut Connection) -> Step<Vec<String>> {
         let (number, name): (i32, String) = (row.try_get(0)?, row.try_get(1)?);
         Ok(format!(
             "gallery {number} was of a table {name} that is gone, and still has its tables (rehang.item_{number} and those of its spaces): \
-             `gallery release --yes` of {name} takes them away"
+             a release of {name} that is confirmed takes them away"
         ))
     };
     rows.iter().map(words).collect()

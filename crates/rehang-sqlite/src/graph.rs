@@ -135,7 +135,7 @@ impl Graph {
         // As many candidates as results leave a search no room to err: it stops at the first ones that fill its list.
         let looked_at = if 2 * k > self.index.expansion_search() { 2 * k } else { k };
         // Where some are many times as long as others, the way to the longest is long too.
-        let least = if self.lift.is_some() { LIFTED_CANDIDATES } else { 0 };
+        let least = if self.lift.as_ref().is_some_and(Lift::lengths_differ) { LIFTED_CANDIDATES } else { 0 };
         let looked_at = looked_at.max(least).min(self.index.size());
         let lifted = self.lift.as_ref().map(|_| Lift::query(query));
         let query = lifted.as_deref().unwrap_or(query);
@@ -199,6 +199,7 @@ impl Graph {
             overwritten: self.overwritten,
             recall_at_build: self.recall_at_build,
             longest: self.lift.as_ref().map_or(0.0, Lift::longest),
+            shortest: self.lift.as_ref().map_or(0.0, Lift::shortest),
             care: self.care.clone(),
             bytes,
             checksum,
@@ -253,7 +254,7 @@ impl Graph {
         // Loading brings the library's own distances back, so ours are set after it.
         let mut index = Index::new(&index_options(space, options)).ok()?;
         index.load(&path.to_string_lossy()).ok()?;
-        graph.lift = graph.lift.map(|_| Lift::with(footer.longest));
+        graph.lift = graph.lift.map(|_| Lift::with(footer.longest, footer.shortest));
         index.change_metric::<f32>(metric_of(space, graph.lift.as_ref()));
         graph.index = index;
         if graph.index.dimensions() != dimensions(space) {
@@ -325,6 +326,9 @@ struct Footer {
     /// The largest squared length of a vector that was ever added, where vectors are lifted.
     #[serde(default)]
     longest: f32,
+    /// The smallest.
+    #[serde(default)]
+    shortest: f32,
     /// Missing in files of earlier versions, which remembered no look.
     #[serde(default)]
     care: Care,
@@ -335,7 +339,7 @@ struct Footer {
 
 const SIDE_FORMAT: u32 = 1;
 
-/// Candidates of a search among lifted vectors, at least.
+/// Candidates of a search among lifted vectors of different lengths, at least.
 const LIFTED_CANDIDATES: usize = 1024;
 
 /// A graph whose vectors were overwritten to this share is looked at.
@@ -456,6 +460,18 @@ mod tests {
             hits as f64 / (k * queries.len()) as f64
         };
         ks.iter().map(share).collect()
+    }
+
+    #[test]
+    fn lengths_that_rounding_leaves_are_one_length() {
+        let (lift, one) = (Lift::default(), [0.6_f32, 0.8]);
+        assert!(!lift.lengths_differ());
+        lift.item(&one);
+        lift.item(&[0.600_1, 0.8]);
+        assert!(!lift.lengths_differ());
+        assert!(Lift::with(lift.longest(), 0.5).lengths_differ());
+        lift.item(&[0.3, 0.4]);
+        assert!(lift.lengths_differ());
     }
 
     #[test]

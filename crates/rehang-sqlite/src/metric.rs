@@ -44,6 +44,8 @@ pub(crate) fn metric(space: &Space) -> Metric {
 pub(crate) struct Lift {
     /// M², as bits: those of positive numbers are in the order of the numbers.
     longest: Arc<AtomicU32>,
+    /// The smallest `‖v‖²`, its bits turned over, so that it grows from 0 where there is none.
+    shortest: Arc<AtomicU32>,
 }
 
 impl Lift {
@@ -52,9 +54,24 @@ impl Lift {
         space.distance == Distance::Dot && !space.normalised
     }
 
-    /// With M² as it was.
-    pub(crate) fn with(longest: f32) -> Self {
-        Self { longest: Arc::new(AtomicU32::new(longest.to_bits())) }
+    /// With M² and the smallest `‖v‖²` as they were.
+    pub(crate) fn with(longest: f32, shortest: f32) -> Self {
+        let [longest, shortest] =
+            [longest.to_bits(), !shortest.to_bits()].map(|bits| Arc::new(AtomicU32::new(bits)));
+        Self { longest, shortest }
+    }
+
+    /// The smallest `‖v‖²`; 0 where there is no vector.
+    pub(crate) fn shortest(&self) -> f32 {
+        match self.shortest.load(Ordering::Relaxed) {
+            0 => 0.0,
+            bits => f32::from_bits(!bits),
+        }
+    }
+
+    /// Whether some vectors are longer than others, by more than what rounding leaves of length 1.
+    pub(crate) fn lengths_differ(&self) -> bool {
+        self.longest() > 1.01 * self.shortest()
     }
 
     /// M².
@@ -66,6 +83,7 @@ impl Lift {
     pub(crate) fn item(&self, vector: &[f32]) -> Vec<f32> {
         let squared = vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() as f32;
         self.longest.fetch_max(squared.to_bits(), Ordering::Relaxed);
+        self.shortest.fetch_max(!squared.to_bits(), Ordering::Relaxed);
         vector.iter().copied().chain([squared]).collect()
     }
 
