@@ -583,11 +583,19 @@ fn vector_width(column: &Column) -> Result<Option<usize>> {
     let kind = type_of(column);
     let width = kind.strip_prefix("vector").or_else(|| kind.strip_prefix("halfvec"));
     let wrong = || {
-        Error::option(
-            "vector",
-            &column.name,
-            format!("a column of type vector or halfvec, not {}", type_of(column)),
-        )
+        let (name, kind) = (&column.name, type_of(column));
+        let cast = match kind {
+            "jsonb" | "json" => Some(format!("(\"{name}\"::text)")),
+            kind if kind == "text" || kind.ends_with("[]") => Some(format!("\"{name}\"")),
+            _ => None,
+        };
+        let way = cast.map_or_else(String::new, |cast| {
+            format!(
+                "; a column that the server keeps makes one of it: ALTER TABLE … ADD COLUMN vectors vector(N) \
+                 GENERATED ALWAYS AS ({cast}::vector(N)) STORED, with their width for N"
+            )
+        });
+        Error::option("vector", name, format!("a column of type vector or halfvec, not {kind}{way}"))
     };
     match width.ok_or_else(wrong)? {
         "" => Ok(None),

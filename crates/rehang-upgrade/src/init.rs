@@ -105,6 +105,7 @@ pub fn init(init: &Init) -> Result<Initialised> {
 fn look(application: &Location, adapter: Option<&Adapter>, distance: Distance) -> Result<(Location, Space)> {
     let named = application.to_string();
     let mut location = application.clone();
+    let is_table = matches!(location, Location::Table(_));
     let seen = location.look()?;
     let one_of = |key: &str, found: Vec<String>| match &found[..] {
         [one] => Ok(Some(one.clone())),
@@ -120,7 +121,12 @@ fn look(application: &Location, adapter: Option<&Adapter>, distance: Distance) -
     };
     if vector.is_none() {
         let found = one_of("vector", seen.vectors.clone())?;
-        *vector = Some(found.ok_or_else(|| Error::option("the gallery", &named, "one that has vectors"))?);
+        let needed = if is_table {
+            "one that has a column of type vector or halfvec; of arrays, JSON or text, a column GENERATED ALWAYS AS (embedding::vector(N)) STORED makes one"
+        } else {
+            "one that has vectors"
+        };
+        *vector = Some(found.ok_or_else(|| Error::option("the gallery", &named, needed))?);
     }
     if source.is_none() {
         let is_key = |name: &String| seen.id.contains(name) || label.as_ref() == Some(name);

@@ -265,7 +265,11 @@ fn columns() {
     );
     is(
         TableOptions { vector: some("title"), ..notes() },
-        &["vector cannot be \"title\"", "of type vector or halfvec, not text"],
+        &[
+            "vector cannot be \"title\"",
+            "of type vector or halfvec, not text",
+            "GENERATED ALWAYS AS (\"title\"::vector(N)) STORED",
+        ],
     );
     is(
         TableOptions { vector: some("sparse"), ..notes() },
