@@ -81,7 +81,7 @@ fn policy(g: i32, on: &str, seen: &str) -> String {
     )
 }
 
-/// Counts the tables of ours beside a gallery that show their rows to whoever may read them.
+/// Counts the tables of ours beside a gallery without a row policy: whoever may read them is shown all of their rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(
         "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'

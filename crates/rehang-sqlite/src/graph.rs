@@ -478,7 +478,6 @@ mod tests {
     fn vectors_of_different_lengths_are_found_at_every_depth() {
         for distance in Distance::ALL {
             let found = recall(distance, &[10, 100, 500, 3_000]);
-            println!("{distance}: recall at 10, 100, 500, 3000 is {found:.3?}");
             assert!(found.iter().all(|&share| share >= 0.97), "{distance}: {found:?}");
         }
     }

@@ -59,7 +59,7 @@ fn is_rounded(number: &str) -> bool {
     let digits = all.trim_start_matches('0').trim_end_matches('0');
     let power = (all.len() - all.trim_end_matches('0').len()) as i64 - fraction.len() as i64;
     let Some(power) = power.checked_add(exponent) else { return true };
-    // Fractions are measured, and rounded everywhere; nobody counts or names by them.
+    // Fractions are measured, and rounded everywhere; no application uses one as an id or a count.
     if digits.is_empty() || power < 0 {
         return false;
     }
