@@ -223,15 +223,22 @@ fn write_all(
     if let Some(epoch) = epoch {
         check::epoch(space, epoch, row.record.epoch)?;
     }
+    let is_native = writes.iter().any(|write| write.provenance == Provenance::Native);
+    let together = if is_native { NATIVES_TOGETHER } else { usize::MAX };
     while let Some(first) = outcomes.iter().position(Option::is_none) {
         let mut seen = BTreeSet::new();
         let round: Vec<usize> = (first..writes.len())
             .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
+            .take(together)
             .collect();
         write_round(connection, handle, &row, epoch, writes, &round, outcomes, attempt)?;
     }
     Ok(())
 }
+
+/// Vectors of one statement where some are native. They come beside an application, into a space with an index, and a write of the application
+/// to one of their items waits until the index has taken in all of them.
+const NATIVES_TOGETHER: usize = 64;
 
 /// How often a call is made again before it leaves those items alone that others are at: about a second.
 const TRIES: u32 = 8;

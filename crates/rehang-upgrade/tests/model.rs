@@ -1,4 +1,4 @@
-//! Random applications, operators, deaths and full disks against a small oracle. Two handles on the gallery take turns, as two
+//! Random applications, operators, deaths, full disks and cancelled statements against a small oracle. Two handles on the gallery take turns, as two
 //! processes do, and one application writes through plain SQL or plain requests. After every operation a reader looks: it sees no deleted item, no
 //! stale vector, and none without knowing who made it; nothing native is ever lost; two workers do no harm; a call that found no
 //! room wrote nothing. Whatever happened, in the end all is native.
@@ -122,6 +122,8 @@ enum Operation {
     SetBack,
     /// An operation while the log of the gallery can grow by so many bytes only.
     NoRoom(u64, Box<Operation>),
+    /// An operation of which somebody cancels a statement that writes: of those that a look finds at work, the one after so many.
+    Cancelled(u64, Box<Operation>),
 }
 
 /// What is done, and through which handle.
@@ -255,6 +257,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             1 => Just(Operation::SetBack),
         ],
         2 => (room, simple()).prop_map(|(room, operation)| Operation::NoRoom(room, Box::new(operation))),
+        1 => (0..20_u64, simple()).prop_map(|(after, operation)| Operation::Cancelled(after, Box::new(operation))),
         1 => (budget, prop::collection::vec(simple(), 0..6)).prop_map(|(budget, meanwhile)| Operation::Race(budget, meanwhile)),
     ]
 }
@@ -983,6 +986,20 @@ impl Model {
                 self.oracle.look(&self.handles[self.turn]);
                 self.no_room = false;
             }
+            Operation::Cancelled(after, operation) => {
+                #[cfg(feature = "postgres")]
+                let cancelling = match &self.outsider {
+                    Some(Outsider::Table(table)) => Some(table.cancel(*after)),
+                    _ => None,
+                };
+                // A write that was cancelled is tried again: the operation ends as if nobody had.
+                self.play(operation);
+                #[cfg(feature = "postgres")]
+                let hit = cancelling.is_some_and(postgres::Cancelling::end);
+                #[cfg(not(feature = "postgres"))]
+                let (hit, _) = (false, after);
+                self.tally.cancelled.fetch_add(u64::from(hit), Ordering::Relaxed);
+            }
         }
     }
 
@@ -1058,6 +1075,8 @@ struct Tally {
     deaths: AtomicU64,
     /// Calls that failed since there was no room.
     refused: AtomicU64,
+    /// Statements that somebody cancelled.
+    cancelled: AtomicU64,
 }
 
 static IN_MEMORY: Tally = Tally::of("in memory");
@@ -1068,18 +1087,19 @@ static ON_POSTGRES: Tally = Tally::of("on PostgreSQL");
 
 impl Tally {
     const fn of(kind: &'static str) -> Self {
-        let [histories, operations, deaths, refused] = [const { AtomicU64::new(0) }; 4];
-        Self { kind, histories, operations, deaths, refused }
+        let [histories, operations, deaths, refused, cancelled] = [const { AtomicU64::new(0) }; 5];
+        Self { kind, histories, operations, deaths, refused, cancelled }
     }
 
     fn ended(&self, operations: usize) {
         self.operations.fetch_add(operations as u64, Ordering::Relaxed);
         let histories = self.histories.fetch_add(1, Ordering::Relaxed) + 1;
-        if histories.is_multiple_of(500) {
+        if histories.is_multiple_of(100) {
             let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            let [operations, deaths, refused] = [&self.operations, &self.deaths, &self.refused].map(count);
+            let [operations, deaths, refused, cancelled] =
+                [&self.operations, &self.deaths, &self.refused, &self.cancelled].map(count);
             println!(
-                "{histories} histories {}: {operations} operations, {deaths} deaths, {refused} calls without room",
+                "{histories} histories {}: {operations} operations, {deaths} deaths, {refused} calls without room, {cancelled} statements cancelled",
                 self.kind
             );
         }
@@ -1216,8 +1236,9 @@ proptest! {
 /// Galleries on a real server.
 #[cfg(feature = "postgres")]
 mod postgres {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::{Arc, OnceLock};
+    use std::thread::{self, JoinHandle};
     use std::time::Duration;
 
     use rehang_postgres::{PostgresStore, TableOptions};
@@ -1227,10 +1248,52 @@ mod postgres {
     /// An application of the table, by plain SQL.
     pub struct Outside {
         client: ::postgres::Client,
+        address: String,
         name: String,
     }
 
+    /// Somebody who looks at what the server is doing, and cancels one statement.
+    pub struct Cancelling {
+        ended: Arc<AtomicBool>,
+        looks: JoinHandle<bool>,
+    }
+
+    impl Cancelling {
+        /// Gives whether a statement was cancelled.
+        pub fn end(self) -> bool {
+            self.ended.store(true, Ordering::Relaxed);
+            self.looks.join().unwrap()
+        }
+    }
+
     impl Outside {
+        /// Cancels a statement of the galleries that has written something, after so many others were seen. Statements that only read are
+        /// left alone: what the test itself reads is among them.
+        pub fn cancel(&self, after: u64) -> Cancelling {
+            let ended = Arc::new(AtomicBool::new(false));
+            let (mut client, told) = (server::client(&self.address), Arc::clone(&ended));
+            let looks = thread::spawn(move || {
+                let look = client
+                    .prepare(
+                        "SELECT CASE WHEN $1 THEN pg_cancel_backend(pid) ELSE false END FROM pg_stat_activity
+                         WHERE application_name = 'rehang' AND datname = current_database() AND state = 'active'
+                         AND backend_xid IS NOT NULL AND query <> 'COMMIT' LIMIT 1",
+                    )
+                    .unwrap();
+                let mut seen = 0;
+                while !told.load(Ordering::Relaxed) {
+                    if let Some(row) = client.query_opt(&look, &[&(seen >= after)]).unwrap() {
+                        if row.get(0) {
+                            return true;
+                        }
+                        seen += 1;
+                    }
+                }
+                false
+            });
+            Cancelling { ended, looks }
+        }
+
         pub fn rename(&mut self, from: &str, to: &str) {
             let update = format!("UPDATE {} SET id = $2 WHERE id = $1", self.name);
             self.client.execute(&update, &[&from, &to]).unwrap();
@@ -1275,7 +1338,11 @@ mod postgres {
         }
 
         pub fn outside(&self) -> Outside {
-            Outside { client: server::client(&self.address), name: self.name.clone() }
+            Outside {
+                client: server::client(&self.address),
+                address: self.address.clone(),
+                name: self.name.clone(),
+            }
         }
 
         pub fn remove(&self) {

@@ -38,6 +38,85 @@ impl Qdrant {
         serde_json::from_slice::<Value>(&body).unwrap()["result"].take()
     }
 
+    /// Points a second for writes that promise more and more, each step what stands before it and one thing more: what the rate of a fill goes to.
+    pub fn promises(&self, rows: usize) {
+        const STEPS: [&str; 6] = [
+            "vectors alone",
+            "and the old vectors are read",
+            "and of each is said who made it, its σ² and its place in the queue",
+            "and these have indexes",
+            "and both only where the write has reserved the point",
+            "and the writer reads back what was written",
+        ];
+        let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, D_NEW)).collect();
+        for turn in 0..2 {
+            for (step, name) in STEPS.iter().enumerate() {
+                self.make("bare", rows);
+                self.rest("bare");
+                let dense = json!({"dense": {"size": D_NEW, "distance": "Cosine"}});
+                self.send("PUT", "bare/vectors/new?wait=true", &dense);
+                if step >= 3 {
+                    for (field, kind) in [("p", "keyword"), ("q", "float"), ("b", "integer")] {
+                        let index = json!({"field_name": format!("tag.s.{field}"), "field_schema": kind});
+                        self.send("PUT", "bare/index?wait=true", &index);
+                    }
+                }
+                let began = Instant::now();
+                for (page, vectors) in vectors.chunks(POINTS).enumerate() {
+                    self.write_page(step, page, vectors);
+                }
+                println!("turn {turn}: {:.0} rows/s: {name}", rows as f64 / began.elapsed().as_secs_f64());
+                self.remove("bare");
+            }
+        }
+    }
+
+    fn write_page(&self, step: usize, page: usize, vectors: &[Vec<f32>]) {
+        let ids: Vec<usize> = (0..vectors.len()).map(|at| page * POINTS + at).collect();
+        let (name, key) = (format!("write {page}"), "tag.s");
+        let reserved = json!({"key": "tag.s.k", "match": {"value": name}});
+        if step >= 1 {
+            let page = json!({"ids": ids, "with_vector": ["embedding"], "with_payload": true});
+            self.send("POST", "bare/points", &page);
+        }
+        if step >= 4 {
+            let free = json!({"must": [{"has_id": ids}, {"is_empty": {"key": "tag.s.k"}}]});
+            let mark = json!({"payload": {"p": "pending", "k": name}, "key": key, "filter": free});
+            self.send("POST", "bare/points/payload?wait=true", &mark);
+            self.send("POST", "bare/points", &json!({"ids": ids, "with_payload": true}));
+        }
+        let of = |(id, vector): (&usize, &Vec<f32>)| json!({"id": id, "vector": {"new": vector}});
+        let points: Vec<Value> = ids.iter().zip(vectors).map(of).collect();
+        let filter = if step >= 4 { reserved.clone() } else { Value::Null };
+        self.send(
+            "PUT",
+            "bare/points/vectors?wait=true",
+            &json!({"points": points, "update_filter": filter}),
+        );
+        if step >= 2 {
+            let said = ids.iter().map(|id| {
+                let score = (*id as f64 * 0.618).fract();
+                let payload = json!({"p": "adapted", "w": name, "k": null, "b": 0, "q": score, "v": score});
+                if step >= 4 {
+                    let filter = json!({"must": [{"has_id": [id]}, reserved]});
+                    json!({"set_payload": {"payload": payload, "key": key, "filter": filter}})
+                } else {
+                    json!({"set_payload": {"payload": payload, "key": key, "points": [id]}})
+                }
+            });
+            let mut said: Vec<Value> = said.collect();
+            let last = said.pop();
+            // As the library does: only the last operation is waited for.
+            self.send("POST", "bare/points/batch?wait=false", &json!({"operations": said}));
+            self.send("POST", "bare/points/batch?wait=true", &json!({"operations": [last]}));
+        }
+        if step >= 5 {
+            let found = self.send("POST", "bare/points", &json!({"ids": ids, "with_payload": true}));
+            let found = found.as_array().unwrap();
+            assert!(found.iter().all(|point| point["payload"]["tag"]["s"]["w"] == name.as_str()));
+        }
+    }
+
     fn open(&self) -> QdrantStore {
         let options = CollectionOptions {
             collection: "documents".into(),
