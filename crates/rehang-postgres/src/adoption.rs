@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
+use crate::partitions::{self, Leaves, leaves, renew_vectors};
 use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
@@ -79,7 +80,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             schema::BASE.to_owned(),
             functions(&pgvector),
             register(&table),
-            schema::item_table(number, &table),
+            schema::item_table(number, &table, &pgvector),
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
@@ -139,7 +140,7 @@ pub(crate) fn adopt(
         let number = known(connection, &table)?
             .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?
             .number;
-        connection.batch(&schema::item_table(number, &table))?;
+        connection.batch(&schema::item_table(number, &table, &pgvector))?;
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
@@ -274,7 +275,8 @@ pub(crate) fn published(connection: &mut Connection, table: &Table) -> Step<Vec<
     let rows = connection.query(
         "SELECT p.pubname::text, p.puballtables FROM pg_publication AS p WHERE p.puballtables OR EXISTS (SELECT 1
              FROM pg_publication_tables AS t JOIN pg_namespace AS n ON n.nspname = t.schemaname
-             JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = p.pubname AND c.oid = $1)
+             JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.tablename WHERE t.pubname = p.pubname
+                 AND (c.oid = $1 OR c.oid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))))
          ORDER BY 1",
         &[&table.oid],
     )?;
@@ -309,7 +311,7 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 }
 
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
-    database.is_about(&table.qualified);
+    database.is_about(&table);
     let old = old.map(str::to_owned);
     Handle { database, number, table, out_of_step: None, old, pgvector, fronts: Mutex::default() }
 }
@@ -324,19 +326,54 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
         return Ok(());
     }
     spaces::wait_for_writers(handle)?;
+    let partitions = || database.run(Mode::Read, |connection| leaves(connection, *g, table));
+    loop {
+        let before = partitions()?;
+        list_rows(handle, advance)?;
+        // A partition that came meanwhile may have rows behind the page that was at work.
+        if partitions()? == before {
+            let leaves = serde_json::to_string(&before).unwrap_or_default();
+            return database.run(Mode::Write, |connection| {
+                connection.execute(
+                    "UPDATE rehang.gallery SET listed = true, columns = jsonb_set(columns::jsonb, '{leaves}', $2::text::jsonb)::text WHERE number = $1",
+                    &[g, &leaves],
+                )?;
+                connection.batch(&format!("ANALYZE rehang.item_{g}"))
+            });
+        }
+    }
+}
+
+/// Makes an item of every row that is there and is none, and leaves none without its row.
+fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    let Handle { database, number: g, table, .. } = handle;
+    if table.is_partitioned {
+        // An item of another source is another one: it goes, and its row is listed anew.
+        remove_items(handle, &lacks_its_row(table, true))?;
+    }
     let key = table.key_of("t");
     // Of its own form for the first page, so that every other one is read from the index of the key.
     let page_after = |after: &str| {
         format!(
-        "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item FROM (
+        "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item{hashes} FROM (
                  SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
-             listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced)
-                 SELECT id, {keys}, {NEXT_REVISION}, sourced FROM page WHERE is_item ON CONFLICT DO NOTHING),
+             listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced{hash_names})
+                 SELECT id, {keys}, {NEXT_REVISION}, sourced{hash_names} FROM page WHERE is_item ON CONFLICT DO NOTHING),
              last AS (SELECT id FROM page ORDER BY {keys_down} LIMIT 1)
          SELECT (SELECT id FROM last), count(*) FROM page",
         id = table.id_of("t"),
         names = table.key.iter().zip(1..).map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name))).collect::<Vec<_>>().join(", "),
         source = table.source_of("t"),
+        hash_names = if table.is_partitioned { ", source_hash, vector_hash" } else { "" },
+        hashes = if table.is_partitioned {
+            format!(
+                ", {} AS source_hash, {} AS vector_hash",
+                table.source_hash(&table.source_of("t")),
+                table.vector_hash("t", &handle.pgvector)
+            )
+        } else {
+            String::new()
+        },
         item = table.is_item("t"),
         on = table.qualified,
         keys = table.key_names(),
@@ -352,7 +389,7 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
                 // An application that waits for a page while the page waits for it would be ended after a second: the page gives up before.
                 connection.batch(&format!(
                     "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
-                    table.qualified
+                    table.first_lock()
                 ))?;
                 let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
                 Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
@@ -370,26 +407,36 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
     }
     // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
     spaces::wait_for_writers(handle)?;
-    remove_rowless_items(handle)?;
-    spaces::list_anew(handle)?;
-    database.run(Mode::Write, |connection| {
-        connection.batch(&format!(
-            "UPDATE rehang.gallery SET listed = true WHERE number = {g}; ANALYZE rehang.item_{g};"
-        ))
-    })
+    remove_items(handle, &lacks_its_row(table, table.is_partitioned))?;
+    if table.is_partitioned {
+        renew_vectors(handle)?;
+    }
+    spaces::list_anew(handle)
 }
 
-/// Removes the items that have no row. An application's open transaction may be about to write the row of one: such an item is passed
-/// over until that transaction has ended. The rows are looked at once more when the items are locked: a statement that has waited
-/// for a lock still sees the rows of before.
-fn remove_rowless_items(handle: &Handle) -> Result<()> {
-    let Handle { database, number: g, table, .. } = handle;
-    let has_no_row = format!(
-        "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
+/// Takes out the items whose rows went with a partition that was detached or dropped.
+pub(crate) fn take_out_rowless(handle: &Handle) -> Result<()> {
+    remove_items(handle, &lacks_its_row(&handle.table, false))?;
+    spaces::list_anew(handle)
+}
+
+/// Whether an item `i` has no row, or none of the source that it was seen with.
+fn lacks_its_row(table: &Table, or_its_source: bool) -> String {
+    let is_same =
+        if or_its_source { format!(" AND {}", table.has_source_of("i", "t")) } else { String::new() };
+    format!(
+        "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {}{is_same})",
         table.qualified,
         table.is_of("i", "t"),
         table.is_item("t")
-    );
+    )
+}
+
+/// Removes the items that lack their rows. An application's open transaction may be about to write the row of one: such an item is passed
+/// over until that transaction has ended. The rows are looked at once more when the items are locked: a statement that has waited
+/// for a lock still sees the rows of before.
+fn remove_items(handle: &Handle, has_no_row: &str) -> Result<()> {
+    let Handle { database, number: g, table, .. } = handle;
     let lock = format!(
         "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
     );
@@ -397,7 +444,7 @@ fn remove_rowless_items(handle: &Handle) -> Result<()> {
     let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_no_row})");
     spaces::until_writers_end(handle, || {
         database.run(Mode::Write, |connection| {
-            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
+            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.first_lock()))?;
             let rows = connection.query(&lock, &[])?;
             let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
             connection.execute(&remove, &[&keys])?;
@@ -457,12 +504,15 @@ struct Kept {
     name: String,
     /// Columns by their names of then.
     columns: BTreeMap<String, i16>,
+    /// The tables that the rows of a partitioned one lay in when rows and items were compared.
+    #[serde(default)]
+    leaves: Leaves,
 }
 
 impl Kept {
-    fn of(table: &Table) -> String {
-        let kept =
-            Self { relation: table.oid, name: table.qualified.clone(), columns: table.numbers.clone() };
+    fn of(table: &Table, leaves: Leaves) -> String {
+        let (name, columns) = (table.qualified.clone(), table.numbers.clone());
+        let kept = Self { relation: table.oid, name, columns, leaves };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -539,6 +589,7 @@ fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     // One that an earlier version made has no `columns`.
     let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
+        expect_no_part(connection, table)?;
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
             let why = "its triggers are those of a gallery that takes another table for its own, as after a dump by an earlier version; \
@@ -550,6 +601,38 @@ fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     let known = Known::read(&row)?;
     expect_format(&table.options.table, known.format)?;
     Ok(Some(known))
+}
+
+/// Refuses a table that lies in a gallery, or that one lies in: each row is an item once.
+fn expect_no_part(connection: &mut Connection, table: &Table) -> Step<()> {
+    let other = connection.query_opt(
+        "SELECT g.relation::regclass::text FROM rehang.gallery AS g WHERE g.relation IN (SELECT relid FROM pg_partition_ancestors($1::oid::regclass)
+             UNION ALL SELECT relid FROM pg_partition_tree($1::oid::regclass)) ORDER BY g.number LIMIT 1",
+        &[&table.oid],
+    )?;
+    let Some(other) = other else { return Ok(()) };
+    let other: String = other.try_get(0)?;
+    let why = format!(
+        "{other} is a gallery and shares its rows, as a partitioned table and its partitions do: finish and release that one first"
+    );
+    Err(Error::conflict(format!("the table {}", table.options.table), why).into())
+}
+
+/// What has changed of the partitions of a gallery's table, each in a sentence.
+pub(crate) fn remarks_on_partitions(handle: &Handle) -> Result<Vec<String>> {
+    if !handle.table.is_partitioned || handle.out_of_step.is_some() {
+        return Ok(Vec::new());
+    }
+    handle.database.run(Mode::Read, |connection| {
+        let Some(kept) = known(connection, &handle.table)?.and_then(|known| known.kept) else {
+            return Ok(Vec::new());
+        };
+        // Out of a dump all numbers are others.
+        if kept.relation != handle.table.oid {
+            return Ok(Vec::new());
+        }
+        partitions::remarks(connection, handle, &kept.leaves)
+    })
 }
 
 /// Whether the database has galleries at all.
@@ -614,9 +697,13 @@ fn renew(
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
-    let lacks_triggers = connection.count(&schema::count_triggers(number), &[&table.oid])? != 3;
+    let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
     let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2";
-    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers {
+    let kept_leaves =
+        known.kept.as_ref().filter(|kept| kept.relation == table.oid).map(|kept| kept.leaves.clone());
+    let kept_leaves = kept_leaves.unwrap_or_default();
+    let has_others = leaves(connection, number, table)? != kept_leaves;
+    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers || has_others {
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
     }
@@ -634,7 +721,7 @@ fn renew(
                 &table.options.table,
                 &as_text(&table.options),
                 &table.is_of("i", "t"),
-                &Kept::of(table),
+                &Kept::of(table, kept_leaves),
             ],
         )?;
         connection.execute(
@@ -655,6 +742,7 @@ fn renew(
     let spaces = spaces::all(connection, number)?;
     if is_earlier || lacks_triggers {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
+        connection.batch(&schema::drop_truncate_triggers(number))?;
     }
     connection.batch(&schema::function(number, table, &spaces, pgvector))?;
     connection.batch(&row_security::functions(number, table))?;
@@ -665,6 +753,8 @@ fn renew(
     connection.batch(schema::KEEP)?;
     if is_earlier || lacks_triggers {
         connection.batch(&schema::triggers(number, table))?;
+    } else if table.is_partitioned {
+        connection.batch(&schema::truncate_triggers(number, table))?;
     }
     connection.batch(&schema::comment(number, table))
 }
@@ -677,7 +767,7 @@ fn register(table: &Table) -> String {
         literal(&table.options.table),
         literal(&as_text(&table.options)),
         literal(&table.is_of("i", "t")),
-        literal(&Kept::of(table))
+        literal(&Kept::of(table, Leaves::new()))
     )
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rehang::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
 
+use crate::adoption;
 use crate::connection::Mode;
 use crate::handle::Handle;
 use crate::pages;
@@ -26,6 +27,25 @@ pub(crate) fn claim(
     limit: usize,
     lease: Duration,
 ) -> Result<Claimed> {
+    let once = || claim_once(handle, space, what, worker, limit, lease);
+    let (claimed, rowless) = once()?;
+    if rowless && claimed.records.is_empty() && handle.table.is_partitioned {
+        // What went with a partition stands before what waits.
+        adoption::take_out_rowless(handle)?;
+        return once().map(|(claimed, _)| claimed);
+    }
+    Ok(claimed)
+}
+
+/// The same; and whether items that were next in the queue have no row.
+fn claim_once(
+    handle: &Handle,
+    space: &str,
+    what: Queue,
+    worker: &str,
+    limit: usize,
+    lease: Duration,
+) -> Result<(Claimed, bool)> {
     handle.database.run(Mode::WriteLightly, |connection| {
         let space = find(connection, handle, space)?;
         let n = space.number;
@@ -67,6 +87,7 @@ pub(crate) fn claim(
         next.retain(|key| lost.contains_key(key) || !busy.contains(key));
         let left = (found - next.len()) as u64;
         let records = pages::records(connection, handle, &next, &space, Some(&space), true)?;
+        let rowless = records.len() < next.len();
         let claimed = Claimed::of(records, &lost, held_by_others + left);
         let claimed_keys: Vec<ItemKey> = claimed.records.iter().map(|record| record.item.key).collect();
         let losses: Vec<i32> = claimed_keys.iter().map(|key| lost.get(key).map_or(0, |lost| *lost as i32)).collect();
@@ -78,7 +99,7 @@ pub(crate) fn claim(
             );
             connection.execute(&sql, &[&rows_of(&claimed_keys), &worker, &lease.as_secs_f64(), &losses])?;
         }
-        Ok(claimed)
+        Ok((claimed, rowless))
     })
 }
 

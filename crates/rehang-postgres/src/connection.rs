@@ -10,6 +10,8 @@ use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
 pub(crate) use crate::client::{Connection, Parameters};
+use crate::partitions::SAME_TEXT;
+use crate::table::Table;
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,11 +37,18 @@ const OWN_SESSION: &str = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=
 pub(crate) struct Database {
     address: Address,
     name: String,
-    /// The application's table: a reader takes it first, as the application's own statements do, so that none waits for the other.
-    table: OnceLock<String>,
+    /// What a transaction that reads begins with besides, and every one: the application's table is taken first, as the application's own statements
+    /// do, so that none waits for the other.
+    table: OnceLock<About>,
     idle: Mutex<Vec<Connection>>,
     /// Whether connections are made without [`OWN_SESSION`], which was refused.
     is_pooled: AtomicBool,
+}
+
+/// The application's table.
+struct About {
+    lock: String,
+    settings: String,
 }
 
 /// How a transaction sees others.
@@ -133,18 +142,21 @@ impl Database {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
     }
 
-    /// Names the application's table.
-    pub(crate) fn is_about(&self, qualified: &str) {
-        self.table.get_or_init(|| qualified.to_owned());
+    /// Names the application's table, and what our transactions set where they work on it.
+    pub(crate) fn is_about(&self, table: &Table) {
+        let settings = if table.is_partitioned { &SAME_TEXT[..] } else { &[] };
+        self.table.get_or_init(|| About {
+            lock: format!("; LOCK TABLE {} IN ACCESS SHARE MODE", table.first_lock()),
+            settings: settings.iter().map(|(name, value)| format!("; SET LOCAL {name} = {value}")).collect(),
+        });
     }
 
     /// How a transaction begins.
     pub(crate) fn begin(&self, mode: Mode) -> String {
         let begin = format!("{}; {SETTINGS}", mode.begin());
-        match self.table.get().filter(|_| [Mode::Read, Mode::WriteLightly].contains(&mode)) {
-            Some(table) => format!("{begin}; LOCK TABLE {table} IN ACCESS SHARE MODE"),
-            None => begin,
-        }
+        let Some(About { lock, settings }) = self.table.get() else { return begin };
+        let lock = if [Mode::Read, Mode::WriteLightly].contains(&mode) { lock } else { "" };
+        format!("{begin}{settings}{lock}")
     }
 
     /// A connection of its own, outside of the shared ones, for what cannot be part of a transaction.

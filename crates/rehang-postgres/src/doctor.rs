@@ -72,10 +72,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
             "triggers on the table that are missing or disabled, so that writes go by unseen: `gallery adopt` makes them anew and lists the rows \
              that came and went. An item whose content has changed meanwhile keeps the vectors of before; where that may be, `gallery release` \
              and adopt it anew",
-            format!(
-                "SELECT 3 - ({})",
-                schema::count_triggers(g).replace("$1", &table.oid.to_string())
-            ),
+            schema::missing_triggers(g, table),
         )?;
         look(
             connection,
@@ -129,6 +126,21 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
                 table.is_item("t")
             ),
         )?;
+        if table.is_partitioned {
+            look(
+                connection,
+                None,
+                "items whose rows have other content than when a trigger last saw them, as of a partition that was attached: `gallery adopt` takes it in",
+                format!(
+                    "SELECT count(*) FROM rehang.item_{g} AS i JOIN {} AS t ON {} WHERE {} AND NOT ({} AND {})",
+                    table.qualified,
+                    table.is_of("i", "t"),
+                    table.is_item("t"),
+                    table.has_source_of("i", "t"),
+                    table.has_vector_of("i", "t", &handle.pgvector)
+                ),
+            )?;
+        }
         for space in spaces {
             let n = space.number;
             let name = Some(space.record.space.name.as_str());

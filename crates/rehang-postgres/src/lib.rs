@@ -17,6 +17,7 @@ mod items;
 mod nearest;
 mod pages;
 mod parameter;
+mod partitions;
 mod pgvector;
 mod queue;
 mod release;

@@ -314,6 +314,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
             connection.batch(&format!("LOCK TABLE {on} IN ACCESS EXCLUSIVE MODE"))?;
             triggers = schema::drop_triggers(g, on);
         }
+        triggers += &schema::drop_truncate_triggers(g);
         let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
         connection.batch(&format!(
             "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE"
@@ -336,7 +337,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; {} DELETE FROM rehang.gallery WHERE number = {g};",
+            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DROP TABLE IF EXISTS rehang.moving_{g}; {} DELETE FROM rehang.gallery WHERE number = {g};",
             schema::drop_moves(g, on.as_deref()),
             serving::drop_view(g),
             row_security::drop_functions(g)
@@ -357,7 +358,8 @@ fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
             continue;
         }
         for index in search::unfinished(connection, on, Some(&column))? {
-            connection.batch(&format!("DROP INDEX {index}"))?;
+            // With one of a whole those of its partitions go.
+            connection.batch(&format!("DROP INDEX IF EXISTS {index}"))?;
         }
         connection.batch(&format!("COMMENT ON COLUMN {on}.{} IS NULL", quoted(&column)))?;
     }
@@ -381,8 +383,9 @@ fn settling(connection: &mut Connection, on: &str) -> Step<Vec<(String, String)>
 /// Triggers of the application that an update of other columns than theirs fires, by name.
 fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
     let rows = connection.query(
-        "SELECT format('%I', tgname) FROM pg_trigger WHERE tgrelid = $1 AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 16 <> 0
-             AND cardinality(tgattr::int2[]) = 0 AND tgname !~ '^00_rehang_' ORDER BY 1",
+        "SELECT DISTINCT format('%I', tgname) FROM pg_trigger WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))
+             AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 16 <> 0
+             AND cardinality(tgattr::int2[]) = 0 AND tgname !~ '^(00|zz)_rehang_' ORDER BY 1",
         &[&oid],
     )?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)

@@ -10,13 +10,17 @@
 //!
 //! The application's table gets three triggers and nothing else. A write of it that changes no content does not touch our tables, and
 //! a write of ours does not touch the application's.
+//!
+//! Of a partitioned table the server gives each partition these triggers, also those to come, but for that of `TRUNCATE`, which each has of its
+//! own. A fourth one sees which row moves to another partition, and `rehang.moving_G` keeps that until the row is there.
 
 use rehang::{Distance, Space};
 use rehang_store::PAIRS_SEED;
 
 use crate::guard::{EQUALS, SEARCH_PATH};
+use crate::partitions::SAME_TEXT;
 use crate::pgvector::Pgvector;
-use crate::table::{Table, literal, quoted};
+use crate::table::{Table, hash_of_vector, literal, quoted};
 
 /// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
 pub(crate) const FORMAT: i32 = 2;
@@ -135,14 +139,14 @@ pub(crate) struct SpaceRow {
 }
 
 /// The items of a gallery.
-pub(crate) fn item_table(g: i32, table: &Table) -> String {
+pub(crate) fn item_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS rehang.item_{g} (
              key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
              id text NOT NULL,
              {}revision bigint NOT NULL,
              sourced boolean NOT NULL,
-             source_revision bigint,
+             source_revision bigint,{}
              UNIQUE ({})
          );
          CREATE INDEX IF NOT EXISTS item_{g}_id ON rehang.item_{g} (id);
@@ -150,8 +154,39 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
          CREATE INDEX IF NOT EXISTS item_{g}_unsourced ON rehang.item_{g} (key) WHERE NOT sourced;
          CREATE INDEX IF NOT EXISTS {};",
         table.key_columns(),
+        if table.is_partitioned { " source_hash bigint, vector_hash bigint," } else { "" },
         table.key_names(),
         shuffle_index(g)
+    ) + &moving_table(g, table, pgvector)
+}
+
+/// The rows of a partitioned table that are on their way to another partition, in the transactions that move them: `o` is the key of before,
+/// `n` the one to come, with what was the content. Nobody but the owner sees any.
+fn moving_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
+    if !table.is_partitioned {
+        return String::new();
+    }
+    let columns = |letter: char| table.key_columns_as(letter).replace(" NOT NULL", "");
+    let names =
+        |letter: char| (1..=table.key.len()).map(|at| format!("{letter}{at}")).collect::<Vec<_>>().join(", ");
+    format!(
+        "
+         CREATE UNLOGGED TABLE IF NOT EXISTS rehang.moving_{g} (
+             xact xid8 NOT NULL,
+             has_gone boolean NOT NULL DEFAULT false,
+             is_kept boolean NOT NULL DEFAULT false,
+             {}{}id text NOT NULL,
+             source text,
+             vector {}
+         );
+         CREATE INDEX IF NOT EXISTS moving_{g}_old ON rehang.moving_{g} ({});
+         CREATE INDEX IF NOT EXISTS moving_{g}_new ON rehang.moving_{g} ({});
+         ALTER TABLE rehang.moving_{g} ENABLE ROW LEVEL SECURITY;",
+        columns('o'),
+        columns('n'),
+        pgvector.named(if table.is_halfvec { "halfvec" } else { "vector" }),
+        names('o'),
+        names('n')
     )
 }
 
@@ -183,6 +218,22 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let has_columns_only =
         table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none());
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };
+    if table.is_partitioned {
+        let of = |row: &str| table.key_of(row);
+        return format!(
+            "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
+             CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION rehang.changed_{g}();
+             CREATE TRIGGER \"zz_rehang_{g}_moves\" BEFORE UPDATE ON {on} FOR EACH ROW WHEN (pg_catalog.record_image_ne(ROW({}), ROW({})))
+                 EXECUTE FUNCTION rehang.changed_{g}();
+             ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_rows\";
+             ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
+             ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"zz_rehang_{g}_moves\";
+             {}",
+            of("OLD"),
+            of("NEW"),
+            truncate_triggers(g, table)
+        );
+    }
     format!(
         "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
          CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION rehang.changed_{g}();
@@ -190,6 +241,22 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_rows\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_truncate\";"
+    )
+}
+
+/// The triggers of `TRUNCATE` on a partitioned table and on each table that its rows lie in, where there is none: the server makes none of
+/// this kind by itself. They fire before, since that of a partition has to read what goes.
+pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
+    format!(
+        "DO $rehang$ DECLARE part regclass; BEGIN
+             FOR part IN SELECT p.relid FROM pg_partition_tree({on}) AS p WHERE (p.isleaf OR p.level = 0)
+                 AND NOT EXISTS (SELECT 1 FROM pg_trigger AS t WHERE t.tgrelid = p.relid AND t.tgname = '00_rehang_{g}_truncate') ORDER BY p.level, 1
+             LOOP
+                 EXECUTE format('CREATE TRIGGER \"00_rehang_{g}_truncate\" BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}()', part);
+                 EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER \"00_rehang_{g}_truncate\"', part);
+             END LOOP;
+         END $rehang$;",
+        on = literal(&table.qualified)
     )
 }
 
@@ -201,20 +268,68 @@ pub(crate) fn has_earlier_triggers(g: i32) -> String {
     )
 }
 
-/// Counts the triggers of a gallery on a table, by its number, that fire in every session.
-pub(crate) fn count_triggers(g: i32) -> String {
+/// Counts the triggers of a gallery that its table lacks, or that do not fire in every session. A partition that came later is told [elsewhere](without_truncate)
+/// to have none of `TRUNCATE`.
+pub(crate) fn missing_triggers(g: i32, table: &Table) -> String {
+    let is_there = format!(
+        "EXISTS (SELECT 1 FROM pg_trigger AS t WHERE t.tgrelid = p.relid AND t.tgenabled = 'A' AND t.tgname = w.name AND t.tgfoid = to_regprocedure('rehang.changed_{g}()'))"
+    );
+    let names = format!("('00_rehang_{g}_rows'), ('00_rehang_{g}_updates')");
+    if table.is_partitioned {
+        return format!(
+            "SELECT count(*) FROM pg_partition_tree({oid}::oid::regclass) AS p CROSS JOIN (VALUES {names}, ('zz_rehang_{g}_moves'), ('00_rehang_{g}_truncate')) AS w(name)
+             WHERE (p.isleaf OR p.level = 0) AND NOT {is_there} AND (w.name !~ 'truncate' OR p.level = 0
+                 OR EXISTS (SELECT 1 FROM pg_trigger AS t WHERE t.tgrelid = p.relid AND t.tgname = w.name))",
+            oid = table.oid
+        );
+    }
     format!(
-        "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgenabled = 'A'
-             AND tgname IN ('00_rehang_{g}_rows', '00_rehang_{g}_updates', '00_rehang_{g}_truncate')"
+        "SELECT count(*) FROM (SELECT {oid}::oid AS relid) AS p CROSS JOIN (VALUES {names}, ('00_rehang_{g}_truncate')) AS w(name) WHERE NOT {is_there}",
+        oid = table.oid
+    )
+}
+
+/// The partitions of a partitioned table without a trigger of `TRUNCATE`, by name.
+pub(crate) fn without_truncate(g: i32, table: &Table) -> String {
+    format!(
+        "SELECT p.relid::text FROM pg_partition_tree({}::oid::regclass) AS p WHERE p.isleaf AND NOT EXISTS (SELECT 1 FROM pg_trigger AS t
+             WHERE t.tgrelid = p.relid AND t.tgname = '00_rehang_{g}_truncate') ORDER BY 1",
+        table.oid
     )
 }
 
 /// Takes the triggers off the table.
 pub(crate) fn drop_triggers(g: i32, qualified: &str) -> String {
-    ["rows", "updates", "truncate"]
-        .map(|what| format!("DROP TRIGGER IF EXISTS \"00_rehang_{g}_{what}\" ON {qualified};"))
-        .concat()
+    let triggers =
+        ["00_rehang_{g}_rows", "00_rehang_{g}_updates", "00_rehang_{g}_truncate", "zz_rehang_{g}_moves"];
+    let drop = |name: &str| {
+        format!("DROP TRIGGER IF EXISTS \"{}\" ON {qualified};", name.replace("{g}", &g.to_string()))
+    };
+    triggers.map(drop).concat()
 }
+
+/// Takes the triggers off the partitions of the table that each has of its own, and off those that were partitions.
+pub(crate) fn drop_truncate_triggers(g: i32) -> String {
+    format!(
+        "DO $rehang$ DECLARE part regclass; BEGIN
+             FOR part IN SELECT t.tgrelid FROM pg_trigger AS t WHERE t.tgname = '00_rehang_{g}_truncate' AND t.tgfoid = to_regprocedure('rehang.changed_{g}()')
+             LOOP
+                 EXECUTE format('DROP TRIGGER \"00_rehang_{g}_truncate\" ON %s', part);
+             END LOOP;
+         END $rehang$;"
+    )
+}
+
+/// Whether the table that a trigger fires for is that of a gallery, of a partitioned one that it is a part of; and else whether it was a moment ago.
+/// Who began to write before a `DETACH … CONCURRENTLY` may go on.
+fn is_of_gallery(g: i32) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND (ours.relation = TG_RELID OR EXISTS (SELECT 1
+             FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS whole WHERE whole.relid = ours.relation)))"
+    )
+}
+const IS_DETACHED: &str =
+    "EXISTS (SELECT 1 FROM pg_catalog.pg_inherits AS p WHERE p.inhrelid = TG_RELID AND p.inhdetachpending)";
 
 /// Notes of what changes while the vectors of a space move into a column of the application's table: of a vector in our table, and of the
 /// column, by whatever else but the move. Each item is noted in the transaction that changes it. Names as in [`function`].
@@ -240,9 +355,9 @@ BEGIN
         ELSE
             INSERT INTO rehang.moved_{g} VALUES (NEW.item);
         END IF;
-    ELSIF EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
+    ELSIF {} THEN
         INSERT INTO rehang.moved_{g} SELECT i.key FROM rehang.item_{g} AS i WHERE {};
-    ELSE
+    ELSIF NOT {IS_DETACHED} THEN
         RAISE EXCEPTION 'rehang: % is no table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NULL;
@@ -250,6 +365,7 @@ END
 $rehang$;
 REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
 {}{}{}{KEEP}",
+        is_of_gallery(g),
         table.is_of("i", "NEW"),
         trigger("rows", "INSERT", on, &insert),
         trigger("updates", "UPDATE", on, &update),
@@ -369,9 +485,10 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
             of("old"),
         )
     });
+    let parts = Parts::of(g, table, spaces, pgvector);
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = {SEARCH_PATH} AS $rehang$
+SET search_path = {SEARCH_PATH}{parts_settings} AS $rehang$
 #variable_conflict use_column
 DECLARE
     this bigint;
@@ -391,23 +508,23 @@ DECLARE
     names text;
     said text;
     called boolean;
-{variables}    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
+{variables}{parts_variables}    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
     -- By number, which every snapshot sees. Out of a dump the table has another one.
-    IF TG_RELID <> {oid} AND NOT EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
-        RAISE EXCEPTION 'rehang: % is not the table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
+{parts_whole}    IF {is_other} THEN
+{parts_detached}        RAISE EXCEPTION 'rehang: % is not the table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     IF TG_OP = 'TRUNCATE' THEN
-        {truncate};
+{parts_truncate}        {truncate};
         RETURN NULL;
     END IF;
     -- A column may have taken the name of another.
-    called := TG_RELID <> {oid} OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = {oid} AND ({others}));
+    called := {this_table} <> {oid} OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = {oid} AND ({others}));
     IF TG_OP <> 'INSERT' THEN
 {read_old}    END IF;
     IF TG_OP <> 'DELETE' THEN
 {read_new}    END IF;
-    IF said IS NOT NULL THEN
+{parts_before}    IF said IS NOT NULL THEN
         -- Once: the doctor tells it, and nobody's write waits for another's.
         INSERT INTO rehang.document (gallery, name, version, text) SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
             WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
@@ -417,7 +534,7 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-{stale}    -- Another key is another name of the same item, which keeps what is known of it.
+{parts_moved}{stale}    -- Another key is another name of the same item, which keeps what is known of it.
     IF is_update AND was AND NOT ({same_key}) AND meets THEN
         UPDATE rehang.item_{g} AS i SET id = new_id, {new_key} WHERE {of_old}
             AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} WHERE {of_new});
@@ -447,8 +564,8 @@ BEGIN
     has_source := new_source IS NOT NULL;
     -- What was made from the source alone stays with it.
     keeps := is_update AND has_source AND {SAME_SOURCE};
-    INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced) VALUES (new_id, {key}, now, has_source)
-         ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
+    INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced{hash_names}) VALUES (new_id, {key}, now, has_source{hashes})
+         ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,{hash_updates}
              source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key, i.source_revision INTO this, with_source;
 {added}    RETURN NULL;
 END
@@ -456,6 +573,25 @@ $rehang$;
 REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
 {comment}",
         oid = table.oid,
+        this_table = if table.is_partitioned { "whole" } else { "TG_RELID" },
+        is_other = if table.is_partitioned {
+            "whole IS NULL".to_owned()
+        } else {
+            format!(
+                "TG_RELID <> {} AND NOT EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID)",
+                table.oid
+            )
+        },
+        parts_settings = parts.settings,
+        parts_variables = parts.variables,
+        parts_whole = parts.whole,
+        parts_detached = parts.detached,
+        parts_truncate = parts.truncate,
+        parts_before = parts.before,
+        parts_moved = parts.moved,
+        hash_names = parts.hash_names,
+        hashes = parts.hashes,
+        hash_updates = parts.hash_updates,
         comment = function_comment(
             &format!("rehang.changed_{g}()"),
             &format!("keeps the gallery of {} right, whoever writes the table", table.options.table)
@@ -475,6 +611,175 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
         key = of_key(&|at| format!("new_{at}"), ", "),
         old_key = of_key(&|at| format!("old_{at}"), ", "),
     )
+}
+
+/// What the function of the triggers does besides where the table is partitioned: then it fires for the tables that the rows lie in.
+#[derive(Default)]
+struct Parts {
+    settings: String,
+    variables: String,
+    /// Which table of the gallery it is about.
+    whole: String,
+    /// What fires for a table that is no partition any more.
+    detached: &'static str,
+    truncate: String,
+    /// A row that may be about to move to another partition.
+    before: String,
+    /// A row that went by such a move, or came by one.
+    moved: String,
+    hash_names: &'static str,
+    hashes: String,
+    hash_updates: &'static str,
+}
+
+impl Parts {
+    fn of(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> Self {
+        if !table.is_partitioned {
+            return Self::default();
+        }
+        let count = table.key.len();
+        let each = |part: &dyn Fn(usize) -> String, between: &str| -> String {
+            (1..=count).map(part).collect::<Vec<_>>().join(between)
+        };
+        let of_row =
+            |letter: char, row: &str| each(&|at| format!("m.{letter}{at} {EQUALS} {row}_{at}"), " AND ");
+        let mine = "m.xact = pg_catalog.pg_current_xact_id()";
+        // The rows that go are read by their own table's name, since nobody else is at them and they are still there.
+        let rows = format!(
+            "WITH gone AS (DELETE FROM rehang.item_{g} AS i USING ONLY %s AS t WHERE {} RETURNING i.key) SELECT pg_catalog.array_agg(gone.key) FROM gone",
+            table.is_of("i", "t").replace('%', "%%")
+        );
+        let of_spaces: String = spaces
+            .iter()
+            .flat_map(|space| {
+                let tables = ["state", "failure", "claim"].into_iter();
+                tables.chain(space.in_column.is_none().then_some("vector")).map(|name| {
+                    format!(
+                        "                DELETE FROM rehang.{name}_{} AS s WHERE s.item = ANY (these);\n",
+                        space.number
+                    )
+                })
+            })
+            .collect();
+        let arrived = format!(
+            "SELECT pg_catalog.count(*) > 0 FROM %s AS t WHERE {} AND {} IS NOT DISTINCT FROM ${}",
+            table
+                .key
+                .iter()
+                .zip(1..)
+                .map(|(column, at)| format!("t.{} {EQUALS} ${at}", quoted(&column.name)).replace('%', "%%"))
+                .collect::<Vec<_>>()
+                .join(" AND "),
+            table.source_of("t").replace('%', "%%"),
+            count + 1
+        );
+        let vector_hash = if table.options.vector.is_some() {
+            hash_of_vector("new_vector", pgvector)
+        } else {
+            "NULL::bigint".into()
+        };
+        Self {
+            settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat(),
+            variables: "    whole oid;\n    these bigint[];\n    moving record;\n".into(),
+            whole: format!(
+                "    whole := (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS a
+        WHERE a.relid = {0} OR a.relid = (SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number = {g}) ORDER BY a.relid <> {0} LIMIT 1);\n",
+                table.oid
+            ),
+            // Only a write that began before comes from a partition that is being detached.
+            detached: "        IF TG_OP = 'TRUNCATE' OR EXISTS (SELECT 1 FROM pg_catalog.pg_inherits AS p WHERE p.inhrelid = TG_RELID AND p.inhdetachpending) THEN
+            IF TG_WHEN = 'BEFORE' AND TG_OP = 'UPDATE' THEN
+                RETURN NEW;
+            END IF;
+            RETURN NULL;
+        END IF;\n",
+            truncate: format!(
+                "        IF TG_RELID <> whole THEN
+            -- One partition: the items of its rows go. There are none where the whole is truncated.
+            BEGIN
+                IF EXISTS (SELECT 1 FROM rehang.item_{g}) THEN
+                    EXECUTE pg_catalog.format({}, TG_RELID::pg_catalog.regclass) INTO these;
+{of_spaces}                END IF;
+            EXCEPTION WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
+                RAISE;
+            WHEN OTHERS THEN
+                INSERT INTO rehang.document (gallery, name, version, text)
+                    SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', SQLSTATE, ' at the TRUNCATE of ', TG_RELID::pg_catalog.regclass)
+                    WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
+            END;
+            RETURN NULL;
+        END IF;\n",
+                literal(&rows)
+            ),
+            // What the statement does with the row is seen when it is over. What a statement of before did not do is forgotten here.
+            before: format!(
+                "    IF TG_WHEN = 'BEFORE' THEN
+        IF said IS NULL AND was AND meets THEN
+            DELETE FROM rehang.moving_{g} AS m WHERE {};
+            INSERT INTO rehang.moving_{g} (xact, {}, {}, id, source, vector)
+                VALUES (pg_catalog.pg_current_xact_id(), {}, {}, new_id, old_source, old_vector);
+        END IF;
+        RETURN NEW;
+    END IF;\n",
+                of_row('o', "old"),
+                each(&|at| format!("o{at}"), ", "),
+                each(&|at| format!("n{at}"), ", "),
+                each(&|at| format!("old_{at}"), ", "),
+                each(&|at| format!("new_{at}"), ", "),
+            ),
+            moved: format!(
+                "    IF is_update AND NOT ({same_key}) THEN
+        DELETE FROM rehang.moving_{g} AS m WHERE {mine} AND {old};
+    ELSIF TG_OP = 'DELETE' AND was THEN
+        -- A row that moves to another partition is deleted here and inserted there, by one statement, which is over: it is there already.
+        SELECT m.* INTO moving FROM rehang.moving_{g} AS m WHERE {mine} AND {old} LIMIT 1;
+        IF FOUND THEN
+            IF called THEN
+                BEGIN
+                    EXECUTE pg_catalog.format({arrived}, whole::pg_catalog.regclass) INTO renamed USING {moving_new}, moving.source;
+                EXCEPTION WHEN OTHERS THEN
+                    renamed := false;
+                END;
+            END IF;
+            IF renamed THEN
+                UPDATE rehang.item_{g} AS i SET id = moving.id, {new_key} WHERE {of_old}
+                    AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} WHERE {of_new});
+                renamed := FOUND;
+            END IF;
+            UPDATE rehang.moving_{g} AS m SET has_gone = true, is_kept = renamed WHERE {mine} AND {old};
+            IF renamed THEN
+                RETURN NULL;
+            END IF;
+        END IF;
+    ELSIF TG_OP = 'INSERT' THEN
+        DELETE FROM rehang.moving_{g} AS m WHERE {mine} AND m.has_gone AND {new} RETURNING m.* INTO moving;
+        IF FOUND THEN
+            -- As by an update in place: of another key, and where its source is another one too, of all content.
+            is_update := true;
+            was := moving.is_kept;
+            old_source := moving.source;
+            old_vector := moving.vector;
+            IF was THEN
+                old_id := new_id;
+                {old_is_new}
+            END IF;
+        END IF;
+    END IF;\n",
+                old = of_row('o', "old"),
+                new = of_row('n', "new"),
+                arrived = literal(&arrived),
+                moving_new = each(&|at| format!("moving.n{at}"), ", "),
+                new_key = each(&|at| format!("k{at} = moving.n{at}"), ", "),
+                of_old = each(&|at| format!("k{at} {EQUALS} old_{at}"), " AND "),
+                of_new = each(&|at| format!("k{at} {EQUALS} moving.n{at}"), " AND "),
+                old_is_new = each(&|at| format!("old_{at} := new_{at};"), " "),
+                same_key = each(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND "),
+            ),
+            hash_names: ", source_hash, vector_hash",
+            hashes: format!(", {}, {}", table.source_hash("new_source"), vector_hash),
+            hash_updates: " source_hash = EXCLUDED.source_hash, vector_hash = EXCLUDED.vector_hash,",
+        }
+    }
 }
 
 /// The document that says since when, and why, rows could not be read in full where the triggers met them.
@@ -536,6 +841,12 @@ fn read_row(table: &Table, row: &str) -> String {
             variables.join(", ")
         )
     };
+    // A partition has the columns of the whole by name, and by numbers of its own.
+    let number = if table.is_partitioned {
+        "(SELECT w.attnum FROM pg_catalog.pg_attribute AS w WHERE w.attrelid = whole AND w.attname = a.attname)"
+    } else {
+        "a.attnum"
+    };
     let columns: serde_json::Map<String, serde_json::Value> = table
         .columns
         .iter()
@@ -552,8 +863,8 @@ fn read_row(table: &Table, row: &str) -> String {
             GET STACKED DIAGNOSTICS said = MESSAGE_TEXT;
             said := pg_catalog.concat(SQLSTATE, CASE WHEN SQLSTATE LIKE '42%' THEN pg_catalog.concat(' ', said) END);
             -- Out of a dump the columns have other numbers.
-            names := (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(CASE WHEN TG_RELID <> {} THEN a.attname::text
-                    ELSE coalesce({}::pg_catalog.jsonb ->> a.attnum::text, pg_catalog.concat('new ', a.attname)) END), ', ' ORDER BY a.attnum)
+            names := (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(CASE WHEN {} <> {} THEN a.attname::text
+                    ELSE coalesce({}::pg_catalog.jsonb ->> {}::text, pg_catalog.concat('new ', a.attname)) END), ', ' ORDER BY a.attnum)
                 FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped);
             BEGIN
                 {}
@@ -567,8 +878,10 @@ fn read_row(table: &Table, row: &str) -> String {
             END;
         END;
 ",
+        if table.is_partitioned { "whole" } else { "TG_RELID" },
         table.oid,
         literal(&serde_json::Value::Object(columns).to_string()),
+        number,
         by_number(&table.is_item("r"), &table.source_of("r")),
         by_number(&table.is_item("r"), "NULL::text"),
         by_number("NULL::boolean", "NULL::text"),

@@ -258,8 +258,87 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 /// Makes an index of the application's table over a column of it that vectors were moved into.
 pub(crate) fn index_column(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
     let on = &handle.table.qualified;
+    if handle.table.is_partitioned {
+        return index_partitions(handle, column, space);
+    }
     let create = schema::column_index(on, column, space, &handle.pgvector);
     make_index(handle, on, column, space.distance, &create, &|_, _| true)
+}
+
+/// How often the partitions are gone through, where some come meanwhile.
+const ROUNDS: usize = 8;
+
+/// The same of a partitioned table, which the server gives no index while others write: one of the whole that is empty, then one of each partition,
+/// made while everybody goes on writing and attached to it. With the last of them that of the whole is there.
+fn index_partitions(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
+    let (on, pgvector, distance) = (&handle.table.qualified, &handle.pgvector, space.distance);
+    await_builders(handle, on)?;
+    for _ in 0..ROUNDS {
+        if handle
+            .database
+            .run(Mode::Read, |connection| index_over(connection, on, column, distance))?
+            .is_some()
+        {
+            return Ok(());
+        }
+        // From the whole down, each with the table that it is attached to.
+        let tables = handle.database.run(Mode::Read, |connection| {
+            let name = "(SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = ";
+            let sql = format!(
+                "SELECT {name} p.relid), {name} p.parentrelid), p.isleaf FROM pg_partition_tree($1::oid::regclass) AS p ORDER BY p.level, 1"
+            );
+            let rows = connection.query(&sql, &[&handle.table.oid])?;
+            let read = |row: &Row| Step::Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?));
+            rows.iter().map(read).collect::<Step<Vec<(String, Option<String>, bool)>>>()
+        })?;
+        for (table, whole, is_leaf) in &tables {
+            let of_whole = whole.as_ref().map(|whole| part_index(handle, whole, column, distance));
+            let of_whole = match of_whole.transpose()? {
+                None => None,
+                Some(Some((index, _))) => Some(index),
+                // It came with its table meanwhile: the next round sees.
+                Some(None) => continue,
+            };
+            let index = match part_index(handle, table, column, distance)? {
+                Some((_, true)) => continue,
+                Some((index, false)) => Some(index),
+                None => {
+                    if *is_leaf {
+                        let create = schema::column_index(table, column, space, pgvector);
+                        build_index(handle, table, column, &create, &|_, _| true)?;
+                    } else {
+                        let create = schema::column_index(&format!("ONLY {table}"), column, space, pgvector);
+                        let create = create.replacen(" CONCURRENTLY", "", 1);
+                        handle.database.run(Mode::Write, |connection| connection.batch(&create))?;
+                    }
+                    part_index(handle, table, column, distance)?.map(|(index, _)| index)
+                }
+            };
+            if let (Some(whole), Some(index)) = (of_whole, index) {
+                let attach = format!("ALTER INDEX {whole} ATTACH PARTITION {index}");
+                handle.database.run(Mode::Write, |connection| connection.batch(&attach))?;
+            }
+        }
+    }
+    let why = format!("partitions of {on} come and go; call it again when that has ended");
+    Err(Error::conflict(format!("the search index of column {column:?}"), why))
+}
+
+/// The index of a table of a partitioned whole, by name, which that of the whole is made of, and whether it is attached: of the form that ours has,
+/// and of a table that rows lie in one that was made to its end.
+fn part_index(handle: &Handle, on: &str, column: &str, distance: Distance) -> Result<Option<(String, bool)>> {
+    handle.database.run(Mode::Read, |connection| {
+        let found = connection.query_opt(
+            "SELECT i.indexrelid::regclass::text, c.relispartition FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                 JOIN pg_am m ON m.oid = c.relam JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+                 JOIN pg_opclass o ON o.oid = i.indclass[0]
+             WHERE i.indrelid = to_regclass($1) AND (i.indisvalid OR c.relkind = 'I') AND m.amname = 'hnsw' AND a.attname = $2
+                 AND o.opcname LIKE '%' || $3 AND i.indpred IS NULL
+             ORDER BY c.relispartition DESC, i.indisvalid DESC, c.relname LIMIT 1",
+            &[&on, &column, &operator(distance).1],
+        )?;
+        found.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+    })
 }
 
 /// Makes an index over a column of vectors while everybody goes on writing, if there is none by the time that nobody else makes one.
@@ -275,6 +354,17 @@ fn make_index(
     if handle.database.run(Mode::Read, |connection| index_over(connection, on, column, distance))?.is_some() {
         return Ok(());
     }
+    build_index(handle, on, column, create, advance)
+}
+
+/// The same without a look.
+fn build_index(
+    handle: &Handle,
+    on: &str,
+    column: &str,
+    create: &str,
+    advance: &dyn Fn(u64, u64) -> bool,
+) -> Result<()> {
     // What a process left that was killed.
     drop_unfinished(handle, on, column, FOR_EVER)?;
     let built = build(handle, create, FOR_EVER, advance);
@@ -303,9 +393,11 @@ pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&
     let rows = connection.query(
         "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-         WHERE i.indrelid = to_regclass($1) AND NOT i.indisvalid AND m.amname = 'hnsw' AND ($2 IS NULL OR a.attname = $2)
-             AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_create_index AS p WHERE p.index_relid = i.indexrelid)
-         ORDER BY 1",
+         WHERE (i.indrelid = to_regclass($1) OR i.indrelid IN (SELECT relid FROM pg_partition_tree(to_regclass($1)))) AND NOT i.indisvalid
+             AND m.amname = 'hnsw' AND ($2 IS NULL OR a.attname = $2)
+             AND NOT EXISTS (SELECT 1 FROM pg_stat_progress_create_index AS p WHERE p.index_relid = i.indexrelid
+                 OR c.relkind = 'I' AND p.relid IN (SELECT relid FROM pg_partition_tree(i.indrelid)))
+         ORDER BY c.relkind = 'I' DESC, 1",
         &[&on, &column],
     )?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)

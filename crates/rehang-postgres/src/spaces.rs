@@ -244,7 +244,7 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
                 // The planner would read the whole table of states, or of rows, for each page.
                 connection.batch(&format!(
                     "LOCK TABLE {} IN ACCESS SHARE MODE; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off",
-                    handle.table.qualified
+                    handle.table.first_lock()
                 ))?;
                 Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
             })?;
@@ -318,7 +318,7 @@ pub(crate) fn wait_for_writers(handle: &Handle) -> Result<()> {
     let writers = |connection: &mut Connection| -> Step<Vec<(String, i32)>> {
         let rows = connection.query(
             "SELECT virtualtransaction, coalesce(pid, 0) FROM pg_locks
-             WHERE relation = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+             WHERE (relation = $1 OR relation IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))) AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
                  AND mode = 'RowExclusiveLock' AND granted AND pid IS DISTINCT FROM pg_backend_pid()",
             &[&oid],
         )?;

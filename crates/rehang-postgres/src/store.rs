@@ -240,6 +240,7 @@ impl Examined for PostgresStore {
 
     fn remarks(&self) -> Result<Vec<String>> {
         let mut said: Vec<String> = self.0.pgvector.risk().into_iter().collect();
+        said.extend(adoption::remarks_on_partitions(&self.0)?);
         said.extend(release::remarks(&self.0)?);
         Ok(said)
     }

@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Step, StepError};
 use crate::guard::{self, EQUALS};
+use crate::pgvector::Pgvector;
 
 /// What of a table is a gallery.
 ///
@@ -67,6 +68,8 @@ pub(crate) struct Table {
     pub(crate) qualified: String,
     /// The partitioned table that it is a part of, if it is one.
     pub(crate) root: Option<String>,
+    /// Whether it is a partitioned table, whose rows lie in its partitions.
+    pub(crate) is_partitioned: bool,
     pub(crate) options: TableOptions,
     pub(crate) key: Vec<Column>,
     /// The columns of key, source, label, payload and vector by name, with their numbers in the server's catalogue.
@@ -99,9 +102,37 @@ const CHANGES_BY_ITSELF: &str = r"
     UNION ALL SELECT 'CURRENT_DATE, CURRENT_USER or one of their kind' FROM made WHERE tree LIKE '%{SQLVALUEFUNCTION%'
     LIMIT 1";
 
-/// Types of key columns: their text is the same in every session.
-const KEY_TYPES: [&str; 8] =
-    ["smallint", "integer", "bigint", "uuid", "text", "numeric", "character varying", "character"];
+/// Types of key columns: their text is the same in every session, or is [made so](text_of).
+const KEY_TYPES: [&str; 12] = [
+    "smallint",
+    "integer",
+    "bigint",
+    "uuid",
+    "text",
+    "numeric",
+    "character varying",
+    "character",
+    "date",
+    "timestamp",
+    TIMESTAMP,
+    TIMESTAMPTZ,
+];
+const TIMESTAMP: &str = "timestamp without time zone";
+const TIMESTAMPTZ: &str = "timestamp with time zone";
+
+/// A column of a key as text, the same in every session: dates and times as ISO 8601 has them, those of a time zone in UTC.
+fn text_of(column: &Column, row: &str) -> String {
+    let value = format!("{row}.{}", quoted(&column.name));
+    let iso = |value: &str| format!("(pg_catalog.to_jsonb({value}) OPERATOR(pg_catalog.#>>) '{{}}')");
+    match column.kind.as_str() {
+        kind if kind.starts_with("timestamp") && kind.ends_with("with time zone") => format!(
+            "pg_catalog.concat({}, CASE WHEN pg_catalog.isfinite({value}) THEN 'Z' END)",
+            iso(&format!("pg_catalog.timezone('UTC', {value})"))
+        ),
+        kind if kind == "date" || kind.starts_with("timestamp") => iso(&value),
+        _ => format!("{value}::text"),
+    }
+}
 
 /// A name as SQL takes it.
 pub(crate) fn quoted(name: &str) -> String {
@@ -133,7 +164,8 @@ impl Table {
         guard::see_as_ours(connection)?;
         let found = connection.query_opt(
             "SELECT c.oid, c.relkind::text, c.relpersistence::text, n.nspname::text, c.relname::text, row_security_active(c.oid),
-                 c.reltuples::float8, EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
+                 coalesce((SELECT sum(greatest(part.reltuples, 0)) FROM pg_partition_tree(c.oid) AS p JOIN pg_class AS part ON part.oid = p.relid), c.reltuples)::float8,
+                 EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid) AND c.relkind = 'r',
                  (SELECT format('%I.%I', n.nspname, root.relname) FROM pg_class AS root JOIN pg_namespace AS n ON n.oid = root.relnamespace
                      WHERE root.oid = pg_partition_root(c.oid) AND c.relispartition), current_user::text
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1",
@@ -155,15 +187,21 @@ impl Table {
         };
         let refuse = |why: &str| Error::option("table", &options.table, why);
         let kind: String = found.try_get(1)?;
-        match kind.as_str() {
-            "r" => {}
-            "p" => {
-                let why = "a table without partitions; name one of the partitions, each of which may be a gallery of its own, and add the column that \
-                           `release` moves the new vectors into to the whole before (ALTER TABLE … ADD COLUMN …), since a partition alone cannot have it";
-                return Err(refuse(why).into());
+        let root: Option<String> = found.try_get(8)?;
+        match (kind.as_str(), &root) {
+            ("r", _) => {}
+            ("p", None) => expect_partitions(connection, options, found.try_get(0)?)?,
+            ("p", Some(root)) => {
+                let why = format!(
+                    "a whole table or a partition without partitions of its own: name {root}, which this one is a part of, or one of the tables that \
+                     its rows lie in"
+                );
+                return Err(refuse(&why).into());
             }
-            "v" | "m" => return Err(refuse("a table, not a view: name the table that the view reads").into()),
-            "f" => return Err(refuse("a table of this server, not a foreign one").into()),
+            ("v" | "m", _) => {
+                return Err(refuse("a table, not a view: name the table that the view reads").into());
+            }
+            ("f", _) => return Err(refuse("a table of this server, not a foreign one").into()),
             _ => return Err(refuse("a table").into()),
         }
         match found.try_get::<_, String>(2)?.as_str() {
@@ -195,7 +233,7 @@ impl Table {
                 Error::option(option, name, format!("a column of {}: {}", options.table, names.join(", ")))
             })
         };
-        let key = key(connection, oid, options, &column)?;
+        let key = key(connection, oid, kind == "p", options, &column)?;
         let source = options.source.as_deref();
         let is_source_column =
             source.is_some_and(|source| columns.iter().any(|column| column.name == source));
@@ -265,7 +303,8 @@ impl Table {
         let table = Self {
             oid,
             qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
-            root: found.try_get(8)?,
+            root,
+            is_partitioned: kind == "p",
             options: options.clone(),
             key,
             numbers,
@@ -340,7 +379,8 @@ impl Table {
         let there = connection.query_opt(
             "SELECT format('%I.%I', n.nspname, c.relname), coalesce((SELECT array_agg(a.attname::text ORDER BY k.at) FROM pg_index AS i
                      CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
-                     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.number WHERE i.indrelid = c.oid AND i.indisprimary), '{}')
+                     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.number WHERE i.indrelid = c.oid AND i.indisprimary), '{}'),
+                 c.relkind = 'p'
              FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
             &[&oid],
         )?;
@@ -379,6 +419,7 @@ impl Table {
             oid,
             qualified: there.try_get(0)?,
             root: None,
+            is_partitioned: there.try_get(2)?,
             options: TableOptions { table: options.table.clone(), vector, ..TableOptions::default() },
             key,
             numbers: columns.clone(),
@@ -485,22 +526,55 @@ impl Table {
     /// An item's id as text: its key, or where it has several columns a JSON list of them.
     pub(crate) fn id_of(&self, row: &str) -> String {
         match &self.key[..] {
-            [one] => format!("{row}.{}::text", quoted(&one.name)),
+            [one] => text_of(one, row),
             several => {
-                let texts: Vec<String> =
-                    several.iter().map(|column| format!("{row}.{}::text", quoted(&column.name))).collect();
+                let texts: Vec<String> = several.iter().map(|column| text_of(column, row)).collect();
                 format!("jsonb_build_array({})::text", texts.join(", "))
             }
         }
     }
 
+    /// What tells the source of a row from another one, as a number: of a partitioned table, where rows come and go with their partitions, and
+    /// no trigger sees it.
+    pub(crate) fn source_hash(&self, source: &str) -> String {
+        format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
+    }
+
+    /// The same of the old vector of a row.
+    pub(crate) fn vector_hash(&self, row: &str, pgvector: &Pgvector) -> String {
+        self.options.vector.as_ref().map_or("NULL::bigint".into(), |column| {
+            hash_of_vector(&format!("{row}.{}", quoted(column)), pgvector)
+        })
+    }
+
+    /// Whether an item has been seen with the source that its row has.
+    pub(crate) fn has_source_of(&self, item: &str, row: &str) -> String {
+        format!("{item}.source_hash IS NOT DISTINCT FROM {}", self.source_hash(&self.source_of(row)))
+    }
+
+    /// The same of its old vector.
+    pub(crate) fn has_vector_of(&self, item: &str, row: &str, pgvector: &Pgvector) -> String {
+        format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row, pgvector))
+    }
+
+    /// What the application's table is locked by, where no more is wanted than to come before what others do to it as a whole.
+    pub(crate) fn first_lock(&self) -> String {
+        // The locks of partitions are taken with what is read of them.
+        if self.is_partitioned { format!("ONLY {}", self.qualified) } else { self.qualified.clone() }
+    }
+
     /// The columns of the key in our own tables: `k1 bigint NOT NULL, …`.
     pub(crate) fn key_columns(&self) -> String {
+        self.key_columns_as('k')
+    }
+
+    /// The same with another letter.
+    pub(crate) fn key_columns_as(&self, letter: char) -> String {
         let columns = self.key.iter().zip(1..);
         let of = |(column, at): (&Column, usize)| {
             let collation =
                 column.collation.iter().map(|collation| format!(" COLLATE {collation}")).collect::<String>();
-            format!("k{at} {}{collation} NOT NULL, ", column.kind)
+            format!("{letter}{at} {}{collation} NOT NULL, ", column.kind)
         };
         columns.map(of).collect()
     }
@@ -537,6 +611,31 @@ impl Table {
             }
         }
     }
+}
+
+/// What tells a vector from another one, as a number.
+pub(crate) fn hash_of_vector(vector: &str, pgvector: &Pgvector) -> String {
+    format!(
+        "pg_catalog.hashtextextended(pg_catalog.encode({}, 'base64') COLLATE pg_catalog.\"C\", 0)",
+        pgvector.sent(vector)
+    )
+}
+
+/// Refuses a partitioned table with partitions that are no table of this server, or that a crash would empty.
+fn expect_partitions(connection: &mut Connection, options: &TableOptions, oid: u32) -> Step<()> {
+    let other = connection.query_opt(
+        "SELECT format('%I.%I', n.nspname, c.relname), c.relkind = 'f' FROM pg_partition_tree($1::oid::regclass) AS p JOIN pg_class AS c ON c.oid = p.relid
+             JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE p.isleaf AND (c.relkind <> 'r' OR c.relpersistence <> 'p') ORDER BY 1 LIMIT 1",
+        &[&oid],
+    )?;
+    let Some(other) = other else { return Ok(()) };
+    let name: String = other.try_get(0)?;
+    let why = if other.try_get(1)? {
+        format!("a table whose partitions are all of this server: {name} is a foreign one")
+    } else {
+        format!("a table whose partitions are all logged: a crash empties {name} (ALTER TABLE … SET LOGGED)")
+    };
+    Err(Error::option("table", &options.table, why).into())
 }
 
 /// Whether an expression may name a column.
@@ -626,10 +725,15 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
         .collect()
 }
 
+/// What a key of a partitioned table has to be.
+const OF_A_PARTITIONED: &str = "columns with a primary key or a unique index over them on the whole, which has the columns of the partition key in it; \
+     where the server takes none, as over an expression, each partition may be a gallery of its own";
+
 /// The columns that say which item a row is: those that were named, which have to be unique and there, or the primary key.
 fn key(
     connection: &mut Connection,
     oid: u32,
+    is_partitioned: bool,
     options: &TableOptions,
     column: &dyn Fn(&str, &str) -> Result<Column>,
 ) -> Step<Vec<Column>> {
@@ -656,11 +760,12 @@ fn key(
     let names = if options.id.is_empty() {
         let primary = keys.iter().find(|(is_primary, ..)| *is_primary);
         let (_, names, is_immediate) = primary.ok_or_else(|| {
-            Error::option(
-                "table",
-                &options.table,
-                "a table with a primary key, or `id` with columns that are unique and never NULL",
-            )
+            let expected = if is_partitioned {
+                OF_A_PARTITIONED
+            } else {
+                "a table with a primary key, or `id` with columns that are unique and never NULL"
+            };
+            Error::option("table", &options.table, expected)
         })?;
         if !is_immediate {
             return Err(Error::option("table", &options.table, format!("a table with {deferrable}")).into());
@@ -685,7 +790,11 @@ fn key(
             return Err(Error::option(
                 "id",
                 options.id.join(", "),
-                "columns with a primary key or a unique index over them",
+                if is_partitioned {
+                    OF_A_PARTITIONED
+                } else {
+                    "columns with a primary key or a unique index over them"
+                },
             )
             .into());
         }
@@ -694,7 +803,7 @@ fn key(
     let mut columns = Vec::new();
     for name in &names {
         let column = column("id", name)?;
-        let base = column.kind.split('(').next().unwrap_or_default();
+        let base = column.kind.split('(').next().unwrap_or_default().trim_end();
         if !KEY_TYPES.contains(&base) {
             return Err(Error::option(
                 "id",

@@ -45,6 +45,15 @@ type Looks = BTreeMap<String, Look>;
 const TABLE: &str =
     "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, topic text, embedding vector(2))";
 
+/// The same in partitions, so that rows of other keys lie elsewhere: one has its columns in another order, one has partitions of its own.
+const PARTITIONED: &str =
+    "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, topic text, embedding vector(2)) PARTITION BY RANGE (id);
+     CREATE TABLE low PARTITION OF notes FOR VALUES FROM (MINVALUE) TO (3);
+     CREATE TABLE middle (embedding vector(2), gone int, topic text, id bigint NOT NULL, body text, title text);
+     ALTER TABLE middle DROP COLUMN gone; ALTER TABLE notes ATTACH PARTITION middle FOR VALUES FROM (3) TO (50);
+     CREATE TABLE high PARTITION OF notes FOR VALUES FROM (50) TO (MAXVALUE) PARTITION BY HASH (id);
+     CREATE TABLE even PARTITION OF high FOR VALUES WITH (MODULUS 2, REMAINDER 0); CREATE TABLE odd PARTITION OF high FOR VALUES WITH (MODULUS 2, REMAINDER 1)";
+
 fn adopt(address: &str, options: &TableOptions) -> PostgresStore {
     let store = PostgresStore::adopt(address, options, Some("old"), &|_, _| true).unwrap();
     store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
@@ -385,9 +394,9 @@ fn role(address: &str) -> String {
 }
 
 /// Every step, undone by a rollback and by a savepoint, and then done.
-fn go_through_the_steps(session: &str, begin: &str) {
+fn go_through_the_steps(table: &str, session: &str, begin: &str) {
     let Some(server) = server::server() else { return };
-    let mut application = Application::new(server, TABLE, &options());
+    let mut application = Application::new(server, table, &options());
     let role = role(&application.address);
     application.sql(&format!(
         "CREATE ROLE {role}; GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON notes TO {role}; GRANT USAGE ON SCHEMA public TO {role}"
@@ -420,27 +429,46 @@ fn go_through_the_steps(session: &str, begin: &str) {
 
 #[test]
 fn writes_at_read_committed() {
-    go_through_the_steps("", "BEGIN");
+    go_through_the_steps(TABLE, "", "BEGIN");
 }
 
 #[test]
 fn writes_at_repeatable_read() {
-    go_through_the_steps("", "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    go_through_the_steps(TABLE, "", "BEGIN ISOLATION LEVEL REPEATABLE READ");
 }
 
 #[test]
 fn writes_at_serializable() {
-    go_through_the_steps("", "BEGIN ISOLATION LEVEL SERIALIZABLE");
+    go_through_the_steps(TABLE, "", "BEGIN ISOLATION LEVEL SERIALIZABLE");
 }
 
 #[test]
 fn writes_of_a_session_that_replicates() {
-    go_through_the_steps("SET session_replication_role = replica;", "BEGIN");
+    go_through_the_steps(TABLE, "SET session_replication_role = replica;", "BEGIN");
 }
 
 #[test]
 fn writes_of_a_role_without_rights_on_our_schema() {
-    go_through_the_steps("SET ROLE $role;", "BEGIN");
+    go_through_the_steps(TABLE, "SET ROLE $role;", "BEGIN");
+}
+
+#[test]
+fn writes_at_partitions() {
+    go_through_the_steps(PARTITIONED, "", "BEGIN");
+}
+
+#[test]
+fn writes_at_partitions_at_repeatable_read() {
+    go_through_the_steps(PARTITIONED, "", "BEGIN ISOLATION LEVEL REPEATABLE READ");
+}
+
+#[test]
+fn writes_at_partitions_of_a_role_without_rights_on_our_schema() {
+    go_through_the_steps(
+        PARTITIONED,
+        "SET ROLE $role; SET timezone = 'Asia/Tokyo'; SET datestyle = 'German'; SET enable_partition_pruning = off;",
+        "BEGIN",
+    );
 }
 
 #[test]
@@ -696,8 +724,14 @@ fn an_open_transaction_that_has_put_another_item_in_its_place_is_in_nobodys_way(
 
 #[test]
 fn vectors_do_not_follow_a_row_whose_source_has_changed_since() {
+    for table in [TABLE, PARTITIONED] {
+        expect_no_old_vectors(table);
+    }
+}
+
+fn expect_no_old_vectors(table: &str) {
     let Some(server) = server::server() else { return };
-    let mut application = Application::new(server, TABLE, &options());
+    let mut application = Application::new(server, table, &options());
     for (name, id, sql) in [
         (
             "its key changes",

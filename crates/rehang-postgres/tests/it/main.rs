@@ -7,6 +7,7 @@ mod frozen;
 mod history;
 mod notes;
 mod oracle;
+mod partitions;
 #[cfg(unix)]
 mod pooler;
 mod refusals;

@@ -7,9 +7,9 @@ use rehang_store::{Examined as _, Ledger as _};
 
 use crate::server;
 
-const TABLE: &str = "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, at timestamp UNIQUE NOT NULL, free bigint UNIQUE,
+const TABLE: &str = "CREATE TABLE notes (id bigint PRIMARY KEY, title text, body text, at interval UNIQUE NOT NULL, free bigint UNIQUE,
          payload jsonb, embedding vector(2), any_width vector, half halfvec(3), sparse sparsevec(3));
-     INSERT INTO notes VALUES (1, 'a', 'b', now(), 1, '{}', '[1,2]', '[1,2]', '[1,2,3]')";
+     INSERT INTO notes VALUES (1, 'a', 'b', '1 day', 1, '{}', '[1,2]', '[1,2]', '[1,2,3]')";
 
 fn table(name: &str) -> TableOptions {
     TableOptions { table: name.into(), ..TableOptions::default() }
@@ -123,13 +123,25 @@ fn what_is_no_table() {
             "CREATE VIEW view AS SELECT * FROM notes; CREATE MATERIALIZED VIEW kept AS SELECT * FROM notes;
              CREATE TABLE parts (id bigint PRIMARY KEY, body text) PARTITION BY RANGE (id);
              CREATE TABLE one PARTITION OF parts FOR VALUES FROM (0) TO (10);
+             CREATE TABLE two PARTITION OF parts FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id);
+             CREATE TABLE keyless (id bigint, body text, CHECK (id > 0)) PARTITION BY RANGE ((id / 10));
+             CREATE TABLE brief (id bigint PRIMARY KEY, body text) PARTITION BY RANGE (id);
+             CREATE UNLOGGED TABLE gone_soon PARTITION OF brief FOR VALUES FROM (0) TO (10);
              CREATE SEQUENCE numbers; CREATE TYPE pair AS (a int, b int); CREATE INDEX an_index ON notes (title)",
         )
         .unwrap();
     for (name, words) in [
         ("view", ["a table, not a view", "name the table that the view reads"]),
         ("kept", ["a table, not a view", "name the table that the view reads"]),
-        ("parts", ["a table without partitions", "name one of the partitions"]),
+        ("two", ["a whole table or a partition without partitions of its own", "name public.parts"]),
+        (
+            "keyless",
+            [
+                "which has the columns of the partition key in it",
+                "each partition may be a gallery of its own",
+            ],
+        ),
+        ("brief", ["partitions are all logged", "public.gone_soon"]),
         ("numbers", ["expected a table", "numbers"]),
         ("pair", ["expected a table", "pair"]),
         ("an_index", ["expected a table", "an_index"]),
@@ -205,7 +217,7 @@ fn keys() {
     let Some((_, address, mut client)) = fresh() else { return };
     client
         .batch_execute(
-            "CREATE TABLE keyless (id bigint, body text); CREATE TABLE timed (at timestamp PRIMARY KEY, body text);
+            "CREATE TABLE keyless (id bigint, body text); CREATE TABLE timed (at interval PRIMARY KEY, body text);
              CREATE DOMAIN number AS bigint; CREATE TABLE tamed (id number PRIMARY KEY);
              CREATE TABLE later (id bigint PRIMARY KEY DEFERRABLE, other bigint NOT NULL UNIQUE DEFERRABLE);
              CREATE TABLE partly (id bigint NOT NULL, other bigint NOT NULL, body text);
@@ -226,9 +238,9 @@ fn keys() {
     is(&key("notes", &["free"]), &["id cannot be \"free\"", "a column that is never NULL"]);
     is(
         &key("notes", &["at"]),
-        &["id cannot be \"at\"", "one of the types smallint, integer", "not timestamp"],
+        &["id cannot be \"at\"", "one of the types smallint, integer", "not interval"],
     );
-    is(&table("timed"), &["id cannot be \"at\"", "not timestamp"]);
+    is(&table("timed"), &["id cannot be \"at\"", "not interval"]);
     is(&table("tamed"), &["id cannot be \"id\"", "not number"]);
     is(&key("notes", &["nothing"]), &["id cannot be \"nothing\"", "a column of notes: id, title, body"]);
     is(&key("notes", &["id", "nothing"]), &["id cannot be", "nothing"]);
@@ -546,7 +558,9 @@ fn write_and_find(store: &PostgresStore, space: &str, width: usize) {
 fn mixed_widths_in_a_column() {
     let Some((_, address, mut client)) = fresh() else { return };
     client
-        .batch_execute("INSERT INTO notes (id, at, any_width) VALUES (2, '2024-01-01', '[1,2,3]'), (3, '2024-01-02', NULL)")
+        .batch_execute(
+            "INSERT INTO notes (id, at, any_width) VALUES (2, '2 days', '[1,2,3]'), (3, '3 days', NULL)",
+        )
         .unwrap();
     let options = TableOptions { vector: Some("any_width".into()), ..notes() };
     let store = adopt(&address, &options).unwrap();
