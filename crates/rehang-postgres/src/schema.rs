@@ -219,7 +219,11 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
         table.options.condition.is_none() && (table.is_source_column || table.options.source.is_none());
     let when = if has_columns_only { differs } else { format!("true OR {differs}") };
     if table.is_partitioned {
-        let of = |row: &str| table.key_of(row);
+        // The columns of a partition key are never generated, and others of that kind are not made yet.
+        let of = |row: &str| -> String {
+            let columns = table.key.iter().filter(|column| !column.is_generated);
+            columns.map(|column| format!("{row}.{}", quoted(&column.name))).collect::<Vec<_>>().join(", ")
+        };
         return format!(
             "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
              CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION rehang.changed_{g}();
@@ -679,7 +683,9 @@ impl Parts {
             "NULL::bigint".into()
         };
         Self {
-            settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat(),
+            // A table of what moves was empty when it was planned for, and may be full a moment later.
+            settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat()
+                + " SET enable_seqscan = off",
             variables: "    whole oid;\n    these bigint[];\n    moving record;\n".into(),
             whole: format!(
                 "    whole := (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS a

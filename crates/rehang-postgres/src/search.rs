@@ -197,7 +197,24 @@ fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
 /// The index of a space that searches can use, by name.
 fn index_of(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<Option<String>> {
     let column = space.in_column.as_deref().unwrap_or("value");
-    index_over(connection, &table_of(handle, space), column, space.record.space.distance)
+    let (on, distance) = (table_of(handle, space), space.record.space.distance);
+    let found = index_over(connection, &on, column, distance)?;
+    if found.is_some() || space.in_column.is_none() || !handle.table.is_partitioned {
+        return Ok(found);
+    }
+    // An application may have made one of each partition and none of the whole, which searches use as well.
+    let mut first = None;
+    for row in connection.query(
+        "SELECT p.relid::text FROM pg_partition_tree(to_regclass($1)) AS p WHERE p.isleaf ORDER BY 1",
+        &[&on],
+    )? {
+        let of_part = index_over(connection, &row.try_get::<_, String>(0)?, column, distance)?;
+        if of_part.is_none() {
+            return Ok(None);
+        }
+        first = first.or(of_part);
+    }
+    Ok(first)
 }
 
 /// An index over a column of vectors that searches by a distance can use, by name: ours before one that the application made.
