@@ -389,7 +389,7 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
                 // An application that waits for a page while the page waits for it would be ended after a second: the page gives up before.
                 connection.batch(&format!(
                     "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
-                    table.first_lock()
+                    table.qualified
                 ))?;
                 let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
                 Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
@@ -444,7 +444,7 @@ fn remove_items(handle: &Handle, has_no_row: &str) -> Result<()> {
     let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_no_row})");
     spaces::until_writers_end(handle, || {
         database.run(Mode::Write, |connection| {
-            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.first_lock()))?;
+            connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
             let rows = connection.query(&lock, &[])?;
             let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
             connection.execute(&remove, &[&keys])?;

@@ -146,7 +146,7 @@ impl Database {
     pub(crate) fn is_about(&self, table: &Table) {
         let settings = if table.is_partitioned { &SAME_TEXT[..] } else { &[] };
         self.table.get_or_init(|| About {
-            lock: format!("; LOCK TABLE {} IN ACCESS SHARE MODE", table.first_lock()),
+            lock: format!("; LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified),
             settings: settings.iter().map(|(name, value)| format!("; SET LOCAL {name} = {value}")).collect(),
         });
     }

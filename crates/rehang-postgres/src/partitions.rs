@@ -76,7 +76,7 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
     spaces::until_writers_end(handle, || {
         loop {
             let found = handle.database.run(Mode::Write, |connection| {
-                connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.first_lock()))?;
+                connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
                 let keys_of = |rows: Vec<tokio_postgres::Row>| {
                     rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()
                 };

@@ -666,7 +666,7 @@ impl Parts {
             })
             .collect();
         let arrived = format!(
-            "SELECT pg_catalog.count(*) > 0 FROM %s AS t WHERE {} AND {} IS NOT DISTINCT FROM ${}",
+            "SELECT pg_catalog.count(*) > 0 FROM %s AS t WHERE {} AND {} AND {} IS NOT DISTINCT FROM ${}",
             table
                 .key
                 .iter()
@@ -674,6 +674,7 @@ impl Parts {
                 .map(|(column, at)| format!("t.{} {EQUALS} ${at}", quoted(&column.name)).replace('%', "%%"))
                 .collect::<Vec<_>>()
                 .join(" AND "),
+            table.is_item("t").replace('%', "%%"),
             table.source_of("t").replace('%', "%%"),
             count + 1
         );

@@ -244,7 +244,7 @@ fn list_states(handle: &Handle, row: &SpaceRow) -> Result<()> {
                 // The planner would read the whole table of states, or of rows, for each page.
                 connection.batch(&format!(
                     "LOCK TABLE {} IN ACCESS SHARE MODE; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off",
-                    handle.table.first_lock()
+                    handle.table.qualified
                 ))?;
                 Ok(connection.query_one(&sql, &[&after])?.try_get::<_, Option<i64>>(0)?)
             })?;

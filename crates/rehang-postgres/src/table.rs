@@ -557,12 +557,6 @@ impl Table {
         format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row, pgvector))
     }
 
-    /// What the application's table is locked by, where no more is wanted than to come before what others do to it as a whole.
-    pub(crate) fn first_lock(&self) -> String {
-        // The locks of partitions are taken with what is read of them.
-        if self.is_partitioned { format!("ONLY {}", self.qualified) } else { self.qualified.clone() }
-    }
-
     /// The columns of the key in our own tables: `k1 bigint NOT NULL, …`.
     pub(crate) fn key_columns(&self) -> String {
         self.key_columns_as('k')
