@@ -163,7 +163,7 @@ pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leave
     }
     let mut attached = Vec::new();
     for (leaf, trigger) in &now {
-        let sql = "SELECT $1::oid::regclass::text, has_table_privilege($1, 'SELECT')";
+        let sql = "SELECT $1::oid::regclass::text, has_table_privilege($1, 'SELECT') AND NOT row_security_active($1)";
         let row = connection.query_one(sql, &[leaf])?;
         let (name, may_read): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
         if kept.get(leaf).is_some_and(|was| was != trigger) {

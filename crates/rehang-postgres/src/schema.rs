@@ -684,9 +684,10 @@ impl Parts {
             "NULL::bigint".into()
         };
         Self {
-            // A table of what moves was empty when it was planned for, and may be full a moment later.
+            // A table of what moves was empty when it was planned for, and may be full a moment later. A partition that has another owner has no
+            // policy that would be asked with our rights.
             settings: SAME_TEXT.map(|(name, value)| format!(" SET {name} = {value}")).concat()
-                + " SET enable_seqscan = off",
+                + " SET enable_seqscan = off SET row_security = off",
             variables: "    whole oid;\n    these bigint[];\n    moving record;\n".into(),
             whole: format!(
                 "    whole := (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS a

@@ -506,6 +506,42 @@ fn partitions_of_strangers_are_none_of_ours() {
     place.sql(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}"));
 }
 
+/// A partition may come to belong to another role, whose policies would be asked with the rights of the function's owner.
+#[test]
+fn policies_of_a_partition_are_not_asked_with_our_rights() {
+    let Some(server) = server::server() else { return };
+    let address = server.database();
+    let (owner, other) = (role(&address, "owner"), role(&address, "other"));
+    let mut client = server::client(&address);
+    let database: String = client.query_one("SELECT current_database()::text", &[]).unwrap().get(0);
+    client
+        .batch_execute(&format!(
+            "DROP ROLE IF EXISTS {owner}, {other}; CREATE ROLE {owner} LOGIN; CREATE ROLE {other} LOGIN; GRANT ALL ON SCHEMA public TO {owner}, {other};
+             GRANT CREATE ON DATABASE {database} TO {owner}; SET ROLE {owner}; {TABLE}; RESET ROLE"
+        ))
+        .unwrap();
+    let store = adopt(&as_user(&address, &owner)).unwrap();
+    client
+        .batch_execute(&format!(
+            "CREATE TABLE seen_by (who text); GRANT ALL ON seen_by TO {owner}, {other}; ALTER TABLE english OWNER TO {other}; SET ROLE {other};
+             CREATE FUNCTION told() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen_by VALUES (current_user); RETURN true; END $$;
+             CREATE POLICY all_of_it ON english USING (told()); ALTER TABLE english ENABLE ROW LEVEL SECURITY; ALTER TABLE english FORCE ROW LEVEL SECURITY;
+             GRANT ALL ON english TO {owner}; TRUNCATE english; RESET ROLE; DELETE FROM seen_by"
+        ))
+        .unwrap();
+    client.batch_execute("INSERT INTO notes VALUES ('en', 1, 'x', 0, '[1,1]'); TRUNCATE english").unwrap();
+    store.remarks().unwrap();
+    let told: i64 = client.query_one("SELECT count(*) FROM seen_by", &[]).unwrap().get(0);
+    assert_eq!(told, 0);
+    // What could not be read is told, and an adoption sees to it.
+    assert!(store.check().unwrap().iter().any(|problem| problem.what.contains("could not read in full")));
+    client.batch_execute(&format!("DROP TABLE english; DROP OWNED BY {other} CASCADE")).unwrap();
+    let store = adopt(&as_user(&address, &owner)).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    drop(store);
+    client.batch_execute(&format!("DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {other}")).unwrap();
+}
+
 /// Most tables are partitioned by time: it is a part of the key, and its text is the same in every session.
 #[test]
 fn times_are_keys() {
