@@ -163,12 +163,15 @@ pub(crate) fn remarks(connection: &mut Connection, handle: &Handle, kept: &Leave
     }
     let mut attached = Vec::new();
     for (leaf, trigger) in &now {
+        if kept.get(leaf) == Some(trigger) {
+            continue;
+        }
         let sql = "SELECT $1::oid::regclass::text, has_table_privilege($1, 'SELECT') AND NOT row_security_active($1)";
         let row = connection.query_one(sql, &[leaf])?;
         let (name, may_read): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
-        if kept.get(leaf).is_some_and(|was| was != trigger) {
+        if kept.contains_key(leaf) {
             attached.push(name);
-        } else if !kept.contains_key(leaf) && may_read {
+        } else if may_read {
             let sql = format!(
                 "SELECT EXISTS (SELECT 1 FROM (SELECT * FROM ONLY {name} AS t LIMIT {LOOKED_AT}) AS t WHERE {} AND NOT EXISTS (SELECT 1
                      FROM rehang.item_{g} AS i WHERE {}))",
