@@ -1,6 +1,7 @@
 //! Partitioned tables as one gallery: rows that move, partitions that come and go, and what the server makes of triggers and indexes there.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postgres::Client;
@@ -669,4 +670,76 @@ fn the_statements_for_a_partitioned_table_are_enough() {
     let store = adopt(&address).unwrap();
     client.batch_execute("TRUNCATE english; UPDATE notes SET language = 'en' WHERE id = 1").unwrap();
     assert_eq!(store.check().unwrap(), []);
+}
+
+/// Applications move, change, delete and truncate, a partition comes and goes, and workers claim and write: no write fails, and in the end every row
+/// is an item of its own content.
+#[test]
+fn rows_move_while_workers_write() {
+    let Some(mut place) = Place::new() else { return };
+    place.sql("INSERT INTO notes SELECT l, n, l || ' ' || n, 0, format('[%s,1]', n)::vector FROM unnest('{en,de}'::text[]) AS l, generate_series(6, 40) AS n");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (address, store, is_over) = (&place.address, &place.store, &is_over);
+        for name in ["left", "right"] {
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    let claimed = store.claim("new", Queue::All, name, 10, Duration::from_secs(1)).unwrap();
+                    let write = |record: &rehang_store::Record| {
+                        VectorWrite::native(&record.item, vec![1.0, 2.0, 3.0])
+                    };
+                    let writes: Vec<VectorWrite> = claimed.records.iter().map(write).collect();
+                    store.write_vectors("new", None, &writes).unwrap();
+                }
+            });
+        }
+        scope.spawn(move || {
+            let mut client = server::client(address);
+            while !is_over.load(Ordering::Acquire) {
+                client.batch_execute("CREATE TABLE french PARTITION OF notes FOR VALUES IN ('fr'); INSERT INTO notes VALUES ('fr', 1, 'un', 0, '[1,1]')").unwrap();
+                client.batch_execute("DELETE FROM french; DROP TABLE french").unwrap();
+            }
+        });
+        let writers: Vec<_> = (0..3_i64)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let mut client = server::client(address);
+                    let mut next = writer + 1;
+                    for round in 0..150 {
+                        next = (next * 1_103_515_245 + 12_345) % 2_147_483_648;
+                        let id = (next / 65_536) % 40 + 1;
+                        // Each writer has ids of its own to move to, so that no key is taken.
+                        let to = 100 + writer * 1_000 + round;
+                        let sql = match next / 8_388_608 % 8 {
+                            0 => format!("DELETE FROM notes WHERE id = {id}"),
+                            1 => format!("UPDATE notes SET body = 'changed by {writer}', embedding = '[{id},2]' WHERE id = {id}"),
+                            2 => format!("INSERT INTO notes VALUES ('en', {id}, 'en {id}', 0, '[{id},1]') ON CONFLICT (language, id) DO UPDATE SET body = EXCLUDED.body"),
+                            3 if round % 10 == 0 => "TRUNCATE german_0".to_owned(),
+                            4 => format!("UPDATE notes SET embedding = NULL WHERE id = {id}"),
+                            _ => format!("UPDATE notes SET language = CASE language WHEN 'en' THEN 'de' ELSE 'en' END, id = {to} + id * 10000 WHERE id % 10000 = {id}"),
+                        };
+                        for _ in 0..20 {
+                            match client.batch_execute(&sql) {
+                                Ok(()) => break,
+                                // Two of the application at the same rows in another order.
+                                Err(error)
+                                    if [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED) ]
+                                        .contains(&error.code()) => {}
+                                Err(error) => panic!("{sql}: {error:?}"),
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        let done: Vec<bool> = writers.into_iter().map(|writer| writer.join().is_ok()).collect();
+        is_over.store(true, Ordering::Release);
+        assert!(done.iter().all(|is_done| *is_done));
+    });
+    place.adopt();
+    place.make_native();
+    let items = place.items();
+    assert_eq!(items.len() as i64, place.number("SELECT count(*) FROM notes"));
+    assert!(items.values().all(|(_, new)| *new == NATIVE));
+    assert_eq!(place.number("SELECT count(*) FROM rehang.moving_1"), 0);
 }
