@@ -723,7 +723,7 @@ fn rows_move_while_workers_write() {
                                 Ok(()) => break,
                                 // Two of the application at the same rows in another order.
                                 Err(error)
-                                    if [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED) ]
+                                    if [Some(&SqlState::T_R_SERIALIZATION_FAILURE), Some(&SqlState::T_R_DEADLOCK_DETECTED)]
                                         .contains(&error.code()) => {}
                                 Err(error) => panic!("{sql}: {error:?}"),
                             }
