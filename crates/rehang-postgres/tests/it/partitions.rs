@@ -696,7 +696,7 @@ fn rows_move_while_workers_write() {
         scope.spawn(move || {
             let mut client = server::client(address);
             while !is_over.load(Ordering::Acquire) {
-                client.batch_execute("CREATE TABLE french PARTITION OF notes FOR VALUES IN ('fr'); INSERT INTO notes VALUES ('fr', 1, 'un', 0, '[1,1]')").unwrap();
+                client.batch_execute("CREATE TABLE french PARTITION OF notes FOR VALUES IN ('fr'); INSERT INTO notes VALUES ('fr', 9999, 'un', 0, '[1,1]')").unwrap();
                 client.batch_execute("DELETE FROM french; DROP TABLE french").unwrap();
             }
         });
