@@ -15,7 +15,7 @@ use crate::partitions::{self, Leaves, leaves, renew_vectors};
 use crate::pgvector::Pgvector;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
-use crate::table::{Table, TableOptions, literal, quoted};
+use crate::table::{Table, TableOptions, hash_of_source, literal, quoted};
 use crate::{row_security, search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
@@ -368,7 +368,7 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
         hashes = if table.is_partitioned {
             format!(
                 ", {} AS source_hash, {} AS vector_hash",
-                table.source_hash(&table.source_of("t")),
+                hash_of_source(&table.source_of("t")),
                 table.vector_hash("t", &handle.pgvector)
             )
         } else {

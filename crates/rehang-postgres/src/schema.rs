@@ -20,7 +20,7 @@ use rehang_store::PAIRS_SEED;
 use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::partitions::SAME_TEXT;
 use crate::pgvector::Pgvector;
-use crate::table::{Table, hash_of_vector, literal, quoted};
+use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
 
 /// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
 pub(crate) const FORMAT: i32 = 2;
@@ -784,7 +784,7 @@ impl Parts {
                 same_key = each(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND "),
             ),
             hash_names: ", source_hash, vector_hash",
-            hashes: format!(", {}, {}", table.source_hash("new_source"), vector_hash),
+            hashes: format!(", {}, {}", hash_of_source("new_source"), vector_hash),
             hash_updates: " source_hash = EXCLUDED.source_hash, vector_hash = EXCLUDED.vector_hash,",
         }
     }

@@ -534,13 +534,7 @@ impl Table {
         }
     }
 
-    /// What tells the source of a row from another one, as a number: of a partitioned table, where rows come and go with their partitions, and
-    /// no trigger sees it.
-    pub(crate) fn source_hash(&self, source: &str) -> String {
-        format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
-    }
-
-    /// The same of the old vector of a row.
+    /// What tells the old vector of a row from another one, as a number.
     pub(crate) fn vector_hash(&self, row: &str, pgvector: &Pgvector) -> String {
         self.options.vector.as_ref().map_or("NULL::bigint".into(), |column| {
             hash_of_vector(&format!("{row}.{}", quoted(column)), pgvector)
@@ -549,7 +543,7 @@ impl Table {
 
     /// Whether an item has been seen with the source that its row has.
     pub(crate) fn has_source_of(&self, item: &str, row: &str) -> String {
-        format!("{item}.source_hash IS NOT DISTINCT FROM {}", self.source_hash(&self.source_of(row)))
+        format!("{item}.source_hash IS NOT DISTINCT FROM {}", hash_of_source(&self.source_of(row)))
     }
 
     /// The same of its old vector.
@@ -607,7 +601,13 @@ impl Table {
     }
 }
 
-/// What tells a vector from another one, as a number.
+/// What tells the source of a row from another one, as a number: of a partitioned table, where rows come and go with their partitions, and
+/// no trigger sees it.
+pub(crate) fn hash_of_source(source: &str) -> String {
+    format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
+}
+
+/// The same of a vector.
 pub(crate) fn hash_of_vector(vector: &str, pgvector: &Pgvector) -> String {
     format!(
         "pg_catalog.hashtextextended(pg_catalog.encode({}, 'base64') COLLATE pg_catalog.\"C\", 0)",
