@@ -311,7 +311,7 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 }
 
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
-    database.is_about(&table);
+    database.is_about(&table.qualified, if table.is_partitioned { &guard::SAME_TEXT[..] } else { &[] });
     let old = old.map(str::to_owned);
     Handle { database, number, table, out_of_step: None, old, pgvector, fronts: Mutex::default() }
 }

@@ -10,8 +10,6 @@ use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
 pub(crate) use crate::client::{Connection, Parameters};
-use crate::partitions::SAME_TEXT;
-use crate::table::Table;
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -143,10 +141,9 @@ impl Database {
     }
 
     /// Names the application's table, and what our transactions set where they work on it.
-    pub(crate) fn is_about(&self, table: &Table) {
-        let settings = if table.is_partitioned { &SAME_TEXT[..] } else { &[] };
+    pub(crate) fn is_about(&self, table: &str, settings: &[(&str, &str)]) {
         self.table.get_or_init(|| About {
-            lock: format!("; LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified),
+            lock: format!("; LOCK TABLE {table} IN ACCESS SHARE MODE"),
             settings: settings.iter().map(|(name, value)| format!("; SET LOCAL {name} = {value}")).collect(),
         });
     }

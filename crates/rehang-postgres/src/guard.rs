@@ -13,6 +13,18 @@ use crate::table::Table;
 /// What our sessions see, and our functions. No operator and no function is ever looked up in `pg_temp`.
 pub(crate) const SEARCH_PATH: &str = "pg_catalog, pg_temp";
 
+/// What our transactions and the function of the triggers set alike, so that a source that is made of dates or numbers is the same text for both.
+pub(crate) const SAME_TEXT: [(&str, &str); 8] = [
+    ("timezone", "'UTC'"),
+    ("datestyle", "'ISO, YMD'"),
+    ("intervalstyle", "'postgres'"),
+    ("extra_float_digits", "'1'"),
+    ("bytea_output", "'hex'"),
+    ("lc_monetary", "'C'"),
+    ("lc_numeric", "'C'"),
+    ("lc_time", "'C'"),
+];
+
 /// Equality where the names that a text of ours is read by are the caller's, or its operands are of an application's type.
 pub(crate) const EQUALS: &str = "OPERATOR(pg_catalog.=)";
 

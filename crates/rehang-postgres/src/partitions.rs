@@ -15,18 +15,6 @@ use crate::schema::{self, NEXT_REVISION, source_revision};
 use crate::spaces;
 use crate::table::{Table, quoted};
 
-/// What our transactions and the function of the triggers set alike, so that a source that is made of dates or numbers is the same text for both.
-pub(crate) const SAME_TEXT: [(&str, &str); 8] = [
-    ("timezone", "'UTC'"),
-    ("datestyle", "'ISO, YMD'"),
-    ("intervalstyle", "'postgres'"),
-    ("extra_float_digits", "'1'"),
-    ("bytea_output", "'hex'"),
-    ("lc_monetary", "'C'"),
-    ("lc_numeric", "'C'"),
-    ("lc_time", "'C'"),
-];
-
 /// The tables that rows lie in, by their numbers, each with that of its trigger: a partition that was detached and attached again has another one.
 pub(crate) type Leaves = BTreeMap<u32, u32>;
 

@@ -17,8 +17,7 @@
 use rehang::{Distance, Space};
 use rehang_store::PAIRS_SEED;
 
-use crate::guard::{EQUALS, SEARCH_PATH};
-use crate::partitions::SAME_TEXT;
+use crate::guard::{EQUALS, SAME_TEXT, SEARCH_PATH};
 use crate::pgvector::Pgvector;
 use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
 
