@@ -8,14 +8,15 @@ use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use crate::connection::{Connection, Database, Mode, Step};
+use crate::connection::{Connection, Database, Mode, Step, StepError};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
 use crate::pgvector::Pgvector;
+use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
-use crate::{row_security, search, spaces};
+use crate::{reading, row_security, search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -83,7 +84,8 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
-            schema::function(number, &table, &[], &pgvector),
+            schema::function(number, &table, &[]),
+            reading::function(number, &table),
             schema::KEEP.to_owned(),
             schema::triggers(number, &table),
             "COMMIT;".to_owned(),
@@ -118,12 +120,12 @@ pub(crate) fn adopt(
     let pgvector = expect_server(&database)?;
     let made = database.run(Mode::Write, |connection| {
         // Two that adopt at once come one after the other.
-        connection.query("SELECT pg_advisory_xact_lock($1)", &[&ADOPTION])?;
+        take_turn(connection)?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
         if let Some(known) = known(connection, &table)? {
             let renamed = known.renamed(connection, table.oid)?;
-            expect_options(&known.options, &renamed, options)?;
+            expect_options(&known, &renamed, options, Some(&table))?;
             guard::expect_no_newer(guard::versions(connection, known.number)?, &options.table)?;
             renew(connection, &known, &renamed, &table, &pgvector)?;
             return Ok((table, known.number));
@@ -143,7 +145,8 @@ pub(crate) fn adopt(
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::function(number, &table, &[], &pgvector))?;
+        connection.batch(&schema::function(number, &table, &[]))?;
+        connection.batch(&reading::function(number, &table))?;
         connection.batch(schema::KEEP)?;
         // Last, since from here on writers of the table wait.
         connection.batch(&schema::triggers(number, &table))?;
@@ -155,6 +158,15 @@ pub(crate) fn adopt(
     spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
     Ok(handle)
+}
+
+/// Waits until no other adoption by our role is at work, until the transaction ends. There is no row yet to lock; of an advisory lock that another role
+/// has, which may do nothing but connect, nothing is thought.
+fn take_turn(connection: &mut Connection) -> Step<()> {
+    let sql = "SELECT pg_try_advisory_xact_lock($1) OR NOT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+             WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database() AND a.usename = current_user
+                 AND l.classid::bigint << 32 | l.objid::bigint = $1)";
+    if connection.query_one(sql, &[&ADOPTION])?.try_get(0)? { Ok(()) } else { Err(StepError::Busy) }
 }
 
 /// Opens a gallery. Where its table is not what it was made of any more, what is known of it can be read all the same, and searches be led back.
@@ -175,13 +187,19 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     };
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (known, renamed, versions) = found.ok_or_else(not_yet)?;
-    let expected = expect_options(&known.options, &renamed, options);
+    let expected = expect_options(&known, &renamed, options, None);
     // By its names of before a column may be another one by now.
-    if renamed.is_empty() || expect_options(&known.options, &Renamed::new(), options).is_err() {
+    if renamed.is_empty() || expect_options(&known, &Renamed::new(), options, None).is_err() {
         expected?;
     }
     known.expect_whole(&options.table)?;
     guard::expect_functions(versions, &options.table)?;
+    if let Err(error) = expect_options(&known, &renamed, options, Some(&table))
+        && renamed.is_empty()
+    {
+        // By a primary key that is another one since, items would be other rows.
+        return remembered(database, options, old, pgvector, error);
+    }
     if !renamed.is_empty() {
         let why = format!("not what its triggers were made for: {}", words_of(&renamed));
         let error =
@@ -217,14 +235,14 @@ fn remembered(
             return Ok(None);
         }
         let rows = connection.query(
-            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', relation::oid, relation::text FROM rehang.gallery AS g
+            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined, relation::oid, relation::text FROM rehang.gallery AS g
              WHERE relation = $1 OR $1 IS NULL AND name = $2 AND EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation)",
             &[&oid, &options.table],
         )?;
         let [row] = &rows[..] else { return Ok(None) };
         let known = Known::read(row)?;
         let Some(kept) = &known.kept else { return Ok(None) };
-        let (there, called): (u32, String) = (row.try_get(5)?, row.try_get(6)?);
+        let (there, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
         // Of another server, as a dump leaves them, numbers say nothing.
         if kept.relation != there {
             return Ok(None);
@@ -234,11 +252,11 @@ fn remembered(
         let was = TableOptions { table: options.table.clone(), published: options.published, ..was };
         let renamed = known.renamed(connection, there)?;
         if was != *options {
-            expect_options(&known.options, &renamed, options)?;
+            expect_options(&known, &renamed, options, None)?;
         }
         known.expect_whole(&options.table)?;
         guard::expect_functions(guard::versions(connection, known.number)?, &options.table)?;
-        let table = Table::remembered(connection, known.number, &was, there, &kept.columns)?;
+        let table = Table::remembered(connection, (known.number, known.key.as_slice()), &was, there, &kept.columns)?;
         Ok(table.map(|table| (table, known.number, oid.is_none().then_some(called))))
     });
     let (table, number, called) = match found {
@@ -326,25 +344,35 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
     spaces::wait_for_writers(handle)?;
     let key = table.key_of("t");
     // Of its own form for the first page, so that every other one is read from the index of the key.
-    let page_after = |after: &str| {
+    let page_after = |after: &str, reading: Reading| {
+        // The row as it is in the table, which is what the function reads.
+        let (row, more) = match reading {
+            Reading::Inline => ("t", ""),
+            Reading::RowByRow(_) => ("t.\"rehang row\"", ", t AS \"rehang row\""),
+        };
         format!(
-        "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item FROM (
-                 SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
+            "WITH page AS (SELECT {id} AS id, {names}, {source} AS sourced, {item} AS is_item FROM (
+                 SELECT t.*{more} FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
              listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced)
                  SELECT id, {keys}, {NEXT_REVISION}, sourced FROM page WHERE is_item ON CONFLICT DO NOTHING),
              last AS (SELECT id FROM page ORDER BY {keys_down} LIMIT 1)
          SELECT (SELECT id FROM last), count(*) FROM page",
-        id = table.id_of("t"),
-        names = table.key.iter().zip(1..).map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name))).collect::<Vec<_>>().join(", "),
-        source = table.source_of("t"),
-        item = table.is_item("t"),
-        on = table.qualified,
-        keys = table.key_names(),
-        keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
-    )
+            id = table.id_of("t"),
+            names = table
+                .key
+                .iter()
+                .zip(1..)
+                .map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name)))
+                .collect::<Vec<_>>()
+                .join(", "),
+            source = reading.has_source(table, row),
+            item = reading.is_item(table, row, false),
+            on = table.qualified,
+            keys = table.key_names(),
+            keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
+        )
     };
-    let first = page_after("$1::text IS NULL");
-    let next = page_after(&format!("({key}) > ({})", table.key_from("$1::text").join(", ")));
+    let next = format!("({key}) > ({})", table.key_from("$1::text").join(", "));
     let (mut after, mut done): (Option<String>, u64) = (None, 0);
     loop {
         let page = || {
@@ -354,8 +382,11 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
                     "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
                     table.qualified
                 ))?;
-                let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
-                Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+                let page = if after.is_none() { "$1::text IS NULL" } else { next.as_str() };
+                reading::of_rows(connection, *g, table, |connection, reading| {
+                    let row = connection.query_one(&page_after(page, reading), &[&after])?;
+                    Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+                })
             })
         };
         // A transaction that is open for longer than a call tries may still end.
@@ -384,27 +415,38 @@ fn list_items(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()>
 /// for a lock still sees the rows of before.
 fn remove_rowless_items(handle: &Handle) -> Result<()> {
     let Handle { database, number: g, table, .. } = handle;
-    let has_no_row = format!(
-        "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
-        table.qualified,
-        table.is_of("i", "t"),
-        table.is_item("t")
-    );
-    let lock = format!(
-        "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
-    );
-    let remove = format!("DELETE FROM rehang.item_{g} AS i WHERE i.key = ANY ($1) AND {has_no_row}");
-    let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_no_row})");
+    let has_no_row = |reading: Reading| {
+        format!(
+            "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
+            table.qualified,
+            table.is_of("i", "t"),
+            reading.is_item(table, "t", true)
+        )
+    };
     spaces::until_writers_end(handle, || {
         database.run(Mode::Write, |connection| {
             connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
-            let rows = connection.query(&lock, &[])?;
-            let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
-            connection.execute(&remove, &[&keys])?;
-            Ok(())
+            reading::of_rows(connection, *g, table, |connection, reading| {
+                let has_no_row = has_no_row(reading);
+                let lock = format!(
+                    "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
+                );
+                let rows = connection.query(&lock, &[])?;
+                let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
+                let remove = format!("DELETE FROM rehang.item_{g} AS i WHERE i.key = ANY ($1) AND {has_no_row}");
+                connection.execute(&remove, &[&keys])?;
+                Ok(())
+            })
         })?;
-        let left = database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
+        let left = database.run(Mode::Read, |connection| {
+            reading::of_rows(connection, *g, table, |connection, reading| {
+                let left = format!(
+                    "SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",
+                    has_no_row(reading)
+                );
+                Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?)
+            })
+        })?;
         Ok(!left)
     })
 }
@@ -442,6 +484,8 @@ struct Known {
     number: i32,
     /// What it was made by.
     options: String,
+    /// The columns that say which row an item is, by the names of then: also where `options` left them to the primary key.
+    key: Vec<String>,
     is_listed: bool,
     /// The form of its tables, which an earlier version may have made.
     format: i32,
@@ -496,13 +540,14 @@ impl Kept {
 }
 
 impl Known {
-    /// Of a row with number, options, `listed`, format and columns.
+    /// Of a row with number, options, `listed`, format, columns, and how items are joined with rows.
     fn read(row: &Row) -> Step<Self> {
         let kept: Option<String> = row.try_get(4)?;
         let kept = kept.as_deref().map(serde_json::from_str).transpose();
         Ok(Self {
             number: row.try_get(0)?,
             options: row.try_get(1)?,
+            key: key_of(&row.try_get::<_, String>(5)?),
             is_listed: row.try_get(2)?,
             format: row.try_get(3)?,
             kept: kept.map_err(|error| Error::corrupt("the gallery's columns", error))?,
@@ -531,18 +576,43 @@ impl Known {
     }
 }
 
+/// The columns of a key, in order, from what [`Table::is_of`] has made of them.
+fn key_of(joined: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = joined;
+    while let Some((_, quoted)) = rest.split_once(" t.\"") {
+        let mut name = String::new();
+        let mut letters = quoted.char_indices().peekable();
+        let mut end = quoted.len();
+        while let Some((at, letter)) = letters.next() {
+            if letter != '"' {
+                name.push(letter);
+            } else if letters.next_if(|(_, next)| *next == '"').is_some() {
+                name.push('"');
+            } else {
+                end = at + 1;
+                break;
+            }
+        }
+        names.push(name);
+        rest = &quoted[end..];
+    }
+    names
+}
+
 /// The gallery of a table; `None` where the table is none.
 fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     if !has_galleries(connection)? {
         return Ok(None);
     }
     // One that an earlier version made has no `columns`.
-    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE relation = $1";
+    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
-            let why = "its triggers are those of a gallery that takes another table for its own, as after a dump by an earlier version; \
-                       DROP SCHEMA rehang CASCADE takes all galleries out of the database, and each can be made anew";
+            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone, or by a dump of \
+                       an earlier version. No write of it is seen. A release that is confirmed takes the triggers and what is left of that \
+                       gallery away, and then it can be made anew";
             return Err(Error::conflict(format!("the table {}", table.options.table), why).into());
         }
         return Ok(None);
@@ -610,13 +680,24 @@ fn renew(
     connection.batch(schema::RELATION_BY_NAME)?;
     connection.batch(&functions(pgvector))?;
     // Spaces neither come nor go from here on, since the function is written from all of them.
-    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&number])?;
+    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&number])?;
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::count_triggers(number), &[&table.oid])? != 3;
-    let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2";
-    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers {
+    // What somebody has dropped of a space is there again, without its rows. Items are not: their keys would be given again.
+    let names: Vec<String> =
+        spaces.iter().flat_map(|space| schema::tables_of(space.number, space.in_column.as_deref())).collect();
+    let gone = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";
+    let lacks_tables = connection.count(gone, &[&names])? > 0;
+    if lacks_tables {
+        for space in &spaces {
+            let (of, column) = (&space.record.space, space.in_column.as_deref());
+            connection.batch(&schema::space_tables(space.number, of, column, pgvector))?;
+        }
+    }
+    let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND starts_with(name, $2)";
+    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers || lacks_tables {
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
     }
@@ -644,7 +725,7 @@ fn renew(
     }
     if !renamed.is_empty() {
         // Of the names of before; a release that was begun makes them anew.
-        connection.batch(&schema::drop_moves(number, Some(&table.qualified)))?;
+        connection.batch(&schema::end_moves(number, Some(&table.qualified)))?;
     }
     if table.key.iter().any(|column| renamed.values().any(|now| *now == column.name)) {
         // The view has the names of the key's columns.
@@ -656,7 +737,8 @@ fn renew(
     if is_earlier || lacks_triggers {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
     }
-    connection.batch(&schema::function(number, table, &spaces, pgvector))?;
+    connection.batch(&schema::function(number, table, &spaces))?;
+    connection.batch(&reading::function(number, table))?;
     connection.batch(&row_security::functions(number, table))?;
     connection.batch(&row_security::of_items(number, table))?;
     for space in &spaces {
@@ -687,13 +769,27 @@ fn as_text(options: &TableOptions) -> String {
 
 /// A gallery is what it was made as, whatever its table and its columns are called by now: other columns would make other items of the
 /// same rows.
-fn expect_options(known: &str, renamed: &Renamed, options: &TableOptions) -> Result<()> {
-    let was: TableOptions =
-        serde_json::from_str(known).map_err(|error| Error::corrupt("the gallery's options", error))?;
+///
+/// Where `table` is there, its key has to be the gallery's: another primary key would make other rows of the same items.
+fn expect_options(
+    known: &Known,
+    renamed: &Renamed,
+    options: &TableOptions,
+    table: Option<&Table>,
+) -> Result<()> {
+    let was: TableOptions = serde_json::from_str(&known.options)
+        .map_err(|error| Error::corrupt("the gallery's options", error))?;
     let now = |name: String| renamed.get(&name).cloned().unwrap_or(name);
+    let key: Vec<String> = known.key.iter().cloned().map(now).collect();
+    let asked = match table {
+        Some(table) => table.key.iter().map(|column| column.name.clone()).collect(),
+        None if options.id.is_empty() => key.clone(),
+        None => options.id.clone(),
+    };
+    let options = &TableOptions { id: asked, ..options.clone() };
     let was = TableOptions {
         table: options.table.clone(),
-        id: was.id.into_iter().map(now).collect(),
+        id: key,
         source: was.source.map(now),
         label: was.label.map(now),
         payload: was.payload.map(now),

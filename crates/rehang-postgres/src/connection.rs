@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A role's own timeouts are made for its application. What ends us instead: the server closes a transaction whose client says nothing.
 const SETTINGS: &str = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL jit = off; SET LOCAL random_page_cost = 1.1;
-    SET LOCAL plan_cache_mode = force_custom_plan";
+    SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL quote_all_identifiers = off";
 
 /// What a connection asks for where it begins. A server that is spoken to directly keeps it for as long as the connection, and gives up a
 /// connection whose other end is gone. A pooler refuses it or passes nothing on: what it says by that is that no session is ours.
@@ -324,7 +324,8 @@ impl Session {
         if self.is_own {
             let workers = if builds_in_parallel { "" } else { "SET max_parallel_maintenance_workers = 0;" };
             return self.connection.batch(&format!(
-                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = 0; SET lock_timeout = '{patience}'; {workers}"
+                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = 0; SET lock_timeout = '{patience}';
+                 SET default_transaction_read_only = off; {workers}"
             ));
         }
         let rules = self.connection.query(

@@ -41,10 +41,11 @@ impl Handle {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }
 
-    /// Keeps others from changing spaces until the transaction ends.
+    /// Keeps others from changing spaces until the transaction ends. An application's open transaction that has written a document of the gallery,
+    /// as where our triggers could not read its row, keeps the gallery's key alone, and is in nobody's way.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
         connection
-            .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&self.number])
+            .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&self.number])
             .map(drop)
     }
 }

@@ -20,12 +20,13 @@ use crate::vectors;
 pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
         return format!(
-            "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision, {}",
+            "i.key, i.id, NULL::text, NULL::text, NULL::text, i.revision, {}",
             source_revision("i")
         );
     }
+    // Of an item without a source there is none to make, which may be because it cannot be made.
     format!(
-        "i.key, i.id, {}, {}, {}, i.revision, {}",
+        "i.key, i.id, CASE WHEN i.sourced THEN {} END, {}, {}, i.revision, {}",
         handle.table.source_of("t"),
         handle.table.label_of("t"),
         handle.table.payload_of("t"),
@@ -46,13 +47,19 @@ pub(crate) fn tables(handle: &Handle) -> String {
     )
 }
 
+/// What is kept beside an item. The server takes JSON that no reader here does (a number beyond the largest, more than 128 levels): such a one is
+/// given as its text. One row never keeps the others from being read.
+fn payload(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+}
+
 pub(crate) fn read(row: &Row) -> Step<Item> {
     Ok(Item {
         key: key(row, 0)?,
         id: row.try_get(1)?,
         source: row.try_get(2)?,
         label: row.try_get(3)?,
-        payload: row.try_get::<_, Option<Value>>(4)?.unwrap_or(Value::Null),
+        payload: row.try_get::<_, Option<&str>>(4)?.map_or(Value::Null, payload),
         revision: row.try_get::<_, i64>(5)?.max(0) as u64,
         source_revision: row.try_get::<_, i64>(6)?.max(0) as u64,
     })

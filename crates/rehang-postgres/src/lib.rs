@@ -19,6 +19,7 @@ mod pages;
 mod parameter;
 mod pgvector;
 mod queue;
+mod reading;
 mod release;
 mod row_security;
 mod schema;

@@ -9,7 +9,7 @@ use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::schema;
 use crate::table::{literal, quoted};
-use crate::{row_security, search, serving, spaces, vectors};
+use crate::{reading, row_security, search, serving, spaces, vectors};
 
 /// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
@@ -70,7 +70,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         if there != kind {
             return Err(refuse(format!("or one of type {kind}, not {there}")));
         }
-        if said.is_some_and(|said| said.starts_with(SETTLING)) {
+        if said.is_some() && settling(connection, g, on)?.iter().any(|(settling, _)| settling == column) {
             return moves.expect_log(connection);
         }
         let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
@@ -142,7 +142,7 @@ impl Moves {
     }
 
     fn has_log(&self, connection: &mut Connection) -> Step<bool> {
-        let sql = "SELECT obj_description(to_regclass($1), 'pg_class') IS NOT DISTINCT FROM $2";
+        let sql = "SELECT obj_description(to_regclass($1), 'pg_class') IS NOT DISTINCT FROM $2 AND to_regprocedure($1 || '()') IS NOT NULL";
         let name = format!("rehang.moved_{}", self.g);
         Ok(connection.query_one(sql, &[&name, &self.what()])?.try_get(0)?)
     }
@@ -273,6 +273,9 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
         }
     };
     if number.is_none() && gone.is_empty() {
+        if database.run(Mode::Write, |connection| drop_strays(connection, table))? {
+            return Ok(());
+        }
         return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
     }
     for (number, format, ..) in gone {
@@ -280,6 +283,20 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
         remove(&database, number, None)?;
     }
     number.map_or(Ok(()), |number| remove(&database, number, None))
+}
+
+/// Takes triggers of ours off a table whose gallery nobody knows any more; gives whether there were any.
+fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
+    let oid = guard::seen_by_application(connection, table)?;
+    let rows = connection.query(
+        "SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
+         WHERE tgrelid = $1 AND NOT tgisinternal AND tgname ~ '^00_rehang_(moved_)?[0-9]+_'",
+        &[&oid],
+    )?;
+    for row in &rows {
+        connection.batch(&row.try_get::<_, String>(0)?)?;
+    }
+    Ok(!rows.is_empty())
 }
 
 /// What is left of galleries whose tables are gone, each in a sentence.
@@ -304,7 +321,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
     database.run(Mode::Write, |connection| {
         // Keeps others from changing spaces.
         let sql = "SELECT (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                 WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR UPDATE";
+                 WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR NO KEY UPDATE";
         let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
         let on: Option<String> = row.try_get(0)?;
         // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
@@ -315,8 +332,10 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
             triggers = schema::drop_triggers(g, on);
         }
         let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
+        // Of tables that somebody has dropped, what is left goes.
         connection.batch(&format!(
-            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE"
+            "SET LOCAL lock_timeout = '500ms';
+             DO $rehang$ BEGIN IF to_regclass('rehang.item_{g}') IS NOT NULL THEN LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE; END IF; END $rehang$"
         ))?;
         match (last, &on) {
             (Some(moves), _) => {
@@ -328,18 +347,19 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                 connection.batch(&format!("COMMENT ON COLUMN {}.{} IS NULL", moves.on, quoted(&moves.column)))?;
             }
             (None, Some(on)) => {
-                connection.batch(&schema::drop_moves(g, Some(on)))?;
-                take_back(connection, on)?;
+                connection.batch(&schema::end_moves(g, Some(on)))?;
+                take_back(connection, g, on)?;
             }
             (None, None) => {}
         }
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; {} DELETE FROM rehang.gallery WHERE number = {g};",
+            "{triggers}{}{} {tables} DROP FUNCTION IF EXISTS rehang.changed_{g}() CASCADE; DROP TABLE IF EXISTS rehang.item_{g}; {}{} DELETE FROM rehang.gallery WHERE number = {g};",
             schema::drop_moves(g, on.as_deref()),
             serving::drop_view(g),
-            row_security::drop_functions(g)
+            row_security::drop_functions(g),
+            reading::drop_function(g)
         ))?;
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
             return Ok(());
@@ -350,8 +370,8 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
 }
 
 /// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.
-fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
-    for (column, said) in settling(connection, on)? {
+fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
+    for (column, said) in settling(connection, g, on)? {
         if said == MADE {
             connection.batch(&format!("ALTER TABLE {on} DROP COLUMN {}", quoted(&column)))?;
             continue;
@@ -364,12 +384,14 @@ fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
     Ok(())
 }
 
-/// Columns of the application's table that a release has begun to move vectors into, with the comment of each.
-fn settling(connection: &mut Connection, on: &str) -> Step<Vec<(String, String)>> {
+/// The column of the application's table that a release of this gallery has begun to move vectors into, with its comment. One that only says so
+/// was of a gallery before, as where somebody has dropped our schema: what is in it may be in use by now.
+fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "SELECT attname::text, col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0
-             AND NOT attisdropped AND starts_with(col_description(attrelid, attnum), $2) ORDER BY attnum",
-        &[&on, &SETTLING],
+             AND NOT attisdropped AND starts_with(col_description(attrelid, attnum), $2)
+             AND right(obj_description(to_regclass($3), 'pg_class'), length(attname) + 8) = ' column ' || attname ORDER BY attnum",
+        &[&on, &SETTLING, &format!("rehang.moved_{g}")],
     )?;
     let mut found = Vec::new();
     for row in &rows {
@@ -410,7 +432,14 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
             ));
         }
         said.extend(orphans(connection)?);
-        for (column, _) in settling(connection, &handle.table.qualified)? {
+        let is_restored = "SELECT (to_jsonb(g) ->> 'columns')::jsonb ->> 'relation' <> g.relation::oid::text FROM rehang.gallery AS g WHERE number = $1";
+        if connection.query_one(is_restored, &[&handle.number])?.try_get::<_, Option<bool>>(0)?.unwrap_or(false) {
+            said.push(format!(
+                "the gallery of {} came out of a dump: an adoption notes the numbers of its columns, by which a renaming is followed from then on",
+                handle.table.options.table
+            ));
+        }
+        for (column, _) in settling(connection, handle.number, &handle.table.qualified)? {
             said.push(format!(
                 "a release has begun to move the vectors into column {column:?} of {} and is at work or did not come to its end: the same release goes on, \
                  and one without moving takes it back",

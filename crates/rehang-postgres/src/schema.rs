@@ -43,7 +43,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 4;
+pub(crate) const FUNCTIONS: i32 = 5;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -119,8 +119,8 @@ END $$;
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.nearest, rehang.write;
-DROP TABLE rehang.document, rehang.space, rehang.gallery;
-DROP SEQUENCE rehang.revision;
+DROP TABLE IF EXISTS rehang.document, rehang.space, rehang.gallery;
+DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";
 
@@ -242,8 +242,6 @@ BEGIN
         END IF;
     ELSIF EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
         INSERT INTO rehang.moved_{g} SELECT i.key FROM rehang.item_{g} AS i WHERE {};
-    ELSE
-        RAISE EXCEPTION 'rehang: % is no table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NULL;
 END
@@ -259,21 +257,26 @@ REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
 
 /// Takes these notes away, with their triggers.
 pub(crate) fn drop_moves(g: i32, qualified: Option<&str>) -> String {
+    format!("{} DROP TABLE IF EXISTS rehang.moved_{g};", end_moves(g, qualified))
+}
+
+/// Ends the notes, whose table stays: it says that a release had begun.
+pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
     let triggers = qualified.map_or_else(String::new, |on| {
         ["rows", "updates"]
             .map(|name| format!("DROP TRIGGER IF EXISTS \"00_rehang_moved_{g}_{name}\" ON {on};"))
             .concat()
     });
-    format!(
-        "{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE; DROP TABLE IF EXISTS rehang.moved_{g};"
-    )
+    format!("{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE;")
 }
 
 /// The function of the triggers: keeps the items and every space right, whoever writes the table. It runs with its owner's rights,
 /// so that the application's role needs none on our schema. So nobody else may call it, it works for its gallery's table alone, whoever
 /// made a trigger of it, and every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`), its
 /// operands are of the server's own types.
-pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> String {
+///
+/// Nothing of pgvector's is named: an extension moves to another schema (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
+pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };
         let mut tables: Vec<String> =
@@ -319,9 +322,8 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
                 " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
             );
             format!(
-                    "CASE WHEN new_vector IS NULL OR stale OR {}(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
+                    "CASE WHEN new_vector IS NULL OR stale OR pg_catalog.cardinality(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
-                    pgvector.named("vector_dims"),
                     row.record.space.dimension,
                     row.record.written_as.name(),
                 )
@@ -393,9 +395,10 @@ DECLARE
     called boolean;
 {variables}    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
-    -- By number, which every snapshot sees. Out of a dump the table has another one.
+    -- By number, which every snapshot sees. Out of a dump the table has another one. A table that was restored alone has our triggers and no
+    -- gallery: its writes are none of ours, and none of them fails.
     IF TG_RELID <> {oid} AND NOT EXISTS (SELECT 1 FROM rehang.gallery AS ours WHERE ours.number = {g} AND ours.relation = TG_RELID) THEN
-        RAISE EXCEPTION 'rehang: % is not the table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
+        RETURN NULL;
     END IF;
     IF TG_OP = 'TRUNCATE' THEN
         {truncate};
@@ -408,9 +411,11 @@ BEGIN
     IF TG_OP <> 'DELETE' THEN
 {read_new}    END IF;
     IF said IS NOT NULL THEN
-        -- Once: the doctor tells it, and nobody's write waits for another's.
-        INSERT INTO rehang.document (gallery, name, version, text) SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
-            WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
+        -- Once: the doctor tells it. By a name of the transaction's own, so that nobody's write waits for another's.
+        INSERT INTO rehang.document (gallery, name, version, text)
+            SELECT {g}, pg_catalog.concat('{UNREAD}', pg_catalog.pg_current_xact_id()), 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
+            WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND pg_catalog.starts_with(there.name, '{UNREAD}'))
+            ON CONFLICT DO NOTHING;
         IF TG_OP = 'DELETE' THEN
             was := coalesce(was, true);
         ELSIF meets IS NULL OR (is_update AND was IS NULL) THEN
@@ -465,7 +470,7 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
             .map(|(name, number)| format!("a.attnum = {number} AND a.attname <> {}", literal(name)))
             .collect::<Vec<_>>()
             .join(" OR "),
-        variables = variables(table, pgvector),
+        variables = variables(table),
         read_old = read_row(table, "old"),
         read_new = read_row(table, "new"),
         of_old = of("old"),
@@ -477,17 +482,17 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
     )
 }
 
-/// The document that says since when, and why, rows could not be read in full where the triggers met them.
+/// Begins the name of a document that says since when, and why, rows could not be read in full where the triggers met them. Most often there is
+/// one: those of transactions that were open at the same time have a number behind.
 pub(crate) const UNREAD: &str = "unread";
 
 /// Whether an update leaves source and vector as they are, of what [`read_row`] has read.
 const SAME_SOURCE: &str = "old_source IS NOT DISTINCT FROM new_source";
-/// By their bytes: by no operator of pgvector, whose schema is not the server's.
+/// By their bytes, which no operator says to be others.
 const SAME_VECTOR: &str = "pg_catalog.record_image_eq(ROW(old_vector), ROW(new_vector))";
 
 /// The variables of the function of the triggers that have the columns of a row.
-fn variables(table: &Table, pgvector: &Pgvector) -> String {
-    let kind = if table.is_halfvec { "halfvec" } else { "vector" };
+fn variables(table: &Table) -> String {
     let of_row = |row: &str| {
         let key = table.key.iter().zip(1..).map(|(column, at)| {
             let collation =
@@ -495,7 +500,7 @@ fn variables(table: &Table, pgvector: &Pgvector) -> String {
             format!("    {row}_{at} {}{collation};\n", column.kind)
         });
         let key: String = key.collect();
-        format!("{key}    {row}_vector {};\n", pgvector.named(kind))
+        format!("{key}    {row}_vector pg_catalog.float4[];\n")
     };
     of_row("old") + &of_row("new")
 }
@@ -517,7 +522,9 @@ fn read_row(table: &Table, row: &str) -> String {
         parts.push((meets.to_owned(), condition.to_owned()));
         parts.push((format!("{row}_source"), source.to_owned()));
         parts.extend(table.options.vector.iter().map(|column| {
-            (format!("{row}_vector"), format!("(SELECT t.{} FROM (SELECT {of}.*) AS t)", quoted(column)))
+            let numbers =
+                format!("(SELECT t.{}::pg_catalog.float4[] FROM (SELECT {of}.*) AS t)", quoted(column));
+            (format!("{row}_vector"), numbers)
         }));
         parts
     };
@@ -628,6 +635,12 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
 /// The index by which leases that have not run out are counted, past all that ever were.
 pub(crate) fn lease_index(n: i32) -> String {
     format!("CREATE INDEX IF NOT EXISTS claim_{n}_until ON rehang.claim_{n} (until);")
+}
+
+/// The names of the tables of a space.
+pub(crate) fn tables_of(n: i32, in_column: Option<&str>) -> Vec<String> {
+    let vectors = in_column.is_none().then_some("vector");
+    ["state", "failure", "claim"].into_iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
 }
 
 /// Takes the tables of a space away.

@@ -36,9 +36,9 @@ fn conditions(
         let names: Vec<&str> = filter.provenances.iter().map(|provenance| provenance.name()).collect();
         sql += &format!(" AND s.provenance = ANY('{{{}}}')", names.join(","));
     }
-    for at in 0..filter.payload.len() {
-        let (field, content) = field(at);
-        sql += &format!(" AND {} -> {field} = {content}", handle.table.payload_of("t"));
+    for (at, (name, _)) in filter.payload.iter().enumerate() {
+        let (given, content) = field(at);
+        sql += &format!(" AND {} = {content}", handle.table.field_of("t", name, &given));
     }
     sql
 }

@@ -10,6 +10,7 @@ use rehang_store::check::{
 use rehang_store::{Document, Epoch, SpaceRecord};
 use tokio_postgres::Row;
 
+use crate::claims;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard::{self, Whose};
 use crate::handle::Handle;
@@ -108,6 +109,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
+        expect_no_newer(connection, handle)?;
         // What another role put where our tables are to be is none of them.
         guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         if let Some(column) = &in_column {
@@ -133,7 +135,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
         connection.batch(&row_security::of_space(handle.number, row.number))?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
         Ok(row)
     })?;
@@ -151,9 +153,14 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })
 }
 
+/// Leaves a gallery alone whose functions a later version made: what comes and goes rewrites the function of the triggers.
+fn expect_no_newer(connection: &mut Connection, handle: &Handle) -> Step<()> {
+    Ok(guard::expect_no_newer(guard::versions(connection, handle.number)?, &handle.table.options.table)?)
+}
+
 /// The space that serves, which stays so until the transaction ends.
 fn served(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
-    let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE";
+    let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE";
     Ok(connection.query_one(sql, &[&handle.number])?.try_get(0)?)
 }
 
@@ -277,6 +284,14 @@ pub(crate) fn list_anew(handle: &Handle) -> Result<()> {
                 format!("DELETE FROM rehang.{table}_{n} AS s WHERE NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE i.key = s.item);")
             })
             .collect();
+        if row.in_column.is_none() {
+            sql += &format!(
+                "UPDATE rehang.state_{n} AS s SET provenance = 'lacking', sigma2 = NULL, band = 0, score = NULL, squared_error = NULL
+                     WHERE s.provenance <> 'lacking' AND NOT EXISTS (SELECT 1 FROM rehang.vector_{n} AS v WHERE v.item = s.item);
+                 DELETE FROM rehang.vector_{n} AS v
+                     WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = v.item AND s.provenance <> 'lacking')"
+            );
+        }
         if let Some(column) = &row.in_column {
             sql += &format!(
                 "UPDATE rehang.state_{n} AS s SET provenance = 'lacking' FROM rehang.item_{g} AS i JOIN {} AS t ON {}
@@ -360,9 +375,14 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
         let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else {
             return Ok(None);
         };
+        expect_no_newer(connection, handle)?;
         let gone = spaces.remove(at);
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
+        connection.execute(
+            "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
+            &[&handle.number, &claims::turns(gone.number)],
+        )?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         Ok(Some(gone.number))
     })?;
     if dropped.is_none() {
@@ -453,7 +473,8 @@ fn set_document_in(
     text: &str,
 ) -> Step<u64> {
     // Whoever writes a document first keeps others from it, also from one that is not there yet.
-    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&handle.number])?;
+    connection
+        .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&handle.number])?;
     let there = connection.query_opt(
         "SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2",
         &[&handle.number, &name],

@@ -258,14 +258,18 @@ impl Table {
             .cloned()
             .collect();
         let used = key.iter().map(|column| &column.name).chain(&options.vector);
-        let has_quote = used.chain([&schema, &name]).any(|name| name.contains("$rehang$"));
+        let root: Option<String> = found.try_get(8)?;
+        let collations = key.iter().filter_map(|column| column.collation.as_ref());
+        let has_quote =
+            used.chain([&schema, &name]).chain(collations).chain(&root).any(|name| name.contains("$rehang$"));
         if has_quote {
-            return Err(refuse("one without $rehang$, the quote of our functions, in its name or in that of a column that is used").into());
+            let why = "one without $rehang$, the quote of our functions, in its name, in that of a column that is used, or of a collation of its key";
+            return Err(refuse(why).into());
         }
         let table = Self {
             oid,
             qualified: format!("{}.{}", quoted(&schema), quoted(&name)),
-            root: found.try_get(8)?,
+            root,
             options: options.clone(),
             key,
             numbers,
@@ -329,19 +333,16 @@ impl Table {
     }
 
     /// The table of a gallery as our own tables know it, whatever became of it since: its key and its vectors by their names of now, and nothing
-    /// of what else its rows have. `columns` are those of when the gallery was made.
+    /// of what else its rows have. `columns` are those of when the gallery was made, and so is the key.
     pub(crate) fn remembered(
         connection: &mut Connection,
-        gallery: i32,
+        (gallery, key_was): (i32, &[String]),
         options: &TableOptions,
         oid: u32,
         columns: &BTreeMap<String, i16>,
     ) -> Step<Option<Self>> {
         let there = connection.query_opt(
-            "SELECT format('%I.%I', n.nspname, c.relname), coalesce((SELECT array_agg(a.attname::text ORDER BY k.at) FROM pg_index AS i
-                     CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
-                     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.number WHERE i.indrelid = c.oid AND i.indisprimary), '{}')
-             FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
             &[&oid],
         )?;
         let Some(there) = there else { return Ok(None) };
@@ -351,9 +352,7 @@ impl Table {
                 .find(|column| columns.get(was) == Some(&column.number))
                 .map(|column| column.name.clone())
         };
-        let primary: Vec<String> = there.try_get(1)?;
-        let names =
-            if options.id.is_empty() { primary } else { options.id.iter().filter_map(of_now).collect() };
+        let names: Vec<String> = key_was.iter().filter_map(of_now).collect();
         let mut key = Vec::new();
         for row in &connection.query(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname ~ '^k[0-9]+$'
@@ -469,17 +468,26 @@ impl Table {
             .map_or("NULL::text".into(), |label| format!("{row}.{}::text", quoted(label)))
     }
 
-    /// What is kept beside an item, as `jsonb`.
+    /// What is kept beside an item, as the text of JSON: as it was written, since what the server makes of a `json` may be an error of its own.
     pub(crate) fn payload_of(&self, row: &str) -> String {
         if let Some(payload) = &self.options.payload {
-            return format!("{row}.{}", quoted(payload));
+            return format!("{row}.{}::text", quoted(payload));
         }
         if self.others.is_empty() {
-            return "NULL::jsonb".into();
+            return "NULL::text".into();
         }
         let columns: Vec<String> =
             self.others.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
-        format!("(SELECT to_jsonb(this) FROM (SELECT {}) AS this)", columns.join(", "))
+        format!("(SELECT to_json(this)::text FROM (SELECT {}) AS this)", columns.join(", "))
+    }
+
+    /// One field of it by its name, which SQL has as `given`, as `jsonb`. No other field is looked at.
+    pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
+        if let Some(payload) = &self.options.payload {
+            return format!("({row}.{} -> {given})", quoted(payload));
+        }
+        let column = self.others.iter().find(|column| column.name == name);
+        column.map_or("NULL::jsonb".into(), |column| format!("to_jsonb({row}.{})", quoted(&column.name)))
     }
 
     /// An item's id as text: its key, or where it has several columns a JSON list of them.

@@ -51,16 +51,13 @@ pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key{vectors}")
 }
 
-/// The vector of the columns from one on; `None` where the space has none.
+/// The vector of the columns from one on; `None` where the space has none: also where a state says that it has one, which the doctor tells, and which
+/// a write of the vector mends.
 pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
     let made_by: Option<String> = row.try_get(from)?;
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
-    let vector = if with_vector {
-        parameter::vector(row, from + 6)?
-            .ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?
-    } else {
-        Vec::new()
-    };
+    let vector = if with_vector { parameter::vector(row, from + 6)? } else { Some(Vec::new()) };
+    let Some(vector) = vector else { return Ok(None) };
     Ok(Some(VectorRecord {
         provenance: provenance(&made_by)?,
         revision: row.try_get::<_, i64>(from + 1)?.max(0) as u64,

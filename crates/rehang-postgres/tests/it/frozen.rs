@@ -392,11 +392,21 @@ fn the_timeouts_of_a_role_are_not_ours() {
         )
         .unwrap();
     let joint = if table.address.contains('?') { '&' } else { '?' };
-    let timeouts = "-c%20statement_timeout%3D500ms%20-c%20default_transaction_isolation%3Dserializable";
-    let address = format!("{}{joint}options={timeouts}", table.address);
+    let settings = [
+        "statement_timeout%3D500ms",
+        "default_transaction_isolation%3Dserializable",
+        "default_transaction_read_only%3Don",
+        "quote_all_identifiers%3Don",
+    ];
+    let settings = settings.map(|setting| format!("-c%20{setting}")).join("%20");
+    let address = format!("{}{joint}options={settings}", table.address);
     let store = PostgresStore::open(&address, &options(), Some("old")).unwrap();
     let writes = writes(&table.store, Provenance::Native);
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
+    // Nor is what else a role is set to.
+    store.switch_serving("old", "new").unwrap();
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    store.release(Some("embedding_new")).unwrap();
 }
 
 #[test]
