@@ -495,8 +495,9 @@ const SAME_VECTOR: &str = "pg_catalog.record_image_eq(ROW(old_vector), ROW(new_v
 fn variables(table: &Table) -> String {
     let of_row = |row: &str| {
         let key = table.key.iter().zip(1..).map(|(column, at)| {
-            let collation =
-                column.collation.iter().map(|collation| format!(" COLLATE {collation}")).collect::<String>();
+            // A collation may get another name, and most say what is equal as every other does.
+            let collation = column.collation.iter().filter(|_| column.has_equals);
+            let collation = collation.map(|collation| format!(" COLLATE {collation}")).collect::<String>();
             format!("    {row}_{at} {}{collation};\n", column.kind)
         });
         let key: String = key.collect();

@@ -57,6 +57,8 @@ pub(crate) struct Column {
     pub(crate) is_virtual: bool,
     /// Its collation, where it is not the usual one of its type.
     pub(crate) collation: Option<String>,
+    /// Whether that one takes different letters for the same.
+    pub(crate) has_equals: bool,
 }
 
 /// A table that was looked at and can be a gallery.
@@ -368,6 +370,7 @@ impl Table {
                 is_generated: false,
                 is_virtual: false,
                 collation: None,
+                has_equals: false,
             });
         }
         let vector = options.vector.as_ref().and_then(of_now);
@@ -487,7 +490,9 @@ impl Table {
             return format!("({row}.{} -> {given})", quoted(payload));
         }
         let column = self.others.iter().find(|column| column.name == name);
-        column.map_or("NULL::jsonb".into(), |column| format!("to_jsonb({row}.{})", quoted(&column.name)))
+        column.map_or("NULL::jsonb".into(), |column| {
+            format!("coalesce(to_jsonb({row}.{}), 'null')", quoted(&column.name))
+        })
     }
 
     /// An item's id as text: its key, or where it has several columns a JSON list of them.
@@ -615,7 +620,8 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
     let rows = connection.query(
         "SELECT attname::text, format_type(atttypid, atttypmod), NOT attnotnull, attgenerated <> '', attgenerated = 'v',
              (SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
-                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum
+                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum,
+             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic)
          FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         &[&oid],
     )?;
@@ -629,6 +635,7 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
                 is_virtual: row.try_get(4)?,
                 collation: row.try_get(5)?,
                 number: row.try_get(6)?,
+                has_equals: row.try_get(7)?,
             })
         })
         .collect()

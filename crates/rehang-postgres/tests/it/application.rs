@@ -1223,7 +1223,7 @@ fn a_row_that_no_reader_takes_keeps_no_other_from_its_vector() {
     ] {
         let mut application = Application::new(server, table, &options());
         application
-            .sql("INSERT INTO notes VALUES (1, 'a', 't', '[1,2]', 5, '{\"x\": 1}'), (2, 'b', 't', '[1,2]')");
+            .sql("INSERT INTO notes VALUES (1, 'a', 't', '[1,2]', 5, '{\"x\": 1}'); INSERT INTO notes VALUES (2, 'b', 't', '[1,2]')");
         application.sql(&format!("UPDATE notes SET {change} WHERE id = 2"));
         let claimed = application.store.claim("new", Queue::All, "w", 10, Duration::from_secs(9)).unwrap();
         assert_eq!(claimed.records.len(), 2, "{change}");

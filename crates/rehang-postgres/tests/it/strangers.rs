@@ -569,6 +569,9 @@ fn the_name_of_a_collation_is_no_statement() {
             "ALTER COLLATION theirs.c RENAME TO \"c\"\"; BEGIN END $rehang$; ALTER ROLE {stranger} SUPERUSER; --\""
         ))
         .unwrap();
+    server::client(&address)
+        .batch_execute("INSERT INTO notes VALUES ('c', 'd', '[1,2]'); DELETE FROM notes WHERE id = 'a'")
+        .unwrap();
     let said = adopt(&address, &of_notes()).unwrap_err().to_string();
     assert!(said.contains("$rehang$") && said.contains("of a collation of its key"), "{said}");
     let sql = "SELECT rolsuper FROM pg_roles WHERE rolname = $1";
