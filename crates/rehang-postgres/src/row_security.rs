@@ -6,6 +6,7 @@
 //! changes something of an item may update its row, which the server says where the row is locked. The owner of our tables is not subject to them.
 
 use crate::guard::EQUALS;
+use crate::schema::is_named;
 use crate::table::{Table, literal, quoted};
 
 /// The tables of a space that have rows for items.
@@ -29,6 +30,7 @@ pub(crate) fn functions(g: i32, table: &Table) -> String {
     let mut is_row: Vec<String> =
         columns.map(|(column, at)| format!("t.{} {EQUALS} ${at}", quoted(&column.name))).collect();
     let mut is_row_of_item = vec![table.is_of("i", "t")];
+    let is_named = is_named(g, table);
     let on = table.root.as_ref().map_or(&table.qualified, |root| {
         let is_part =
             format!("t.tableoid {EQUALS} {}::pg_catalog.regclass::pg_catalog.oid", literal(&table.qualified));
@@ -46,7 +48,7 @@ END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.seen_{g}({}) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM {on} AS t WHERE {});
+    RETURN EXISTS (SELECT 1 FROM {on} AS t WHERE {} AND {is_named});
 END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.seen_item_{g}(bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
@@ -56,7 +58,7 @@ END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.changes_item_{g}(bigint) RETURNS boolean LANGUAGE plpgsql AS $rehang$
 BEGIN
-    PERFORM 1 FROM rehang.item_{g} AS i JOIN {on} AS t ON {} WHERE i.key {EQUALS} $1 FOR KEY SHARE OF t;
+    PERFORM 1 FROM rehang.item_{g} AS i JOIN {on} AS t ON {} WHERE i.key {EQUALS} $1 AND {is_named} FOR KEY SHARE OF t;
     RETURN FOUND;
 END
 $rehang$;",

@@ -155,6 +155,14 @@ pub(crate) fn item_table(g: i32, table: &Table) -> String {
     )
 }
 
+/// Whether the table that a text of ours names is the gallery's, as SQL that the server asks once: another one may have taken its name.
+pub(crate) fn is_named(g: i32, table: &Table) -> String {
+    format!(
+        "(SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number {EQUALS} {g}) {EQUALS} pg_catalog.to_regclass({})",
+        literal(&table.qualified)
+    )
+}
+
 /// The place of an item in a shuffle, as SQL: the server's own hash of key and seed.
 pub(crate) fn place_in_shuffle(key: &str, seed: u64) -> String {
     format!("pg_catalog.hashint8extended({key}, {}::bigint)", seed as i64)

@@ -9,7 +9,7 @@ use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
 use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
-use crate::schema::{SpaceRow, function_comment, stored_as_halfvec};
+use crate::schema::{SpaceRow, function_comment, is_named, stored_as_halfvec};
 use crate::table::{literal, quoted};
 
 /// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
@@ -265,12 +265,15 @@ pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
     let keys: String =
         table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
     let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
+    // A row of another table would go by for an item's.
+    let is_named =
+        space.in_column.as_ref().map_or_else(String::new, |_| format!(" AND {}", is_named(g, table)));
     let value = if is_halfvec { format!("{value}::{vector}") } else { value };
     format!(
         "CREATE OR REPLACE FUNCTION rehang.serving_{g}()
          RETURNS TABLE ({keys}{} {vector}, {} text, {} float8) LANGUAGE sql STABLE AS $rehang$
              SELECT {}, {value}, s.provenance, CASE WHEN s.provenance {EQUALS} 'adapted' THEN {} ELSE 0 END
-             FROM {from} WHERE s.provenance OPERATOR(pg_catalog.<>) 'lacking'
+             FROM {from} WHERE s.provenance OPERATOR(pg_catalog.<>) 'lacking'{is_named}
          $rehang$;
          {}
          DO $rehang$ BEGIN IF to_regclass('rehang.serving_{g}') IS NULL THEN

@@ -218,6 +218,40 @@ fn a_role_writes_what_its_policies_let_it_update() {
     place.end();
 }
 
+/// Another table takes the name of a gallery's: its rows are nobody's items, and what its policies show is not shown of the gallery.
+#[test]
+fn another_table_of_the_same_name_is_not_the_gallery_s() {
+    let Some(mut place) = Guarded::new(TENANTS) else { return };
+    let store = adopt(&place.owners(), &labelled()).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    place.grant();
+    place
+        .client
+        .batch_execute(
+            "ALTER TABLE notes ENABLE ROW LEVEL SECURITY; CREATE TABLE more (LIKE notes INCLUDING ALL);
+             INSERT INTO more SELECT id + 1, tenant, body, topic, embedding FROM notes; ALTER TABLE notes RENAME TO archive; ALTER TABLE more RENAME TO notes",
+        )
+        .unwrap();
+    place.client.batch_execute(&format!("GRANT SELECT, UPDATE ON notes TO {}", place.app)).unwrap();
+    let count = |client: &mut Client, what: &str| -> i64 {
+        client.query_one(&format!("SELECT count(*) FROM rehang.{what}"), &[]).unwrap().get(0)
+    };
+    assert_eq!(count(&mut place.client, "serving_1"), 0, "no vector of another row");
+    let mut app = place.app();
+    for what in ["item_1", "state_2", "vector_2", "serving_1"] {
+        assert_eq!(count(&mut app, what), 0, "{what}");
+    }
+    assert_eq!(app.execute("UPDATE rehang.vector_2 SET value = '[7,7,7]'", &[]).unwrap(), 0);
+    // By the name of now it is all there again.
+    let options = TableOptions { table: "archive".into(), ..labelled() };
+    let store = adopt(&place.owners(), &options).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    assert_eq!((count(&mut place.client, "serving_1"), count(&mut app, "serving_1")), (40, 10));
+    drop(store);
+    place.end();
+}
+
 /// A role that sees only a part of the table cannot keep its gallery: it is told who can.
 #[test]
 fn a_role_that_row_security_holds_for_keeps_no_gallery() {
