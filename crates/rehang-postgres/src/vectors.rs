@@ -62,7 +62,7 @@ pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<Vec
         provenance: provenance(&made_by)?,
         revision: row.try_get::<_, i64>(from + 1)?.max(0) as u64,
         sigma2: row.try_get(from + 2)?,
-        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?)?,
+        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?),
         squared_error: row.try_get(from + 5)?,
         vector,
     }))

@@ -208,6 +208,14 @@ fn a_role_writes_what_its_policies_let_it_update() {
         assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (changed, 0), "{sql}");
         app.batch_execute("ROLLBACK").unwrap();
     }
+    // What it writes of its own rows keeps nobody from theirs.
+    app.batch_execute("UPDATE rehang.state_2 SET provenance = 'adapted', band = 32767, score = 'NaN', sigma2 = 'NaN'").unwrap();
+    place.client.batch_execute("DELETE FROM rehang.vector_2 WHERE item % 8 = 1").unwrap();
+    let claimed = store.claim("new", Queue::All, "w", 20, std::time::Duration::from_secs(9)).unwrap();
+    let writes: Vec<_> =
+        claimed.records.iter().map(|record| VectorWrite::native(&record.item, vec![1.0, 2.0, 3.0])).collect();
+    assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; 10]);
+    assert_eq!(store.check().unwrap(), []);
     let others = "INSERT INTO rehang.vector_2 SELECT key, '[7,7,7]' FROM rehang.item_1 WHERE id = '2' ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value";
     assert_eq!(app.batch_execute(others).unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
     // Policies of an earlier version are told, and made anew.
