@@ -65,8 +65,7 @@ impl Guarded {
     /// What the page says that a role needs which searches, and one that writes.
     fn grant(&mut self) {
         let sql = "GRANT USAGE ON SCHEMA rehang TO $app; GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO $app;
-            GRANT USAGE ON SEQUENCE rehang.revision TO $app; GRANT UPDATE ON rehang.state_2 TO $app;
-            GRANT INSERT, UPDATE ON rehang.vector_2 TO $app; GRANT DELETE ON rehang.failure_2, rehang.claim_2 TO $app";
+            GRANT UPDATE ON rehang.state_2 TO $app; GRANT INSERT, UPDATE ON rehang.vector_2 TO $app; GRANT DELETE ON rehang.failure_2, rehang.claim_2 TO $app";
         self.client.batch_execute(&sql.replace("$app", &self.app)).unwrap();
     }
 
@@ -209,7 +208,10 @@ fn a_role_writes_what_its_policies_let_it_update() {
         app.batch_execute("ROLLBACK").unwrap();
     }
     // What it writes of its own rows keeps nobody from theirs.
-    app.batch_execute("UPDATE rehang.state_2 SET provenance = 'adapted', band = 32767, score = 'NaN', sigma2 = 'NaN'").unwrap();
+    app.batch_execute(
+        "UPDATE rehang.state_2 SET provenance = 'adapted', band = 32767, score = 'NaN', sigma2 = 'NaN'",
+    )
+    .unwrap();
     place.client.batch_execute("DELETE FROM rehang.vector_2 WHERE item % 8 = 1").unwrap();
     let claimed = store.claim("new", Queue::All, "w", 20, std::time::Duration::from_secs(9)).unwrap();
     let writes: Vec<_> =
