@@ -78,7 +78,7 @@ fn layer(w: MatRef<'_, f64>, bias: &[f64]) -> Dense {
 }
 
 /// The bias that carries the mean of x to the mean of y: `mean_y − wᵀ mean_x`.
-fn centring_bias(moments: &Moments, w: &Mat<f64>) -> Vec<f64> {
+pub(crate) fn centring_bias(moments: &Moments, w: &Mat<f64>) -> Vec<f64> {
     (0..w.ncols())
         .map(|output| {
             let image: f64 = (0..w.nrows()).map(|input| w[(input, output)] * moments.mean_x[input]).sum();

@@ -49,7 +49,7 @@ pub(crate) fn fit_with(
 }
 
 /// A ridge solution about the means.
-pub(super) struct Solution {
+pub(crate) struct Solution {
     /// W, `[d_old, d_new]`.
     pub weight: Mat<f64>,
     /// The relative penalty that was used.
@@ -59,7 +59,7 @@ pub(super) struct Solution {
 }
 
 /// Solves for the penalty with the best score.
-pub(super) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
+pub(crate) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
     let (values, vectors) = eigen(moments.xx.as_ref(), "ridge eigendecomposition")?;
     let z = product(vectors.transpose(), moments.xy.as_ref());
     let energy: Vec<f64> =
