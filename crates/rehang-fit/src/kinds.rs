@@ -253,7 +253,7 @@ impl Affine {
     fn fit(old: &Matrix, new: &Matrix, rows: &[usize]) -> Result<Self> {
         let moments = Moments::of(old, new, Some(rows), InputScaling::AsIs);
         let weight = ridge::solve(&moments, &[PENALTY])?.weight;
-        let bias = centring_bias(&moments, &weight);
+        let bias = centring_bias(&moments.mean_x, &moments.mean_y, &weight);
         Ok(Self { weight, bias })
     }
 
@@ -566,14 +566,5 @@ mod tests {
             let right = (0..1700).filter(|&row| small[row] == is_turned(row)).count();
             assert!(right.max(if every == 2 { 1700 - right } else { 0 }) > 1600, "{every}: {right}");
         }
-    }
-
-    #[test]
-    fn wrong_new_vectors_are_no_kind() {
-        let (old, new) = bent(1500);
-        let wrong = Matrix::from_fn(1500, 24, |row, axis| {
-            new.row(if row / 10 % 10 == 3 { (row * 7 + 501) % 1500 } else { row })[axis]
-        });
-        assert!(looked_at(old, wrong, 0).is_none());
     }
 }

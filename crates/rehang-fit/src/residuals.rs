@@ -402,6 +402,17 @@ mod tests {
     }
 
     #[test]
+    fn mixed_up_pairs_are_no_kind() {
+        let pairs = turned(900, 0);
+        // The new vectors of every tenth pair, dealt out among these pairs.
+        let (mut from, order) = ((0..900).collect::<Vec<usize>>(), shuffled(90, 4));
+        order.iter().enumerate().for_each(|(place, &other)| from[10 * place + 3] = 10 * other + 3);
+        let new = pairs.new_vectors().matrix().select(&from);
+        let mixed_up = make(pairs.old().matrix().clone(), new, None);
+        assert_eq!(seen(&mixed_up, &[]).finding.unwrap().code, "misfits");
+    }
+
+    #[test]
     fn pairs_that_no_map_could_fit_are_counted_and_described() {
         let pairs = turned(900, 0);
         let noise = random_matrix(900, 12, 9);
