@@ -235,13 +235,12 @@ fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
     let (asked, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let held_out = pairs.select(&asked);
     let split = [LeftOut { fitted, asked }];
-    let outputs = match ridge::left_out(pairs, &split, progress)?.and_then(|mut outputs| outputs.pop()) {
-        Some(outputs) => outputs,
-        None => {
-            let map = ridge::fit(&pairs.select(&split[0].fitted), progress)?.map;
-            map.outputs(held_out.old().matrix(), None)?
-        }
+    let ready = ridge::left_out(pairs, &split, progress)?.and_then(|mut outputs| outputs.pop());
+    let by_map = || -> Result<Matrix> {
+        let map = ridge::fit(&pairs.select(&split[0].fitted), progress)?.map;
+        map.outputs(held_out.old().matrix(), None)
     };
+    let outputs = ready.map_or_else(by_map, Ok)?;
     Ok(1.0 - relative_error(&outputs, &held_out))
 }
 

@@ -107,7 +107,9 @@ pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result
         }
         let count = kind.iter().filter(|&&of| of).count();
         if 2 * count > kind.len() {
-            kind.iter_mut().for_each(|of| *of = !*of);
+            for of in &mut kind {
+                *of = !*of;
+            }
         }
         kinds.small = Some(kind);
     }
@@ -446,7 +448,7 @@ impl Neighbours {
         if means.iter().any(|of| of.count < NEIGHBOURS_MIN) || mixed < MIXED_MIN {
             return None;
         }
-        let within = [of_colour[0], of_colour[1], among_others].map(|of| of.mean());
+        let within = [of_colour[0], of_colour[1], among_others].map(Mean::mean);
         Some(Told { within: within.into_iter().fold(0.0, f64::max), across: across.mean() })
     }
 

@@ -76,7 +76,9 @@ impl Centred {
         for row in 0..n {
             off.iter_mut().enumerate().for_each(|(column, off)| *off += value(row, column) - first[column]);
         }
-        off.iter_mut().for_each(|off| *off /= n.max(1) as f64);
+        for off in &mut off {
+            *off /= n.max(1) as f64;
+        }
         let centred = Mat::from_fn(n, d, |row, column| value(row, column) - first[column] - off[column]);
         Self { rows: centred, means: first.iter().zip(&off).map(|(first, off)| first + off).collect() }
     }

@@ -46,7 +46,7 @@ fn fit_few(
         progress.check()?;
         let old = Centred::of(pairs.old().matrix(), scaling);
         let products = ridge::products(&old);
-        let solved = Dual::of(products.clone(), old.rows.ncols(), new.rows.clone())?;
+        let solved = Dual::of(products.clone(), old.rows.ncols(), &new.rows)?;
         let chosen = solved.spectrum.choose(&PENALTIES);
         Ok((chosen.score, (chosen.penalty, solved, products, old)))
     })?;
@@ -85,7 +85,7 @@ fn measured_rank_of_few(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_ma
     let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
     let (own, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
-    let solved = Dual::of(own.clone(), old.rows.ncols(), targets)?;
+    let solved = Dual::of(own.clone(), old.rows.ncols(), &targets)?;
     let penalty = solved.spectrum.choose(&PENALTIES).penalty;
     let coefficients = solved.coefficients(penalty);
     let directions = directions_of_few(&product(own.as_ref(), coefficients.as_ref()))?;

@@ -45,7 +45,7 @@ pub(crate) fn fit_with(
         let (scaling, (chosen, solved, old)) = best(pairs, scaling, |scaling| {
             progress.check()?;
             let old = Centred::of(old, scaling);
-            let solved = Dual::of(products(&old), old.rows.ncols(), new.rows.clone())?;
+            let solved = Dual::of(products(&old), old.rows.ncols(), &new.rows)?;
             let chosen = solved.spectrum.choose(penalties);
             Ok((chosen.score, (chosen, solved, old)))
         })?;
@@ -101,7 +101,7 @@ pub(crate) fn left_out(
         for products in &of_scaling {
             progress.check()?;
             let (own, across) = about(products, &split.fitted, &split.asked);
-            let solved = Dual::of(own, old.columns(), targets.clone())?;
+            let solved = Dual::of(own, old.columns(), &targets)?;
             let chosen = solved.spectrum.choose(&PENALTIES);
             if kept.as_ref().is_none_or(|(smallest, _)| chosen.score < *smallest) {
                 let outputs = product(across.as_ref(), solved.coefficients(chosen.penalty).as_ref());
@@ -261,7 +261,7 @@ pub(super) struct Dual {
 
 impl Dual {
     /// Of the products of centred old vectors of `d_old` coordinates, and centred new vectors.
-    pub(super) fn of(mut gram: Mat<f64>, d_old: usize, new: Mat<f64>) -> Result<Self> {
+    pub(super) fn of(mut gram: Mat<f64>, d_old: usize, new: &Mat<f64>) -> Result<Self> {
         let count = gram.nrows().max(1) as f64;
         scale_rows(&mut gram, |_| 1.0 / count);
         let yy = new.squared_norm_l2() / count;
