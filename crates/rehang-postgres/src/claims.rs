@@ -12,15 +12,13 @@ use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::pages;
 use crate::queue::{self, first, keys};
+use crate::schema;
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
 
-/// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
-const TURNS: &str = "rehang.claims ";
-
 /// Takes the turn of a claim, until the transaction ends. The row is locked and never changed: it has no versions that somebody's snapshot keeps.
 fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
-    let name = turns(n);
+    let name = schema::turns(n);
     let lock = "SELECT 1 FROM rehang.document WHERE gallery = $1 AND name = $2 FOR NO KEY UPDATE";
     if connection.query_opt(lock, &[&g, &name])?.is_none() {
         let make = "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, 1, '') ON CONFLICT DO NOTHING";
@@ -28,11 +26,6 @@ fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
         connection.query(lock, &[&g, &name])?;
     }
     Ok(())
-}
-
-/// The name of the document whose row orders the claims of a space.
-pub(crate) fn turns(n: i32) -> String {
-    format!("{TURNS}{n}")
 }
 
 pub(crate) fn claim(

@@ -134,6 +134,14 @@ pub(crate) struct SpaceRow {
     pub(crate) is_listed: bool,
 }
 
+/// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
+const TURNS: &str = "rehang.claims ";
+
+/// The name of the document whose row orders the claims of a space.
+pub(crate) fn turns(n: i32) -> String {
+    format!("{TURNS}{n}")
+}
+
 /// The items of a gallery.
 pub(crate) fn item_table(g: i32, table: &Table) -> String {
     format!(

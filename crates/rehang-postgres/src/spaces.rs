@@ -10,7 +10,6 @@ use rehang_store::check::{
 use rehang_store::{Document, Epoch, SpaceRecord};
 use tokio_postgres::Row;
 
-use crate::claims;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard::{self, Whose};
 use crate::handle::Handle;
@@ -380,7 +379,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
         connection.execute(
             "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
-            &[&handle.number, &claims::turns(gone.number)],
+            &[&handle.number, &schema::turns(gone.number)],
         )?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         Ok(Some(gone.number))
