@@ -75,15 +75,13 @@ fn an_adoption_that_is_refused_at_any_statement_goes_on_or_is_taken_out() {
         let Err(first) = place.adopt() else { break };
         assert!(first.to_string().contains("one that may do this (not "), "{nth}: {first}");
         place.write();
-        // Nothing that is left keeps the next one from its work.
-        let store = place.adopt().unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
-        place.is_whole(&store);
-        store.release(None).unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
-        assert_eq!(place.ours(), 0, "{nth}, {first}");
-        // Nor a release, where anything is left at all.
-        place.refuse(nth, "42501");
-        place.adopt().unwrap_err();
-        if place.ours() > 0 {
+        if nth % 2 == 0 {
+            // Nothing that is left keeps the next one from its work.
+            let store = place.adopt().unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
+            place.is_whole(&store);
+            store.release(None).unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
+        } else if place.ours() > 0 {
+            // Nor a release, where anything is left at all.
             PostgresStore::take_out(&place.address, &options())
                 .unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
         }
