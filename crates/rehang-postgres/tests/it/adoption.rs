@@ -58,11 +58,11 @@ impl Place {
             .batch_execute("UPDATE notes SET body = body || '!', embedding = format('[2,%s]', length(body) + 1)::vector WHERE id = 2; INSERT INTO notes VALUES (9, 'nine', '[9,1]'); DELETE FROM notes WHERE id = 9")
             .unwrap();
     }
+}
 
-    fn is_whole(&self, store: &PostgresStore) {
-        assert_eq!(store.check().unwrap(), []);
-        assert_eq!((store.counts("old").unwrap().items, store.counts("old").unwrap().old), (4, 4));
-    }
+fn is_whole(store: &PostgresStore) {
+    assert_eq!(store.check().unwrap(), []);
+    assert_eq!((store.counts("old").unwrap().items, store.counts("old").unwrap().old), (4, 4));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn an_adoption_that_is_refused_at_any_statement_goes_on_or_is_taken_out() {
         if nth % 2 == 0 {
             // Nothing that is left keeps the next one from its work.
             let store = place.adopt().unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
-            place.is_whole(&store);
+            is_whole(&store);
             store.release(None).unwrap_or_else(|error| panic!("{nth}, {first}: {error}"));
         } else if place.ours() > 0 {
             // Nor a release, where anything is left at all.
@@ -94,7 +94,7 @@ fn an_adoption_that_is_refused_at_any_statement_goes_on_or_is_taken_out() {
         let adopted = place.adopt();
         place.refuse(0, "42501");
         place.write();
-        place.is_whole(&PostgresStore::open(&place.address, &options(), Some("old")).unwrap());
+        is_whole(&PostgresStore::open(&place.address, &options(), Some("old")).unwrap());
         if adopted.is_ok() {
             assert!(again > 15, "{again}");
             break;
@@ -108,7 +108,7 @@ fn an_adoption_whose_statements_are_cancelled_tries_again() {
     for nth in [1, 9, 25] {
         place.refuse(nth, "57014");
         let store = place.adopt().unwrap();
-        place.is_whole(&store);
+        is_whole(&store);
         store.release(None).unwrap();
         assert_eq!(place.ours(), 0);
     }

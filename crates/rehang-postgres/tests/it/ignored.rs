@@ -51,8 +51,8 @@ fn names<T: std::fmt::Debug>(call: Result<T>, words: &[&str]) {
 
 #[test]
 fn what_is_put_or_deleted_and_held_back_fails_and_nothing_is_written() {
-    let options = notes::options();
     type Call = fn(&PostgresStore) -> Result<()>;
+    let options = notes::options();
     let new: Call = |store| store.put(&[write("2", "body 2"), write("4", "new")]).map(drop);
     let changed: Call = |store| store.put(&[write("1", "another")]).map(drop);
     let deleted: Call = |store| store.delete(&["1"]).map(drop);

@@ -378,6 +378,8 @@ fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
 
 #[test]
 fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
+    // (what is ignored, when, the call, the table that is named)
+    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang::Result<()>;
     let write = |id: &str, source: &str, vector: [f32; 2]| {
         ItemWrite::new(
             id,
@@ -385,8 +387,6 @@ fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
             vec![rehang_store::NewVector::of_model("old", vector.to_vec(), Provenance::Old)],
         )
     };
-    // (what is ignored, when, the call, the table that is named)
-    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang::Result<()>;
     let new: Call = |store, write| store.put(&[write("c", "c", [9.0, 9.0])]).map(drop);
     let changed: Call = |store, write| store.put(&[write("a", "another", [9.0, 9.0])]).map(drop);
     let deleted: Call = |store, _| store.delete(&["a"]).map(drop);
