@@ -2,7 +2,7 @@
 
 use postgres::Client;
 use rehang::{Distance, Provenance, Result, Space};
-use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_postgres::PostgresStore;
 use rehang_store::{Examined, Ledger};
 
 use crate::notes::options;
@@ -112,37 +112,4 @@ fn an_adoption_whose_statements_are_cancelled_tries_again() {
         store.release(None).unwrap();
         assert_eq!(place.ours(), 0);
     }
-}
-
-#[test]
-fn an_adoption_that_fails_while_rows_are_listed_goes_on_or_is_taken_out() {
-    let Some(mut place) = Place::new() else { return };
-    place
-        .client
-        .batch_execute(
-            "DROP EVENT TRIGGER refuse;
-             CREATE FUNCTION read(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
-                 IF $1 = 'broken' THEN RAISE EXCEPTION 'it is broken' USING ERRCODE = 'data_exception'; END IF; RETURN $1; END $$;
-             INSERT INTO notes SELECT n, 'body ' || n, format('[%s,1]', n)::vector FROM generate_series(10, 6000) AS n;
-             UPDATE notes SET body = 'broken' WHERE id = 5990",
-        )
-        .unwrap();
-    let options = TableOptions { source: Some("public.read(body)".into()), ..options() };
-    let adopt = |address: &str| PostgresStore::adopt(address, &options, Some("old"), &|_, _| true);
-    for is_released in [true, false] {
-        let error = adopt(&place.address).unwrap_err();
-        assert!(error.to_string().contains("it is broken"), "{error}");
-        // The application goes on, and a gallery that is not whole is not opened.
-        place.write();
-        assert!(PostgresStore::open(&place.address, &options, Some("old")).is_err());
-        if is_released {
-            PostgresStore::take_out(&place.address, &options).unwrap();
-            assert_eq!(place.ours(), 0);
-        }
-    }
-    place.client.batch_execute("UPDATE notes SET body = 'whole' WHERE id = 5990").unwrap();
-    let store = adopt(&place.address).unwrap();
-    store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
-    assert_eq!(store.check().unwrap(), []);
-    assert_eq!(store.counts("old").unwrap().items, 5995);
 }
