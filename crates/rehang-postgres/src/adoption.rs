@@ -329,7 +329,16 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
     database.is_about(&table.qualified);
     let old = old.map(str::to_owned);
-    Handle { database, number, table, out_of_step: None, old, pgvector, fronts: Mutex::default() }
+    Handle {
+        database,
+        number,
+        table,
+        out_of_step: None,
+        old,
+        pgvector,
+        searched: Mutex::default(),
+        fronts: Mutex::default(),
+    }
 }
 
 /// Makes an item of every row that is there.

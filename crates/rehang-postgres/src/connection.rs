@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, ErrorKind, Remedy, Result};
 use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
@@ -47,6 +47,8 @@ pub(crate) struct Database {
 pub(crate) enum Mode {
     /// Reads, all of one moment.
     Read,
+    /// The same by one call to the server, which has the begin and the end in it.
+    ReadAtOnce,
     /// Writes; each statement sees what is committed by then.
     Write,
     /// Writes that may be lost with the machine: leases.
@@ -57,9 +59,18 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// Whether each call to the server is a transaction of its own.
+    fn is_by_calls(self) -> bool {
+        matches!(self, Self::Statements | Self::ReadAtOnce)
+    }
+
+    fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadAtOnce)
+    }
+
     fn begin(self) -> &'static str {
         match self {
-            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Read | Self::ReadAtOnce => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             Self::Write | Self::Statements => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
             Self::WriteLightly => {
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off"
@@ -141,7 +152,7 @@ impl Database {
     /// How a transaction begins.
     pub(crate) fn begin(&self, mode: Mode) -> String {
         let begin = format!("{}; {SETTINGS}", mode.begin());
-        match self.table.get().filter(|_| [Mode::Read, Mode::WriteLightly].contains(&mode)) {
+        match self.table.get().filter(|_| mode.reads() || mode == Mode::WriteLightly) {
             Some(table) => format!("{begin}; LOCK TABLE {table} IN ACCESS SHARE MODE"),
             None => begin,
         }
@@ -186,7 +197,7 @@ impl Database {
                                 matches!(&failure, StepError::Server(error) if is_standby(error));
                             if !is_read_only
                                 && !connection.is_closed()
-                                && (mode == Mode::Statements || connection.batch("ROLLBACK").is_ok())
+                                && (mode.is_by_calls() || connection.batch("ROLLBACK").is_ok())
                             {
                                 self.give_back(connection);
                             } else {
@@ -203,9 +214,8 @@ impl Database {
                 }
             };
             // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
-            let may_pass = |failure: &tokio_postgres::Error| {
-                passes(failure) || mode != Mode::Read && is_cancelled(failure)
-            };
+            let may_pass =
+                |failure: &tokio_postgres::Error| passes(failure) || !mode.reads() && is_cancelled(failure);
             if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
             {
                 return Err(self.refused(&failure));
@@ -251,6 +261,10 @@ impl Database {
                     "one that may do this ({detail}); an owner of the table may run the statements in its place"
                 ),
             ),
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => {
+                let why = "a table or a column of the gallery has another name since it was opened, or is gone; open it again, which says what to do";
+                Error::conflict(service, format!("{detail}: {why}")).advise(Remedy::AdoptTable)
+            }
             &SqlState::DEPENDENT_OBJECTS_STILL_EXIST => {
                 let who = said.detail().unwrap_or_default().replace('\n', "; ");
                 Error::conflict(
@@ -298,7 +312,7 @@ fn transaction<T>(
     begin: &str,
     work: &mut impl FnMut(&mut Connection) -> Step<T>,
 ) -> Step<T> {
-    if mode == Mode::Statements {
+    if mode.is_by_calls() {
         connection.each_alone(Some(begin.to_owned()));
         let done = work(connection);
         connection.each_alone(None);

@@ -13,6 +13,7 @@ mod front;
 mod guard;
 mod handle;
 mod hold;
+mod ignored;
 mod items;
 mod nearest;
 mod pages;

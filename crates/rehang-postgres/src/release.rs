@@ -7,6 +7,7 @@ use crate::adoption::{expect_format, has_galleries};
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
+use crate::ignored::{Event, expect_no_rules, held_back, remark};
 use crate::schema;
 use crate::table::{literal, quoted};
 use crate::{reading, row_security, search, serving, spaces, vectors};
@@ -43,6 +44,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     let name = quoted(column);
     let moves = Moves::new(handle, n, column);
     handle.database.run(Mode::Write, |connection| {
+        expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
         let there = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
              WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
@@ -83,7 +85,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     let page = format!(
         "WITH page AS (SELECT key AS item FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {MOVED_TOGETHER}),
              {moved}
-         SELECT max(item), count(*) FROM page",
+         SELECT array_agg(item ORDER BY item), (SELECT count(*) FROM moved) FROM page",
         moved = moves.moved("page")
     );
     let (mut after, mut done) = (-1_i64, 0);
@@ -91,11 +93,13 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         let (last, moved) = handle.database.run(Mode::Write, |connection| {
             Moves::begin(connection)?;
             let row = connection.query_one(&page, &[&after])?;
-            Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
+            let keys = row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default();
+            moves.expect_moved(connection, &keys, row.try_get(1)?)?;
+            Ok((keys.last().copied(), keys.len() as u64))
         })?;
         let Some(last) = last else { break };
         after = last;
-        done += moved.max(0) as u64;
+        done += moved;
         if !advance(done, counts.items.max(done)) {
             return Err(ErrorKind::Cancelled.into());
         }
@@ -177,8 +181,36 @@ impl Moves {
         format!(
             "moved AS (UPDATE {on} AS t SET {column} = v.value FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
                  LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
-                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)))"
+                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)) RETURNING i.key)"
         )
+    }
+
+    /// Refuses to go on where a trigger of the application has held back the vectors of some of these items, of which so many were moved. What
+    /// others have changed in the same moment is moved once more, and is ours from then on.
+    fn expect_moved(&self, connection: &mut Connection, items: &[i64], moved: i64) -> Step<()> {
+        if moved >= items.len() as i64 {
+            return Ok(());
+        }
+        let Self { g, n, on, is_of, .. } = self;
+        let differ = format!(
+            "SELECT pg_catalog.count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+             WHERE i.key {EQUALS} ANY ($1::bigint[]) AND pg_catalog.record_image_ne(ROW(t.{}), ROW(v.value))",
+            quoted(&self.column)
+        );
+        let again = format!(
+            "WITH again AS (SELECT item FROM pg_catalog.unnest($1::bigint[]) AS again(item)), {} SELECT pg_catalog.count(*) FROM moved",
+            self.moved("again")
+        );
+        let items = items.to_vec();
+        for _ in 0..3 {
+            if connection.count(&differ, &[&items])? == 0 {
+                return Ok(());
+            }
+            connection.count(&again, &[&items])?;
+        }
+        let doing = format!("moving the vectors that serve into column {:?}", self.column);
+        guard::see_as_ours(connection)?;
+        Err(held_back(connection, on, Event::Update, &doing)?.into())
     }
 
     /// Moves what has changed, at most so much of it, and gives how many notes that were.
@@ -188,10 +220,13 @@ impl Moves {
             "WITH gone AS (DELETE FROM rehang.moved_{g} WHERE ctid {EQUALS} ANY (ARRAY(SELECT ctid FROM rehang.moved_{g} LIMIT {limit})) RETURNING item),
                  changed AS (SELECT DISTINCT item FROM gone),
                  {}
-             SELECT count(*) FROM gone",
+             SELECT (SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.array_agg(item) FROM changed), (SELECT pg_catalog.count(*) FROM moved)",
             self.moved("changed")
         );
-        connection.count(&sql, &[])
+        let row = connection.query_one(&sql, &[])?;
+        let items = row.try_get::<_, Option<Vec<i64>>>(1)?.unwrap_or_default();
+        self.expect_moved(connection, &items, row.try_get(2)?)?;
+        Ok(row.try_get::<_, i64>(0)?.max(0) as u64)
     }
 
     /// Moves what has changed until little is left.
@@ -424,6 +459,7 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
                 triggers.join(", ")
             ));
         }
+        said.extend(remark(connection, handle.table.oid, &handle.table.options.table)?);
         if let Some(root) = &handle.table.root {
             said.push(format!(
                 "{} is a partition of {root}, and a partition alone gets no column: before a release that moves the vectors, run ALTER TABLE {root} ADD COLUMN …, \

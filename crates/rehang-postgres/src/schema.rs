@@ -134,6 +134,14 @@ pub(crate) struct SpaceRow {
     pub(crate) is_listed: bool,
 }
 
+impl SpaceRow {
+    /// Whether a search of another row is one of this: the epoch goes on with every plan, and nothing else changes but the column's name.
+    pub(crate) fn is_searched_as(&self, other: &Self) -> bool {
+        (self.number, &self.record.space, &self.in_column)
+            == (other.number, &other.record.space, &other.in_column)
+    }
+}
+
 /// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
 const TURNS: &str = "rehang.claims ";
 
@@ -669,20 +677,26 @@ pub(crate) fn drop_space_tables(n: i32) -> String {
 
 /// Widest vector that an index on `vector` takes; `halfvec` goes twice as far.
 const INDEXED_AS_VECTOR: usize = 2_000;
-const INDEXED_AS_HALFVEC: usize = 4_000;
+pub(crate) const INDEXED_MAX: usize = 4_000;
 
 /// Whether vectors of a width can have an index at all.
 pub(crate) fn can_be_indexed(dimension: usize) -> bool {
-    dimension <= INDEXED_AS_HALFVEC
+    dimension <= INDEXED_MAX
 }
 
 fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
 }
 
+/// Bytes of a vector of a width, as a column of ours holds it.
+pub(crate) fn bytes(dimension: usize) -> u64 {
+    let of_number = if type_name(dimension) == "halfvec" { 2 } else { 4 };
+    (of_number * dimension + 8) as u64
+}
+
 /// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
 pub(crate) fn stored_as_halfvec(dimension: &str) -> String {
-    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_AS_HALFVEC}")
+    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_MAX}")
 }
 
 /// The type of a column of vectors that is ours.

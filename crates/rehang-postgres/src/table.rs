@@ -374,9 +374,9 @@ impl Table {
             });
         }
         let vector = options.vector.as_ref().and_then(of_now);
-        let is_halfvec = now
-            .iter()
-            .any(|column| Some(&column.name) == vector.as_ref() && type_of(column).starts_with("halfvec"));
+        let column = now.iter().find(|column| Some(&column.name) == vector.as_ref());
+        let is_halfvec = column.is_some_and(|column| type_of(column).starts_with("halfvec"));
+        let dimension = column.and_then(|column| vector_width(column).ok().flatten());
         Ok(Some(Self {
             oid,
             qualified: there.try_get(0)?,
@@ -386,7 +386,7 @@ impl Table {
             numbers: columns.clone(),
             columns: Vec::new(),
             others: Vec::new(),
-            dimension: None,
+            dimension,
             is_halfvec,
             is_source_column: false,
             rows: 0,
