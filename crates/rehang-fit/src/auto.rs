@@ -300,6 +300,7 @@ mod tests {
             method: Method::Fct,
             slow: true,
             fit: Box::new(|_, _, _| Err(Error::missing("courage", "this method"))),
+            left_out: None,
         };
         let data = linear(300, false);
         let more = [failing];

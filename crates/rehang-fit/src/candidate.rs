@@ -6,6 +6,7 @@ use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
 use rehang::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
+use crate::folds::LeftOut;
 use crate::head_fit::class_numbers;
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::method::Method;
@@ -45,6 +46,9 @@ pub(crate) struct OwnEvidence {
 /// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
 pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
 
+/// Raw outputs for what each of several splits asks; `None` where the fits themselves are as good.
+pub(crate) type LeftOutFunction = fn(&Pairs, &[LeftOut], &Progress) -> Result<Option<Vec<Matrix>>>;
+
 /// A method that can be compared with others.
 pub(crate) struct Candidate<'a> {
     /// Its name.
@@ -53,6 +57,8 @@ pub(crate) struct Candidate<'a> {
     pub slow: bool,
     /// How it is fitted. Must give the same map for the same pairs.
     pub fit: FitFunction<'a>,
+    /// What such fits without some of the pairs give for these, where that is to be had for less than the fits.
+    pub left_out: Option<LeftOutFunction>,
 }
 
 /// The methods with a formula, the simplest first.
@@ -62,13 +68,17 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         method,
         slow: false,
         fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
+        left_out: None,
     };
     vec![
         quick(Method::DoNothing, |pairs, _, _, _| {
             Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
         }),
         quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
-        quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into())),
+        Candidate {
+            left_out: Some(ridge::left_out),
+            ..quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into()))
+        },
         quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
         quick(Method::KernelRidge, kernel),
     ]

@@ -10,7 +10,7 @@ use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, FittedMap};
-use crate::folds::{folds, hold_out, parted, shuffled};
+use crate::folds::{LeftOut, folds, hold_out, parted, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap;
@@ -104,6 +104,7 @@ pub(crate) struct Compared {
 
 /// Held-out pairs that are a gallery.
 struct Part<'a> {
+    items: Vec<usize>,
     pairs: Pairs,
     /// What counts as found; `None` where nothing says so of these items while it does of others.
     criterion: Option<Criterion<'a>>,
@@ -198,16 +199,21 @@ impl Task<'_> {
                 reason = "the seconds of a fit are shown; nothing is chosen by them"
             )]
             let started = Instant::now();
-            let fitted = self.fit_split(candidate, first);
-            let seconds = started.elapsed().as_secs_f64();
-            let rows = fitted.and_then(|fitted| {
-                let mut served = vec![serve(&fitted, self.pairs, first, parameters)?];
+            let made = self.made(candidate, &splits);
+            let splits_made = made.as_ref().map_or(1, Vec::len);
+            let seconds = started.elapsed().as_secs_f64() / splits_made as f64;
+            let rows = made.and_then(|mut made| {
+                let rest = made.split_off(1);
+                let made = made.remove(0);
+                let mut served = vec![serve(&made, self.pairs, first, parameters)?];
                 if first.has_seen && candidate.method != Method::DoNothing {
                     compared.seen_errors.extend(served[0].first().and_then(|served| served.errors.first()));
                 }
                 // A σ² that is trained with its map is measured here, since no out-of-fold residuals are made for it.
-                if let (true, Some(_), Some(_)) =
-                    (candidate.method == parameters.method, &fitted.uncertainty, &fitted.geometry)
+                if candidate.method == parameters.method
+                    && let Some(fitted) = made.fitted
+                    && fitted.uncertainty.is_some()
+                    && fitted.geometry.is_some()
                 {
                     compared.calibration = Some(self.calibration(candidate, fitted, first)?);
                 }
@@ -216,10 +222,11 @@ impl Task<'_> {
                     rows.iter().filter_map(|row| row.areas.first()).copied().fold(f64::NEG_INFINITY, f64::max)
                 };
                 if !candidate.slow || lead(&rows) > lead(&measured) {
+                    let mut rest = rest.into_iter();
                     for split in &splits[1..] {
                         self.progress.check()?;
-                        let fitted = self.fit_split(candidate, split)?;
-                        served.push(serve(&fitted, self.pairs, split, parameters)?);
+                        let made = rest.next().map_or_else(|| self.made_by_map(candidate, split), Ok)?;
+                        served.push(serve(&made, self.pairs, split, parameters)?);
                     }
                     rows = self::rows(&served, candidate.method, seconds)?;
                 }
@@ -264,7 +271,7 @@ impl Task<'_> {
             let part = |items: &[usize]| {
                 let items = sampled(items, seed);
                 let criterion = Criterion::by_answers(parameters, pairs, &items);
-                (items.len() >= ITEMS_MIN).then(|| Part { pairs: pairs.select(&items), criterion })
+                (items.len() >= ITEMS_MIN).then(|| Part { pairs: pairs.select(&items), items, criterion })
             };
             let (seen, unseen) = (part(&held_out.seen), part(&held_out.unseen));
             if held_out.fitted.len() < ITEMS_MIN || (seen.is_none() && unseen.is_none()) {
@@ -296,6 +303,37 @@ impl Task<'_> {
     fn fit_split(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<FittedMap> {
         let groups = self.groups_of(&split.fitted);
         (candidate.fit)(&self.pairs.select(&split.fitted), &groups, self.progress)
+    }
+
+    /// What a method makes of the held-out pairs of the first split, or of every split where it has them together.
+    fn made(&self, candidate: &Candidate<'_>, splits: &[Split<'_>]) -> Result<Vec<Made>> {
+        let asked = |split: &Split<'_>| LeftOut {
+            fitted: split.fitted.clone(),
+            asked: split.parts.iter().flat_map(|part| part.items.iter().copied()).collect(),
+        };
+        if let Some(left_out) = candidate.left_out
+            && let Some(found) =
+                left_out(self.pairs, &splits.iter().map(asked).collect::<Vec<_>>(), self.progress)?
+        {
+            let of_split = |(found, split): (Matrix, &Split<'_>)| {
+                let mut first = 0;
+                let raw = split.parts.iter().map(|part| {
+                    let rows: Vec<usize> = (first..first + part.items.len()).collect();
+                    first += part.items.len();
+                    found.select(&rows)
+                });
+                Made { raw: raw.collect(), fitted: None }
+            };
+            return Ok(found.into_iter().zip(splits).map(of_split).collect());
+        }
+        Ok(vec![self.made_by_map(candidate, &splits[0])?])
+    }
+
+    fn made_by_map(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<Made> {
+        let fitted = self.fit_split(candidate, split)?;
+        let raw = |part: &Part<'_>| fitted.map.outputs(part.pairs.old().matrix(), part.pairs.side());
+        let raw = split.parts.iter().map(raw).collect::<Result<_>>()?;
+        Ok(Made { raw, fitted: Some(fitted) })
     }
 
     fn groups_of(&self, items: &[usize]) -> Vec<i64> {
@@ -336,19 +374,26 @@ fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> 
     SigmaQuality::of(&predicted, &actual)
 }
 
-/// What a map that was fitted on a split makes of its held-out pairs, with every geometry that is open to it.
+/// What a method makes of the held-out pairs of a split.
+struct Made {
+    /// Raw outputs, of every part.
+    raw: Vec<Matrix>,
+    /// The map; `None` where outputs were to be had without one.
+    fitted: Option<FittedMap>,
+}
+
+/// Raw outputs for a split's held-out pairs, with the method's own geometry or with every one that is open to it.
 fn serve<'s>(
-    fitted: &FittedMap,
+    made: &Made,
     pairs: &Pairs,
     split: &'s Split<'_>,
     parameters: &FitParameters,
 ) -> Result<Vec<Served<'s>>> {
-    let raw = |part: &Part<'_>| fitted.map.outputs(part.pairs.old().matrix(), part.pairs.side());
-    let raw_of: Vec<Matrix> = split.parts.iter().map(raw).collect::<Result<_>>()?;
+    let of_own = made.fitted.as_ref().and_then(|fitted| fitted.geometry.as_ref());
     // Lengths come from the vectors that were fitted on, since the fit does not know those of what is held out.
     let known = pairs.select(&split.fitted);
     let known = known.new_vectors();
-    let kinds: Vec<Option<GeometryKind>> = match (&fitted.geometry, parameters.geometry) {
+    let kinds: Vec<Option<GeometryKind>> = match (of_own, parameters.geometry) {
         (Some(_), _) => vec![None],
         (None, Some(kind)) => vec![Some(kind)],
         (None, None) => GeometryKind::options(known.space()).iter().copied().map(Some).collect(),
@@ -356,9 +401,9 @@ fn serve<'s>(
     let served = |kind: Option<GeometryKind>| {
         let mut served = Served { kind, errors: Vec::new(), whole: 0.0, parts: Vec::new() };
         let mut head = None;
-        for (part, raw) in split.parts.iter().zip(&raw_of) {
+        for (part, raw) in split.parts.iter().zip(&made.raw) {
             let own = kind.map(|kind| geometry::fit(kind, raw, known));
-            let geometry = own.as_ref().or(fitted.geometry.as_ref()).unwrap_or(&Geometry::Raw);
+            let geometry = own.as_ref().or(of_own).unwrap_or(&Geometry::Raw);
             let adapted = geometry.conformed(raw.clone());
             adapted.check_finite("adapted vectors")?;
             let native = part.pairs.new_vectors();
@@ -645,8 +690,8 @@ mod tests {
         let splits = task.splits().unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
             let areas = splits.iter().map(|split| {
-                let fitted = task.fit_split(candidate, split).unwrap();
-                let served = serve(&fitted, &pairs, split, &parameters).unwrap();
+                let made = task.made_by_map(candidate, split).unwrap();
+                let served = serve(&made, &pairs, split, &parameters).unwrap();
                 mean(&served[0].quality(|part| &part.order, 0.0).unwrap().1)
             });
             mean(&areas.collect::<Vec<_>>())

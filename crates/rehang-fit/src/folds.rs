@@ -33,6 +33,24 @@ pub(crate) fn parted(folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
     (0..folds.len()).partition(|&item| folds[item] == fold)
 }
 
+/// Pairs to fit on, and others that the fit is asked about.
+pub(crate) struct LeftOut {
+    pub fitted: Vec<usize>,
+    pub asked: Vec<usize>,
+}
+
+impl LeftOut {
+    /// Every fold that holds an item, left out.
+    pub(crate) fn of_folds(fold: &[usize]) -> Vec<Self> {
+        let count = fold.iter().max().map_or(0, |last| last + 1);
+        (0..count)
+            .map(|f| parted(fold, f))
+            .filter(|(asked, _)| !asked.is_empty())
+            .map(|(asked, fitted)| Self { fitted, asked })
+            .collect()
+    }
+}
+
 /// Deals whole groups out to `k` folds: `[n]` numbers in `0..k`, all items of a group in one fold.
 ///
 /// Groups are drawn in random order and each goes to the fold that is smallest so far (the first among equals).

@@ -10,7 +10,7 @@ use rehang::verdict::is_below;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::ridge;
-use crate::folds::{folds, parted};
+use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
 use crate::objectives::squared::relative_error;
 use crate::retrieval::{AGREEMENT, Criterion};
@@ -232,10 +232,16 @@ fn no_better_than_the_mean(error: f64) -> Finding {
 
 /// R² of a ridge map on a held-out fifth.
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
-    let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
-    let held_out = pairs.select(&held_out);
-    let map = ridge::fit(&pairs.select(&fitted), progress)?.map;
-    Ok(1.0 - relative_error(&map.outputs(held_out.old().matrix(), None)?, &held_out))
+    let (asked, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
+    let held_out = pairs.select(&asked);
+    let split = [LeftOut { fitted, asked }];
+    let ready = ridge::left_out(pairs, &split, progress)?.and_then(|mut outputs| outputs.pop());
+    let by_map = || -> Result<Matrix> {
+        let map = ridge::fit(&pairs.select(&split[0].fitted), progress)?.map;
+        map.outputs(held_out.old().matrix(), None)
+    };
+    let outputs = ready.map_or_else(by_map, Ok)?;
+    Ok(1.0 - relative_error(&outputs, &held_out))
 }
 
 /// Looks at a finished map on pairs that it was not fitted on: does it carry old vectors to their new ones, or does it

@@ -164,7 +164,7 @@ pub fn fit_adapter(
             }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        Candidate { method, slow: true, fit: Box::new(fit) }
+        Candidate { method, slow: true, fit: Box::new(fit), left_out: None }
     };
     let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;

@@ -41,6 +41,7 @@ pub mod guards;
 pub mod handicap;
 pub mod head_fit;
 pub mod kernel_ridge;
+mod kinds;
 mod lbfgs;
 mod learned;
 mod learning_curve;

@@ -57,6 +57,33 @@ pub(crate) fn scaled(rows: &Matrix, scaling: InputScaling) -> Matrix {
     scaled
 }
 
+/// Rows about their mean.
+pub(crate) struct Centred {
+    /// `[n, d]`.
+    pub rows: Mat<f64>,
+    /// `[d]`.
+    pub means: Vec<f64>,
+}
+
+impl Centred {
+    /// Rows as a map takes them. The mean is taken about the first row, so that a constant column becomes exactly 0.
+    pub(crate) fn of(rows: &Matrix, scaling: InputScaling) -> Self {
+        let (n, d) = (rows.rows(), rows.columns());
+        let factors: Vec<f64> = (0..n).map(|row| input_factor(scaling, rows.row(row))).collect();
+        let value = |row: usize, column: usize| f64::from(rows.row(row)[column]) * factors[row];
+        let first: Vec<f64> = (0..d).map(|column| if n > 0 { value(0, column) } else { 0.0 }).collect();
+        let mut off = vec![0.0; d];
+        for row in 0..n {
+            off.iter_mut().enumerate().for_each(|(column, off)| *off += value(row, column) - first[column]);
+        }
+        for off in &mut off {
+            *off /= n.max(1) as f64;
+        }
+        let centred = Mat::from_fn(n, d, |row, column| value(row, column) - first[column] - off[column]);
+        Self { rows: centred, means: first.iter().zip(&off).map(|(first, off)| first + off).collect() }
+    }
+}
+
 /// Centred second moments of pairs `(x, y)`: all that a linear map needs to know about them.
 #[derive(Debug, Clone)]
 pub(crate) struct Moments {

@@ -1,8 +1,8 @@
-//! What residuals say of the pairs themselves: some that no map could fit, or pairs of two kinds.
+//! What pairs say of themselves: old vectors of two kinds, or pairs that no map could fit.
 //!
 //! A map's squared errors on pairs that it has not seen are spread about one level. Where some of them stand on a hump of their
-//! own, far above the others, these pairs are another thing: their new vectors are of other content, or their old vectors are of
-//! another kind, which a map of its own would fit. Which of the two it is, a second map says, fitted on these pairs alone.
+//! own, far above the others, no map could fit these pairs: their new vectors are of other content. Two kinds of old vectors, each
+//! of which a map of its own would fit, are seen in their neighbours ([`crate::kinds`]).
 
 use rehang::adapter::{Geometry, NearestAnchors, true_errors};
 use rehang::finding::Finding;
@@ -11,6 +11,7 @@ use rehang::{Matrix, Pairs, Progress, Result};
 use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
 use crate::guards;
+use crate::kinds::{Kinds, two_kinds};
 use crate::traits::{Trait, TraitValues};
 use crate::uncertainty_fit::cross_fit;
 
@@ -20,6 +21,8 @@ const PAIRS_MIN: usize = 100;
 const ITEMS_MAX: usize = 2_000;
 /// The fewest pairs that are a hump.
 const HUMP_MIN: usize = 8;
+/// The fewest pairs that a map of their own is fitted on.
+const OWN_MIN: usize = 20;
 
 /// Pairs that are another thing than the others, and what the reader should know of them.
 pub(crate) struct Residuals {
@@ -30,10 +33,9 @@ pub(crate) struct Residuals {
 
 /// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
 ///
-/// 1. Squared errors on a hump of their own, and new vectors that are far from all other new ones, by [`upper_hump`].
-/// 2. Where a ridge map of these pairs alone fits those of them that it has not seen clearly better than the map of all does
-///    (and better than their mean), they are a kind of their own. Otherwise, where the hump stands clear of the others, they fit
-///    as badly as chance.
+/// 1. Old vectors of two kinds, by [`two_kinds`].
+/// 2. Otherwise squared errors on a hump of their own, and new vectors that are far from all other new ones: they fit as badly as
+///    chance.
 /// 3. The trait that separates them best is named, where one does.
 ///
 /// # Errors
@@ -56,31 +58,24 @@ pub(crate) fn examine(
     if guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some() {
         return Ok(seen);
     }
-    progress.check()?;
     let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));
     let logs = logs(&errors);
-    if let Some(hump) = upper_hump(&logs, Hump::LIKELY)
-        && let Some(times) = times_worse_than_its_own_map(pairs, &hump, &errors, geometry, seed, progress)?
+    let worst = upper_hump(&logs);
+    let fitted_by_nothing = |hump: &Vec<bool>| -> Result<bool> {
+        let is_enough = hump.iter().filter(|&&of| of).count() >= OWN_MIN;
+        Ok(is_enough
+            && times_worse_than_its_own_map(pairs, hump, &errors, geometry, seed, progress)?.is_none())
+    };
+    // Many pairs that no map fits have neighbours like those of a second kind.
+    if let Some(kinds) = two_kinds(pairs, seed, progress)?
+        && !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false)
     {
-        let count = hump.iter().filter(|&&of| of).count();
-        let mut finding = Finding::warning(
-            "two-kinds",
-            format!(
-                "The old vectors are of two kinds: {count} of {n} pairs are fitted {times:.1} times as well by a map of their own{}.",
-                described(&hump, traits).map_or(String::new(), |who| format!("; {who}"))
-            ),
-        )
-        .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
-        .remedy("Fit each kind apart, or label them.");
-        finding.evidence =
-            vec![("of_small_kind".into(), count as f64), ("pairs".into(), n as f64), ("times".into(), times)];
-        seen.finding = Some(finding);
-        seen.small_kind = Some(hump);
+        seen.finding = Some(of_two_kinds(pairs, &kinds, &errors, (geometry, traits), seed, progress)?);
+        seen.small_kind = kinds.small;
         return Ok(seen);
     }
     let far = far_from_all(pairs.new_vectors().matrix(), seed)?;
-    let worst = upper_hump(&logs, Hump::CLEAR);
-    let lonely = upper_hump(&far, Hump::CLEAR);
+    let lonely = upper_hump(&far);
     // A vector that is like no other and that the map meets all the same is none of them.
     let level = median(&logs);
     let misfits: Vec<bool> = (0..n)
@@ -131,29 +126,18 @@ fn far_from_all(new: &Matrix, seed: u64) -> Result<Vec<f64>> {
     Ok(logs(&found.iter().map(mean).collect::<Vec<_>>()))
 }
 
-/// What a hump has to be to count.
-#[derive(Clone, Copy)]
-struct Hump {
-    /// Of all values, at most.
-    share_max: f64,
-    /// Distance of the two means in units of the root mean square of their spreads (Ashman's D), at least.
-    apart_min: f64,
-    /// By how much the information criterion of Bayes prefers two humps to one, at least.
-    gain_min: f64,
-}
-
-impl Hump {
-    /// Worth looking at with a second map.
-    const LIKELY: Self = Self { share_max: 0.45, apart_min: 1.9, gain_min: 10.0 };
-    /// Plain by itself: no set of sound pairs that was looked at came near.
-    const CLEAR: Self = Self { share_max: 0.3, apart_min: 3.2, gain_min: 20.0 };
-}
-
 /// Which values stand on a hump of their own above the others; `None` where none do.
 ///
 /// A mixture of two normal distributions is fitted by expectation maximisation, from several beginnings, the smallest hump first.
-/// The first one that is a hump as `wanted` counts: the best mixture of all may describe something else about the lower values.
-fn upper_hump(values: &[f64], wanted: Hump) -> Option<Vec<bool>> {
+/// The first one that is a hump counts: the best mixture of all may describe something else about the lower values. What it has to
+/// be, no set of sound pairs that was looked at came near.
+fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
+    /// Of all values, at most.
+    const SHARE_MAX: f64 = 0.3;
+    /// Distance of the two means in units of the root mean square of their spreads (Ashman's D), at least.
+    const APART_MIN: f64 = 3.2;
+    /// By how much the information criterion of Bayes prefers two humps to one, at least.
+    const GAIN_MIN: f64 = 20.0;
     const ROUNDS: usize = 100;
     const SPREAD_MIN: f64 = 1e-3;
     let n = values.len() as f64;
@@ -201,7 +185,7 @@ fn upper_hump(values: &[f64], wanted: Hump) -> Option<Vec<bool>> {
         // Three more numbers describe two humps than one.
         let gain = 2.0 * (likelihood - alone) - 3.0 * n.ln();
         let apart = (means[1] - means[0]) / (0.5 * (variances[0] + variances[1])).sqrt();
-        if share <= wanted.share_max && apart >= wanted.apart_min && gain >= wanted.gain_min {
+        if share <= SHARE_MAX && apart >= APART_MIN && gain >= GAIN_MIN {
             // Of the wider distribution's far side only what lies above counts.
             let hump: Vec<bool> =
                 values.iter().zip(&upper).map(|(&value, &upper)| upper > 0.5 && value > means[0]).collect();
@@ -213,10 +197,54 @@ fn upper_hump(values: &[f64], wanted: Hump) -> Option<Vec<bool>> {
     None
 }
 
-/// How many times the error of its own map the error of pairs of a hump is, where its own map does clearly better.
+/// The words for old vectors of two kinds.
+fn of_two_kinds(
+    pairs: &Pairs,
+    kinds: &Kinds,
+    errors: &[f64],
+    (geometry, traits): (&Geometry, &[Trait]),
+    seed: u64,
+    progress: &Progress,
+) -> Result<Finding> {
+    let n = pairs.len();
+    let percent = |part: f64| (100.0 * part).round();
+    let mut seen = "The old vectors are of two kinds".to_owned();
+    let mut evidence = vec![
+        ("nearer_within", percent(kinds.within)),
+        ("nearer_across", percent(kinds.across)),
+        ("pairs", n as f64),
+    ];
+    let mut remedy = "Find out which vectors another model or another setting made, and upgrade each kind as a gallery of its own.";
+    if let Some(small) = &kinds.small {
+        let count = small.iter().filter(|&&of| of).count();
+        seen += &format!(": {count} of {n} pairs are of the smaller one");
+        evidence.push(("of_small_kind", count as f64));
+        if let Some(who) = described(small, traits) {
+            seen += &format!("; {who}");
+            remedy =
+                "Split the gallery by what separates them, and upgrade each kind as a gallery of its own.";
+        }
+        if let Some(times) = times_worse_than_its_own_map(pairs, small, errors, geometry, seed, progress)? {
+            seen += &format!("; a map of its own fits it {times:.1} times as well");
+            evidence.push(("times", times));
+        }
+    }
+    seen += &format!(
+        ". Of similar items, two of one kind have {}% of all others between them in the old space, and two of different kinds \
+         {}%, as any two items have.",
+        percent(kinds.within),
+        percent(kinds.across)
+    );
+    Ok(Finding::warning("two-kinds", seen)
+        .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
+        .remedy(remedy)
+        .evidence(&evidence))
+}
+
+/// How many times the error of its own map the error of the pairs of a kind is, where its own map does clearly better.
 fn times_worse_than_its_own_map(
     pairs: &Pairs,
-    hump: &[bool],
+    kind: &[bool],
     errors: &[f64],
     geometry: &Geometry,
     seed: u64,
@@ -225,10 +253,10 @@ fn times_worse_than_its_own_map(
     const FOLDS: usize = 5;
     /// What its own map has to leave of the error of all pairs' map, at most.
     const LEFT_MAX: f64 = 0.85;
-    /// What its own map has to leave of the variance of the hump's new vectors, at most.
+    /// What its own map has to leave of the variance of the kind's new vectors, at most.
     const UNEXPLAINED_MAX: f64 = 0.97;
-    let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| hump[row]).collect();
-    if rows.len() < 4 * FOLDS {
+    let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| kind[row]).collect();
+    if rows.len() < OWN_MIN {
         return Ok(None);
     }
     if rows.len() > ITEMS_MAX {
@@ -371,6 +399,17 @@ mod tests {
         let kind = seen.small_kind.unwrap();
         let right = (0..900).filter(|&row| kind[row] == (row < 120)).count();
         assert!(right > 850, "{right}");
+    }
+
+    #[test]
+    fn mixed_up_pairs_are_no_kind() {
+        let pairs = turned(900, 0);
+        // The new vectors of every tenth pair, dealt out among these pairs.
+        let (mut from, order) = ((0..900).collect::<Vec<usize>>(), shuffled(90, 4));
+        order.iter().enumerate().for_each(|(place, &other)| from[10 * place + 3] = 10 * other + 3);
+        let new = pairs.new_vectors().matrix().select(&from);
+        let mixed_up = make(pairs.old().matrix().clone(), new, None);
+        assert_eq!(seen(&mixed_up, &[]).finding.unwrap().code, "misfits");
     }
 
     #[test]

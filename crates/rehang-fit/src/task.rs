@@ -9,7 +9,7 @@ use rehang::statistics::SigmaQuality;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
-use crate::folds::{folds, group_folds, shuffled};
+use crate::folds::{LeftOut, folds, group_folds, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
 use crate::method::Method;
@@ -157,6 +157,18 @@ impl Task<'_> {
     fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
         let Self { pairs, groups, parameters, progress, .. } = *self;
         let outputs = |fold: &[usize]| {
+            if let Some(left_out) = candidate.left_out {
+                let splits = LeftOut::of_folds(fold);
+                if let Some(found) = left_out(pairs, &splits, progress)? {
+                    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
+                    for (split, found) in splits.iter().zip(&found) {
+                        for (place, &item) in split.asked.iter().enumerate() {
+                            outputs.row_mut(item).copy_from_slice(found.row(place));
+                        }
+                    }
+                    return Ok(outputs);
+                }
+            }
             let fit = |fitted: &Pairs, items: &[usize]| {
                 let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
                 Ok((candidate.fit)(fitted, &groups, progress)?.map)

@@ -8,15 +8,16 @@ use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use crate::connection::{Connection, Database, Mode, Step};
+use crate::connection::{Connection, Database, Mode, Step, StepError};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::Handle;
 use crate::partitions::{self, Leaves, leaves, renew_vectors};
 use crate::pgvector::Pgvector;
+use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
-use crate::table::{Table, TableOptions, hash_of_source, literal, quoted};
-use crate::{row_security, search, spaces};
+use crate::table::{Table, TableOptions, literal, quoted};
+use crate::{reading, row_security, search, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -80,11 +81,12 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
             schema::BASE.to_owned(),
             functions(&pgvector),
             register(&table),
-            schema::item_table(number, &table, &pgvector),
+            schema::item_table(number, &table),
             row_security::functions(number, &table),
             row_security::of_items(number, &table),
             schema::comment(number, &table),
-            schema::function(number, &table, &[], &pgvector),
+            schema::function(number, &table, &[]),
+            reading::function(number, &table),
             schema::KEEP.to_owned(),
             schema::triggers(number, &table),
             "COMMIT;".to_owned(),
@@ -119,12 +121,12 @@ pub(crate) fn adopt(
     let pgvector = expect_server(&database)?;
     let made = database.run(Mode::Write, |connection| {
         // Two that adopt at once come one after the other.
-        connection.query("SELECT pg_advisory_xact_lock($1)", &[&ADOPTION])?;
+        take_turn(connection)?;
         let table = Table::inspect(connection, options)?;
         guard::expect_ours(connection, &table, Whose::Mine)?;
         if let Some(known) = known(connection, &table)? {
             let renamed = known.renamed(connection, table.oid)?;
-            expect_options(&known.options, &renamed, options)?;
+            expect_options(&known, &renamed, options, Some(&table))?;
             guard::expect_no_newer(guard::versions(connection, known.number)?, &options.table)?;
             renew(connection, &known, &renamed, &table, &pgvector)?;
             return Ok((table, known.number));
@@ -140,11 +142,12 @@ pub(crate) fn adopt(
         let number = known(connection, &table)?
             .ok_or_else(|| Error::corrupt(database.name(), "the gallery that was made is not there"))?
             .number;
-        connection.batch(&schema::item_table(number, &table, &pgvector))?;
+        connection.batch(&schema::item_table(number, &table))?;
         connection.batch(&row_security::functions(number, &table))?;
         connection.batch(&row_security::of_items(number, &table))?;
         connection.batch(&schema::comment(number, &table))?;
-        connection.batch(&schema::function(number, &table, &[], &pgvector))?;
+        connection.batch(&schema::function(number, &table, &[]))?;
+        connection.batch(&reading::function(number, &table))?;
         connection.batch(schema::KEEP)?;
         // Last, since from here on writers of the table wait.
         connection.batch(&schema::triggers(number, &table))?;
@@ -156,6 +159,15 @@ pub(crate) fn adopt(
     spaces::renew_view(&handle)?;
     list_items(&handle, advance)?;
     Ok(handle)
+}
+
+/// Waits until no other adoption by our role is at work, until the transaction ends. There is no row yet to lock; of an advisory lock that another role
+/// has, which may do nothing but connect, nothing is thought.
+fn take_turn(connection: &mut Connection) -> Step<()> {
+    let sql = "SELECT pg_try_advisory_xact_lock($1) OR NOT EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+             WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND a.datname = current_database() AND a.usename = current_user
+                 AND l.classid::bigint << 32 | l.objid::bigint = $1)";
+    if connection.query_one(sql, &[&ADOPTION])?.try_get(0)? { Ok(()) } else { Err(StepError::Busy) }
 }
 
 /// Opens a gallery. Where its table is not what it was made of any more, what is known of it can be read all the same, and searches be led back.
@@ -176,13 +188,19 @@ pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> 
     };
     let not_yet = || Error::not_found("gallery", &options.table, database.name()).advise(Remedy::AdoptTable);
     let (known, renamed, versions) = found.ok_or_else(not_yet)?;
-    let expected = expect_options(&known.options, &renamed, options);
+    let expected = expect_options(&known, &renamed, options, None);
     // By its names of before a column may be another one by now.
-    if renamed.is_empty() || expect_options(&known.options, &Renamed::new(), options).is_err() {
+    if renamed.is_empty() || expect_options(&known, &Renamed::new(), options, None).is_err() {
         expected?;
     }
     known.expect_whole(&options.table)?;
     guard::expect_functions(versions, &options.table)?;
+    if let Err(error) = expect_options(&known, &renamed, options, Some(&table))
+        && renamed.is_empty()
+    {
+        // By a primary key that is another one since, items would be other rows.
+        return remembered(database, options, old, pgvector, error);
+    }
     if !renamed.is_empty() {
         let why = format!("not what its triggers were made for: {}", words_of(&renamed));
         let error =
@@ -218,14 +236,14 @@ fn remembered(
             return Ok(None);
         }
         let rows = connection.query(
-            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', relation::oid, relation::text FROM rehang.gallery AS g
+            "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined, relation::oid, relation::text FROM rehang.gallery AS g
              WHERE relation = $1 OR $1 IS NULL AND name = $2 AND EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = g.relation)",
             &[&oid, &options.table],
         )?;
         let [row] = &rows[..] else { return Ok(None) };
         let known = Known::read(row)?;
         let Some(kept) = &known.kept else { return Ok(None) };
-        let (there, called): (u32, String) = (row.try_get(5)?, row.try_get(6)?);
+        let (there, called): (u32, String) = (row.try_get(6)?, row.try_get(7)?);
         // Of another server, as a dump leaves them, numbers say nothing.
         if kept.relation != there {
             return Ok(None);
@@ -235,11 +253,11 @@ fn remembered(
         let was = TableOptions { table: options.table.clone(), published: options.published, ..was };
         let renamed = known.renamed(connection, there)?;
         if was != *options {
-            expect_options(&known.options, &renamed, options)?;
+            expect_options(&known, &renamed, options, None)?;
         }
         known.expect_whole(&options.table)?;
         guard::expect_functions(guard::versions(connection, known.number)?, &options.table)?;
-        let table = Table::remembered(connection, known.number, &was, there, &kept.columns)?;
+        let table = Table::remembered(connection, (known.number, known.key.as_slice()), &was, there, &kept.columns)?;
         Ok(table.map(|table| (table, known.number, oid.is_none().then_some(called))))
     });
     let (table, number, called) = match found {
@@ -313,7 +331,16 @@ fn expect_unpublished(connection: &mut Connection, table: &Table) -> Step<()> {
 fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector: Pgvector) -> Handle {
     database.is_about(&table.qualified, if table.is_partitioned { &guard::SAME_TEXT[..] } else { &[] });
     let old = old.map(str::to_owned);
-    Handle { database, number, table, out_of_step: None, old, pgvector, fronts: Mutex::default() }
+    Handle {
+        database,
+        number,
+        table,
+        out_of_step: None,
+        old,
+        pgvector,
+        searched: Mutex::default(),
+        fronts: Mutex::default(),
+    }
 }
 
 /// Makes an item of every row that is there.
@@ -349,39 +376,49 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
     let Handle { database, number: g, table, .. } = handle;
     if table.is_partitioned {
         // An item of another source is another one: it goes, and its row is listed anew.
-        remove_items(handle, &lacks_its_row(table, true))?;
+        remove_rowless_items(handle, true)?;
     }
     let key = table.key_of("t");
     // Of its own form for the first page, so that every other one is read from the index of the key.
-    let page_after = |after: &str| {
+    let page_after = |after: &str, reading: Reading| {
+        // The row as it is in the table, which is what the function reads.
+        let (row, more) = match reading {
+            Reading::Inline => ("t", ""),
+            Reading::RowByRow(_) => ("t.\"rehang row\"", ", t AS \"rehang row\""),
+        };
         format!(
-        "WITH page AS (SELECT {id} AS id, {names}, {source} IS NOT NULL AS sourced, {item} AS is_item{hashes} FROM (
-                 SELECT * FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
+            "WITH page AS (SELECT {id} AS id, {names}, {source} AS sourced, {item} AS is_item{hashes} FROM (
+                 SELECT t.*{more} FROM {on} AS t WHERE {after} ORDER BY {key} LIMIT {ADOPTED_TOGETHER}) AS t),
              listed AS (INSERT INTO rehang.item_{g} (id, {keys}, revision, sourced{hash_names})
                  SELECT id, {keys}, {NEXT_REVISION}, sourced{hash_names} FROM page WHERE is_item ON CONFLICT DO NOTHING),
              last AS (SELECT id FROM page ORDER BY {keys_down} LIMIT 1)
          SELECT (SELECT id FROM last), count(*) FROM page",
-        id = table.id_of("t"),
-        names = table.key.iter().zip(1..).map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name))).collect::<Vec<_>>().join(", "),
-        source = table.source_of("t"),
-        hash_names = if table.is_partitioned { ", source_hash, vector_hash" } else { "" },
-        hashes = if table.is_partitioned {
-            format!(
-                ", {} AS source_hash, {} AS vector_hash",
-                hash_of_source(&table.source_of("t")),
-                table.vector_hash("t", &handle.pgvector)
-            )
-        } else {
-            String::new()
-        },
-        item = table.is_item("t"),
-        on = table.qualified,
-        keys = table.key_names(),
-        keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
-    )
+            id = table.id_of("t"),
+            names = table
+                .key
+                .iter()
+                .zip(1..)
+                .map(|(column, at)| format!("t.{} AS k{at}", quoted(&column.name)))
+                .collect::<Vec<_>>()
+                .join(", "),
+            source = reading.has_source(table, row),
+            item = reading.is_item(table, row, false),
+            hash_names = if table.is_partitioned { ", source_hash, vector_hash" } else { "" },
+            hashes = if table.is_partitioned {
+                format!(
+                    ", {} AS source_hash, {} AS vector_hash",
+                    reading.source_hash(table, row),
+                    table.vector_hash("t")
+                )
+            } else {
+                String::new()
+            },
+            on = table.qualified,
+            keys = table.key_names(),
+            keys_down = (1..=table.key.len()).map(|at| format!("k{at} DESC")).collect::<Vec<_>>().join(", "),
+        )
     };
-    let first = page_after("$1::text IS NULL");
-    let next = page_after(&format!("({key}) > ({})", table.key_from("$1::text").join(", ")));
+    let next = format!("({key}) > ({})", table.key_from("$1::text").join(", "));
     let (mut after, mut done): (Option<String>, u64) = (None, 0);
     loop {
         let page = || {
@@ -391,8 +428,11 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
                     "SET LOCAL lock_timeout = '50ms'; LOCK TABLE {} IN ACCESS SHARE MODE",
                     table.qualified
                 ))?;
-                let row = connection.query_one(if after.is_none() { &first } else { &next }, &[&after])?;
-                Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+                let page = if after.is_none() { "$1::text IS NULL" } else { next.as_str() };
+                reading::of_rows(connection, *g, table, |connection, reading| {
+                    let row = connection.query_one(&page_after(page, reading), &[&after])?;
+                    Ok((row.try_get::<_, Option<String>>(0)?, row.try_get::<_, i64>(1)?))
+                })
             })
         };
         // A transaction that is open for longer than a call tries may still end.
@@ -407,7 +447,7 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
     }
     // A row that was deleted, or ceased to be an item, while its page was read may have left one behind.
     spaces::wait_for_writers(handle)?;
-    remove_items(handle, &lacks_its_row(table, table.is_partitioned))?;
+    remove_rowless_items(handle, table.is_partitioned)?;
     if table.is_partitioned {
         renew_vectors(handle)?;
     }
@@ -416,42 +456,52 @@ fn list_rows(handle: &Handle, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> 
 
 /// Takes out the items whose rows went with a partition that was detached or dropped.
 pub(crate) fn take_out_rowless(handle: &Handle) -> Result<()> {
-    remove_items(handle, &lacks_its_row(&handle.table, false))?;
+    remove_rowless_items(handle, false)?;
     spaces::list_anew(handle)
 }
 
-/// Whether an item `i` has no row, or none of the source that it was seen with.
-fn lacks_its_row(table: &Table, or_its_source: bool) -> String {
-    let is_same =
-        if or_its_source { format!(" AND {}", table.has_source_of("i", "t")) } else { String::new() };
-    format!(
-        "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {}{is_same})",
-        table.qualified,
-        table.is_of("i", "t"),
-        table.is_item("t")
-    )
-}
-
-/// Removes the items that lack their rows. An application's open transaction may be about to write the row of one: such an item is passed
-/// over until that transaction has ended. The rows are looked at once more when the items are locked: a statement that has waited
-/// for a lock still sees the rows of before.
-fn remove_items(handle: &Handle, has_no_row: &str) -> Result<()> {
+/// Removes the items that have no row, or none of the source that they were seen with. An application's open transaction may be about to write
+/// the row of one: such an item is passed over until that transaction has ended. The rows are looked at once more when the items are locked:
+/// a statement that has waited for a lock still sees the rows of before.
+fn remove_rowless_items(handle: &Handle, or_of_another_source: bool) -> Result<()> {
     let Handle { database, number: g, table, .. } = handle;
-    let lock = format!(
-        "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
-    );
-    let remove = format!("DELETE FROM rehang.item_{g} AS i WHERE i.key = ANY ($1) AND {has_no_row}");
-    let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_no_row})");
+    let has_no_row = |reading: Reading| {
+        let is_same = if or_of_another_source {
+            format!(" AND {}", reading.has_source_of(table, "i", "t"))
+        } else {
+            String::new()
+        };
+        format!(
+            "NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {}{is_same})",
+            table.qualified,
+            table.is_of("i", "t"),
+            reading.is_item(table, "t", true)
+        )
+    };
     spaces::until_writers_end(handle, || {
         database.run(Mode::Write, |connection| {
             connection.batch(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", table.qualified))?;
-            let rows = connection.query(&lock, &[])?;
-            let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
-            connection.execute(&remove, &[&keys])?;
-            Ok(())
+            reading::of_rows(connection, *g, table, |connection, reading| {
+                let has_no_row = has_no_row(reading);
+                let lock = format!(
+                    "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_no_row} ORDER BY i.key FOR UPDATE SKIP LOCKED"
+                );
+                let rows = connection.query(&lock, &[])?;
+                let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
+                let remove = format!("DELETE FROM rehang.item_{g} AS i WHERE i.key = ANY ($1) AND {has_no_row}");
+                connection.execute(&remove, &[&keys])?;
+                Ok(())
+            })
         })?;
-        let left = database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
+        let left = database.run(Mode::Read, |connection| {
+            reading::of_rows(connection, *g, table, |connection, reading| {
+                let left = format!(
+                    "SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",
+                    has_no_row(reading)
+                );
+                Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?)
+            })
+        })?;
         Ok(!left)
     })
 }
@@ -489,6 +539,8 @@ struct Known {
     number: i32,
     /// What it was made by.
     options: String,
+    /// The columns that say which row an item is, by the names of then: also where `options` left them to the primary key.
+    key: Vec<String>,
     is_listed: bool,
     /// The form of its tables, which an earlier version may have made.
     format: i32,
@@ -546,13 +598,14 @@ impl Kept {
 }
 
 impl Known {
-    /// Of a row with number, options, `listed`, format and columns.
+    /// Of a row with number, options, `listed`, format, columns, and how items are joined with rows.
     fn read(row: &Row) -> Step<Self> {
         let kept: Option<String> = row.try_get(4)?;
         let kept = kept.as_deref().map(serde_json::from_str).transpose();
         Ok(Self {
             number: row.try_get(0)?,
             options: row.try_get(1)?,
+            key: key_of(&row.try_get::<_, String>(5)?),
             is_listed: row.try_get(2)?,
             format: row.try_get(3)?,
             kept: kept.map_err(|error| Error::corrupt("the gallery's columns", error))?,
@@ -581,19 +634,44 @@ impl Known {
     }
 }
 
+/// The columns of a key, in order, from what [`Table::is_of`] has made of them.
+fn key_of(joined: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut rest = joined;
+    while let Some((_, quoted)) = rest.split_once(" t.\"") {
+        let mut name = String::new();
+        let mut letters = quoted.char_indices().peekable();
+        let mut end = quoted.len();
+        while let Some((at, letter)) = letters.next() {
+            if letter != '"' {
+                name.push(letter);
+            } else if letters.next_if(|(_, next)| *next == '"').is_some() {
+                name.push('"');
+            } else {
+                end = at + 1;
+                break;
+            }
+        }
+        names.push(name);
+        rest = &quoted[end..];
+    }
+    names
+}
+
 /// The gallery of a table; `None` where the table is none.
 fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     if !has_galleries(connection)? {
         return Ok(None);
     }
     // One that an earlier version made has no `columns`.
-    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE relation = $1";
+    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         expect_no_part(connection, table)?;
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
-            let why = "its triggers are those of a gallery that takes another table for its own, as after a dump by an earlier version; \
-                       DROP SCHEMA rehang CASCADE takes all galleries out of the database, and each can be made anew";
+            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone, or by a dump of \
+                       an earlier version. No write of it is seen. A release that is confirmed takes the triggers and what is left of that \
+                       gallery away, and then it can be made anew";
             return Err(Error::conflict(format!("the table {}", table.options.table), why).into());
         }
         return Ok(None);
@@ -693,17 +771,29 @@ fn renew(
     connection.batch(schema::RELATION_BY_NAME)?;
     connection.batch(&functions(pgvector))?;
     // Spaces neither come nor go from here on, since the function is written from all of them.
-    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&number])?;
+    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&number])?;
     let spaces = spaces::all(connection, number)?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
-    let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2";
+    // What somebody has dropped of a space is there again, without its rows. Items are not: their keys would be given again.
+    let names: Vec<String> =
+        spaces.iter().flat_map(|space| schema::tables_of(space.number, space.in_column.as_deref())).collect();
+    let gone = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";
+    let lacks_tables = connection.count(gone, &[&names])? > 0;
+    if lacks_tables {
+        for space in &spaces {
+            let (of, column) = (&space.record.space, space.in_column.as_deref());
+            connection.batch(&schema::space_tables(space.number, of, column, pgvector))?;
+        }
+    }
     let kept_leaves =
         known.kept.as_ref().filter(|kept| kept.relation == table.oid).map(|kept| kept.leaves.clone());
     let kept_leaves = kept_leaves.unwrap_or_default();
     let has_others = leaves(connection, number, table)? != kept_leaves;
-    if connection.execute(unread, &[&number, &schema::UNREAD])? > 0 || lacks_triggers || has_others {
+    let unread = "DELETE FROM rehang.document WHERE gallery = $1 AND starts_with(name, $2)";
+    let was_unread = connection.execute(unread, &[&number, &schema::UNREAD])? > 0;
+    if was_unread || lacks_triggers || lacks_tables || has_others {
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
     }
@@ -731,7 +821,7 @@ fn renew(
     }
     if !renamed.is_empty() {
         // Of the names of before; a release that was begun makes them anew.
-        connection.batch(&schema::drop_moves(number, Some(&table.qualified)))?;
+        connection.batch(&schema::end_moves(number, Some(&table.qualified)))?;
     }
     if table.key.iter().any(|column| renamed.values().any(|now| *now == column.name)) {
         // The view has the names of the key's columns.
@@ -744,7 +834,8 @@ fn renew(
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
-    connection.batch(&schema::function(number, table, &spaces, pgvector))?;
+    connection.batch(&schema::function(number, table, &spaces))?;
+    connection.batch(&reading::function(number, table))?;
     connection.batch(&row_security::functions(number, table))?;
     connection.batch(&row_security::of_items(number, table))?;
     for space in &spaces {
@@ -777,13 +868,27 @@ fn as_text(options: &TableOptions) -> String {
 
 /// A gallery is what it was made as, whatever its table and its columns are called by now: other columns would make other items of the
 /// same rows.
-fn expect_options(known: &str, renamed: &Renamed, options: &TableOptions) -> Result<()> {
-    let was: TableOptions =
-        serde_json::from_str(known).map_err(|error| Error::corrupt("the gallery's options", error))?;
+///
+/// Where `table` is there, its key has to be the gallery's: another primary key would make other rows of the same items.
+fn expect_options(
+    known: &Known,
+    renamed: &Renamed,
+    options: &TableOptions,
+    table: Option<&Table>,
+) -> Result<()> {
+    let was: TableOptions = serde_json::from_str(&known.options)
+        .map_err(|error| Error::corrupt("the gallery's options", error))?;
     let now = |name: String| renamed.get(&name).cloned().unwrap_or(name);
+    let key: Vec<String> = known.key.iter().cloned().map(now).collect();
+    let asked = match table {
+        Some(table) => table.key.iter().map(|column| column.name.clone()).collect(),
+        None if options.id.is_empty() => key.clone(),
+        None => options.id.clone(),
+    };
+    let options = &TableOptions { id: asked, ..options.clone() };
     let was = TableOptions {
         table: options.table.clone(),
-        id: was.id.into_iter().map(now).collect(),
+        id: key,
         source: was.source.map(now),
         label: was.label.map(now),
         payload: was.payload.map(now),

@@ -9,15 +9,25 @@ use rehang::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue};
 
 use crate::adoption;
-use crate::connection::Mode;
+use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
 use crate::pages;
 use crate::queue::{self, first, keys};
+use crate::schema;
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
 
-/// The class of advisory locks that order claims.
-const CLAIMS: i32 = 0x7265_6801;
+/// Takes the turn of a claim, until the transaction ends. The row is locked and never changed: it has no versions that somebody's snapshot keeps.
+fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
+    let name = schema::turns(n);
+    let lock = "SELECT 1 FROM rehang.document WHERE gallery = $1 AND name = $2 FOR NO KEY UPDATE";
+    if connection.query_opt(lock, &[&g, &name])?.is_none() {
+        let make = "INSERT INTO rehang.document (gallery, name, version, text) VALUES ($1, $2, 1, '') ON CONFLICT DO NOTHING";
+        connection.execute(make, &[&g, &name])?;
+        connection.query(lock, &[&g, &name])?;
+    }
+    Ok(())
+}
 
 pub(crate) fn claim(
     handle: &Handle,
@@ -56,7 +66,7 @@ fn claim_once(
             queue::look_for_front(connection, handle, n, &is_free)?;
         }
         // Claims of a space come one after the other, each in a few milliseconds: what one has taken, the next one sees.
-        connection.query("SELECT pg_advisory_xact_lock($1, $2)", &[&CLAIMS, &n])?;
+        take_turn(connection, (handle.number, n))?;
         let held_by_others = connection.count(
             &format!("SELECT count(*) FROM rehang.claim_{n} WHERE until > statement_timestamp() AND worker <> $1"),
             &[&worker],

@@ -79,6 +79,32 @@ impl Connection {
         Ok(self.runtime.block_on(client.batch_execute(sql))?)
     }
 
+    /// Sends statements at once, behind others that give nothing, and gives the rows of each. Where each statement is a transaction of its own,
+    /// these are one together, in one round trip.
+    pub(crate) fn query_all(
+        &mut self,
+        before: &str,
+        asked: &[(&str, Vec<&dyn Parameter>)],
+    ) -> Step<Vec<Vec<Row>>> {
+        let Some(client) = &self.client else { return Err(gone()) };
+        let first: Vec<&str> =
+            self.alone.as_deref().into_iter().chain((!before.is_empty()).then_some(before)).collect();
+        let is_alone = self.alone.is_some();
+        let ask =
+            async |sql: &str, parameters: Parameters<'_>| client.query_typed(sql, &typed(parameters)).await;
+        let say = async |sql: &str| if sql.is_empty() { Ok(()) } else { client.batch_execute(sql).await };
+        // They go out in this order.
+        let (begun, answers, committed) = self.runtime.block_on(futures_util::future::join3(
+            say(&first.join("; ")),
+            futures_util::future::join_all(asked.iter().map(|(sql, parameters)| ask(sql, parameters))),
+            say(if is_alone { "COMMIT" } else { "" }),
+        ));
+        begun?;
+        let answers = answers.into_iter().collect::<Result<_, _>>()?;
+        committed?;
+        Ok(answers)
+    }
+
     /// Asks, and where a statement is a transaction of its own, sends its begin, itself and its commit at once: none of its locks waits for
     /// a word of ours. Where the begin fails, or the statement, the server takes nothing of the rest.
     fn ask<T>(&self, what: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>) -> Step<T> {

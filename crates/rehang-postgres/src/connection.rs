@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, ErrorKind, Remedy, Result};
 use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A role's own timeouts are made for its application. What ends us instead: the server closes a transaction whose client says nothing.
 const SETTINGS: &str = "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = 0;
     SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL jit = off; SET LOCAL random_page_cost = 1.1;
-    SET LOCAL plan_cache_mode = force_custom_plan";
+    SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL quote_all_identifiers = off";
 
 /// What a connection asks for where it begins. A server that is spoken to directly keeps it for as long as the connection, and gives up a
 /// connection whose other end is gone. A pooler refuses it or passes nothing on: what it says by that is that no session is ours.
@@ -54,6 +54,8 @@ struct About {
 pub(crate) enum Mode {
     /// Reads, all of one moment.
     Read,
+    /// The same by one call to the server, which has the begin and the end in it.
+    ReadAtOnce,
     /// Writes; each statement sees what is committed by then.
     Write,
     /// Writes that may be lost with the machine: leases.
@@ -64,9 +66,18 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// Whether each call to the server is a transaction of its own.
+    fn is_by_calls(self) -> bool {
+        matches!(self, Self::Statements | Self::ReadAtOnce)
+    }
+
+    fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadAtOnce)
+    }
+
     fn begin(self) -> &'static str {
         match self {
-            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Read | Self::ReadAtOnce => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             Self::Write | Self::Statements => "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
             Self::WriteLightly => {
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off"
@@ -152,7 +163,7 @@ impl Database {
     pub(crate) fn begin(&self, mode: Mode) -> String {
         let begin = format!("{}; {SETTINGS}", mode.begin());
         let Some(About { lock, settings }) = self.table.get() else { return begin };
-        let lock = if [Mode::Read, Mode::WriteLightly].contains(&mode) { lock } else { "" };
+        let lock = if mode.reads() || mode == Mode::WriteLightly { lock } else { "" };
         format!("{begin}{settings}{lock}")
     }
 
@@ -195,7 +206,7 @@ impl Database {
                                 matches!(&failure, StepError::Server(error) if is_standby(error));
                             if !is_read_only
                                 && !connection.is_closed()
-                                && (mode == Mode::Statements || connection.batch("ROLLBACK").is_ok())
+                                && (mode.is_by_calls() || connection.batch("ROLLBACK").is_ok())
                             {
                                 self.give_back(connection);
                             } else {
@@ -212,9 +223,8 @@ impl Database {
                 }
             };
             // Somebody's own search may be cancelled on purpose; what an upgrade writes is cancelled by mistake, or by a rule for others.
-            let may_pass = |failure: &tokio_postgres::Error| {
-                passes(failure) || mode != Mode::Read && is_cancelled(failure)
-            };
+            let may_pass =
+                |failure: &tokio_postgres::Error| passes(failure) || !mode.reads() && is_cancelled(failure);
             if let Some(failure) = failure.filter(|failure| !may_pass(failure) || began.elapsed() > PATIENCE)
             {
                 return Err(self.refused(&failure));
@@ -260,6 +270,10 @@ impl Database {
                     "one that may do this ({detail}); an owner of the table may run the statements in its place"
                 ),
             ),
+            &SqlState::UNDEFINED_COLUMN | &SqlState::UNDEFINED_TABLE => {
+                let why = "a table or a column of the gallery has another name since it was opened, or is gone; open it again, which says what to do";
+                Error::conflict(service, format!("{detail}: {why}")).advise(Remedy::AdoptTable)
+            }
             &SqlState::DEPENDENT_OBJECTS_STILL_EXIST => {
                 let who = said.detail().unwrap_or_default().replace('\n', "; ");
                 Error::conflict(
@@ -307,7 +321,7 @@ fn transaction<T>(
     begin: &str,
     work: &mut impl FnMut(&mut Connection) -> Step<T>,
 ) -> Step<T> {
-    if mode == Mode::Statements {
+    if mode.is_by_calls() {
         connection.each_alone(Some(begin.to_owned()));
         let done = work(connection);
         connection.each_alone(None);
@@ -333,7 +347,8 @@ impl Session {
         if self.is_own {
             let workers = if builds_in_parallel { "" } else { "SET max_parallel_maintenance_workers = 0;" };
             return self.connection.batch(&format!(
-                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = 0; SET lock_timeout = '{patience}'; {workers}"
+                "SET search_path = pg_catalog, pg_temp; SET statement_timeout = 0; SET lock_timeout = '{patience}';
+                 SET default_transaction_read_only = off; {workers}"
             ));
         }
         let rules = self.connection.query(

@@ -4,9 +4,10 @@ use rehang::{Distance, ErrorKind, Result};
 use rehang_store::Problem;
 
 use crate::adoption;
-use crate::connection::{Connection, Mode, Step, StepError};
+use crate::connection::{Connection, Mode, Step};
 use crate::guard;
 use crate::handle::Handle;
+use crate::reading::{self, Reading};
 use crate::row_security;
 use crate::schema::{self, FUNCTIONS};
 use crate::search;
@@ -49,7 +50,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
             }
         }
         if let Some(row) =
-            connection.query_opt("SELECT text FROM rehang.document WHERE gallery = $1 AND name = $2", &[&g, &schema::UNREAD])?
+            connection.query_opt("SELECT text FROM rehang.document WHERE gallery = $1 AND starts_with(name, $2) ORDER BY text LIMIT 1", &[&g, &schema::UNREAD])?
         {
             let what = format!(
                 "writes of the application that the triggers could not read in full, the first at {}: no source of theirs was seen. Mend the source \
@@ -104,50 +105,60 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
             "tables of ours that do not keep to the row security of the table: adopting it once more makes their policies anew",
             row_security::unguarded(g),
         )?;
-        look(
-            connection,
-            None,
-            "rows of the table that are no items",
-            format!(
-                "SELECT count(*) FROM {} AS t WHERE {} AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})",
-                table.qualified,
-                table.is_item("t"),
-                table.is_of("i", "t")
-            ),
-        )?;
-        look(
-            connection,
-            None,
-            "items without a row in the table",
-            format!(
-                "SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {} AS t WHERE {} AND {})",
-                table.qualified,
-                table.is_of("i", "t"),
-                table.is_item("t")
-            ),
-        )?;
-        if table.is_partitioned {
-            connection.batch("SAVEPOINT content")?;
-            let looked = look(
-                connection,
-                None,
-                "items whose rows have other content than when a trigger last saw them, as of a partition that was attached: `gallery adopt` takes it in",
-                format!(
-                    "SELECT count(*) FROM rehang.item_{g} AS i JOIN {} AS t ON {} WHERE {} AND NOT ({} AND {})",
-                    table.qualified,
-                    table.is_of("i", "t"),
-                    table.is_item("t"),
-                    table.has_source_of("i", "t"),
-                    table.has_vector_of("i", "t", &handle.pgvector)
-                ),
+        let of_rows = |reading: Reading| {
+            let (on, is_of) = (&table.qualified, table.is_of("i", "t"));
+            let other_content = format!(
+                "SELECT count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} WHERE {} AND NOT ({} AND {})",
+                reading.is_item(table, "t", false),
+                reading.has_source_of(table, "i", "t"),
+                table.has_vector_of("i", "t")
             );
-            connection.batch("ROLLBACK TO content")?;
-            match looked {
-                // Of a row whose source cannot be made the triggers have told.
-                Err(StepError::Server(error)) if error.code().is_some_and(|code| code.code().starts_with("22")) => {}
-                looked => looked?,
+            [
+                (
+                    "rows of the table that are no items",
+                    format!(
+                        "SELECT count(*) FROM {on} AS t WHERE {} AND NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {is_of})",
+                        reading.is_item(table, "t", false)
+                    ),
+                ),
+                (
+                    "items without a row in the table",
+                    format!(
+                        "SELECT count(*) FROM rehang.item_{g} AS i WHERE NOT EXISTS (SELECT 1 FROM {on} AS t WHERE {is_of} AND {})",
+                        reading.is_item(table, "t", true)
+                    ),
+                ),
+                (
+                    "rows whose condition cannot be read, as by a division by zero: they are no items, or stay the items that they were",
+                    match reading {
+                        Reading::Inline => "SELECT 0::bigint".to_owned(),
+                        Reading::RowByRow(_) => {
+                            format!("SELECT count(*) FROM {on} AS t WHERE (SELECT m.meets FROM rehang.read_{g}(t) AS m) IS NULL")
+                        }
+                    },
+                ),
+                (
+                    "items whose rows have other content than when a trigger last saw them, as of a partition that was attached: `gallery adopt` takes it in",
+                    if table.is_partitioned { other_content } else { "SELECT 0::bigint".to_owned() },
+                ),
+            ]
+        };
+        let counted = reading::of_rows(connection, g, table, |connection, reading| {
+            of_rows(reading).into_iter().map(|(what, sql)| Ok((what, connection.count(&sql, &[])?))).collect::<Step<Vec<_>>>()
+        })?;
+        problems.extend(
+            counted
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(what, count)| Problem { space: None, what: what.to_owned(), count }),
+        );
+        let mut look = |connection: &mut Connection, space: Option<&str>, what: &str, sql: String| -> Step<()> {
+            let count = connection.count(&sql, &[])?;
+            if count > 0 {
+                problems.push(Problem { space: space.map(str::to_owned), what: what.to_owned(), count });
             }
-        }
+            Ok(())
+        };
         for space in spaces {
             let n = space.number;
             let name = Some(space.record.space.name.as_str());

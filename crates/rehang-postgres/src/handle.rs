@@ -9,6 +9,7 @@ use rehang::{Error, Result};
 use crate::connection::{Connection, Database, Step};
 use crate::front::Front;
 use crate::pgvector::Pgvector;
+use crate::search::Searched;
 use crate::table::Table;
 
 /// A gallery in a table, as the functions of this crate take it.
@@ -21,6 +22,8 @@ pub(crate) struct Handle {
     /// The name that the space in the application's column has or will have.
     pub(crate) old: Option<String>,
     pub(crate) pgvector: Pgvector,
+    /// What searches of each space, by its name, go by.
+    pub(crate) searched: Mutex<BTreeMap<String, Searched>>,
     /// Where the queue of each space begins, by the space's number, where that was slow to find.
     pub(crate) fronts: Mutex<BTreeMap<i32, Front>>,
 }
@@ -41,10 +44,11 @@ impl Handle {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }
 
-    /// Keeps others from changing spaces until the transaction ends.
+    /// Keeps others from changing spaces until the transaction ends. An application's open transaction that has written a document of the gallery,
+    /// as where our triggers could not read its row, keeps the gallery's key alone, and is in nobody's way.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
         connection
-            .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&self.number])
+            .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&self.number])
             .map(drop)
     }
 }

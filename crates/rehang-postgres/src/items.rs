@@ -6,10 +6,13 @@ use rehang::{Error, Result};
 use rehang_store::{Epoch, Item, ItemWrite, NewVector, Revision, check};
 use serde_json::Value;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 
-use crate::connection::{Connection, Mode, Step};
+use crate::connection::{Connection, Mode, Step, StepError};
 use crate::guard;
 use crate::handle::Handle;
+use crate::ignored::{Event, held_back};
+use crate::parameter::Parameter;
 use crate::schema::{NEXT_REVISION, SpaceRow, source_revision};
 use crate::spaces;
 use crate::table::{literal, quoted};
@@ -20,12 +23,13 @@ use crate::vectors;
 pub(crate) fn columns(handle: &Handle, contents: bool) -> String {
     if !contents {
         return format!(
-            "i.key, i.id, NULL::text, NULL::text, NULL::jsonb, i.revision, {}",
+            "i.key, i.id, NULL::text, NULL::text, NULL::text, i.revision, {}",
             source_revision("i")
         );
     }
+    // Of an item without a source there is none to make, which may be because it cannot be made.
     format!(
-        "i.key, i.id, {}, {}, {}, i.revision, {}",
+        "i.key, i.id, CASE WHEN i.sourced THEN {} END, {}, {}, i.revision, {}",
         handle.table.source_of("t"),
         handle.table.label_of("t"),
         handle.table.payload_of("t"),
@@ -46,13 +50,19 @@ pub(crate) fn tables(handle: &Handle) -> String {
     )
 }
 
+/// What is kept beside an item. The server takes JSON that no reader here does (a number beyond the largest, more than 128 levels): such a one is
+/// given as its text. One row never keeps the others from being read.
+fn payload(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+}
+
 pub(crate) fn read(row: &Row) -> Step<Item> {
     Ok(Item {
         key: key(row, 0)?,
         id: row.try_get(1)?,
         source: row.try_get(2)?,
         label: row.try_get(3)?,
-        payload: row.try_get::<_, Option<Value>>(4)?.unwrap_or(Value::Null),
+        payload: row.try_get::<_, Option<&str>>(4)?.map_or(Value::Null, payload),
         revision: row.try_get::<_, i64>(5)?.max(0) as u64,
         source_revision: row.try_get::<_, i64>(6)?.max(0) as u64,
     })
@@ -199,8 +209,41 @@ fn put_one(
         .map(|row| row.try_get(0))
         .transpose()?;
     guard::see_as_application(connection)?;
-    connection.execute(&sql, &[&write.id, &write.source, &write.label, &payload, &vector])?;
+    let given: [&dyn Parameter; 5] = [&write.id, &write.source, &write.label, &payload, &vector];
+    let doing = format!("the write of item {:?}", write.id);
+    let written = connection.execute(&sql, &given).map_err(|failure| match failure {
+        StepError::Server(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
+            let said =
+                error.as_db_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
+            let why = format!(
+                "the server refuses it ({said}); drop what is in its way, or write the table yourself"
+            );
+            Error::conflict(&doing, why).into()
+        }
+        failure => failure,
+    })?;
     guard::see_as_ours(connection)?;
+    if written == 0 {
+        // The server's own trigger against updates that change nothing holds back what is there already.
+        let is_half = |name: &str| {
+            handle.table.is_halfvec
+                && table.options.vector.as_ref().is_some_and(|vector| quoted(vector) == name)
+        };
+        let same = |(name, value): &(String, String)| {
+            let cast =
+                if is_half(name) { format!("::{}", handle.pgvector.named("halfvec")) } else { String::new() };
+            format!("t.{name}::text IS NOT DISTINCT FROM ({value}{cast})::text")
+        };
+        // A row that is there is left alone where nothing but its key is written.
+        let meant = columns.iter().map(same).collect::<Vec<_>>().join(" AND ");
+        let is_there = format!(
+            "WITH given AS (SELECT $1::text, $2::text, $3::text, $4::jsonb, {of_vector}) SELECT EXISTS (SELECT 1 FROM {} AS t, given WHERE {meant})",
+            table.qualified
+        );
+        if !connection.query_one(&is_there, &given)?.try_get::<_, bool>(0)? {
+            return Err(held_back(connection, &table.qualified, Event::Put, &doing)?.into());
+        }
+    }
     // The triggers have seen a change only where there was one; a put is a change in any case, and of an item without a source one of all
     // its content.
     let revision = connection.query_opt(
@@ -239,9 +282,24 @@ pub(crate) fn delete(handle: &Handle, ids: &[&str]) -> Result<usize> {
         handle.number,
         handle.table.is_of("i", "t")
     );
+    let there = format!("SELECT key FROM rehang.item_{} WHERE id = ANY($1::text[])", handle.number);
+    let left = format!(
+        "SELECT id FROM rehang.item_{} WHERE key = ANY($1::bigint[]) ORDER BY key LIMIT 1",
+        handle.number
+    );
     handle.database.run(Mode::Write, |connection| {
+        let rows = connection.query(&there, &[&ids])?;
+        let keys = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()?;
         guard::see_as_application(connection)?;
-        Ok(connection.execute(&sql, &[&ids])? as usize)
+        let deleted = connection.execute(&sql, &[&ids])? as usize;
+        guard::see_as_ours(connection)?;
+        if deleted >= keys.len() {
+            return Ok(deleted);
+        }
+        // A row that a trigger keeps may have ceased to be an item, which is as good.
+        let Some(left) = connection.query_opt(&left, &[&keys])? else { return Ok(keys.len()) };
+        let doing = format!("the deletion of item {:?}", left.try_get::<_, String>(0)?);
+        Err(held_back(connection, &handle.table.qualified, Event::Delete, &doing)?.into())
     })
 }
 

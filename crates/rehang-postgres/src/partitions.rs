@@ -11,6 +11,7 @@ use rehang::Result;
 
 use crate::connection::{Connection, Mode, Step};
 use crate::handle::Handle;
+use crate::reading::{self, Reading};
 use crate::schema::{self, NEXT_REVISION, source_revision};
 use crate::spaces;
 use crate::table::{Table, quoted};
@@ -40,26 +41,38 @@ pub(crate) fn leaves(connection: &mut Connection, g: i32, table: &Table) -> Step
 pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
     const TOGETHER: i64 = 5_000;
     let (g, table) = (handle.number, &handle.table);
-    let of_row = format!(
-        "{} AND {} AND {} AND NOT ({})",
-        table.is_of("i", "t"),
-        table.is_item("t"),
-        table.has_source_of("i", "t"),
-        table.has_vector_of("i", "t", &handle.pgvector)
-    );
-    let has_other = format!("EXISTS (SELECT 1 FROM {} AS t WHERE {of_row})", table.qualified);
-    let lock = format!(
-        "SELECT i.key FROM rehang.item_{g} AS i WHERE {has_other} ORDER BY i.key LIMIT {TOGETHER} FOR UPDATE SKIP LOCKED"
-    );
+    let of_row = |reading: Reading| {
+        format!(
+            "{} AND {} AND {} AND NOT ({})",
+            table.is_of("i", "t"),
+            reading.is_item(table, "t", false),
+            reading.has_source_of(table, "i", "t"),
+            table.has_vector_of("i", "t")
+        )
+    };
+    let has_other = |reading: Reading| {
+        format!("EXISTS (SELECT 1 FROM {} AS t WHERE {})", table.qualified, of_row(reading))
+    };
+    let lock = |reading: Reading| {
+        format!(
+            "SELECT i.key FROM rehang.item_{g} AS i WHERE {} ORDER BY i.key LIMIT {TOGETHER} FOR UPDATE SKIP LOCKED",
+            has_other(reading)
+        )
+    };
     // Looked at once more when the items are locked: a statement that has waited still sees the rows of before.
-    let renew = format!(
-        "UPDATE rehang.item_{g} AS i SET revision = {NEXT_REVISION}, source_revision = {}, vector_hash = {} FROM {} AS t WHERE i.key = ANY ($1) AND {of_row}
-         RETURNING i.key",
-        source_revision("i"),
-        table.vector_hash("t", &handle.pgvector),
-        table.qualified
-    );
-    let left = format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {has_other})");
+    let renew = |reading: Reading| {
+        format!(
+            "UPDATE rehang.item_{g} AS i SET revision = {NEXT_REVISION}, source_revision = {}, vector_hash = {} FROM {} AS t WHERE i.key = ANY ($1) AND {}
+             RETURNING i.key",
+            source_revision("i"),
+            table.vector_hash("t"),
+            table.qualified,
+            of_row(reading)
+        )
+    };
+    let left = |reading: Reading| {
+        format!("SELECT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE {})", has_other(reading))
+    };
     let all = handle.database.run(Mode::Read, |connection| spaces::all(connection, g))?;
     spaces::until_writers_end(handle, || {
         loop {
@@ -68,8 +81,10 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
                 let keys_of = |rows: Vec<tokio_postgres::Row>| {
                     rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<i64>, _>>()
                 };
-                let keys = keys_of(connection.query(&lock, &[])?)?;
-                let keys = keys_of(connection.query(&renew, &[&keys])?)?;
+                let keys = reading::of_rows(connection, g, table, |connection, reading| {
+                    let keys = keys_of(connection.query(&lock(reading), &[])?)?;
+                    Ok(keys_of(connection.query(&renew(reading), &[&keys])?)?)
+                })?;
                 for space in &all {
                     for sql in renewed(handle, space) {
                         connection.execute(&sql, &[&keys])?;
@@ -81,9 +96,11 @@ pub(crate) fn renew_vectors(handle: &Handle) -> Result<()> {
                 break;
             }
         }
-        let left = handle
-            .database
-            .run(Mode::Read, |connection| Ok(connection.query_one(&left, &[])?.try_get::<_, bool>(0)?))?;
+        let left = handle.database.run(Mode::Read, |connection| {
+            reading::of_rows(connection, g, table, |connection, reading| {
+                Ok(connection.query_one(&left(reading), &[])?.try_get::<_, bool>(0)?)
+            })
+        })?;
         Ok(!left)
     })
 }

@@ -7,9 +7,10 @@ use crate::adoption::{expect_format, has_galleries};
 use crate::connection::{Connection, Database, Mode, Step};
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
+use crate::ignored::{Event, expect_no_rules, held_back, remark};
 use crate::schema;
 use crate::table::{literal, quoted};
-use crate::{row_security, search, serving, spaces, vectors};
+use crate::{reading, row_security, search, serving, spaces, vectors};
 
 /// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
@@ -43,6 +44,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     let name = quoted(column);
     let moves = Moves::new(handle, n, column);
     handle.database.run(Mode::Write, |connection| {
+        expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
         let there = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
              WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
@@ -70,7 +72,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         if there != kind {
             return Err(refuse(format!("or one of type {kind}, not {there}")));
         }
-        if said.is_some_and(|said| said.starts_with(SETTLING)) {
+        if said.is_some() && settling(connection, g, on)?.iter().any(|(settling, _)| settling == column) {
             return moves.expect_log(connection);
         }
         let is_used = format!("SELECT EXISTS (SELECT 1 FROM {on} WHERE {name} IS NOT NULL)");
@@ -83,7 +85,7 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
     let page = format!(
         "WITH page AS (SELECT key AS item FROM rehang.item_{g} WHERE key > $1 ORDER BY key LIMIT {MOVED_TOGETHER}),
              {moved}
-         SELECT max(item), count(*) FROM page",
+         SELECT array_agg(item ORDER BY item), (SELECT count(*) FROM moved) FROM page",
         moved = moves.moved("page")
     );
     let (mut after, mut done) = (-1_i64, 0);
@@ -91,11 +93,13 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         let (last, moved) = handle.database.run(Mode::Write, |connection| {
             Moves::begin(connection)?;
             let row = connection.query_one(&page, &[&after])?;
-            Ok((row.try_get::<_, Option<i64>>(0)?, row.try_get::<_, i64>(1)?))
+            let keys = row.try_get::<_, Option<Vec<i64>>>(0)?.unwrap_or_default();
+            moves.expect_moved(connection, &keys, row.try_get(1)?)?;
+            Ok((keys.last().copied(), keys.len() as u64))
         })?;
         let Some(last) = last else { break };
         after = last;
-        done += moved.max(0) as u64;
+        done += moved;
         if !advance(done, counts.items.max(done)) {
             return Err(ErrorKind::Cancelled.into());
         }
@@ -142,7 +146,7 @@ impl Moves {
     }
 
     fn has_log(&self, connection: &mut Connection) -> Step<bool> {
-        let sql = "SELECT obj_description(to_regclass($1), 'pg_class') IS NOT DISTINCT FROM $2";
+        let sql = "SELECT obj_description(to_regclass($1), 'pg_class') IS NOT DISTINCT FROM $2 AND to_regprocedure($1 || '()') IS NOT NULL";
         let name = format!("rehang.moved_{}", self.g);
         Ok(connection.query_one(sql, &[&name, &self.what()])?.try_get(0)?)
     }
@@ -177,8 +181,36 @@ impl Moves {
         format!(
             "moved AS (UPDATE {on} AS t SET {column} = v.value FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
                  LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
-                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)))"
+                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)) RETURNING i.key)"
         )
+    }
+
+    /// Refuses to go on where a trigger of the application has held back the vectors of some of these items, of which so many were moved. What
+    /// others have changed in the same moment is moved once more, and is ours from then on.
+    fn expect_moved(&self, connection: &mut Connection, items: &[i64], moved: i64) -> Step<()> {
+        if moved >= items.len() as i64 {
+            return Ok(());
+        }
+        let Self { g, n, on, is_of, .. } = self;
+        let differ = format!(
+            "SELECT pg_catalog.count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+             WHERE i.key {EQUALS} ANY ($1::bigint[]) AND pg_catalog.record_image_ne(ROW(t.{}), ROW(v.value))",
+            quoted(&self.column)
+        );
+        let again = format!(
+            "WITH again AS (SELECT item FROM pg_catalog.unnest($1::bigint[]) AS again(item)), {} SELECT pg_catalog.count(*) FROM moved",
+            self.moved("again")
+        );
+        let items = items.to_vec();
+        for _ in 0..3 {
+            if connection.count(&differ, &[&items])? == 0 {
+                return Ok(());
+            }
+            connection.count(&again, &[&items])?;
+        }
+        let doing = format!("moving the vectors that serve into column {:?}", self.column);
+        guard::see_as_ours(connection)?;
+        Err(held_back(connection, on, Event::Update, &doing)?.into())
     }
 
     /// Moves what has changed, at most so much of it, and gives how many notes that were.
@@ -188,10 +220,13 @@ impl Moves {
             "WITH gone AS (DELETE FROM rehang.moved_{g} WHERE ctid {EQUALS} ANY (ARRAY(SELECT ctid FROM rehang.moved_{g} LIMIT {limit})) RETURNING item),
                  changed AS (SELECT DISTINCT item FROM gone),
                  {}
-             SELECT count(*) FROM gone",
+             SELECT (SELECT pg_catalog.count(*) FROM gone), (SELECT pg_catalog.array_agg(item) FROM changed), (SELECT pg_catalog.count(*) FROM moved)",
             self.moved("changed")
         );
-        connection.count(&sql, &[])
+        let row = connection.query_one(&sql, &[])?;
+        let items = row.try_get::<_, Option<Vec<i64>>>(1)?.unwrap_or_default();
+        self.expect_moved(connection, &items, row.try_get(2)?)?;
+        Ok(row.try_get::<_, i64>(0)?.max(0) as u64)
     }
 
     /// Moves what has changed until little is left.
@@ -273,6 +308,9 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
         }
     };
     if number.is_none() && gone.is_empty() {
+        if database.run(Mode::Write, |connection| drop_strays(connection, table))? {
+            return Ok(());
+        }
         return Err(Error::not_found("gallery", table, database.name()).advise(Remedy::AdoptTable));
     }
     for (number, format, ..) in gone {
@@ -280,6 +318,20 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
         remove(&database, number, None)?;
     }
     number.map_or(Ok(()), |number| remove(&database, number, None))
+}
+
+/// Takes triggers of ours off a table whose gallery nobody knows any more; gives whether there were any.
+fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
+    let oid = guard::seen_by_application(connection, table)?;
+    let rows = connection.query(
+        "SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
+         WHERE tgrelid = $1 AND NOT tgisinternal AND tgname ~ '^00_rehang_(moved_)?[0-9]+_'",
+        &[&oid],
+    )?;
+    for row in &rows {
+        connection.batch(&row.try_get::<_, String>(0)?)?;
+    }
+    Ok(!rows.is_empty())
 }
 
 /// What is left of galleries whose tables are gone, each in a sentence.
@@ -304,7 +356,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
     database.run(Mode::Write, |connection| {
         // Keeps others from changing spaces.
         let sql = "SELECT (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                 WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR UPDATE";
+                 WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR NO KEY UPDATE";
         let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
         let on: Option<String> = row.try_get(0)?;
         // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
@@ -316,8 +368,10 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         }
         triggers += &schema::drop_truncate_triggers(g);
         let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
+        // Of tables that somebody has dropped, what is left goes.
         connection.batch(&format!(
-            "SET LOCAL lock_timeout = '500ms'; LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE"
+            "SET LOCAL lock_timeout = '500ms';
+             DO $rehang$ BEGIN IF to_regclass('rehang.item_{g}') IS NOT NULL THEN LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE; END IF; END $rehang$"
         ))?;
         match (last, &on) {
             (Some(moves), _) => {
@@ -329,18 +383,19 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                 connection.batch(&format!("COMMENT ON COLUMN {}.{} IS NULL", moves.on, quoted(&moves.column)))?;
             }
             (None, Some(on)) => {
-                connection.batch(&schema::drop_moves(g, Some(on)))?;
-                take_back(connection, on)?;
+                connection.batch(&schema::end_moves(g, Some(on)))?;
+                take_back(connection, g, on)?;
             }
             (None, None) => {}
         }
         let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
-            "{triggers}{}{} {tables} DROP FUNCTION rehang.changed_{g}(); DROP TABLE rehang.item_{g}; DROP TABLE IF EXISTS rehang.moving_{g}; {} DELETE FROM rehang.gallery WHERE number = {g};",
+            "{triggers}{}{} {tables} DROP FUNCTION IF EXISTS rehang.changed_{g}() CASCADE; DROP TABLE IF EXISTS rehang.item_{g}; DROP TABLE IF EXISTS rehang.moving_{g}; {}{} DELETE FROM rehang.gallery WHERE number = {g};",
             schema::drop_moves(g, on.as_deref()),
             serving::drop_view(g),
-            row_security::drop_functions(g)
+            row_security::drop_functions(g),
+            reading::drop_function(g)
         ))?;
         if connection.count("SELECT count(*) FROM rehang.gallery", &[])? > 0 {
             return Ok(());
@@ -351,8 +406,8 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
 }
 
 /// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.
-fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
-    for (column, said) in settling(connection, on)? {
+fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
+    for (column, said) in settling(connection, g, on)? {
         if said == MADE {
             connection.batch(&format!("ALTER TABLE {on} DROP COLUMN {}", quoted(&column)))?;
             continue;
@@ -366,12 +421,14 @@ fn take_back(connection: &mut Connection, on: &str) -> Step<()> {
     Ok(())
 }
 
-/// Columns of the application's table that a release has begun to move vectors into, with the comment of each.
-fn settling(connection: &mut Connection, on: &str) -> Step<Vec<(String, String)>> {
+/// The column of the application's table that a release of this gallery has begun to move vectors into, with its comment. One that only says so
+/// was of a gallery before, as where somebody has dropped our schema: what is in it may be in use by now.
+fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "SELECT attname::text, col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0
-             AND NOT attisdropped AND starts_with(col_description(attrelid, attnum), $2) ORDER BY attnum",
-        &[&on, &SETTLING],
+             AND NOT attisdropped AND starts_with(col_description(attrelid, attnum), $2)
+             AND right(obj_description(to_regclass($3), 'pg_class'), length(attname) + 8) = ' column ' || attname ORDER BY attnum",
+        &[&on, &SETTLING, &format!("rehang.moved_{g}")],
     )?;
     let mut found = Vec::new();
     for row in &rows {
@@ -405,6 +462,7 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
                 triggers.join(", ")
             ));
         }
+        said.extend(remark(connection, handle.table.oid, &handle.table.options.table)?);
         if let Some(root) = &handle.table.root {
             said.push(format!(
                 "{} is a partition of {root}, and a partition alone gets no column: before a release that moves the vectors, run ALTER TABLE {root} ADD COLUMN …, \
@@ -413,7 +471,14 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
             ));
         }
         said.extend(orphans(connection)?);
-        for (column, _) in settling(connection, &handle.table.qualified)? {
+        let is_restored = "SELECT (to_jsonb(g) ->> 'columns')::jsonb ->> 'relation' <> g.relation::oid::text FROM rehang.gallery AS g WHERE number = $1";
+        if connection.query_one(is_restored, &[&handle.number])?.try_get::<_, Option<bool>>(0)?.unwrap_or(false) {
+            said.push(format!(
+                "the gallery of {} came out of a dump: an adoption notes the numbers of its columns, by which a renaming is followed from then on",
+                handle.table.options.table
+            ));
+        }
+        for (column, _) in settling(connection, handle.number, &handle.table.qualified)? {
             said.push(format!(
                 "a release has begun to move the vectors into column {column:?} of {} and is at work or did not come to its end: the same release goes on, \
                  and one without moving takes it back",

@@ -1,28 +1,41 @@
 //! Row security: a role sees of our tables what the application's policies show it of the rows that they are of.
 //!
-//! Each table of a gallery has one policy. It lets everything through while the server applies no row security to the role that asks, which
+//! Each table of a gallery has a policy for what is read. It lets everything through while the server applies no row security to the role that asks, which
 //! it says anew for every statement: a policy that is switched on in the middle of an upgrade holds from the next search on. Otherwise the
-//! application's row is looked for with the rights, and so by the policies, of that role. The owner of our tables is not subject to them.
+//! application's row is looked for with the rights, and so by the policies, of that role. What is written of a space has three policies more: who
+//! changes something of an item may update its row, which the server says where the row is locked. The owner of our tables is not subject to them.
 
 use crate::guard::EQUALS;
+use crate::schema::is_named;
 use crate::table::{Table, literal, quoted};
 
 /// The tables of a space that have rows for items.
 const OF_SPACE: [&str; 4] = ["state", "failure", "claim", "vector"];
 
+/// The policies of what is written of a space: each with its command, and with the word for its condition.
+const WRITES: [Write; 3] = [
+    ("rehang_deletes", "DELETE", "USING"),
+    ("rehang_inserts", "INSERT", "WITH CHECK"),
+    ("rehang_updates", "UPDATE", "USING"),
+];
+
+type Write = (&'static str, &'static str, &'static str);
+
 /// The functions that the policies call. One says whether the role that asks sees every row of the application's table; `NULL` where the table
 /// is gone. Rows of a partition are asked for through the table it belongs to. The others look for the application's row of an item: by its
-/// key's columns, and by its number. Their texts bind nothing to our tables, which change with versions.
+/// key's columns, and by its number, to read and to update it. Their texts bind nothing to our tables, which change with versions.
 pub(crate) fn functions(g: i32, table: &Table) -> String {
     let kinds: Vec<&str> = table.key.iter().map(|column| column.kind.as_str()).collect();
     let columns = table.key.iter().zip(1..);
     let mut is_row: Vec<String> =
         columns.map(|(column, at)| format!("t.{} {EQUALS} ${at}", quoted(&column.name))).collect();
+    let mut is_row_of_item = vec![table.is_of("i", "t")];
+    let is_named = is_named(g, table);
     let on = table.root.as_ref().map_or(&table.qualified, |root| {
-        is_row.push(format!(
-            "t.tableoid {EQUALS} {}::pg_catalog.regclass::pg_catalog.oid",
-            literal(&table.qualified)
-        ));
+        let is_part =
+            format!("t.tableoid {EQUALS} {}::pg_catalog.regclass::pg_catalog.oid", literal(&table.qualified));
+        is_row.push(is_part.clone());
+        is_row_of_item.push(is_part);
         root
     });
     format!(
@@ -35,16 +48,23 @@ END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.seen_{g}({}) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM {on} AS t WHERE {});
+    RETURN EXISTS (SELECT 1 FROM {on} AS t WHERE {} AND {is_named});
 END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.seen_item_{g}(bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $rehang$
 BEGIN
     RETURN EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE i.key {EQUALS} $1);
 END
+$rehang$;
+CREATE OR REPLACE FUNCTION rehang.changes_item_{g}(bigint) RETURNS boolean LANGUAGE plpgsql AS $rehang$
+BEGIN
+    PERFORM 1 FROM rehang.item_{g} AS i JOIN {on} AS t ON {} WHERE i.key {EQUALS} $1 AND {is_named} FOR KEY SHARE OF t;
+    RETURN FOUND;
+END
 $rehang$;",
         kinds.join(", "),
-        is_row.join(" AND ")
+        is_row.join(" AND "),
+        is_row_of_item.join(" AND ")
     )
 }
 
@@ -52,7 +72,7 @@ $rehang$;",
 pub(crate) fn drop_functions(g: i32) -> String {
     format!(
         "DO $rehang$ DECLARE ours regprocedure; BEGIN
-             FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace AND proname IN ('seen_all_{g}', 'seen_{g}', 'seen_item_{g}') LOOP
+             FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace AND proname IN ('seen_all_{g}', 'seen_{g}', 'seen_item_{g}', 'changes_item_{g}') LOOP
                  EXECUTE format('DROP FUNCTION %s CASCADE', ours);
              END LOOP;
          END $rehang$;"
@@ -61,33 +81,60 @@ pub(crate) fn drop_functions(g: i32) -> String {
 
 /// The policy of the items.
 pub(crate) fn of_items(g: i32, table: &Table) -> String {
-    policy(g, &format!("item_{g}"), &format!("rehang.seen_{g}({})", table.key_names()))
+    policies(g, &format!("item_{g}"), &format!("rehang.seen_{g}({})", table.key_names()), &[])
 }
 
 /// The policies of the tables of a space.
 pub(crate) fn of_space(g: i32, n: i32) -> String {
-    OF_SPACE.map(|name| policy(g, &format!("{name}_{n}"), &format!("rehang.seen_item_{g}(item)"))).concat()
+    let seen = format!("rehang.seen_item_{g}(item)");
+    OF_SPACE.map(|name| policies(g, &format!("{name}_{n}"), &seen, &WRITES)).concat()
 }
 
-/// Gives a table of ours its policy, where the table is there and has none.
-fn policy(g: i32, on: &str, seen: &str) -> String {
+/// The names of the policies of a table, as SQL: in the order of the server's.
+fn names(writes: &[Write]) -> String {
+    let mut names: Vec<&str> = writes.iter().map(|(name, ..)| *name).chain(["rehang_rows"]).collect();
+    names.sort_unstable();
+    format!("'{{{}}}'::text[]", names.join(","))
+}
+
+/// Whether a table of the catalogue as `c` has these policies and no others.
+fn has_policies(writes: &[Write]) -> String {
     format!(
-        "DO $rehang$ BEGIN IF EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = to_regclass('rehang.{on}')
-                 AND NOT (c.relrowsecurity AND EXISTS (SELECT 1 FROM pg_policy WHERE polrelid = c.oid AND polname = 'rehang_rows'))) THEN
-             DROP POLICY IF EXISTS rehang_rows ON rehang.{on};
-             CREATE POLICY rehang_rows ON rehang.{on} USING ((SELECT rehang.seen_all_{g}()) OR {seen});
-             ALTER TABLE rehang.{on} ENABLE ROW LEVEL SECURITY;
-         END IF; END $rehang$;"
+        "(c.relrowsecurity AND (SELECT array_agg(polname::text ORDER BY polname) FROM pg_policy WHERE polrelid = c.oid) IS NOT DISTINCT FROM {})",
+        names(writes)
     )
 }
 
-/// Counts the tables of ours beside a gallery without a row policy: whoever may read them is shown all of their rows.
+/// Gives a table of ours its policies, where the table is there and lacks one.
+fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
+    let all = format!("(SELECT rehang.seen_all_{g}())");
+    let more: String = writes
+        .iter()
+        .map(|(name, command, clause)| {
+            format!(
+                "DROP POLICY IF EXISTS {name} ON rehang.{on};
+             CREATE POLICY {name} ON rehang.{on} AS RESTRICTIVE FOR {command} {clause} ({all} OR rehang.changes_item_{g}(item));"
+            )
+        })
+        .collect();
+    format!(
+        "DO $rehang$ BEGIN IF EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = to_regclass('rehang.{on}') AND NOT {}) THEN
+             DROP POLICY IF EXISTS rehang_rows ON rehang.{on};
+             CREATE POLICY rehang_rows ON rehang.{on} USING ({all} OR {seen});
+             {more}
+             ALTER TABLE rehang.{on} ENABLE ROW LEVEL SECURITY;
+         END IF; END $rehang$;",
+        has_policies(writes)
+    )
+}
+
+/// Counts the tables of ours beside a gallery that lack a row policy, or have another's: whoever may read them would be shown all of their rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(
         "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'
-             AND (c.relname = 'item_{g}' OR substring(c.relname::text FROM '^(?:state|failure|claim|vector)_([0-9]+)$')::int
-                 IN (SELECT number FROM rehang.space WHERE gallery = {g}))
-             AND NOT (c.relrowsecurity AND (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) = 1
-                 AND EXISTS (SELECT 1 FROM pg_policy WHERE polrelid = c.oid AND polname = 'rehang_rows'))"
+             AND (c.relname = 'item_{g}' AND NOT {} OR substring(c.relname::text FROM '^(?:state|failure|claim|vector)_([0-9]+)$')::int
+                 IN (SELECT number FROM rehang.space WHERE gallery = {g}) AND NOT {})",
+        has_policies(&[]),
+        has_policies(&WRITES)
     )
 }

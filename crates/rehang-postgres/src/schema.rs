@@ -46,7 +46,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 4;
+pub(crate) const FUNCTIONS: i32 = 5;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -122,8 +122,8 @@ END $$;
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.nearest, rehang.write;
-DROP TABLE rehang.document, rehang.space, rehang.gallery;
-DROP SEQUENCE rehang.revision;
+DROP TABLE IF EXISTS rehang.document, rehang.space, rehang.gallery;
+DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";
 
@@ -137,8 +137,24 @@ pub(crate) struct SpaceRow {
     pub(crate) is_listed: bool,
 }
 
+impl SpaceRow {
+    /// Whether a search of another row is one of this: the epoch goes on with every plan, and nothing else changes but the column's name.
+    pub(crate) fn is_searched_as(&self, other: &Self) -> bool {
+        (self.number, &self.record.space, &self.in_column)
+            == (other.number, &other.record.space, &other.in_column)
+    }
+}
+
+/// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
+const TURNS: &str = "rehang.claims ";
+
+/// The name of the document whose row orders the claims of a space.
+pub(crate) fn turns(n: i32) -> String {
+    format!("{TURNS}{n}")
+}
+
 /// The items of a gallery.
-pub(crate) fn item_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
+pub(crate) fn item_table(g: i32, table: &Table) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS rehang.item_{g} (
              key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -156,12 +172,12 @@ pub(crate) fn item_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
         if table.is_partitioned { " source_hash bigint, vector_hash bigint," } else { "" },
         table.key_names(),
         shuffle_index(g)
-    ) + &moving_table(g, table, pgvector)
+    ) + &moving_table(g, table)
 }
 
 /// The rows of a partitioned table that are on their way to another partition, in the transactions that move them: `o` is the key of before,
 /// `n` the one to come, with what was the content. Nobody but the owner sees any.
-fn moving_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
+fn moving_table(g: i32, table: &Table) -> String {
     if !table.is_partitioned {
         return String::new();
     }
@@ -176,16 +192,23 @@ fn moving_table(g: i32, table: &Table, pgvector: &Pgvector) -> String {
              is_kept boolean NOT NULL DEFAULT false,
              {}{}id text NOT NULL,
              source text,
-             vector {}
+             vector pg_catalog.float4[]
          );
          CREATE INDEX IF NOT EXISTS moving_{g}_old ON rehang.moving_{g} ({});
          CREATE INDEX IF NOT EXISTS moving_{g}_new ON rehang.moving_{g} ({});
          ALTER TABLE rehang.moving_{g} ENABLE ROW LEVEL SECURITY;",
         columns('o'),
         columns('n'),
-        pgvector.named(if table.is_halfvec { "halfvec" } else { "vector" }),
         names('o'),
         names('n')
+    )
+}
+
+/// Whether the table that a text of ours names is the gallery's, as SQL that the server asks once: another one may have taken its name.
+pub(crate) fn is_named(g: i32, table: &Table) -> String {
+    format!(
+        "(SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number {EQUALS} {g}) {EQUALS} pg_catalog.to_regclass({})",
+        literal(&table.qualified)
     )
 }
 
@@ -331,9 +354,6 @@ fn is_of_gallery(g: i32) -> String {
              FROM pg_catalog.pg_partition_ancestors(TG_RELID) AS whole WHERE whole.relid = ours.relation)))"
     )
 }
-const IS_DETACHED: &str =
-    "EXISTS (SELECT 1 FROM pg_catalog.pg_inherits AS p WHERE p.inhrelid = TG_RELID AND p.inhdetachpending)";
-
 /// Notes of what changes while the vectors of a space move into a column of the application's table: of a vector in our table, and of the
 /// column, by whatever else but the move. Each item is noted in the transaction that changes it. Names as in [`function`].
 pub(crate) fn moves(g: i32, n: i32, table: &Table, column: &str) -> String {
@@ -360,8 +380,6 @@ BEGIN
         END IF;
     ELSIF {} THEN
         INSERT INTO rehang.moved_{g} SELECT i.key FROM rehang.item_{g} AS i WHERE {};
-    ELSIF NOT {IS_DETACHED} THEN
-        RAISE EXCEPTION 'rehang: % is no table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN NULL;
 END
@@ -378,21 +396,26 @@ REVOKE ALL ON FUNCTION rehang.moved_{g}() FROM PUBLIC;
 
 /// Takes these notes away, with their triggers.
 pub(crate) fn drop_moves(g: i32, qualified: Option<&str>) -> String {
+    format!("{} DROP TABLE IF EXISTS rehang.moved_{g};", end_moves(g, qualified))
+}
+
+/// Ends the notes, whose table stays: it says that a release had begun.
+pub(crate) fn end_moves(g: i32, qualified: Option<&str>) -> String {
     let triggers = qualified.map_or_else(String::new, |on| {
         ["rows", "updates"]
             .map(|name| format!("DROP TRIGGER IF EXISTS \"00_rehang_moved_{g}_{name}\" ON {on};"))
             .concat()
     });
-    format!(
-        "{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE; DROP TABLE IF EXISTS rehang.moved_{g};"
-    )
+    format!("{triggers} DROP FUNCTION IF EXISTS rehang.moved_{g}() CASCADE;")
 }
 
 /// The function of the triggers: keeps the items and every space right, whoever writes the table. It runs with its owner's rights,
 /// so that the application's role needs none on our schema. So nobody else may call it, it works for its gallery's table alone, whoever
 /// made a trigger of it, and every name in it is the server's: where an operator cannot be named in full (`IN`, `IS DISTINCT FROM`), its
 /// operands are of the server's own types.
-pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> String {
+///
+/// Nothing of pgvector's is named: an extension moves to another schema (`ALTER EXTENSION vector SET SCHEMA`), and the application writes on.
+pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     let tables_of = |n: i32, row: &SpaceRow| {
         let vectors = if row.in_column.is_none() { vec![format!("rehang.vector_{n}")] } else { Vec::new() };
         let mut tables: Vec<String> =
@@ -438,9 +461,8 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
                 " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
             );
             format!(
-                    "CASE WHEN new_vector IS NULL OR stale OR {}(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
+                    "CASE WHEN new_vector IS NULL OR stale OR pg_catalog.cardinality(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
-                    pgvector.named("vector_dims"),
                     row.record.space.dimension,
                     row.record.written_as.name(),
                 )
@@ -488,7 +510,7 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pg
             of("old"),
         )
     });
-    let parts = Parts::of(g, table, spaces, pgvector);
+    let parts = Parts::of(g, table, spaces);
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = {SEARCH_PATH}{parts_settings} AS $rehang$
@@ -513,9 +535,10 @@ DECLARE
     called boolean;
 {variables}{parts_variables}    older boolean := pg_catalog.current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
 BEGIN
-    -- By number, which every snapshot sees. Out of a dump the table has another one.
+    -- By number, which every snapshot sees. Out of a dump the table has another one. A table that was restored alone has our triggers and no
+    -- gallery: its writes are none of ours, and none of them fails.
 {parts_whole}    IF {is_other} THEN
-{parts_detached}        RAISE EXCEPTION 'rehang: % is not the table of gallery {g}', TG_RELID::pg_catalog.regclass USING ERRCODE = 'insufficient_privilege';
+{parts_detached}        RETURN NULL;
     END IF;
     IF TG_OP = 'TRUNCATE' THEN
 {parts_truncate}        {truncate};
@@ -528,9 +551,11 @@ BEGIN
     IF TG_OP <> 'DELETE' THEN
 {read_new}    END IF;
 {parts_before}    IF said IS NOT NULL THEN
-        -- Once: the doctor tells it, and nobody's write waits for another's.
-        INSERT INTO rehang.document (gallery, name, version, text) SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
-            WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
+        -- Once: the doctor tells it. By a name of the transaction's own, so that nobody's write waits for another's.
+        INSERT INTO rehang.document (gallery, name, version, text)
+            SELECT {g}, pg_catalog.concat('{UNREAD}', pg_catalog.pg_current_xact_id()), 1, pg_catalog.concat(pg_catalog.now(), ': ', said)
+            WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND pg_catalog.starts_with(there.name, '{UNREAD}'))
+            ON CONFLICT DO NOTHING;
         IF TG_OP = 'DELETE' THEN
             was := coalesce(was, true);
         ELSIF meets IS NULL OR (is_update AND was IS NULL) THEN
@@ -604,7 +629,7 @@ REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
             .map(|(name, number)| format!("a.attnum = {number} AND a.attname <> {}", literal(name)))
             .collect::<Vec<_>>()
             .join(" OR "),
-        variables = variables(table, pgvector),
+        variables = variables(table),
         read_old = read_row(table, "old"),
         read_new = read_row(table, "new"),
         of_old = of("old"),
@@ -636,7 +661,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(g: i32, table: &Table, spaces: &[SpaceRow], pgvector: &Pgvector) -> Self {
+    fn of(g: i32, table: &Table, spaces: &[SpaceRow]) -> Self {
         if !table.is_partitioned {
             return Self::default();
         }
@@ -677,11 +702,8 @@ impl Parts {
             table.source_of("t").replace('%', "%%"),
             count + 1
         );
-        let vector_hash = if table.options.vector.is_some() {
-            hash_of_vector("new_vector", pgvector)
-        } else {
-            "NULL::bigint".into()
-        };
+        let vector_hash =
+            if table.options.vector.is_some() { hash_of_vector("new_vector") } else { "NULL::bigint".into() };
         Self {
             // A table of what moves was empty when it was planned for, and may be full a moment later. A partition that has another owner has no
             // policy that would be asked with our rights.
@@ -693,12 +715,9 @@ impl Parts {
         WHERE a.relid = {0} OR a.relid = (SELECT ours.relation FROM rehang.gallery AS ours WHERE ours.number = {g}) ORDER BY a.relid <> {0} LIMIT 1);\n",
                 table.oid
             ),
-            // Only a write that began before comes from a partition that is being detached.
-            detached: "        IF TG_OP = 'TRUNCATE' OR EXISTS (SELECT 1 FROM pg_catalog.pg_inherits AS p WHERE p.inhrelid = TG_RELID AND p.inhdetachpending) THEN
-            IF TG_WHEN = 'BEFORE' AND TG_OP = 'UPDATE' THEN
-                RETURN NEW;
-            END IF;
-            RETURN NULL;
+            // A trigger before an update that gave no row would hold the update back.
+            detached: "        IF TG_WHEN = 'BEFORE' AND TG_OP = 'UPDATE' THEN
+            RETURN NEW;
         END IF;\n",
             truncate: format!(
                 "        IF TG_RELID <> whole THEN
@@ -711,8 +730,10 @@ impl Parts {
                 RAISE;
             WHEN OTHERS THEN
                 INSERT INTO rehang.document (gallery, name, version, text)
-                    SELECT {g}, '{UNREAD}', 1, pg_catalog.concat(pg_catalog.now(), ': ', SQLSTATE, ' at the TRUNCATE of ', TG_RELID::pg_catalog.regclass)
-                    WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND there.name = '{UNREAD}') ON CONFLICT DO NOTHING;
+                    SELECT {g}, pg_catalog.concat('{UNREAD}', pg_catalog.pg_current_xact_id()), 1,
+                        pg_catalog.concat(pg_catalog.now(), ': ', SQLSTATE, ' at the TRUNCATE of ', TG_RELID::pg_catalog.regclass)
+                    WHERE NOT EXISTS (SELECT 1 FROM rehang.document AS there WHERE there.gallery = {g} AND pg_catalog.starts_with(there.name, '{UNREAD}'))
+                    ON CONFLICT DO NOTHING;
             END;
             RETURN NULL;
         END IF;\n",
@@ -789,25 +810,26 @@ impl Parts {
     }
 }
 
-/// The document that says since when, and why, rows could not be read in full where the triggers met them.
+/// Begins the name of a document that says since when, and why, rows could not be read in full where the triggers met them. Most often there is
+/// one: those of transactions that were open at the same time have a number behind.
 pub(crate) const UNREAD: &str = "unread";
 
 /// Whether an update leaves source and vector as they are, of what [`read_row`] has read.
 const SAME_SOURCE: &str = "old_source IS NOT DISTINCT FROM new_source";
-/// By their bytes: by no operator of pgvector, whose schema is not the server's.
+/// By their bytes, which no operator says to be others.
 const SAME_VECTOR: &str = "pg_catalog.record_image_eq(ROW(old_vector), ROW(new_vector))";
 
 /// The variables of the function of the triggers that have the columns of a row.
-fn variables(table: &Table, pgvector: &Pgvector) -> String {
-    let kind = if table.is_halfvec { "halfvec" } else { "vector" };
+fn variables(table: &Table) -> String {
     let of_row = |row: &str| {
         let key = table.key.iter().zip(1..).map(|(column, at)| {
-            let collation =
-                column.collation.iter().map(|collation| format!(" COLLATE {collation}")).collect::<String>();
+            // A collation may get another name, and most say what is equal as every other does.
+            let collation = column.collation.iter().filter(|_| column.has_equals);
+            let collation = collation.map(|collation| format!(" COLLATE {collation}")).collect::<String>();
             format!("    {row}_{at} {}{collation};\n", column.kind)
         });
         let key: String = key.collect();
-        format!("{key}    {row}_vector {};\n", pgvector.named(kind))
+        format!("{key}    {row}_vector pg_catalog.float4[];\n")
     };
     of_row("old") + &of_row("new")
 }
@@ -829,7 +851,9 @@ fn read_row(table: &Table, row: &str) -> String {
         parts.push((meets.to_owned(), condition.to_owned()));
         parts.push((format!("{row}_source"), source.to_owned()));
         parts.extend(table.options.vector.iter().map(|column| {
-            (format!("{row}_vector"), format!("(SELECT t.{} FROM (SELECT {of}.*) AS t)", quoted(column)))
+            let numbers =
+                format!("(SELECT t.{}::pg_catalog.float4[] FROM (SELECT {of}.*) AS t)", quoted(column));
+            (format!("{row}_vector"), numbers)
         }));
         parts
     };
@@ -950,6 +974,12 @@ pub(crate) fn lease_index(n: i32) -> String {
     format!("CREATE INDEX IF NOT EXISTS claim_{n}_until ON rehang.claim_{n} (until);")
 }
 
+/// The names of the tables of a space.
+pub(crate) fn tables_of(n: i32, in_column: Option<&str>) -> Vec<String> {
+    let vectors = in_column.is_none().then_some("vector");
+    ["state", "failure", "claim"].into_iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
+}
+
 /// Takes the tables of a space away.
 pub(crate) fn drop_space_tables(n: i32) -> String {
     ["state", "failure", "claim", "vector"]
@@ -959,20 +989,26 @@ pub(crate) fn drop_space_tables(n: i32) -> String {
 
 /// Widest vector that an index on `vector` takes; `halfvec` goes twice as far.
 const INDEXED_AS_VECTOR: usize = 2_000;
-const INDEXED_AS_HALFVEC: usize = 4_000;
+pub(crate) const INDEXED_MAX: usize = 4_000;
 
 /// Whether vectors of a width can have an index at all.
 pub(crate) fn can_be_indexed(dimension: usize) -> bool {
-    dimension <= INDEXED_AS_HALFVEC
+    dimension <= INDEXED_MAX
 }
 
 fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
 }
 
+/// Bytes of a vector of a width, as a column of ours holds it.
+pub(crate) fn bytes(dimension: usize) -> u64 {
+    let of_number = if type_name(dimension) == "halfvec" { 2 } else { 4 };
+    (of_number * dimension + 8) as u64
+}
+
 /// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
 pub(crate) fn stored_as_halfvec(dimension: &str) -> String {
-    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_AS_HALFVEC}")
+    format!("{dimension} > {INDEXED_AS_VECTOR} AND {dimension} <= {INDEXED_MAX}")
 }
 
 /// The type of a column of vectors that is ours.

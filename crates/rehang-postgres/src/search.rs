@@ -1,9 +1,10 @@
 //! Searches of a space, by comparing all vectors or by pgvector's index; and that index.
 
-use std::time::Duration;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use pgvector::Vector;
-use rehang::{Distance, Error, ErrorKind, Matrix, Result};
+use rehang::{Distance, Error, ErrorKind, Matrix, Result, Space};
 use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
 use serde_json::Value;
 use tokio_postgres::Row;
@@ -13,13 +14,16 @@ use crate::handle::Handle;
 use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::parameter::{self, Parameter};
 use crate::schema::{self, SpaceRow, operator};
-use crate::spaces::find;
+use crate::spaces::{self, find};
 use crate::values::{key, provenance, row_limit};
 
 /// Begins the comment of an index that we made.
 const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one.
 const EXACT_MAX: i64 = 20_000;
+/// Bytes of wide vectors that one process of the server compares a second, from memory, as measured at 4,096 coordinates: they lie beside their
+/// rows, in pieces.
+const COMPARED_A_SECOND: f64 = 0.5e9;
 
 /// The conditions of a filter, given how SQL names its labels, and each of its fields with the content.
 fn conditions(
@@ -36,9 +40,9 @@ fn conditions(
         let names: Vec<&str> = filter.provenances.iter().map(|provenance| provenance.name()).collect();
         sql += &format!(" AND s.provenance = ANY('{{{}}}')", names.join(","));
     }
-    for at in 0..filter.payload.len() {
-        let (field, content) = field(at);
-        sql += &format!(" AND {} -> {field} = {content}", handle.table.payload_of("t"));
+    for (at, (name, _)) in filter.payload.iter().enumerate() {
+        let (given, content) = field(at);
+        sql += &format!(" AND {} = {content}", handle.table.field_of("t", name, &given));
     }
     sql
 }
@@ -61,25 +65,69 @@ pub(crate) fn search_handicapped(
     filter: &Filter,
     handicap: f64,
 ) -> Result<Vec<Vec<Found>>> {
+    let known = handle.searched.lock().unwrap_or_else(PoisonError::into_inner).get(space).cloned();
+    let is_at_once = |known: &Searched| {
+        queries.rows() <= TOGETHER
+            && rehang_clock::now() < known.until
+            && check::queries(&known.row.record.space, queries).is_ok()
+    };
+    if let Some(known) = known.filter(is_at_once) {
+        let found = handle.database.run(Mode::ReadAtOnce, |connection| {
+            search_in(connection, handle, &known, queries, k, filter, handicap, Some(space))
+        });
+        match found {
+            Ok(Some(found)) => return Ok(found),
+            // A space of another kind by now, or none.
+            Ok(None) => {}
+            Err(error) if error.is_conflict() => {}
+            Err(error) => return Err(error),
+        }
+    }
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
-        let is_exact = is_exact(connection, handle, &row)?;
-        search_in(connection, handle, &row, queries, k, filter, handicap, is_exact)
+        let known = Searched {
+            is_exact: is_exact(connection, handle, &row)?,
+            row,
+            until: rehang_clock::now() + LOOKED_AT_FOR,
+        };
+        handle
+            .searched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(space.to_owned(), known.clone());
+        Ok(search_in(connection, handle, &known, queries, k, filter, handicap, None)?.unwrap_or_default())
     })
 }
 
+/// What searches of a space go by: the space, and whether all of its vectors are compared. Whether they are is looked at again after a while, and
+/// each search asks, in the very moment that it reads, whether the space is the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Searched {
+    row: SpaceRow,
+    is_exact: bool,
+    until: Instant,
+}
+
+/// Looking whether a space has an index, and many vectors, takes longer than a search.
+const LOOKED_AT_FOR: Duration = Duration::from_secs(2);
+/// Queries that are asked at once.
+const TOGETHER: usize = 16;
+
+/// The nearest of each query. Given the name that a space is known by, all is asked at once: `None` where the name is of another space by now.
 #[allow(clippy::too_many_arguments, reason = "what is asked, and how it is looked up")]
 fn search_in(
     connection: &mut Connection,
     handle: &Handle,
-    space: &SpaceRow,
+    known: &Searched,
     queries: &Matrix,
     k: usize,
     filter: &Filter,
     handicap: f64,
-    is_exact: bool,
-) -> Step<Vec<Vec<Found>>> {
+    name: Option<&str>,
+) -> Step<Option<Vec<Vec<Found>>>> {
+    let Searched { row: space, is_exact, .. } = known;
+    let is_exact = *is_exact;
     let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
@@ -136,47 +184,62 @@ fn search_in(
             vectors.from
         )
     };
-    if !is_exact {
-        look_into_index(connection, handle, k)?;
-    }
+    let of_name = spaces::of_name();
+    let before = if is_exact { String::new() } else { look_into_index(handle, k) };
     let is_cosine = space.record.space.distance == Distance::Cosine;
-    let mut all = Vec::with_capacity(queries.rows());
-    for row in 0..queries.rows() {
-        let query = Vector::from(queries.row(row).to_vec());
-        let is_blind = is_cosine && queries.row(row).iter().all(|number| *number == 0.0);
-        let mut given: Vec<&dyn Parameter> = vec![&query, &limit];
-        given.extend(&parameters);
-        let mut found = Vec::new();
-        for row in connection.query(&sql, &given)? {
-            let mut distance: f32 = row.try_get(2)?;
-            if distance.is_nan() {
-                if !is_blind {
-                    // A vector without a direction, which is near to nothing; the server sorts it behind all others.
-                    continue;
-                }
-                distance = 1.0;
+    let rows: Vec<usize> = (0..queries.rows()).collect();
+    let mut all = Vec::with_capacity(rows.len());
+    for rows in rows.chunks(TOGETHER) {
+        let vectors: Vec<Vector> = rows.iter().map(|row| Vector::from(queries.row(*row).to_vec())).collect();
+        let mut asked: Vec<(&str, Vec<&dyn Parameter>)> = name
+            .iter()
+            .map(|name| (of_name.as_str(), vec![&handle.number as &dyn Parameter, name]))
+            .collect();
+        asked.extend(vectors.iter().map(|query| {
+            let given: [&dyn Parameter; 2] = [query, &limit];
+            (sql.as_str(), given.into_iter().chain(parameters.iter().copied()).collect())
+        }));
+        let mut answers = connection.query_all(&before, &asked)?.into_iter();
+        if name.is_some() {
+            let now = answers.next().unwrap_or_default().first().map(spaces::read).transpose()?;
+            if now.is_none_or(|now| !now.is_searched_as(space)) {
+                return Ok(None);
             }
-            found.push(Found {
-                key: key(&row, 0)?,
-                id: row.try_get(1)?,
-                distance,
-                provenance: provenance(&row.try_get::<_, String>(3)?)?,
-                revision: row.try_get::<_, i64>(4)?.max(0) as u64,
-            });
         }
-        found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
-        all.push(found);
+        for (row, answer) in rows.iter().zip(answers) {
+            let is_blind = is_cosine && queries.row(*row).iter().all(|number| *number == 0.0);
+            let mut found = Vec::with_capacity(answer.len());
+            for row in answer {
+                let mut distance: f32 = row.try_get(2)?;
+                if distance.is_nan() {
+                    if !is_blind {
+                        // A vector without a direction, which is near to nothing; the server sorts it behind all others.
+                        continue;
+                    }
+                    distance = 1.0;
+                }
+                found.push(Found {
+                    key: key(&row, 0)?,
+                    id: row.try_get(1)?,
+                    distance,
+                    provenance: provenance(&row.try_get::<_, String>(3)?)?,
+                    revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+                });
+            }
+            found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
+            all.push(found);
+        }
     }
-    Ok(all)
+    Ok(Some(all))
 }
 
 /// Has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
-fn look_into_index(connection: &mut Connection, handle: &Handle, k: usize) -> Step<()> {
+fn look_into_index(handle: &Handle, k: usize) -> String {
     let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
         .collect();
     let candidates = candidates(&row_limit(k).to_string());
-    connection.batch(&format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)"))
+    format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)")
 }
 
 /// Whether a space is searched by comparing all vectors: it is small, or has no index.
@@ -273,7 +336,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
-pub(crate) fn index_column(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
+pub(crate) fn index_column(handle: &Handle, column: &str, space: &Space) -> Result<()> {
     let on = &handle.table.qualified;
     if handle.table.is_partitioned {
         return index_partitions(handle, column, space);
@@ -587,10 +650,36 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         }
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
-        let exact = search_in(connection, handle, &row, &queries, k, &everything, 0.0, true)?;
-        let found = search_in(connection, handle, &row, &queries, k, &everything, 0.0, false)?;
-        Ok(share_found(exact.iter().zip(&found)))
+        let until = rehang_clock::now();
+        let mut of = |is_exact: bool| -> Step<Vec<Vec<Found>>> {
+            let known = Searched { row: row.clone(), is_exact, until };
+            Ok(search_in(connection, handle, &known, &queries, k, &everything, 0.0, None)?
+                .unwrap_or_default())
+        };
+        Ok(share_found(of(true)?.iter().zip(&of(false)?)))
     })
+}
+
+/// What searches of a space will cost whose vectors are too wide for any index; `None` elsewhere, and where all are compared in any case.
+pub(crate) fn foresee(handle: &Handle, space: &Space) -> Result<Option<String>> {
+    if schema::can_be_indexed(space.dimension) || handle.column_of(&space.name).is_some() {
+        return Ok(None);
+    }
+    let sql = format!("SELECT count(*) FROM rehang.item_{}", handle.number);
+    let items = handle.database.run(Mode::Read, |connection| connection.count(&sql, &[]))?;
+    if items <= EXACT_MAX as u64 {
+        return Ok(None);
+    }
+    let bytes = (items * schema::bytes(space.dimension)) as f64;
+    Ok(Some(format!(
+        "vectors of {} coordinates can have no index of pgvector, {} being the most: each search of {:?} compares all {items} of them, which takes some \
+         {:.1} s where their {:.1} GB are in the server's memory, and longer where they are not. A model that is cut to so many coordinates has an index",
+        space.dimension,
+        schema::INDEXED_MAX,
+        space.name,
+        (bytes / COMPARED_A_SECOND).max(0.1),
+        bytes / 1e9
+    )))
 }
 
 /// How the index of a space is, as far as the server knows.

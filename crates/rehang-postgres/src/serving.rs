@@ -9,7 +9,7 @@ use crate::guard::{EQUALS, SEARCH_PATH};
 use crate::handle::Handle;
 use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
-use crate::schema::{SpaceRow, function_comment, stored_as_halfvec};
+use crate::schema::{SpaceRow, column_type, function_comment, is_named, stored_as_halfvec};
 use crate::table::{literal, quoted};
 
 /// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
@@ -109,6 +109,9 @@ DECLARE
     ordered text;
     measured text;
     half text;
+    was text;
+    now text;
+    held text;
 BEGIN
     SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = search.gallery;
     IF NOT FOUND THEN
@@ -128,11 +131,23 @@ BEGIN
         ordered := 'v.value';
         half := CASE WHEN STORED_AS_HALFVEC THEN 'halfvec' END;
     ELSE
+        -- Columns are found by their numbers, whatever they are called by now. Out of a dump they have other numbers, and their names.
+        held := s.in_column;
+        FOR was, now IN SELECT c.key, a.attname::text FROM jsonb_each_text(g.columns::jsonb -> 'columns') AS c
+                LEFT JOIN pg_attribute AS a ON a.attrelid = g.relation AND a.attnum = c.value::int AND NOT a.attisdropped
+                WHERE (g.columns::jsonb ->> 'relation')::oid = g.relation::oid AND a.attname IS DISTINCT FROM c.key LOOP
+            IF now IS NULL AND (was = s.in_column OR strpos(g.joined, concat('t."', replace(was, '"', '""'), '"')) > 0) THEN
+                RAISE EXCEPTION 'rehang: column "%" of % is gone, which searches of "%" read', was, search.gallery, s.name
+                    USING HINT = 'run `rehang upgrade switch` if the new space is filled, or `rehang gallery release --yes`';
+            END IF;
+            held := CASE WHEN was = s.in_column THEN now ELSE held END;
+            g.joined := replace(g.joined, concat('t."', replace(was, '"', '""'), '"'), concat('t."', replace(now, '"', '""'), '"'));
+        END LOOP;
         vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
             g.relation::regclass, g.number, g.joined, s.number);
-        ordered := format('t.%I', s.in_column);
+        ordered := format('t.%I', held);
         half := CASE WHEN (SELECT format_type(a.atttypid, NULL) LIKE '%halfvec' FROM pg_attribute AS a
-            WHERE a.attrelid = g.relation AND a.attname = s.in_column) THEN 'halfvec' END;
+            WHERE a.attrelid = g.relation AND a.attname = held) THEN 'halfvec' END;
     END IF;
     ordered := format('%s OPERATOR(%s.%s) $1', ordered, NAMED_PGVECTOR,
         CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
@@ -150,6 +165,7 @@ DECLARE
     s rehang.space;
     this bigint;
     half text;
+    written bigint;
 BEGIN
     SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = write.gallery;
     SELECT * INTO s FROM rehang.space AS one WHERE one.gallery = g.number AND one.name = write.space AND one.listed;
@@ -170,13 +186,17 @@ BEGIN
     END IF;
     half := CASE WHEN STORED_AS_HALFVEC THEN '::' || NAMED_PGVECTOR || '.halfvec' ELSE '' END;
     EXECUTE format('UPDATE rehang.state_%1$s AS s SET provenance = $1, sigma2 = NULL, band = 0, score = NULL, squared_error = NULL, failed = false,
-            change = nextval(''rehang.revision'') FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
+            change = 0 FROM rehang.item_%2$s AS i WHERE i.id = $2 AND s.item = i.key RETURNING s.item', s.number, g.number)
         INTO this USING s.written_as, write.id;
     IF this IS NULL THEN
         RETURN false;
     END IF;
     EXECUTE format('INSERT INTO rehang.vector_%1$s (item, value) VALUES ($1, $2%2$s) ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value', s.number, half)
         USING this, value;
+    GET DIAGNOSTICS written = ROW_COUNT;
+    IF written = 0 THEN
+        RAISE EXCEPTION 'rehang: a trigger on rehang.vector_% holds vectors back', s.number;
+    END IF;
     EXECUTE format('DELETE FROM rehang.failure_%s WHERE item = $1', s.number) USING this;
     EXECUTE format('DELETE FROM rehang.claim_%s WHERE item = $1', s.number) USING this;
     RETURN true;
@@ -246,40 +266,80 @@ fn handicap(space: &str, gallery: &str) -> String {
     )
 }
 
-/// The view of the vectors of a space, which is the one that serves: the key, `serving_vector`, `provenance` and the `handicap` that
-/// belongs to its distances.
+/// The type of `serving_vector`, without pgvector's schema: `halfvec(n)` where the vectors of all spaces are of that very type, so that the view
+/// gives them as they lie and a search of it reads their index; else `vector`, which every vector can be cast to.
 ///
-/// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
-/// query, so that vectors keep their index (but those of type `halfvec`, which are cast): so the text is read with the caller's names, and has
-/// its own in full. An application's transaction that has read
-/// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
-pub(crate) fn view(handle: &Handle, space: &SpaceRow) -> String {
-    let (g, table, vector) = (handle.number, &handle.table, handle.pgvector.vector());
+/// It changes where a space comes or goes, which may wait for readers of the view, and never by a switch or a rollback.
+pub(crate) fn vector_type(handle: &Handle, spaces: &[SpaceRow]) -> String {
+    let of = |space: &SpaceRow| match &space.in_column {
+        None => column_type(space.record.space.dimension),
+        Some(_) if handle.table.is_halfvec => {
+            handle.table.dimension.map_or_else(|| "vector".to_owned(), |width| format!("halfvec({width})"))
+        }
+        Some(_) => "vector".to_owned(),
+    };
+    let mut types: Vec<String> = spaces.iter().map(of).collect();
+    types.dedup();
+    match &types[..] {
+        [one] if one.starts_with("halfvec") => one.clone(),
+        _ => "vector".to_owned(),
+    }
+}
+
+/// The columns of the view: those of the key, `serving_vector`, `provenance` and `handicap`.
+pub(crate) fn view_columns(handle: &Handle) -> Vec<String> {
+    let keys = handle.table.key.iter().map(|column| &column.name);
     let ours = ["serving_vector", "provenance", "handicap"].map(|name| {
         let mut name = name.to_owned();
-        while table.key.iter().any(|column| column.name == name) {
+        while handle.table.key.iter().any(|column| column.name == name) {
             name.push('_');
         }
-        quoted(&name)
+        name
     });
-    let keys: String =
-        table.key.iter().map(|column| format!("{} {}, ", quoted(&column.name), column.kind)).collect();
+    keys.cloned().chain(ours).collect()
+}
+
+/// The view of the vectors of a space, which is the one that serves: the key, `serving_vector` of a [type](vector_type), `provenance` and the
+/// `handicap` that belongs to its distances.
+///
+/// It reads a function, which is written anew when another space serves. The server puts the function's text into the application's
+/// query, so that vectors keep their index (but where they are cast): so the text is read with the caller's names, and has
+/// its own in full. An application's transaction that has read
+/// the view does not hold up a switch, and neither the view nor the function keeps a column from being altered or dropped.
+pub(crate) fn view(handle: &Handle, space: &SpaceRow, vector_type: &str) -> String {
+    let (g, table) = (handle.number, &handle.table);
+    let is_plain = vector_type == "vector";
+    let kind = handle.pgvector.named(vector_type);
+    let keys = table.key.iter().map(|column| column.kind.as_str());
+    let kinds = keys.chain([kind.as_str(), "text", "float8"]);
+    let columns: Vec<String> = view_columns(handle)
+        .iter()
+        .zip(kinds)
+        .map(|(name, kind)| format!("{} {kind}", quoted(name)))
+        .collect();
+    let columns = columns.join(", ");
     let SpaceVectors { from, value, is_halfvec, .. } = SpaceVectors::of(handle, space, false);
-    let value = if is_halfvec { format!("{value}::{vector}") } else { value };
+    // A row of another table would go by for an item's.
+    let is_named =
+        space.in_column.as_ref().map_or_else(String::new, |_| format!(" AND {}", is_named(g, table)));
+    let value = if is_halfvec && is_plain { format!("{value}::{kind}") } else { value };
+    // What a function gives by names has no width. Where the reader says it, the vectors are what their index is over.
+    let (returns, read_as) = if is_plain {
+        (format!("TABLE ({columns})"), String::new())
+    } else {
+        ("SETOF record".to_owned(), format!(" AS ours({columns})"))
+    };
     format!(
         "CREATE OR REPLACE FUNCTION rehang.serving_{g}()
-         RETURNS TABLE ({keys}{} {vector}, {} text, {} float8) LANGUAGE sql STABLE AS $rehang$
+         RETURNS {returns} LANGUAGE sql STABLE AS $rehang$
              SELECT {}, {value}, s.provenance, CASE WHEN s.provenance {EQUALS} 'adapted' THEN {} ELSE 0 END
-             FROM {from} WHERE s.provenance OPERATOR(pg_catalog.<>) 'lacking'
+             FROM {from} WHERE s.provenance OPERATOR(pg_catalog.<>) 'lacking'{is_named}
          $rehang$;
          {}
          DO $rehang$ BEGIN IF to_regclass('rehang.serving_{g}') IS NULL THEN
-             CREATE VIEW rehang.serving_{g} AS SELECT * FROM rehang.serving_{g}();
+             CREATE VIEW rehang.serving_{g} AS SELECT * FROM rehang.serving_{g}(){read_as};
              COMMENT ON VIEW rehang.serving_{g} IS {};
          END IF; END $rehang$;",
-        ours[0],
-        ours[1],
-        ours[2],
         (1..=table.key.len()).map(|at| format!("i.k{at}")).collect::<Vec<_>>().join(", "),
         handicap(&literal(&space.record.space.name), &g.to_string()),
         function_comment(

@@ -27,7 +27,12 @@ const WRITERS: Duration = Duration::from_mins(1);
 
 const SELECT: &str = "SELECT number, name, dimension, distance, normalised, written_as, epoch, in_column, listed FROM rehang.space";
 
-fn read(row: &Row) -> Step<SpaceRow> {
+/// The space of a gallery, `$1`, with a name, `$2`.
+pub(crate) fn of_name() -> String {
+    format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed")
+}
+
+pub(crate) fn read(row: &Row) -> Step<SpaceRow> {
     let distance: Distance = row.try_get::<_, String>(3)?.parse()?;
     let dimension: i32 = row.try_get(2)?;
     let space =
@@ -65,7 +70,7 @@ pub(crate) fn find_shared(connection: &mut Connection, handle: &Handle, name: &s
 }
 
 fn find_locked(connection: &mut Connection, handle: &Handle, name: &str, lock: &str) -> Step<SpaceRow> {
-    let sql = format!("{SELECT} WHERE gallery = $1 AND name = $2 AND listed {lock}");
+    let sql = format!("{} {lock}", of_name());
     if let Some(row) = connection.query_opt(&sql, &[&handle.number, &name])? {
         let mut space = read(&row)?;
         if handle.out_of_step.is_some() {
@@ -108,6 +113,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             same_space(&there.record, space, written_as)?;
             return Ok(there);
         }
+        expect_no_newer(connection, handle)?;
         // What another role put where our tables are to be is none of them.
         guard::expect_ours(connection, &handle.table, Whose::Mine)?;
         if let Some(column) = &in_column {
@@ -133,8 +139,14 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
         connection.batch(&row_security::of_space(handle.number, row.number))?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
+        // The view has to take the vectors of every space before one of another type may serve.
+        let serving = served(connection, handle)?;
+        if let Some(serving) = spaces.iter().find(|space| serving.as_ref() == Some(&space.record.space.name))
+        {
+            show(connection, handle, serving, true)?;
+        }
         Ok(row)
     })?;
     if row.is_listed {
@@ -151,9 +163,14 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })
 }
 
+/// Leaves a gallery alone whose functions a later version made: what comes and goes rewrites the function of the triggers.
+fn expect_no_newer(connection: &mut Connection, handle: &Handle) -> Step<()> {
+    Ok(guard::expect_no_newer(guard::versions(connection, handle.number)?, &handle.table.options.table)?)
+}
+
 /// The space that serves, which stays so until the transaction ends.
 fn served(connection: &mut Connection, handle: &Handle) -> Step<Option<String>> {
-    let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR UPDATE";
+    let sql = "SELECT serving FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE";
     Ok(connection.query_one(sql, &[&handle.number])?.try_get(0)?)
 }
 
@@ -163,25 +180,58 @@ fn serve(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step
         "UPDATE rehang.gallery SET serving = $2 WHERE number = $1",
         &[&handle.number, &space.record.space.name],
     )?;
-    let names: Vec<String> = handle.table.key.iter().map(|column| column.name.clone()).collect();
-    let sql =
-        "SELECT proargnames[1:cardinality($2::text[])] <> $2 FROM pg_proc WHERE oid = to_regprocedure($1)";
-    let function = format!("rehang.serving_{}()", handle.number);
-    let of_other_names = connection.query_opt(sql, &[&function, &names])?;
-    if of_other_names.map(|row| row.try_get::<_, bool>(0)).transpose()?.unwrap_or(false) {
-        // The key has other names than when the view was made.
-        connection.batch(&serving::drop_view(handle.number))?;
-    }
-    connection.batch(&serving::view(handle, space))
+    show(connection, handle, space, true)
 }
 
-/// Makes the view of what serves anew, as where an earlier version made it.
+/// Has the view give the vectors of a space. Where the view is of other columns, it is made anew, with the rights that others have in it; where
+/// something of the application's depends on it, or `is_wanted` is not set, only if it has to be.
+fn show(connection: &mut Connection, handle: &Handle, space: &SpaceRow, is_wanted: bool) -> Step<()> {
+    let name = format!("rehang.serving_{}", handle.number);
+    let there = connection.query_one(
+        "SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}'), coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}'),
+             EXISTS (SELECT 1 FROM pg_depend AS d JOIN pg_rewrite AS r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
+                 WHERE d.refobjid = to_regclass($1) AND r.ev_class <> to_regclass($1))
+         FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0",
+        &[&name],
+    )?;
+    let (names, kinds): (Vec<String>, Vec<String>) = (there.try_get(0)?, there.try_get(1)?);
+    let kind = kinds.get(handle.table.key.len()).and_then(|kind| kind.rsplit('.').next());
+    let spaces = all(connection, handle.number)?;
+    let mut wanted = serving::vector_type(handle, &spaces);
+    let has_names = names == serving::view_columns(handle);
+    // Any vector can be cast to the plain type.
+    if has_names && kind == Some("vector") && (!is_wanted || there.try_get::<_, bool>(2)?) {
+        "vector".clone_into(&mut wanted);
+    }
+    if has_names && kind == Some(wanted.as_str()) {
+        return connection.batch(&serving::view(handle, space, &wanted));
+    }
+    let rights = connection.query(
+        "SELECT format('GRANT %s ON %s TO %s;', a.privilege_type, $1, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
+         FROM pg_class AS c, aclexplode(c.relacl) AS a WHERE c.oid = to_regclass($1) AND a.grantee <> c.relowner",
+        &[&name],
+    )?;
+    let rights: Vec<String> =
+        rights.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?;
+    connection.batch(&format!(
+        "{} {} {}",
+        serving::drop_view(handle.number),
+        serving::view(handle, space, &wanted),
+        rights.concat()
+    ))
+}
+
+/// Has the view follow what has become of the spaces, and makes one anew that an earlier version made.
 pub(crate) fn renew_view(handle: &Handle) -> Result<()> {
-    handle.database.run(Mode::Write, |connection| {
-        let Some(name) = served(connection, handle)? else { return Ok(()) };
-        let space = find(connection, handle, &name)?;
-        connection.batch(&serving::view(handle, &space))
-    })
+    let renew = |is_wanted: bool| {
+        handle.database.run(Mode::Write, |connection| {
+            let Some(name) = served(connection, handle)? else { return Ok(()) };
+            let space = find(connection, handle, &name)?;
+            show(connection, handle, &space, is_wanted)
+        })
+    };
+    // Whoever reads the view in a transaction that stays open keeps it as it is.
+    renew(true).or_else(|error| if error.is_retryable() { renew(false) } else { Err(error) })
 }
 
 /// A column that declares a width, or has vectors of items of one, takes no space of another.
@@ -277,6 +327,14 @@ pub(crate) fn list_anew(handle: &Handle) -> Result<()> {
                 format!("DELETE FROM rehang.{table}_{n} AS s WHERE NOT EXISTS (SELECT 1 FROM rehang.item_{g} AS i WHERE i.key = s.item);")
             })
             .collect();
+        if row.in_column.is_none() {
+            sql += &format!(
+                "UPDATE rehang.state_{n} AS s SET provenance = 'lacking', sigma2 = NULL, band = 0, score = NULL, squared_error = NULL
+                     WHERE s.provenance <> 'lacking' AND NOT EXISTS (SELECT 1 FROM rehang.vector_{n} AS v WHERE v.item = s.item);
+                 DELETE FROM rehang.vector_{n} AS v
+                     WHERE NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = v.item AND s.provenance <> 'lacking')"
+            );
+        }
         if let Some(column) = &row.in_column {
             sql += &format!(
                 "UPDATE rehang.state_{n} AS s SET provenance = 'lacking' FROM rehang.item_{g} AS i JOIN {} AS t ON {}
@@ -360,16 +418,22 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
         let Some(at) = spaces.iter().position(|space| space.record.space.name == name) else {
             return Ok(None);
         };
+        expect_no_newer(connection, handle)?;
         let gone = spaces.remove(at);
         connection.execute("DELETE FROM rehang.space WHERE number = $1", &[&gone.number])?;
-        connection.batch(&schema::function(handle.number, &handle.table, &spaces, &handle.pgvector))?;
+        connection.execute(
+            "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
+            &[&handle.number, &schema::turns(gone.number)],
+        )?;
+        connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         Ok(Some(gone.number))
     })?;
     if dropped.is_none() {
         return Ok(());
     }
     wait_for_writers(handle)?;
-    remove_left(handle).map(drop)
+    remove_left(handle)?;
+    renew_view(handle)
 }
 
 /// Tables of spaces that are no more, as where a process died before it removed them.
@@ -402,7 +466,7 @@ pub(crate) fn serving_and_document(
     handle: &Handle,
     name: &str,
 ) -> Result<(Option<String>, Option<Document>)> {
-    handle.database.run(Mode::Read, |connection| {
+    handle.database.run(Mode::ReadAtOnce, |connection| {
         let row = connection.query_one(
             "SELECT g.serving, d.version, d.text FROM rehang.gallery AS g
              LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = $2 WHERE g.number = $1",
@@ -453,7 +517,8 @@ fn set_document_in(
     text: &str,
 ) -> Step<u64> {
     // Whoever writes a document first keeps others from it, also from one that is not there yet.
-    connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR UPDATE", &[&handle.number])?;
+    connection
+        .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&handle.number])?;
     let there = connection.query_opt(
         "SELECT version FROM rehang.document WHERE gallery = $1 AND name = $2",
         &[&handle.number, &name],

@@ -245,6 +245,10 @@ impl Examined for PostgresStore {
         Ok(said)
     }
 
+    fn foresee_searches(&self, space: &Space) -> Result<Option<String>> {
+        search::foresee(&self.0, space)
+    }
+
     fn has_dropped_rows(&self) -> Result<bool> {
         Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
     }

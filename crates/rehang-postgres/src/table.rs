@@ -8,7 +8,6 @@ use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Step, StepError};
 use crate::guard::{self, EQUALS};
-use crate::pgvector::Pgvector;
 
 /// What of a table is a gallery.
 ///
@@ -58,6 +57,8 @@ pub(crate) struct Column {
     pub(crate) is_virtual: bool,
     /// Its collation, where it is not the usual one of its type.
     pub(crate) collation: Option<String>,
+    /// Whether that one takes different letters for the same.
+    pub(crate) has_equals: bool,
 }
 
 /// A table that was looked at and can be a gallery.
@@ -296,9 +297,13 @@ impl Table {
             .cloned()
             .collect();
         let used = key.iter().map(|column| &column.name).chain(&options.vector);
-        let has_quote = used.chain([&schema, &name]).any(|name| name.contains("$rehang$"));
+        let root: Option<String> = found.try_get(8)?;
+        let collations = key.iter().filter_map(|column| column.collation.as_ref());
+        let has_quote =
+            used.chain([&schema, &name]).chain(collations).chain(&root).any(|name| name.contains("$rehang$"));
         if has_quote {
-            return Err(refuse("one without $rehang$, the quote of our functions, in its name or in that of a column that is used").into());
+            let why = "one without $rehang$, the quote of our functions, in its name, in that of a column that is used, or of a collation of its key";
+            return Err(refuse(why).into());
         }
         let table = Self {
             oid,
@@ -368,20 +373,17 @@ impl Table {
     }
 
     /// The table of a gallery as our own tables know it, whatever became of it since: its key and its vectors by their names of now, and nothing
-    /// of what else its rows have. `columns` are those of when the gallery was made.
+    /// of what else its rows have. `columns` are those of when the gallery was made, and so is the key.
     pub(crate) fn remembered(
         connection: &mut Connection,
-        gallery: i32,
+        (gallery, key_was): (i32, &[String]),
         options: &TableOptions,
         oid: u32,
         columns: &BTreeMap<String, i16>,
     ) -> Step<Option<Self>> {
         let there = connection.query_opt(
-            "SELECT format('%I.%I', n.nspname, c.relname), coalesce((SELECT array_agg(a.attname::text ORDER BY k.at) FROM pg_index AS i
-                     CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, at)
-                     JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.number WHERE i.indrelid = c.oid AND i.indisprimary), '{}'),
-                 c.relkind = 'p'
-             FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            "SELECT format('%I.%I', n.nspname, c.relname), c.relkind = 'p' FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+             WHERE c.oid = $1",
             &[&oid],
         )?;
         let Some(there) = there else { return Ok(None) };
@@ -391,9 +393,7 @@ impl Table {
                 .find(|column| columns.get(was) == Some(&column.number))
                 .map(|column| column.name.clone())
         };
-        let primary: Vec<String> = there.try_get(1)?;
-        let names =
-            if options.id.is_empty() { primary } else { options.id.iter().filter_map(of_now).collect() };
+        let names: Vec<String> = key_was.iter().filter_map(of_now).collect();
         let mut key = Vec::new();
         for row in &connection.query(
             "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname ~ '^k[0-9]+$'
@@ -409,23 +409,24 @@ impl Table {
                 is_generated: false,
                 is_virtual: false,
                 collation: None,
+                has_equals: false,
             });
         }
         let vector = options.vector.as_ref().and_then(of_now);
-        let is_halfvec = now
-            .iter()
-            .any(|column| Some(&column.name) == vector.as_ref() && type_of(column).starts_with("halfvec"));
+        let column = now.iter().find(|column| Some(&column.name) == vector.as_ref());
+        let is_halfvec = column.is_some_and(|column| type_of(column).starts_with("halfvec"));
+        let dimension = column.and_then(|column| vector_width(column).ok().flatten());
         Ok(Some(Self {
             oid,
             qualified: there.try_get(0)?,
             root: None,
-            is_partitioned: there.try_get(2)?,
+            is_partitioned: there.try_get(1)?,
             options: TableOptions { table: options.table.clone(), vector, ..TableOptions::default() },
             key,
             numbers: columns.clone(),
             columns: Vec::new(),
             others: Vec::new(),
-            dimension: None,
+            dimension,
             is_halfvec,
             is_source_column: false,
             rows: 0,
@@ -510,17 +511,28 @@ impl Table {
             .map_or("NULL::text".into(), |label| format!("{row}.{}::text", quoted(label)))
     }
 
-    /// What is kept beside an item, as `jsonb`.
+    /// What is kept beside an item, as the text of JSON: as it was written, since what the server makes of a `json` may be an error of its own.
     pub(crate) fn payload_of(&self, row: &str) -> String {
         if let Some(payload) = &self.options.payload {
-            return format!("{row}.{}", quoted(payload));
+            return format!("{row}.{}::text", quoted(payload));
         }
         if self.others.is_empty() {
-            return "NULL::jsonb".into();
+            return "NULL::text".into();
         }
         let columns: Vec<String> =
             self.others.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
-        format!("(SELECT to_jsonb(this) FROM (SELECT {}) AS this)", columns.join(", "))
+        format!("(SELECT to_json(this)::text FROM (SELECT {}) AS this)", columns.join(", "))
+    }
+
+    /// One field of it by its name, which SQL has as `given`, as `jsonb`. No other field is looked at.
+    pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
+        if let Some(payload) = &self.options.payload {
+            return format!("({row}.{} -> {given})", quoted(payload));
+        }
+        let column = self.others.iter().find(|column| column.name == name);
+        column.map_or("NULL::jsonb".into(), |column| {
+            format!("coalesce(to_jsonb({row}.{}), 'null')", quoted(&column.name))
+        })
     }
 
     /// An item's id as text: its key, or where it has several columns a JSON list of them.
@@ -535,20 +547,15 @@ impl Table {
     }
 
     /// What tells the old vector of a row from another one, as a number.
-    pub(crate) fn vector_hash(&self, row: &str, pgvector: &Pgvector) -> String {
-        self.options.vector.as_ref().map_or("NULL::bigint".into(), |column| {
-            hash_of_vector(&format!("{row}.{}", quoted(column)), pgvector)
-        })
+    pub(crate) fn vector_hash(&self, row: &str) -> String {
+        let hash_of =
+            |column: &String| hash_of_vector(&format!("{row}.{}::pg_catalog.float4[]", quoted(column)));
+        self.options.vector.as_ref().map_or("NULL::bigint".into(), hash_of)
     }
 
-    /// Whether an item has been seen with the source that its row has.
-    pub(crate) fn has_source_of(&self, item: &str, row: &str) -> String {
-        format!("{item}.source_hash IS NOT DISTINCT FROM {}", hash_of_source(&self.source_of(row)))
-    }
-
-    /// The same of its old vector.
-    pub(crate) fn has_vector_of(&self, item: &str, row: &str, pgvector: &Pgvector) -> String {
-        format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row, pgvector))
+    /// Whether an item has been seen with the old vector that its row has.
+    pub(crate) fn has_vector_of(&self, item: &str, row: &str) -> String {
+        format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row))
     }
 
     /// The columns of the key in our own tables: `k1 bigint NOT NULL, …`.
@@ -607,11 +614,10 @@ pub(crate) fn hash_of_source(source: &str) -> String {
     format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
 }
 
-/// The same of a vector.
-pub(crate) fn hash_of_vector(vector: &str, pgvector: &Pgvector) -> String {
+/// The same of a vector's numbers.
+pub(crate) fn hash_of_vector(numbers: &str) -> String {
     format!(
-        "pg_catalog.hashtextextended(pg_catalog.encode({}, 'base64') COLLATE pg_catalog.\"C\", 0)",
-        pgvector.sent(vector)
+        "pg_catalog.hashtextextended(pg_catalog.encode(pg_catalog.array_send({numbers}), 'base64') COLLATE pg_catalog.\"C\", 0)"
     )
 }
 
@@ -700,7 +706,8 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
     let rows = connection.query(
         "SELECT attname::text, format_type(atttypid, atttypmod), NOT attnotnull, attgenerated <> '', attgenerated = 'v',
              (SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
-                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum
+                 WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum,
+             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic)
          FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         &[&oid],
     )?;
@@ -714,6 +721,7 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
                 is_virtual: row.try_get(4)?,
                 collation: row.try_get(5)?,
                 number: row.try_get(6)?,
+                has_equals: row.try_get(7)?,
             })
         })
         .collect()

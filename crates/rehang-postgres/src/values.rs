@@ -43,10 +43,8 @@ pub(crate) fn band_and_score(priority: Option<Priority>) -> (i16, Option<f64>) {
     priority.map_or((0, None), |Priority { band, score }| (band as i16, Some(score)))
 }
 
-/// The same read back.
-pub(crate) fn priority(band: i16, score: Option<f64>) -> Result<Option<Priority>> {
-    let known = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied();
-    let band =
-        known.ok_or_else(|| Error::corrupt("a vector of the gallery", format!("its band is {band}")))?;
-    Ok(score.map(|score| Priority { band, score }))
+/// The same read back. Whoever may write vectors by SQL may write any number: a band that is none says nothing, and keeps nobody from the item.
+pub(crate) fn priority(band: i16, score: Option<f64>) -> Option<Priority> {
+    let band = usize::try_from(band).ok().and_then(|band| QueueBand::ALL.get(band)).copied()?;
+    score.map(|score| Priority { band, score })
 }

@@ -13,6 +13,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::connection::{Connection, Mode, Parameters, Step, StepError};
 use crate::handle::Handle;
+use crate::ignored::{Event, held_back};
 use crate::parameter::{self, Many, Parameter};
 use crate::schema::{self, SpaceRow, source_revision};
 use crate::spaces::find;
@@ -51,21 +52,18 @@ pub(crate) fn join(space: &SpaceRow, state: &str, with_vector: bool) -> String {
     format!("LEFT JOIN rehang.state_{n} AS {state} ON {state}.item = i.key{vectors}")
 }
 
-/// The vector of the columns from one on; `None` where the space has none.
+/// The vector of the columns from one on; `None` where the space has none: also where a state says that it has one, which the doctor tells, and which
+/// a write of the vector mends.
 pub(crate) fn read(row: &Row, from: usize, with_vector: bool) -> Step<Option<VectorRecord>> {
     let made_by: Option<String> = row.try_get(from)?;
     let Some(made_by) = made_by.filter(|made_by| made_by != "lacking") else { return Ok(None) };
-    let vector = if with_vector {
-        parameter::vector(row, from + 6)?
-            .ok_or_else(|| Error::corrupt("a vector of the gallery", "its state is there without it"))?
-    } else {
-        Vec::new()
-    };
+    let vector = if with_vector { parameter::vector(row, from + 6)? } else { Some(Vec::new()) };
+    let Some(vector) = vector else { return Ok(None) };
     Ok(Some(VectorRecord {
         provenance: provenance(&made_by)?,
         revision: row.try_get::<_, i64>(from + 1)?.max(0) as u64,
         sigma2: row.try_get(from + 2)?,
-        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?)?,
+        priority: priority(row.try_get(from + 3)?, row.try_get(from + 4)?),
         squared_error: row.try_get(from + 5)?,
         vector,
     }))
@@ -137,7 +135,14 @@ pub(crate) fn replace(
     }
     let (band, score) = band_and_score(new.and_then(|new| new.priority));
     let made_by = new.map_or("lacking", |new| new.provenance.name());
-    connection.execute(
+    let expect = |connection: &mut Connection, changed: u64, table: &str| -> Step<()> {
+        if changed > 0 {
+            return Ok(());
+        }
+        let doing = format!("the write of an item in space {:?}", space.record.space.name);
+        Err(held_back(connection, &format!("rehang.{table}_{n}"), Event::Put, &doing)?.into())
+    };
+    let changed = connection.execute(
         &format!(
             "INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced, sigma2, band, score, change)
              VALUES ($1, $2, $8, $3, $4, $5, $6, $7, nextval('rehang.revision'))
@@ -147,6 +152,7 @@ pub(crate) fn replace(
         ),
         &[item, revision, &made_by, sourced, &new.and_then(|new| new.sigma2), &band, &score, kept_source, &keeps],
     )?;
+    expect(connection, changed, "state")?;
     for table in ["failure", "claim"] {
         if !keeps {
             connection.execute(&format!("DELETE FROM rehang.{table}_{n} WHERE item = $1"), &[item])?;
@@ -155,18 +161,19 @@ pub(crate) fn replace(
     if space.in_column.is_some() {
         return Ok(());
     }
-    match new {
-        None => connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[item])?,
-        Some(new) => connection.execute(
-            &format!(
-                "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
-                 ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
-                handle.pgvector.vector()
-            ),
-            &[item, &Vector::from(new.vector.clone())],
-        )?,
+    let Some(new) = new else {
+        connection.execute(&format!("DELETE FROM rehang.vector_{n} WHERE item = $1"), &[item])?;
+        return Ok(());
     };
-    Ok(())
+    let changed = connection.execute(
+        &format!(
+            "INSERT INTO rehang.vector_{n} (item, value) VALUES ($1, $2::{})
+             ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value",
+            handle.pgvector.vector()
+        ),
+        &[item, &Vector::from(new.vector.clone())],
+    )?;
+    expect(connection, changed, "vector")
 }
 
 pub(crate) fn write(
@@ -377,10 +384,11 @@ fn write_states_and_values(
              native AS (SELECT item FROM written WHERE provenance = 'native'),
              gone AS (DELETE FROM rehang.vector_{n} WHERE item = ANY (ARRAY(SELECT item FROM written)) RETURNING item),
              put AS (INSERT INTO rehang.vector_{n} (item, value) SELECT v.item, v.value FROM unnest($1::bigint[], $8::{kind}[]) AS v(item, value)
-                 WHERE v.item IN (SELECT item FROM written) AND (SELECT count(*) FROM gone) >= 0),
+                 WHERE v.item IN (SELECT item FROM written) AND (SELECT count(*) FROM gone) >= 0 RETURNING item),
              failure AS (DELETE FROM rehang.failure_{n} WHERE item = ANY (ARRAY(SELECT item FROM native))),
              claim AS (DELETE FROM rehang.claim_{n} WHERE item = ANY (ARRAY(SELECT item FROM native)))
-         SELECT EXISTS (SELECT 1 FROM here), ARRAY(SELECT item FROM written)"
+         SELECT EXISTS (SELECT 1 FROM here), ARRAY(SELECT item FROM written),
+             1 / CASE WHEN (SELECT count(*) FROM put) = (SELECT count(*) FROM written) THEN 1 ELSE 0 END"
     );
     let row = connection.query_one(
         &sql,
@@ -389,6 +397,14 @@ fn write_states_and_values(
     let row = row.map_err(|failure| match failure {
         // Another worker wrote a vector that this statement did not see yet; the next one does.
         StepError::Server(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => StepError::Busy,
+        // No state says that there is a vector where there is none: the statement fails as a whole.
+        StepError::Server(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO) => {
+            let why = format!(
+                "a trigger on rehang.vector_{n} holds vectors back; drop it, since the table is ours"
+            );
+            Error::conflict(format!("a write of vectors into space {:?}", space.record.space.name), why)
+                .into()
+        }
         failure => failure,
     })?;
     if !row.try_get::<_, bool>(0)? {

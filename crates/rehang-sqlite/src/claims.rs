@@ -10,6 +10,7 @@ use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, lease_end};
 use rusqlite::params;
 
 use crate::connection::Database;
+use crate::ignored::expect_changed;
 use crate::pages::Page;
 use crate::queue::first;
 use crate::spaces;
@@ -57,7 +58,12 @@ pub(crate) fn claim(
         for record in &claimed.records {
             let key = record.item.key;
             let lost = lost.get(&key).copied().unwrap_or(0);
-            insert.execute(params![row_of(key), worker, int(lease_end(now_ms, lease)), lost])?;
+            let claimed =
+                insert.execute(params![row_of(key), worker, int(lease_end(now_ms, lease)), lost])?;
+            // A lease that is not there would have two workers pay for one item.
+            expect_changed(transaction, claimed, &format!("claim_{n}"), || {
+                format!("the lease of item {:?}", record.item.id)
+            })?;
         }
         Ok(claimed)
     })

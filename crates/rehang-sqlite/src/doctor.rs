@@ -6,6 +6,7 @@ use rehang_store::Problem;
 use rusqlite::{Connection, Transaction};
 
 use crate::connection::Database;
+use crate::ignored;
 use crate::spaces::{self, SpaceRow};
 use crate::trouble::Step;
 
@@ -98,6 +99,7 @@ pub(crate) fn check(database: &Database) -> Result<Vec<Problem>> {
         });
         return Ok(problems);
     }
+    problems.extend(database.read(|transaction| ignored::problems(transaction))?);
     for (what, sql) in OF_THE_GALLERY {
         let count: u64 =
             database.read(|transaction| Ok(transaction.query_row(sql, [], |row| row.get(0))?))?;

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use crate::connection::Database;
+use crate::ignored::{expect_changed, ignored};
 use crate::spaces;
 use crate::trouble::Step;
 use crate::values::{as_bytes, key, place};
@@ -56,7 +57,9 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
             let revision = next;
             let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
             let key = if let Some(key) = there {
-                update.execute(params![key, write.source, write.label, payload(write), revision])?;
+                let changed =
+                    update.execute(params![key, write.source, write.label, payload(write), revision])?;
+                expect_changed(transaction, changed, "item", || writing(write))?;
                 make_room(transaction, &spaces, write, key)?;
                 key
             } else {
@@ -89,12 +92,17 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
         next = insert_vectors(connection, &spaces, write, key, revision)?;
         for (name, space) in &spaces {
             if write.vectors.iter().all(|new| new.space != *name) {
-                connection
+                let listed = connection
                     .prepare_cached(&format!(
                         "INSERT OR IGNORE INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
                         space.number
                     ))?
                     .execute(params![key, write.source.is_some()])?;
+                // Where triggers fire, those of the gallery have listed it.
+                let table = format!("lacking_{}", space.number);
+                if listed == 0 && !has_row(connection, &table, key)? {
+                    return Err(ignored(connection, &table, &writing(write))?.into());
+                }
             }
         }
         revisions.push(revision);
@@ -134,12 +142,23 @@ fn payload(write: &ItemWrite) -> Option<String> {
 }
 
 fn insert_item(connection: &Connection, write: &ItemWrite, revision: Revision) -> Step<i64> {
-    connection
+    // The key comes from the row itself: where a trigger has the write ignored, the last key of the connection is another item's.
+    let key = connection
         .prepare_cached(
-            "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO item (id, source, label, payload, revision) VALUES (?1, ?2, ?3, ?4, ?5) RETURNING key",
         )?
-        .execute(params![write.id, write.source, write.label, payload(write), revision])?;
-    Ok(connection.last_insert_rowid())
+        .query_row(params![write.id, write.source, write.label, payload(write), revision], |row| row.get(0))
+        .optional()?;
+    key.map_or_else(|| Err(ignored(connection, "item", &writing(write))?.into()), Ok)
+}
+
+fn writing(write: &ItemWrite) -> String {
+    format!("the write of item {:?}", write.id)
+}
+
+/// Whether an item has a row in a table of a space.
+fn has_row(connection: &Connection, table: &str, key: i64) -> Step<bool> {
+    Ok(connection.prepare_cached(&format!("SELECT 1 FROM {table} WHERE item = ?1"))?.exists([key])?)
 }
 
 /// Takes out the vectors that the triggers have left with an item and that those of a write replace.
@@ -167,7 +186,7 @@ fn insert_vectors(
         change += 1;
         // A native vector that the triggers have left there was made of the same source.
         let (band, score) = place(new.priority);
-        connection
+        let inserted = connection
             .prepare_cached(&format!(
                 "INSERT INTO vector_{n}
                  (item, revision, provenance, sigma2, band, score, sourced, failed, change, value)
@@ -186,6 +205,10 @@ fn insert_vectors(
                 change,
                 as_bytes(&new.vector)
             ])?;
+        let table = format!("vector_{}", space.number);
+        let is_there =
+            inserted > 0 || new.provenance == Provenance::Adapted && has_row(connection, &table, key)?;
+        expect_changed(connection, usize::from(is_there), &table, || writing(write))?;
     }
     Ok(change + 1)
 }
@@ -196,9 +219,14 @@ pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {
     }
     database.write(|transaction| {
         let mut delete = transaction.prepare_cached("DELETE FROM item WHERE id = ?1")?;
+        let mut find = transaction.prepare_cached("SELECT 1 FROM item WHERE id = ?1")?;
         let mut deleted = 0;
         for id in ids {
-            deleted += delete.execute([id])?;
+            let gone = delete.execute([id])?;
+            if gone == 0 && find.exists([id])? {
+                return Err(ignored(transaction, "item", &format!("the deletion of item {id:?}"))?.into());
+            }
+            deleted += gone;
         }
         Ok(deleted)
     })

@@ -11,6 +11,7 @@ use rusqlite::Transaction;
 
 use crate::connection::{Database, lock};
 use crate::graph::{Care, Graph, side_file};
+use crate::ignored::expect_changed;
 use crate::index::{self, Changes, RECALL_K, RECALL_SAMPLES, SpaceIndex};
 use crate::options::SearchOptions;
 use crate::spaces::{self, SpaceRow};
@@ -542,8 +543,9 @@ impl SharedIndex {
                 index::numbered(transaction, n)?;
                 // Another process may have been here with a later change. It is said before the first removal goes: an index that
                 // knows less is not used meanwhile.
-                transaction
+                let said = transaction
                     .execute("UPDATE space SET trimmed = max(trimmed, ?1) WHERE number = ?2", (known, n))?;
+                expect_changed(transaction, said, "space", || "the trimming of a search index".to_owned())?;
                 let forgotten = transaction
                     .prepare_cached(&format!(
                         "DELETE FROM removed_{n} WHERE item IN (

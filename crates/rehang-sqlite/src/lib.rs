@@ -9,6 +9,7 @@ mod doctor;
 mod exact;
 mod fairness;
 mod graph;
+mod ignored;
 mod index;
 mod items;
 mod keeper;

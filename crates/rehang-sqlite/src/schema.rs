@@ -2,6 +2,7 @@
 //!
 //! `docs/reference/store.md` explains them to applications that write through plain SQL.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use rehang::{Provenance, Space};
@@ -122,6 +123,33 @@ pub(crate) static HAS_OTHER_TRIGGERS: LazyLock<String> = LazyLock::new(|| {
              > {of_the_gallery} + {of_a_space} * (SELECT count(*) FROM space)"
     )
 });
+
+/// Whether a trigger is one of the gallery's, by its name.
+pub(crate) fn is_our_trigger(name: &str) -> bool {
+    static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let made = TABLES.iter().map(|sql| (*sql).to_owned()).chain([space_triggers(0, Provenance::Native)]);
+        let names = |sql: String| -> Vec<String> {
+            let after = sql.split("CREATE TRIGGER ").skip(1);
+            after.filter_map(|text| text.split_whitespace().next()).map(str::to_owned).collect()
+        };
+        made.flat_map(names).collect()
+    });
+    NAMES.contains(&of_space_0(name))
+}
+
+/// Whether a table is one of the gallery's, by its name.
+pub(crate) fn is_our_table(name: &str) -> bool {
+    let name = of_space_0(name);
+    ["gallery", "space", "item", "document", "replaced"].contains(&name.as_str())
+        || TABLES_OF_SPACE.iter().any(|table| name == format!("{table}_0"))
+}
+
+/// A name of a space's, with the number 0 in the place of its own.
+fn of_space_0(name: &str) -> String {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|letter| letter.is_ascii_digit());
+    let parts: Vec<&str> = name.split('_').map(|part| if is_number(part) { "0" } else { part }).collect();
+    parts.join("_")
+}
 
 /// The tables that every space has, without its number.
 pub(crate) const TABLES_OF_SPACE: [&str; 5] = ["vector", "lacking", "removed", "failure", "claim"];

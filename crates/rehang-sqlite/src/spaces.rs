@@ -9,6 +9,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
+use crate::ignored::{expect_changed, ignored};
 use crate::schema;
 use crate::trouble::Step;
 
@@ -77,11 +78,11 @@ pub(crate) fn all(database: &Database) -> Result<Vec<SpaceRecord>> {
 fn begin_epoch(connection: &Connection, space: &str, from: Epoch) -> Step<()> {
     let row = find(connection, space)?;
     same_epoch(space, from, row.epoch)?;
-    connection.execute(
+    let changed = connection.execute(
         "UPDATE space SET epoch = ?2 WHERE number = ?1",
         params![row.number, from.next().number()],
     )?;
-    Ok(())
+    expect_changed(connection, changed, "space", || format!("the next plan of space {space:?}"))
 }
 
 /// Items that are listed as lacking in one transaction: an application that writes meanwhile waits for no more. Few in tests, so that
@@ -108,19 +109,22 @@ pub(crate) fn begin(database: &Database, space: &Space, written_as: Provenance) 
             return Ok(there.number);
         }
         let created = count(transaction, 1)?;
-        transaction.execute(
-            "INSERT INTO space (name, dimension, distance, normalised, written_as, created, trimmed)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)",
-            params![
-                space.name,
-                space.dimension,
-                space.distance.name(),
-                space.normalised,
-                written_as.name(),
-                created
-            ],
-        )?;
-        let number = transaction.last_insert_rowid();
+        let sql = "INSERT INTO space (name, dimension, distance, normalised, written_as, created, trimmed)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0) RETURNING number";
+        let values = params![
+            space.name,
+            space.dimension,
+            space.distance.name(),
+            space.normalised,
+            written_as.name(),
+            created
+        ];
+        let number: Option<i64> = transaction.query_row(sql, values, |row| row.get(0)).optional()?;
+        let Some(number) = number else {
+            return Err(
+                ignored(transaction, "space", &format!("the making of space {:?}", space.name))?.into()
+            );
+        };
         transaction.execute_batch(&schema::space_tables(number, space, written_as))?;
         transaction.execute(
             "UPDATE gallery SET value = ?1 WHERE name = 'serving' AND value IS NULL",
@@ -150,7 +154,9 @@ fn list_items(database: &Database, number: i64) -> Result<()> {
                 return Ok(true);
             };
             transaction.execute(&schema::list_lacking(number), [after, last])?;
-            transaction.execute("UPDATE gallery SET value = ?2 WHERE name = ?1", params![marker, last])?;
+            let marked = transaction
+                .execute("UPDATE gallery SET value = ?2 WHERE name = ?1", params![marker, last])?;
+            expect_changed(transaction, marked, "gallery", || "the listing of a new space".to_owned())?;
             Ok(false)
         })
     })
@@ -248,8 +254,8 @@ pub(crate) fn switch_serving(database: &Database, from: &str, to: &str) -> Resul
         if serving != from {
             return Err(another_serves(from, to, &serving).into());
         }
-        transaction.execute("UPDATE gallery SET value = ?1 WHERE name = 'serving'", [to])?;
-        Ok(())
+        let switched = transaction.execute("UPDATE gallery SET value = ?1 WHERE name = 'serving'", [to])?;
+        expect_changed(transaction, switched, "gallery", || format!("the switch of searches to {to:?}"))
     })
 }
 
@@ -293,9 +299,10 @@ pub(crate) fn advance(
 fn set_document_in(connection: &Connection, name: &str, expected: Option<u64>, text: &str) -> Step<u64> {
     let there = document_in(connection, name)?.map(|(version, _)| version);
     let next = next_version(name, expected, there)?;
-    connection
+    let written = connection
         .prepare_cached("INSERT OR REPLACE INTO document (name, version, text) VALUES (?1, ?2, ?3)")?
         .execute(params![name, next, text])?;
+    expect_changed(connection, written, "document", || format!("the write of document {name:?}"))?;
     Ok(next)
 }
 
@@ -303,7 +310,8 @@ fn set_document_in(connection: &Connection, name: &str, expected: Option<u64>, t
 pub(crate) fn count(connection: &Connection, n: usize) -> Step<u64> {
     let mut statement = connection
         .prepare_cached("UPDATE gallery SET value = value + ?1 WHERE name = 'counter' RETURNING value")?;
-    Ok(statement.query_row([n], |row| row.get(0))?)
+    let counted = statement.query_row([n], |row| row.get(0)).optional()?;
+    counted.map_or_else(|| Err(ignored(connection, "gallery", "the next revision")?.into()), Ok)
 }
 
 /// What tells the side file of a space's index from every other: the gallery, and the moment it was saved. An older copy

@@ -9,6 +9,7 @@ use rehang_store::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
+use crate::ignored::ignored;
 use crate::schema::SOURCE_REVISION;
 use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
 use crate::trouble::Step;
@@ -84,6 +85,9 @@ pub(crate) fn write(
         let mut lacking = transaction.prepare_cached(&format!("DELETE FROM lacking_{n} WHERE item = ?1"))?;
         let mut forgive = transaction.prepare_cached(&format!("DELETE FROM failure_{n} WHERE item = ?1"))?;
         let mut unclaim = transaction.prepare_cached(&format!("DELETE FROM claim_{n} WHERE item = ?1"))?;
+        let mut stays = transaction.prepare_cached(&format!(
+            "SELECT 1 FROM vector_{n} WHERE item = ?1 AND provenance <> 'adapted'"
+        ))?;
         let any_failure: bool =
             transaction
                 .query_row(&format!("SELECT EXISTS (SELECT 1 FROM failure_{n})"), [], |row| row.get(0))?;
@@ -131,7 +135,8 @@ pub(crate) fn write(
                 match revisions.query_row([row_of(write.key)], |row| row.get::<_, u64>(of_now)).optional()? {
                     None => WriteOutcome::Deleted,
                     Some(there) if there != write.revision => WriteOutcome::Changed,
-                    Some(_) => WriteOutcome::AlreadyThere,
+                    Some(_) if stays.exists([row_of(write.key)])? => WriteOutcome::AlreadyThere,
+                    Some(_) => return Err(not_taken(transaction, &row, "vector", write.key)?.into()),
                 }
             });
         }
@@ -216,7 +221,8 @@ pub(crate) fn record_failures(
     failures: &[(ItemKey, Revision, String)],
 ) -> Result<()> {
     database.write(|transaction| {
-        let n = spaces::find(transaction, space)?.number;
+        let row = spaces::find(transaction, space)?;
+        let n = row.number;
         // An item with a vector that the upgrade never replaces was served by another worker meanwhile.
         let wanting = format!(
             "FROM item WHERE key = ?1 AND {SOURCE_REVISION} = ?2
@@ -228,9 +234,13 @@ pub(crate) fn record_failures(
         let mut insert = transaction.prepare_cached(&format!(
             "INSERT INTO failure_{n} (item, revision, reason) SELECT key, ?2, ?3 {wanting}"
         ))?;
+        let mut wants = transaction.prepare_cached(&format!("SELECT 1 {wanting}"))?;
         for (key, revision, reason) in failures {
             delete.execute(params![row_of(*key), int(*revision)])?;
-            insert.execute(params![row_of(*key), int(*revision), reason])?;
+            let listed = insert.execute(params![row_of(*key), int(*revision), reason])?;
+            if listed == 0 && wants.exists(params![row_of(*key), int(*revision)])? {
+                return Err(not_taken(transaction, &row, "failure", *key)?.into());
+            }
         }
         Ok(())
     })
@@ -265,7 +275,14 @@ pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, lim
             "DELETE FROM vector_{n} WHERE item IN (
                  SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT ?1)"
         );
-        Ok(transaction.execute(&forget, [int(limit as u64)])?)
+        let forgotten = transaction.execute(&forget, [int(limit as u64)])?;
+        let left = format!(
+            "SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT 1"
+        );
+        if forgotten < limit && let Some(left) = transaction.query_row(&left, [], |row| key(row, 0)).optional()? {
+            return Err(not_taken(transaction, &row, "vector", left)?.into());
+        }
+        Ok(forgotten)
     })
 }
 
@@ -301,6 +318,19 @@ pub(crate) fn errors(database: &Database, space: &str, limit: usize) -> Result<V
         let rows = select.query_map([int(limit as u64)], |row| Ok((row.get(0)?, row.get(1)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     })
+}
+
+/// Why a table of a space has not taken what was written of an item.
+fn not_taken(connection: &Connection, space: &SpaceRow, table: &str, key: ItemKey) -> Step<Error> {
+    let id: Option<String> = connection
+        .query_row("SELECT id FROM item WHERE key = ?1", [row_of(key)], |row| row.get(0))
+        .optional()?;
+    let doing = format!(
+        "a write of item {:?} in space {:?}",
+        id.unwrap_or_else(|| key.to_string()),
+        space.space.name
+    );
+    ignored(connection, &format!("{table}_{}", space.number), &doing)
 }
 
 /// What a space holds of some items.

@@ -758,7 +758,7 @@ pub trait Ledger: Send + Sync {
     /// [`Ledger::release`]. It says who works on what, so that nothing is paid for twice; whether a write is right never
     /// depends on it. Leases are by the ledger's own clock.
     ///
-    /// *Database*: claims of one space take turns at a lock (an advisory one, in PostgreSQL), each reads the queue's index, and the
+    /// *Database*: claims of one space take turns at a lock (of a row of ours, in PostgreSQL), each reads the queue's index, and the
     /// leases are written in the same transaction; the clock is the server's `now()`. `FOR UPDATE SKIP LOCKED` is not enough: a worker
     /// that read before another one's lease was committed may lock the row after it, and take the item too.
     fn claim(

@@ -1,6 +1,6 @@
 //! What a store knows of itself beyond the contract, for an examination.
 
-use rehang::Result;
+use rehang::{Result, Space};
 use serde::Serialize;
 
 use crate::contract::Store;
@@ -104,6 +104,16 @@ pub trait Examined: Store {
     /// Those of the store.
     fn remarks(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
+    }
+
+    /// What searches of a space will cost, in a sentence, where they will cost far more than is usual; the space may be yet to be made or filled.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn foresee_searches(&self, space: &Space) -> Result<Option<String>> {
+        let _ = space;
+        Ok(None)
     }
 
     /// How the search index of a space is, as far as the store knows.

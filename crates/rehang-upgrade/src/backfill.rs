@@ -7,7 +7,7 @@
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
 //!           Claim ──▶ Claimed         the next items, worst first, leased to this worker
 //! ready ──▶ Encode ──▶ Encoded        one batch a worker
-//!            Write ──▶ Written        conditional, one transaction a batch
+//!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,6 +26,11 @@ const BATCHES_BETWEEN_LOOKS: u32 = 8;
 const LOOK_EVERY_MS: u64 = 1000;
 /// Milliseconds between two claims where all that is left is held by others, who may die.
 const CLAIM_AGAIN_MS: u64 = 500;
+
+/// Milliseconds for which a vector that the store does not take is written again.
+const TAKEN_WITHIN_MS: u64 = 600_000;
+/// Between two such writes, as between two attempts of the encoder, at most so many times the first rest.
+const TAKEN_RESTS_MAX: u32 = 5;
 
 /// What the caller asked a running backfill to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -137,6 +142,14 @@ pub enum Event {
         /// What became of each item that had a vector; the others of the batch are free again.
         outcomes: Vec<(ItemKey, WriteOutcome)>,
     },
+    /// The store has not taken vectors of a batch though their items are what they were, as where another transaction keeps them or a
+    /// trigger has the write ignored. Comes before the batch's [`Event::Written`], which leaves them out.
+    NotTaken {
+        /// The batch.
+        batch: u64,
+        /// Their items.
+        keys: Vec<ItemKey>,
+    },
     /// Time has passed.
     Tick,
     /// Nothing new may begin: Ctrl-C, or an error that no item can overcome.
@@ -170,6 +183,15 @@ pub enum Action {
         /// The batch.
         batch: u64,
     },
+    /// Write vectors again that the store has not taken, as a batch of their own; answer with [`Event::Written`].
+    WriteAgain {
+        /// The batch.
+        batch: u64,
+        /// Its items.
+        keys: Vec<ItemKey>,
+    },
+    /// Stop: the store has not taken the vector of an item for too long.
+    GiveUp(ItemKey),
     /// List items as failed.
     RecordFailures(Vec<Attempt>),
     /// Stop: the encoder has refused every item so far for good. These are the items; none of them is listed.
@@ -211,6 +233,8 @@ pub struct Backfill {
     encoding: BTreeMap<u64, Vec<ItemKey>>,
     /// Batches whose vectors are being written.
     writing: BTreeMap<u64, Vec<ItemKey>>,
+    /// Items whose vectors the store has not taken.
+    untaken: BTreeMap<ItemKey, Untaken>,
     /// Failed attempts of an item, and when it may be tried again.
     resting: BTreeMap<ItemKey, Rest>,
     /// Items that were refused for good before the encoder gave the first vector: they are listed once it has.
@@ -232,6 +256,17 @@ struct Rest {
     revision: Revision,
     /// Whether it is still leased: no other worker may try it until its rest is over.
     held: bool,
+}
+
+/// A vector that is paid for and that the store has not taken yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Untaken {
+    tries: u32,
+    since_ms: u64,
+    /// When it is written again.
+    until_ms: u64,
+    /// Whether it waits for that; else it is being written.
+    waits: bool,
 }
 
 /// What a backfill has done so far, in items.
@@ -334,6 +369,7 @@ impl Backfill {
                 }
                 for (key, outcome) in outcomes {
                     self.resting.remove(&key);
+                    self.untaken.remove(&key);
                     match outcome {
                         WriteOutcome::Written => self.tally.native += 1,
                         WriteOutcome::Deleted | WriteOutcome::Changed | WriteOutcome::AlreadyThere => {
@@ -343,7 +379,50 @@ impl Backfill {
                 }
                 self.dry = false;
             }
+            Event::NotTaken { batch, keys } => {
+                if let Some(writing) = self.writing.get_mut(&batch) {
+                    writing.retain(|key| !keys.contains(key));
+                }
+                let is_over = self.ending().is_some();
+                for key in keys {
+                    if is_over {
+                        self.untaken.remove(&key);
+                        continue;
+                    }
+                    let first = Untaken { tries: 0, since_ms: now_ms, until_ms: 0, waits: true };
+                    let untaken = self.untaken.entry(key).or_insert(first);
+                    let rest_ms = self.limits.rest_ms.saturating_mul(1 << untaken.tries.min(TAKEN_RESTS_MAX));
+                    *untaken = Untaken {
+                        tries: untaken.tries + 1,
+                        until_ms: now_ms.saturating_add(rest_ms),
+                        waits: true,
+                        ..*untaken
+                    };
+                }
+            }
         }
+    }
+
+    /// Writes vectors again that the store has not taken: those whose rest is over, or all.
+    fn write_again(&mut self, until_ms: u64, actions: &mut Vec<Action>) {
+        let due =
+            self.untaken.iter_mut().filter(|(_, untaken)| untaken.waits && untaken.until_ms <= until_ms);
+        let keys: Vec<ItemKey> = due
+            .map(|(key, untaken)| {
+                untaken.waits = false;
+                *key
+            })
+            .collect();
+        if !keys.is_empty() {
+            let batch = self.begin_batch();
+            self.writing.insert(batch, keys.clone());
+            actions.push(Action::WriteAgain { batch, keys });
+        }
+    }
+
+    fn begin_batch(&mut self) -> u64 {
+        self.next_batch += 1;
+        self.next_batch - 1
     }
 
     fn list(&mut self, failed: Vec<Attempt>, actions: &mut Vec<Action>) {
@@ -378,15 +457,23 @@ impl Backfill {
         if self.ended {
             return;
         }
+        let too_long = |untaken: &Untaken| now_ms.saturating_sub(untaken.since_ms) > TAKEN_WITHIN_MS;
+        let given_up = self.untaken.iter().find(|(_, untaken)| too_long(untaken)).map(|(key, _)| *key);
+        if let Some(key) = given_up.filter(|_| !self.interrupted) {
+            self.interrupted = true;
+            actions.push(Action::GiveUp(key));
+        }
         if let Some(ending) = self.ending() {
             // What is at the encoder is paid for: it is waited for and written. What only waits goes back.
             self.ready.clear();
+            self.write_again(u64::MAX, actions);
             if self.encoding.is_empty() && self.writing.is_empty() && !self.claiming && !self.looking {
                 self.ended = true;
                 actions.push(Action::End(ending));
             }
             return;
         }
+        self.write_again(now_ms, actions);
         let rested = self.end_rests(now_ms);
         if !rested.is_empty() {
             self.dry = false;
@@ -413,7 +500,10 @@ impl Backfill {
         if self.in_hand().next().is_none() {
             self.alone = None;
         }
+        // What a store that takes nothing would not take either is not paid for.
+        let takes_too_little = self.untaken.len() >= self.limits.refusals;
         while self.encoding.len() < self.limits.workers
+            && !takes_too_little
             && !self.ready.is_empty()
             && now_ms >= self.next_send_ms
         {
@@ -427,15 +517,14 @@ impl Backfill {
                 let pause_ms = (count as f64 * 1000.0 / rate).ceil() as u64;
                 self.next_send_ms = self.next_send_ms.max(now_ms).saturating_add(pause_ms);
             }
-            let batch = self.next_batch;
-            self.next_batch += 1;
+            let batch = self.begin_batch();
             self.encoding.insert(batch, keys.clone());
             actions.push(Action::Encode { batch, keys });
         }
         // One batch a worker is kept ready, so that no worker waits for the store.
         let ahead = self.batch_items() * self.limits.workers;
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        if !self.claiming && !self.dry && limit > 0 && self.alone.is_none() {
+        if !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
@@ -477,7 +566,8 @@ impl Backfill {
             return Some(self.next_send_ms);
         }
         let rests = self.resting.values().filter(|rest| rest.held).map(|rest| rest.until_ms);
-        rests.chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
+        let untaken = self.untaken.values().filter(|untaken| untaken.waits).map(|untaken| untaken.until_ms);
+        rests.chain(untaken).chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
     }
 
     /// Items whose rest is over: they go back to the queue, from which they come as they are by then.
@@ -522,7 +612,8 @@ impl Backfill {
 
     fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
         let at_work = self.encoding.values().chain(self.writing.values()).flatten();
-        self.ready.iter().chain(at_work).copied()
+        let untaken = self.untaken.iter().filter(|(_, untaken)| untaken.waits).map(|(key, _)| key);
+        self.ready.iter().chain(at_work).chain(untaken).copied()
     }
 }
 
@@ -548,6 +639,10 @@ mod tests {
         request: Request,
         rolled_back: bool,
         others: u64,
+        /// How often the store does not take the vector of an item; `u32::MAX` for ever.
+        untaken: BTreeMap<ItemKey, u32>,
+        given_up: Vec<ItemKey>,
+        written: u32,
     }
 
     impl World {
@@ -567,6 +662,9 @@ mod tests {
                 request: Request::Run,
                 rolled_back: false,
                 others: 0,
+                untaken: BTreeMap::new(),
+                given_up: Vec::new(),
+                written: 0,
             }
         }
 
@@ -622,13 +720,29 @@ mod tests {
                             at_encoder.push(Event::Encoded { batch, failures });
                             self.at_once_max = self.at_once_max.max(at_encoder.len());
                         }
-                        Action::Write { batch } => {
-                            let keys = self.batches.remove(&batch).unwrap();
+                        Action::Write { batch } | Action::WriteAgain { batch, .. } => {
+                            let keys = match action {
+                                Action::WriteAgain { keys, .. } => keys,
+                                _ => self.batches.remove(&batch).unwrap(),
+                            };
+                            self.written += 1;
+                            let mut is_untaken = |key: &ItemKey| {
+                                let left = self.untaken.entry(*key).or_default();
+                                let is_untaken = *left > 0;
+                                *left = left.saturating_sub(u32::from(*left != u32::MAX));
+                                is_untaken
+                            };
+                            let (not_taken, keys): (Vec<ItemKey>, Vec<ItemKey>) =
+                                keys.into_iter().partition(|key| is_untaken(key));
+                            if !not_taken.is_empty() {
+                                events.push_back(Event::NotTaken { batch, keys: not_taken });
+                            }
                             self.queue.retain(|key| !keys.contains(key));
                             self.native.extend(&keys);
                             let outcomes = keys.into_iter().map(|key| (key, WriteOutcome::Written)).collect();
                             events.push_back(Event::Written { batch, outcomes });
                         }
+                        Action::GiveUp(key) => self.given_up.push(key),
                         Action::RecordFailures(attempts) => {
                             self.failed.extend(attempts.iter().map(|attempt| attempt.key));
                             self.queue.retain(|key| !self.failed.contains(key));
@@ -722,6 +836,32 @@ mod tests {
         world.hopeless = 9;
         assert_eq!(world.run(limits).1, Ending::NothingLeft);
         assert_eq!(world.failed, keys(0..9));
+    }
+
+    #[test]
+    fn what_the_store_does_not_take_is_written_again_and_embedded_once() {
+        let mut world = World::of(20);
+        world.untaken = BTreeMap::from([(3.into(), 1), (7.into(), 4), (19.into(), 2)]);
+        let (state, ending) = world.run(Limits { batch: 4, rest_ms: 100, ..Limits::default() });
+        assert_eq!((ending, world.encoded.len()), (Ending::NothingLeft, 20));
+        assert_eq!(state.tally, Tally { native: 20, ..Tally::default() });
+        assert!(world.now_ms >= 1500, "four rests, each twice as long: {}", world.now_ms);
+        assert_eq!(world.given_up, []);
+    }
+
+    #[test]
+    fn a_store_that_takes_nothing_ends_the_run_and_costs_no_more_than_what_it_refuses_at_first() {
+        for (untaken, paid) in [(1000, 100), (1, 1000)] {
+            let mut world = World::of(1000);
+            world.untaken = (0..untaken).map(|key| (ItemKey::from(key), u32::MAX)).collect();
+            let limits = Limits { batch: 4, workers: 2, ..Limits::default() };
+            let (state, ending) = world.run(limits);
+            assert_eq!((ending, world.given_up.len()), (Ending::Interrupted, 1));
+            assert!((paid..=paid + 16).contains(&world.encoded.len()), "{} embedded", world.encoded.len());
+            assert_eq!(state.tally.native, 1000_u64.saturating_sub(untaken));
+            assert!((600_000..700_000).contains(&world.now_ms), "{}", world.now_ms);
+            assert!(world.written < 2000, "with rests between: {}", world.written);
+        }
     }
 
     #[test]

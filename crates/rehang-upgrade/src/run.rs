@@ -1,6 +1,6 @@
 //! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -11,7 +11,7 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_clock::Clock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
-    ALONE_AFTER, AtWork, Claimed, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
+    ALONE_AFTER, AtWork, Claimed, Item, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
 };
 use serde::Serialize;
 
@@ -198,6 +198,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             records: BTreeMap::new(),
             claimed: BTreeMap::new(),
             vectors: BTreeMap::new(),
+            untaken: BTreeMap::new(),
             at_encoder: 0,
             catch_up_from_ms: 0,
             catch_up_after: None,
@@ -299,6 +300,8 @@ struct Run<'a> {
     claimed: BTreeMap<ItemKey, Record>,
     /// Vectors that wait to be written, by batch.
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
+    /// Those that the store has not taken yet.
+    untaken: BTreeMap<ItemKey, (Record, Vec<f32>)>,
     at_encoder: usize,
     /// When the next catch-up may begin.
     catch_up_from_ms: u64,
@@ -345,7 +348,7 @@ impl Run<'_> {
             // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
             // that a death would cost. Everything else can wait until the workers have something to do.
             actions.sort_by_key(|action| match action {
-                Action::Write { .. } | Action::RecordFailures(_) => 0,
+                Action::Write { .. } | Action::WriteAgain { .. } | Action::RecordFailures(_) => 0,
                 Action::Encode { .. } => 1,
                 _ => 2,
             });
@@ -381,8 +384,12 @@ impl Run<'_> {
                         self.or_drain(released)?;
                     }
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
-                    Action::Write { batch } => {
-                        let outcomes = self.write(batch)?;
+                    Action::Write { batch } | Action::WriteAgain { batch, .. } => {
+                        if let Action::WriteAgain { keys, .. } = action {
+                            let again = keys.iter().filter_map(|key| self.untaken.remove(key)).collect();
+                            self.vectors.insert(batch, again);
+                        }
+                        let outcomes = self.write(batch, &mut events)?;
                         let is_written = |outcome: &WriteOutcome| *outcome == WriteOutcome::Written;
                         let units = outcomes.iter().filter(|(_, outcome)| is_written(outcome)).count() as u64;
                         self.observer.observe(&Observation::Advanced { units });
@@ -399,6 +406,18 @@ impl Run<'_> {
                             self.patiently(|run| run.setup.store.record_failures(run.space, &failures));
                         self.or_drain(recorded)?;
                         self.observer.reach(Place::FailuresRecorded)?;
+                    }
+                    Action::GiveUp(key) => {
+                        let id = self
+                            .untaken
+                            .get(&key)
+                            .map_or_else(|| key.to_string(), |(record, _)| record.item.id.clone());
+                        let detail = format!(
+                            "it has not taken the vector of item {id:?} for ten minutes, though the item is what it was: a trigger or a rule of the \
+                             application has the write ignored (the doctor looks for one), or a transaction has been at the item for so long. \
+                             Nothing was paid for twice"
+                        );
+                        self.fatal.get_or_insert(Error::conflict(self.setup.store.name(), detail));
                     }
                     Action::Refuse(refused) => {
                         let first = refused
@@ -734,21 +753,56 @@ impl Run<'_> {
         Event::Returned { batch }
     }
 
-    fn write(&mut self, batch: u64) -> Result<Vec<(ItemKey, WriteOutcome)>> {
-        let vectors = self.vectors.remove(&batch).unwrap_or_default();
-        let writes: Vec<VectorWrite> = vectors
-            .into_iter()
-            .map(|(record, vector)| {
-                let adapted = record.vector.filter(|before| before.provenance == Provenance::Adapted);
-                let squared_error = adapted
-                    .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32)
-                    .filter(|error| error.is_finite());
-                VectorWrite { squared_error, ..VectorWrite::native(&record.item, vector) }
-            })
-            .collect();
+    /// Writes the vectors of a batch and gives what became of each, but for those that the store has not taken: an event tells of them.
+    fn write(&mut self, batch: u64, events: &mut VecDeque<Event>) -> Result<Vec<(ItemKey, WriteOutcome)>> {
+        let (records, vectors): (Vec<Record>, Vec<Vec<f32>>) =
+            self.vectors.remove(&batch).unwrap_or_default().into_iter().unzip();
+        let write = |(record, vector): (&Record, Vec<f32>)| {
+            let adapted = record.vector.as_ref().filter(|before| before.provenance == Provenance::Adapted);
+            let squared_error = adapted
+                .map(|adapted| rehang::squared_distance(&adapted.vector, &vector) as f32)
+                .filter(|error| error.is_finite());
+            VectorWrite { squared_error, ..VectorWrite::native(&record.item, vector) }
+        };
+        let writes: Vec<VectorWrite> = records.iter().zip(vectors).map(write).collect();
         let outcomes = self.patiently(|run| run.setup.store.write_vectors(run.space, None, &writes))?;
         self.written += written_of(&outcomes);
         self.observer.reach(Place::BackfillWritten)?;
-        Ok(writes.iter().map(|write| write.key).zip(outcomes).collect())
+        let not_taken = self.not_taken(&records, &outcomes)?;
+        if !not_taken.is_empty() {
+            events.push_back(Event::NotTaken { batch, keys: not_taken.iter().copied().collect() });
+        }
+        let mut told = Vec::with_capacity(outcomes.len());
+        for ((record, write), outcome) in records.into_iter().zip(writes).zip(outcomes) {
+            if not_taken.contains(&write.key) {
+                self.untaken.insert(write.key, (record, write.vector));
+            } else {
+                told.push((write.key, outcome));
+            }
+        }
+        Ok(told)
+    }
+
+    /// Items whose vectors were not written though they are what they were, and wait for one.
+    fn not_taken(&mut self, records: &[Record], outcomes: &[WriteOutcome]) -> Result<BTreeSet<ItemKey>> {
+        let is_open =
+            |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::Changed | WriteOutcome::AlreadyThere);
+        let open =
+            || records.iter().zip(outcomes).filter(|(_, outcome)| is_open(outcome)).map(|(record, _)| record);
+        let ids: Vec<&str> = open().map(|record| record.item.id.as_str()).collect();
+        if ids.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let keys: Vec<ItemKey> = open().map(|record| record.item.key).collect();
+        let (there, made_by) = self.patiently(|run| {
+            Ok((run.setup.store.get(&ids)?, run.setup.store.provenances(run.space, &keys)?))
+        })?;
+        let waits = |(record, (there, made_by)): (&Record, (Option<Item>, Option<Provenance>))| {
+            let is_same = there.is_some_and(|there| {
+                there.key == record.item.key && there.source_revision == record.item.source_revision
+            });
+            (is_same && matches!(made_by, None | Some(Provenance::Adapted))).then_some(record.item.key)
+        };
+        Ok(open().zip(there.into_iter().zip(made_by)).filter_map(waits).collect())
     }
 }

@@ -130,7 +130,8 @@ impl Upgrade {
         let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, service, measured)?;
         estimate.probed_items = probed.map(|probed| probed.items);
         estimate.failed = probed.map(|probed| probed.failed);
-        Ok(Outlook { plan, estimate, forecast, probe_failure: probe_failure.flatten() })
+        let searches = self.store.foresee_searches(&planned.new)?;
+        Ok(Outlook { plan, estimate, searches, forecast, probe_failure: probe_failure.flatten() })
     }
 
     /// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
@@ -541,6 +542,9 @@ pub struct Outlook {
     pub plan: Plan,
     /// Time and money for the items that may be re-embedded.
     pub estimate: CostEstimate,
+    /// What searches of the new space will cost; `None` where it is nothing unusual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub searches: Option<String>,
     /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
     pub forecast: Option<Forecast>,
     /// Why the first item of a probe that got no vector has none.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use faer::Mat;
+use faer::{Mat, MatRef};
 use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
-use super::ridge::{PENALTIES, solve};
-use super::{ClosedForm, best_scaling, layer, scaling_name};
+use super::ridge::{self, Dual, PENALTIES, solve};
+use super::{ClosedForm, best, best_scaling, layer, scaling_name};
 use crate::folds::{folds, parted};
-use crate::linear_algebra::{Moments, eigen, product};
+use crate::linear_algebra::{Centred, Moments, eigen, product};
 
 /// A measured rank may be this much worse than the best one, as a part of the new vectors' variance, if it is smaller:
 /// the difference is chance, and a smaller rank is a cheaper map.
@@ -28,7 +28,117 @@ const TOLERANCE: f64 = 1e-3;
 ///
 /// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> {
-    fit_with(pairs, |scaling, rank_max| measured_rank(pairs, seed, scaling, rank_max), progress)
+    if pairs.len() < pairs.old().dimension() {
+        fit_few(pairs, |scaling, rank_max| measured_rank_of_few(pairs, seed, scaling, rank_max), progress)
+    } else {
+        fit_with(pairs, |scaling, rank_max| measured_rank(pairs, seed, scaling, rank_max), progress)
+    }
+}
+
+/// As [`fit_with`], of fewer pairs than coordinates: all of it is made of products of old vectors ([`super::ridge`]).
+fn fit_few(
+    pairs: &Pairs,
+    rank: impl FnOnce(InputScaling, usize) -> Result<usize>,
+    progress: &Progress,
+) -> Result<ClosedForm> {
+    let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
+    let (scaling, (penalty, solved, products, old)) = best(pairs, None, |scaling| {
+        progress.check()?;
+        let old = Centred::of(pairs.old().matrix(), scaling);
+        let products = ridge::products(&old);
+        let solved = Dual::of(products.clone(), old.rows.ncols(), &new.rows)?;
+        let chosen = solved.spectrum.choose(&PENALTIES);
+        Ok((chosen.score, (chosen.penalty, solved, products, old)))
+    })?;
+    let coefficients = solved.coefficients(penalty);
+    let directions = directions_of_few(&product(products.as_ref(), coefficients.as_ref()))?;
+    let rank = rank(scaling, directions.ncols())?;
+    let directions = directions.subcols(0, rank);
+    let down = product(old.rows.transpose(), product(coefficients.as_ref(), directions).as_ref());
+    Ok(through(&down, directions, (&old.means, &new.means), (scaling, penalty)))
+}
+
+/// Eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest eigenvalue first: `[d_new, up to n]`.
+fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
+    /// Of the largest eigenvalue: below, a direction is rounding noise.
+    const LEAST: f64 = 1e-12;
+    let (values, vectors) =
+        eigen(product(outputs.as_ref(), outputs.transpose()).as_ref(), "low-rank directions")?;
+    let last = values.len();
+    let largest = values.last().copied().unwrap_or(0.0);
+    // Outputs that do not vary have one direction all the same, which is zero.
+    let count =
+        values.iter().filter(|&&value| value > LEAST * largest).count().clamp(1, outputs.ncols().max(1));
+    let factor =
+        |j: usize| if values[last - 1 - j] > 0.0 { values[last - 1 - j].sqrt().recip() } else { 0.0 };
+    let kept = Mat::from_fn(last, count, |i, j| vectors[(i, last - 1 - j)] * factor(j));
+    Ok(product(outputs.transpose(), kept.as_ref()))
+}
+
+/// As [`measured_rank`], of fewer pairs than coordinates.
+fn measured_rank_of_few(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usize) -> Result<usize> {
+    if pairs.len() < 10 {
+        return Ok(rank_max);
+    }
+    let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
+    let old = Centred::of(pairs.old().matrix(), scaling);
+    let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
+    let (own, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
+    let (targets, means) = ridge::about_fitted(&new, &fitted);
+    let solved = Dual::of(own.clone(), old.rows.ncols(), &targets)?;
+    let penalty = solved.spectrum.choose(&PENALTIES).penalty;
+    let coefficients = solved.coefficients(penalty);
+    let directions = directions_of_few(&product(own.as_ref(), coefficients.as_ref()))?;
+    let along = product(coefficients.as_ref(), directions.as_ref());
+    let outputs = product(across.as_ref(), along.as_ref());
+    let asked = Mat::from_fn(held_out.len(), means.len(), |i, j| {
+        new.rows[(held_out[i], j)] + new.means[j] - means[j]
+    });
+    let wanted = product(asked.as_ref(), directions.as_ref());
+    let count = held_out.len() as f64;
+    let changes = (0..directions.ncols().min(rank_max)).map(|j| {
+        (0..held_out.len())
+            .map(|i| outputs[(i, j)] * outputs[(i, j)] - 2.0 * outputs[(i, j)] * wanted[(i, j)])
+            .sum::<f64>()
+            / count
+    });
+    let of_column = |j: usize| {
+        let mean = (0..held_out.len()).map(|i| asked[(i, j)]).sum::<f64>() / count;
+        (0..held_out.len()).map(|i| (asked[(i, j)] - mean).powi(2)).sum::<f64>() / count
+    };
+    Ok(smallest_good_rank(changes, (0..asked.ncols()).map(of_column).sum()).unwrap_or(rank_max))
+}
+
+/// The smallest rank whose error is the best one's but for [`TOLERANCE`] of the variance; `changes` are what each direction adds.
+fn smallest_good_rank(changes: impl Iterator<Item = f64>, variance: f64) -> Option<usize> {
+    let mut error = 0.0;
+    let errors: Vec<f64> = changes
+        .map(|change| {
+            error += change;
+            error
+        })
+        .collect();
+    let smallest = errors.iter().copied().fold(f64::INFINITY, f64::min);
+    errors.iter().position(|&error| error <= smallest + TOLERANCE * variance).map(|at| at + 1)
+}
+
+/// The two layers.
+fn through(
+    down: &Mat<f64>,
+    directions: MatRef<'_, f64>,
+    (mean_x, mean_y): (&[f64], &[f64]),
+    (scaling, penalty): (InputScaling, f64),
+) -> ClosedForm {
+    let rank = down.ncols();
+    let down_bias: Vec<f64> =
+        (0..rank).map(|j| -(0..down.nrows()).map(|i| down[(i, j)] * mean_x[i]).sum::<f64>()).collect();
+    let layers = vec![layer(down.as_ref(), &down_bias), layer(directions.transpose(), mean_y)];
+    let choices = BTreeMap::from([
+        ("input".into(), scaling_name(scaling)),
+        ("penalty".into(), format!("{penalty}")),
+        ("rank".into(), rank.to_string()),
+    ]);
+    ClosedForm { map: Map::of_layers(scaling, layers), choices }
 }
 
 /// As [`fit`], through as many dimensions as `rank` says of a scaling and of the largest rank.
@@ -46,16 +156,7 @@ fn fit_with(
     let directions = leading_directions(&moments, &solution.weight)?;
     let directions = directions.subcols(0, rank);
     let down = product(solution.weight.as_ref(), directions);
-    let down_bias: Vec<f64> = (0..rank)
-        .map(|j| -(0..down.nrows()).map(|i| down[(i, j)] * moments.mean_x[i]).sum::<f64>())
-        .collect();
-    let layers = vec![layer(down.as_ref(), &down_bias), layer(directions.transpose(), &moments.mean_y)];
-    let choices = BTreeMap::from([
-        ("input".into(), scaling_name(scaling)),
-        ("penalty".into(), format!("{}", solution.penalty)),
-        ("rank".into(), rank.to_string()),
-    ]);
-    Ok(ClosedForm { map: Map::of_layers(scaling, layers), choices })
+    Ok(through(&down, directions, (&moments.mean_x, &moments.mean_y), (scaling, solution.penalty)))
 }
 
 /// Eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first: `[d_new, d_new]`.
@@ -85,21 +186,16 @@ fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usiz
     let (off_x, off_y) = (offset(&held_out.mean_x, &fitted.mean_x), offset(&held_out.mean_y, &fitted.mean_y));
     let spread = product(held_out.xx.as_ref(), down.as_ref());
     let shared = product(held_out.xy.as_ref(), directions.as_ref());
-    let mut error = 0.0;
-    let mut errors = Vec::with_capacity(rank_max);
-    for j in 0..rank_max {
+    let changes = (0..rank_max).map(|j| {
         let dot =
             |column: &dyn Fn(usize) -> f64, n: usize| (0..n).map(|i| down[(i, j)] * column(i)).sum::<f64>();
         let mean_x: f64 = dot(&|i| off_x[i], down.nrows());
         let mean_y: f64 = (0..off_y.len()).map(|i| directions[(i, j)] * off_y[i]).sum();
         let square = dot(&|i| spread[(i, j)], down.nrows()) + mean_x * mean_x;
         let product = dot(&|i| shared[(i, j)], down.nrows()) + mean_x * mean_y;
-        error += square - 2.0 * product;
-        errors.push(error);
-    }
-    let smallest = errors.iter().copied().fold(f64::INFINITY, f64::min);
-    let good_enough = smallest + TOLERANCE * held_out.yy;
-    Ok(errors.iter().position(|&error| error <= good_enough).map_or(rank_max, |at| at + 1))
+        square - 2.0 * product
+    });
+    Ok(smallest_good_rank(changes, held_out.yy).unwrap_or(rank_max))
 }
 
 #[cfg(test)]
@@ -119,6 +215,27 @@ mod tests {
         assert_eq!(fitted.choices["rank"], "3");
         assert_eq!(fitted.map.mixer[0].weight.rows(), 3);
         assert!(largest_difference(&fitted.map.outputs(&old, None).unwrap(), &clean) < 0.5);
+    }
+
+    #[test]
+    fn fewer_pairs_than_coordinates_give_what_the_covariance_gives() {
+        let latent = random_matrix(60, 4, 1);
+        let (noise_old, noise_new) = (random_matrix(60, 70, 2), random_matrix(60, 9, 3));
+        let (old, new) = (
+            affine(&latent, &random_matrix(70, 4, 4), &[0.3; 70]),
+            affine(&latent, &random_matrix(9, 4, 5), &[1.0; 9]),
+        );
+        let old = Matrix::from_fn(60, 70, |r, c| old.row(r)[c] + 0.3 * noise_old.row(r)[c]);
+        let new = Matrix::from_fn(60, 9, |r, c| new.row(r)[c] + 0.5 * noise_new.row(r)[c]);
+        let data = pairs(old.clone(), new, None);
+        for seed in 0..3 {
+            let slow = |scaling, rank_max| measured_rank(&data, seed, scaling, rank_max);
+            let slow = fit_with(&data, slow, &Progress::default()).unwrap();
+            let fast = fit(&data, seed, &Progress::default()).unwrap();
+            assert_eq!(fast.choices, slow.choices);
+            let [fast, slow] = [fast, slow].map(|fitted| fitted.map.outputs(&old, None).unwrap());
+            assert!(largest_difference(&fast, &slow) < 1e-4);
+        }
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Each takes pairs `(o, v)`, o `[n, d_old]` and v `[n, d_new]`, and gives an affine map `o → W o + b` as a
 //! [`Map`] without ReLU. They are what every learned adapter is compared with: below about ten thousand pairs they are
 //! hard to beat. All are deterministic to the byte for any number of threads, need one pass over the pairs in blocks
-//! (memory: the pairs and a few `d × d` matrices), and accept zero rows, constant columns and fewer pairs than
+//! (memory: the pairs and a few `d × d` matrices; of fewer pairs than coordinates, the pairs' products with each other are decomposed in
+//! place of `d × d` matrices), and accept zero rows, constant columns and fewer pairs than
 //! coordinates.
 //!
 //! | module | map | fitted | use it when |
@@ -51,10 +52,20 @@ fn best_scaling<T>(
     fixed: Option<InputScaling>,
     mut fit: impl FnMut(&Moments) -> Result<(f64, T)>,
 ) -> Result<(InputScaling, T)> {
+    best(pairs, fixed, |scaling| {
+        fit(&Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling))
+    })
+}
+
+/// As [`best_scaling`], for fits that need no moments.
+fn best<T>(
+    pairs: &Pairs,
+    fixed: Option<InputScaling>,
+    mut fit: impl FnMut(InputScaling) -> Result<(f64, T)>,
+) -> Result<(InputScaling, T)> {
     let mut best: Option<(f64, InputScaling, T)> = None;
     for scaling in scalings(pairs, fixed) {
-        let moments = Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling);
-        let (error, fitted) = fit(&moments)?;
+        let (error, fitted) = fit(scaling)?;
         if best.as_ref().is_none_or(|(smallest, _, _)| error < *smallest) {
             best = Some((error, scaling, fitted));
         }
@@ -78,11 +89,11 @@ fn layer(w: MatRef<'_, f64>, bias: &[f64]) -> Dense {
 }
 
 /// The bias that carries the mean of x to the mean of y: `mean_y − wᵀ mean_x`.
-fn centring_bias(moments: &Moments, w: &Mat<f64>) -> Vec<f64> {
+pub(crate) fn centring_bias(mean_x: &[f64], mean_y: &[f64], w: &Mat<f64>) -> Vec<f64> {
     (0..w.ncols())
         .map(|output| {
-            let image: f64 = (0..w.nrows()).map(|input| w[(input, output)] * moments.mean_x[input]).sum();
-            moments.mean_y[output] - image
+            let image: f64 = (0..w.nrows()).map(|input| w[(input, output)] * mean_x[input]).sum();
+            mean_y[output] - image
         })
         .collect()
 }

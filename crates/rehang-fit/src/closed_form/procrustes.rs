@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use faer::Mat;
-use rehang::adapter::Map;
+use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
-use super::{ClosedForm, best_scaling, centring_bias, layer, scaling_name};
-use crate::linear_algebra::{product, singular_values};
+use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
+use crate::linear_algebra::{Centred, eigen, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
 ///
@@ -24,7 +24,148 @@ use crate::linear_algebra::{product, singular_values};
 /// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
     progress.check()?;
-    let (scaling, (rotation, scale, bias)) = best_scaling(pairs, None, |moments| {
+    if pairs.len() < pairs.old().dimension().min(pairs.new_vectors().dimension())
+        && let Some(fitted) = fit_few(pairs, progress)?
+    {
+        return Ok(fitted);
+    }
+    fit_by_covariance(pairs)
+}
+
+/// [`fit`] of fewer pairs than coordinates of either space; `None` where old and new vectors span spaces of different dimensions.
+///
+/// With `X Xᵀ = U Λ Uᵀ`, the columns of `P = Xᵀ U Λ^(−½)` span the old vectors; likewise for the new ones. The cross-covariance is
+/// `P_old M P_newᵀ` with a small M, whose singular vectors say where P_old goes. What is orthogonal to it goes wherever a reflection
+/// puts it that takes P to the first axes ([`Reflection`]).
+fn fit_few(pairs: &Pairs, progress: &Progress) -> Result<Option<ClosedForm>> {
+    let count = pairs.len() as f64;
+    let new = Span::of(Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
+    let mut has_equal_spans = true;
+    let (scaling, (old, turn, scale)) = best(pairs, None, |scaling| {
+        progress.check()?;
+        let old = Span::of(Centred::of(pairs.old().matrix(), scaling))?;
+        if old.rank() != new.rank() {
+            has_equal_spans = false;
+            return Ok((0.0, (old, Mat::zeros(0, 0), 1.0)));
+        }
+        let small = product(old.coordinates.transpose(), new.coordinates.as_ref());
+        let (u, values, v) = singular_values(small.as_ref(), "Procrustes rotation")?;
+        let trace = values.iter().sum::<f64>() / count;
+        // A rotation leaves lengths as they are.
+        let spread = old.centred.rows.squared_norm_l2() / count;
+        let scale = if spread > 0.0 { trace / spread } else { 1.0 };
+        let error = new.centred.rows.squared_norm_l2() / count - 2.0 * scale * trace + scale * scale * spread;
+        Ok((error, (old, product(u.as_ref(), v.transpose()), scale)))
+    })?;
+    if !has_equal_spans {
+        return Ok(None);
+    }
+    let (first, last) = (Reflection::of(&old.axes)?, Reflection::of(&new.axes)?);
+    let turn = product(product(first.corner.as_ref(), turn.as_ref()).as_ref(), last.corner.transpose());
+    let rank = turn.nrows();
+    let (d_old, d_new) = (old.axes.nrows(), new.axes.nrows());
+    let turn = Mat::from_fn(d_old, d_new, |i, j| match (i < rank, j < rank) {
+        (true, true) => turn[(i, j)],
+        (false, false) if i == j => 1.0,
+        _ => 0.0,
+    });
+    let mut rotation = last.after(&first.before(turn));
+    for column in 0..d_new {
+        for row in 0..d_old {
+            rotation[(row, column)] *= scale;
+        }
+    }
+    Ok(Some(closed_form(scaling, scale, &rotation, (&old.centred.means, &new.centred.means))))
+}
+
+/// Centred rows in orthonormal axes of the space that they span.
+struct Span {
+    centred: Centred,
+    /// `[d, rank]`.
+    axes: Mat<f64>,
+    /// `[n, rank]`.
+    coordinates: Mat<f64>,
+}
+
+impl Span {
+    fn of(centred: Centred) -> Result<Self> {
+        /// Of the largest eigenvalue: below, a direction is rounding noise.
+        const LEAST: f64 = 1e-10;
+        let products = product(centred.rows.as_ref(), centred.rows.transpose());
+        let (values, vectors) = eigen(products.as_ref(), "Procrustes span")?;
+        let least = LEAST * values.last().copied().unwrap_or(0.0);
+        let kept: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
+        let lengths: Vec<f64> = kept.iter().map(|&i| values[i].sqrt()).collect();
+        let scaled = |factor: &dyn Fn(f64) -> f64| {
+            let factors: Vec<f64> = lengths.iter().map(|&length| factor(length)).collect();
+            Mat::from_fn(vectors.nrows(), kept.len(), |i, j| vectors[(i, kept[j])] * factors[j])
+        };
+        let axes = product(centred.rows.transpose(), scaled(&f64::recip).as_ref());
+        Ok(Self { axes, coordinates: scaled(&|length| length), centred })
+    }
+
+    fn rank(&self) -> usize {
+        self.axes.ncols()
+    }
+}
+
+/// `H = I − W G⁻¹ Wᵀ`, orthogonal and symmetric, with `H P = E O`: it takes orthonormal columns P to the first axes E, turned by O.
+///
+/// With the first rows of P being `A diag(σ) Bᵀ`, `O = −A Bᵀ`, `W = P − E O` and `G = Wᵀ P = I + B diag(σ) Bᵀ`.
+struct Reflection {
+    w: Mat<f64>,
+    /// `W G⁻¹`.
+    scaled: Mat<f64>,
+    /// O.
+    corner: Mat<f64>,
+}
+
+impl Reflection {
+    fn of(p: &Mat<f64>) -> Result<Self> {
+        let rank = p.ncols();
+        let (a, values, b) = singular_values(p.subrows(0, rank), "Procrustes completion")?;
+        let mut corner = product(a.as_ref(), b.transpose());
+        for j in 0..rank {
+            for i in 0..rank {
+                corner[(i, j)] = -corner[(i, j)];
+            }
+        }
+        let w = Mat::from_fn(
+            p.nrows(),
+            rank,
+            |i, j| if i < rank { p[(i, j)] - corner[(i, j)] } else { p[(i, j)] },
+        );
+        let b_scaled = Mat::from_fn(rank, rank, |i, j| b[(i, j)] / (1.0 + values[j]));
+        let inverse = product(b_scaled.as_ref(), b.transpose());
+        Ok(Self { scaled: product(w.as_ref(), inverse.as_ref()), w, corner })
+    }
+
+    /// `H m`.
+    fn before(&self, mut m: Mat<f64>) -> Mat<f64> {
+        m -= product(self.scaled.as_ref(), product(self.w.transpose(), m.as_ref()).as_ref());
+        m
+    }
+
+    /// `m H`.
+    fn after(&self, m: &Mat<f64>) -> Mat<f64> {
+        m - product(product(m.as_ref(), self.scaled.as_ref()).as_ref(), self.w.transpose())
+    }
+}
+
+fn closed_form(
+    scaling: InputScaling,
+    scale: f64,
+    rotation: &Mat<f64>,
+    (mean_x, mean_y): (&[f64], &[f64]),
+) -> ClosedForm {
+    let bias = centring_bias(mean_x, mean_y, rotation);
+    let choices =
+        BTreeMap::from([("input".into(), scaling_name(scaling)), ("scale".into(), format!("{scale:.6}"))]);
+    ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
+}
+
+fn fit_by_covariance(pairs: &Pairs) -> Result<ClosedForm> {
+    let (scaling, (rotation, scale, mean_x, mean_y)) = best_scaling(pairs, None, |moments| {
         let (u, values, v) = singular_values(moments.xy.as_ref(), "Procrustes rotation")?;
         let mut rotation: Mat<f64> = product(u.as_ref(), v.transpose());
         let trace: f64 = values.iter().sum();
@@ -37,12 +178,9 @@ pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
             }
         }
         let error = moments.yy - 2.0 * scale * trace + scale * scale * spread;
-        let bias = centring_bias(moments, &rotation);
-        Ok((error, (rotation, scale, bias)))
+        Ok((error, (rotation, scale, moments.mean_x.clone(), moments.mean_y.clone())))
     })?;
-    let choices =
-        BTreeMap::from([("input".into(), scaling_name(scaling)), ("scale".into(), format!("{scale:.6}"))]);
-    Ok(ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices })
+    Ok(closed_form(scaling, scale, &rotation, (&mean_x, &mean_y)))
 }
 
 #[cfg(test)]
@@ -96,6 +234,36 @@ mod tests {
             for j in 0..4 {
                 let dot: f32 = weight.row(i).iter().zip(weight.row(j)).map(|(a, b)| a * b).sum();
                 assert!((dot - square * f32::from(u8::from(i == j))).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn fewer_pairs_than_coordinates_are_turned_as_by_the_covariance() {
+        for (d_old, d_new) in [(40, 40), (40, 55), (55, 40)] {
+            let (latent, noise) = (random_matrix(30, 6, 1), random_matrix(30, d_new, 2));
+            let old = affine(&latent, &random_matrix(d_old, 6, 3), &vec![0.4; d_old]);
+            let own = random_matrix(30, d_old, 4);
+            let old = Matrix::from_fn(30, d_old, |r, c| old.row(r)[c] + 0.2 * own.row(r)[c]);
+            let new = affine(&latent, &random_matrix(d_new, 6, 5), &vec![1.0; d_new]);
+            let new = Matrix::from_fn(30, d_new, |r, c| new.row(r)[c] + 0.2 * noise.row(r)[c]);
+            let data = pairs(old.clone(), new, None);
+            let fast = fit_few(&data, &Progress::default()).unwrap().unwrap();
+            let slow = fit_by_covariance(&data).unwrap();
+            assert_eq!(fast.choices, slow.choices);
+            let outputs = |fitted: &ClosedForm| fitted.map.outputs(&old, None).unwrap();
+            assert!(largest_difference(&outputs(&fast), &outputs(&slow)) < 1e-3);
+            // What no pair knows is turned too: all of it is a rotation.
+            let weight = &fast.map.mixer[0].weight;
+            let square = fast.choices["scale"].parse::<f32>().unwrap().powi(2);
+            let is_wide = d_new <= d_old;
+            let column = |c: usize| (0..d_new).map(|r| weight.row(r)[c]).collect::<Vec<f32>>();
+            let line = |i: usize| if is_wide { weight.row(i).to_vec() } else { column(i) };
+            for i in 0..40 {
+                for j in 0..40 {
+                    let dot: f32 = line(i).iter().zip(line(j)).map(|(a, b)| a * b).sum();
+                    assert!((dot - square * f32::from(u8::from(i == j))).abs() < 1e-4 * square.max(1.0));
+                }
             }
         }
     }

@@ -1260,6 +1260,43 @@ fn the_payload_is_made_of_the_other_columns() {
     assert_eq!(looks(&again, &application.address).len(), 3);
 }
 
+/// The server keeps JSON that no reader here takes, and `json` that it cannot read itself. One such row keeps no other from being read, claimed or
+/// found.
+#[test]
+fn a_row_that_no_reader_takes_keeps_no_other_from_its_vector() {
+    let Some(server) = server::server() else { return };
+    let table = "CREATE TABLE notes (id bigint PRIMARY KEY, body text, topic text, embedding vector(2), n numeric, j jsonb, k json, at timestamptz)";
+    for (change, payload) in [
+        ("n = '1e400'", None),
+        ("j = (repeat('[', 200) || repeat(']', 200))::jsonb", None),
+        ("j = '{\"a\": 1e400}'", None),
+        ("k = '1e999999'", None),
+        ("k = '\"\\ud800\"'", None),
+        ("k = '\"\\u0000\"'", Some(json!({"n": null, "j": null, "k": "\0", "at": null}))),
+        ("n = 'NaN', at = '-infinity'", Some(json!({"n": "NaN", "j": null, "k": null, "at": "-infinity"}))),
+    ] {
+        let mut application = Application::new(server, table, &options());
+        application
+            .sql("INSERT INTO notes VALUES (1, 'a', 't', '[1,2]', 5, '{\"x\": 1}'); INSERT INTO notes VALUES (2, 'b', 't', '[1,2]')");
+        application.sql(&format!("UPDATE notes SET {change} WHERE id = 2"));
+        let claimed = application.store.claim("new", Queue::All, "w", 10, Duration::from_secs(9)).unwrap();
+        assert_eq!(claimed.records.len(), 2, "{change}");
+        let items: Vec<_> = application.store.get(&["1", "2"]).unwrap().into_iter().flatten().collect();
+        assert_eq!(items[0].payload, json!({"n": 5, "j": {"x": 1}, "k": null, "at": null}));
+        match payload {
+            Some(payload) => assert_eq!(items[1].payload, payload, "{change}"),
+            None => assert!(
+                items[1].payload.as_str().is_some_and(|text| text.contains("\"at\":null")),
+                "{change}"
+            ),
+        }
+        let filter = Filter { payload: vec![("n".into(), json!(5))], ..Filter::default() };
+        let query = Matrix::new(2, vec![0.0, 0.0]).unwrap();
+        let found = application.store.search("old", &query, 10, &filter).unwrap().remove(0);
+        assert_eq!(found.into_iter().map(|hit| hit.id).collect::<Vec<_>>(), ["1"], "{change}");
+    }
+}
+
 /// More rows than are listed in one transaction, with keys whose order depends on the collation.
 #[test]
 fn adoption_lists_every_row_whatever_the_order_of_keys_is() {
@@ -1714,6 +1751,11 @@ fn a_gallery_comes_out_of_a_dump() {
     assert_eq!(client.query("SELECT * FROM rehang.search('notes', '[1,0]')", &[]).unwrap().len(), 4);
     client.batch_execute("UPDATE notes SET body = 'x' WHERE id = 1").unwrap();
     expect(&before, &looks(&store, &copy), &[("1", Changed(false))], "after the dump");
+    let says = |store: &PostgresStore| {
+        store.remarks().unwrap().iter().any(|said| said.contains("came out of a dump"))
+    };
+    assert!(says(&store) && !says(&application.store));
+    assert!(!says(&adopt(&copy, &options())));
 
     // One of an earlier version knows its table by a number, and a trigger of it is in no dump.
     application.sql(

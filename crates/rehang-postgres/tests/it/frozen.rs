@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, Provenance, Space};
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
-    Epoch, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite, WriteOutcome,
+    Epoch, Filter, Index, ItemKey, Ledger, Priority, QueueBand, Revision, Scan, Select, VectorWrite,
+    WriteOutcome,
 };
 
 use crate::notes::options;
@@ -116,6 +117,9 @@ struct State {
     left: AtomicI64,
     part: Mutex<Part>,
     is_silent: AtomicBool,
+    /// How often a client waited for an answer and then asked again.
+    turns: AtomicI64,
+    is_answered: AtomicBool,
     /// The two ends of what fell silent.
     silent: Mutex<Vec<Box<dyn Stream>>>,
 }
@@ -146,6 +150,8 @@ impl Line {
             left: AtomicI64::new(-1),
             part: Mutex::new(Part::Nothing),
             is_silent: AtomicBool::new(false),
+            turns: AtomicI64::new(0),
+            is_answered: AtomicBool::new(true),
             silent: Mutex::default(),
         });
         let line = Self {
@@ -157,7 +163,8 @@ impl Line {
                 let (client, server): (Box<dyn Stream>, _) = (Box::new(client), connect());
                 let is_silent = Arc::<AtomicBool>::default();
                 let (back, other) = (Arc::clone(&is_silent), (server.another(), client.another()));
-                thread::spawn(move || answer(other.0, other.1, &back));
+                let answered = Arc::clone(&state);
+                thread::spawn(move || answer(other.0, other.1, &answered, &back));
                 let state = Arc::clone(&state);
                 thread::spawn(move || ask(client, server, &state, &is_silent));
             }
@@ -179,6 +186,13 @@ impl Line {
         }
     }
 
+    /// How many round trips a call makes.
+    fn round_trips<T>(&self, call: impl FnOnce() -> T) -> (T, i64) {
+        let before = self.state.turns.load(Ordering::SeqCst);
+        let answer = call();
+        (answer, self.state.turns.load(Ordering::SeqCst) - before)
+    }
+
     fn is_silent(&self) -> bool {
         self.state.is_silent.load(Ordering::SeqCst)
     }
@@ -191,6 +205,9 @@ fn ask(mut client: Box<dyn Stream>, mut server: Box<dyn Stream>, state: &State, 
         let count = client.read(&mut bytes).unwrap_or(0);
         if count == 0 {
             break;
+        }
+        if state.is_answered.swap(false, Ordering::SeqCst) {
+            state.turns.fetch_add(1, Ordering::SeqCst);
         }
         let is_last =
             state.left.load(Ordering::SeqCst) >= 0 && state.left.fetch_sub(1, Ordering::SeqCst) == 0;
@@ -214,10 +231,11 @@ fn ask(mut client: Box<dyn Stream>, mut server: Box<dyn Stream>, state: &State, 
 }
 
 /// Carries what a server answers.
-fn answer(mut server: Box<dyn Stream>, mut client: Box<dyn Stream>, is_silent: &AtomicBool) {
+fn answer(mut server: Box<dyn Stream>, mut client: Box<dyn Stream>, state: &State, is_silent: &AtomicBool) {
     let mut bytes = vec![0; 1 << 16];
     loop {
         let count = server.read(&mut bytes).unwrap_or(0);
+        state.is_answered.store(true, Ordering::SeqCst);
         if !is_silent.load(Ordering::SeqCst) && client.write_all(&bytes[..count]).is_err() || count == 0 {
             break;
         }
@@ -276,6 +294,49 @@ fn nobody_waits<T: Send>(
             }
         }
     }
+}
+
+/// A search asks once, with all that it goes by, and where searches go is one question more. What it remembers of a space is compared in that very
+/// moment with the space that is there.
+#[test]
+fn a_search_is_one_round_trip() {
+    let Some(server) = server::server() else { return };
+    let table = Table::new(server);
+    let make_native = |width: usize| {
+        let records = table.store.scan(&Scan::new("new", Select::Lacking, 100)).unwrap();
+        let of = |record: &rehang_store::Record| VectorWrite::native(&record.item, vec![1.0; width]);
+        let writes: Vec<VectorWrite> = records.iter().map(of).collect();
+        table.store.write_vectors("new", None, &writes).unwrap();
+    };
+    make_native(3);
+    let line = Line::to(&table.address);
+    let store = PostgresStore::open(&line.address, &options(), Some("old")).unwrap();
+    let queries = |width: usize| Matrix::new(width, vec![1.0; 2 * width]).unwrap();
+    let search = |width: usize| {
+        let (found, trips) = line.round_trips(|| store.search("new", &queries(width), 9, &Filter::default()));
+        (found.map(|found| found.iter().map(Vec::len).collect::<Vec<_>>()), trips)
+    };
+    let (found, first) = search(3);
+    assert!(found == Ok(vec![ROWS; 2]) && first > 1, "{found:?}, {first}");
+    for _ in 0..3 {
+        assert_eq!(search(3), (Ok(vec![ROWS; 2]), 1));
+    }
+    assert_eq!(
+        line.round_trips(|| store.serving_and_document("upgrade").unwrap().0),
+        (Some("old".into()), 1)
+    );
+    // What others write is found at once, and a space of another kind is seen to be one.
+    table.store.delete(&["1"]).unwrap();
+    assert_eq!(search(3), (Ok(vec![ROWS - 1; 2]), 1));
+    table.store.drop_space("new").unwrap();
+    assert!(matches!(search(3).0.unwrap_err().kind(), ErrorKind::NotFound { .. }));
+    table.store.create_space(&Space::new("new", 4, Distance::L2, false), Provenance::Native).unwrap();
+    make_native(4);
+    assert_eq!(search(4).0, Ok(vec![ROWS - 1; 2]));
+    assert_eq!(search(4), (Ok(vec![ROWS - 1; 2]), 1));
+    table.store.drop_space("new").unwrap();
+    table.store.create_space(&Space::new("new", 4, Distance::Dot, false), Provenance::Native).unwrap();
+    assert_eq!(search(4).0, Ok(vec![0; 2]), "it is another one, and empty");
 }
 
 #[test]
@@ -392,11 +453,21 @@ fn the_timeouts_of_a_role_are_not_ours() {
         )
         .unwrap();
     let joint = if table.address.contains('?') { '&' } else { '?' };
-    let timeouts = "-c%20statement_timeout%3D500ms%20-c%20default_transaction_isolation%3Dserializable";
-    let address = format!("{}{joint}options={timeouts}", table.address);
+    let settings = [
+        "statement_timeout%3D500ms",
+        "default_transaction_isolation%3Dserializable",
+        "default_transaction_read_only%3Don",
+        "quote_all_identifiers%3Don",
+    ];
+    let settings = settings.map(|setting| format!("-c%20{setting}")).join("%20");
+    let address = format!("{}{joint}options={settings}", table.address);
     let store = PostgresStore::open(&address, &options(), Some("old")).unwrap();
     let writes = writes(&table.store, Provenance::Native);
     assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; ROWS]);
+    // Nor is what else a role is set to.
+    store.switch_serving("old", "new").unwrap();
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    store.release(Some("embedding_new")).unwrap();
 }
 
 #[test]

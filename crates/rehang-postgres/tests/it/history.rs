@@ -65,8 +65,7 @@ impl Guarded {
     /// What the page says that a role needs which searches, and one that writes.
     fn grant(&mut self) {
         let sql = "GRANT USAGE ON SCHEMA rehang TO $app; GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO $app;
-            GRANT USAGE ON SEQUENCE rehang.revision TO $app; GRANT UPDATE ON rehang.state_2 TO $app;
-            GRANT INSERT, UPDATE ON rehang.vector_2 TO $app; GRANT DELETE ON rehang.failure_2, rehang.claim_2 TO $app";
+            GRANT UPDATE ON rehang.state_2 TO $app; GRANT INSERT, UPDATE ON rehang.vector_2 TO $app; GRANT DELETE ON rehang.failure_2, rehang.claim_2 TO $app";
         self.client.batch_execute(&sql.replace("$app", &self.app)).unwrap();
     }
 
@@ -133,9 +132,21 @@ fn a_role_is_shown_what_its_policies_show_it() {
     assert_eq!(app.query("SELECT * FROM rehang.serving_1", &[]).unwrap().len(), 10, "of the old vectors");
     store.switch_serving("old", "new").unwrap();
     expect_shown(&mut app, "[1,2,3]", ID, 10, 0);
-    let mut write = |id: &str| -> bool {
-        app.query_one("SELECT rehang.write('notes', $1, '[3,2,1]', 'new')", &[&id]).unwrap().get(0)
-    };
+    let write = "SELECT rehang.write('notes', $1, '[3,2,1]', 'new')";
+    let error = app.query_one(write, &[&"1"]).unwrap_err();
+    assert_eq!(
+        error.code(),
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE),
+        "who may not update the row: {error:?}"
+    );
+    place
+        .client
+        .batch_execute(&format!(
+            "CREATE POLICY change ON notes FOR UPDATE TO {0} USING (tenant = current_setting('app.tenant')::int); GRANT UPDATE ON notes TO {0}",
+            place.app
+        ))
+        .unwrap();
+    let mut write = |id: &str| -> bool { app.query_one(write, &[&id]).unwrap().get(0) };
     assert_eq!((write("1"), write("2")), (true, false), "nor is a vector of a hidden row written");
     // The owner is not subject to it: all steps go on.
     let store = PostgresStore::open(&place.owners(), &labelled(), Some("old")).unwrap();
@@ -158,6 +169,96 @@ fn a_role_is_shown_what_its_policies_show_it() {
     let store = adopt(&place.owners(), &labelled()).unwrap();
     assert_eq!(store.check().unwrap(), []);
     store.release(None).unwrap();
+    place.end();
+}
+
+/// Everybody may read, and each writes their own: a role that may write vectors writes those of rows that it may update, by every way.
+#[test]
+fn a_role_writes_what_its_policies_let_it_update() {
+    let Some(mut place) = Guarded::new(
+        "CREATE TABLE notes (id bigint PRIMARY KEY, tenant int, body text, topic text, embedding vector(2));
+         CREATE POLICY shown ON notes FOR SELECT TO $app USING (true); CREATE POLICY made ON notes FOR INSERT TO $app WITH CHECK (tenant = 1);
+         CREATE POLICY changed ON notes FOR UPDATE TO $app USING (tenant = 1);
+         ALTER TABLE notes ENABLE ROW LEVEL SECURITY; GRANT SELECT, INSERT, UPDATE ON notes TO $app;
+         INSERT INTO notes SELECT n, n % 4, 'body ' || n, 'topic', format('[%s,1]', n)::vector FROM generate_series(1, 40) AS n",
+    ) else {
+        return;
+    };
+    let store = adopt(&place.owners(), &labelled()).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    store.switch_serving("old", "new").unwrap();
+    place.grant();
+    let mut app = place.app();
+    assert_eq!(app.query("SELECT * FROM rehang.serving_1", &[]).unwrap().len(), 40);
+    for (sql, changed) in [
+        ("SELECT rehang.write('notes', '2', '[7,7,7]', 'new')", 0),
+        ("UPDATE rehang.vector_2 SET value = '[7,7,7]'", 10),
+        ("UPDATE rehang.state_2 SET provenance = 'lacking'", 10),
+        ("SELECT rehang.write('notes', '1', '[7,7,7]', 'new')", 1),
+        ("INSERT INTO notes VALUES (41, 1, 'more'); SELECT rehang.write('notes', '41', '[7,7,7]', 'new')", 1),
+    ] {
+        app.batch_execute("BEGIN").unwrap();
+        app.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        let sql = "SELECT count(*), count(*) FILTER (WHERE n.tenant <> 1) FROM notes AS n JOIN rehang.item_1 AS i ON i.k1 = n.id
+             JOIN rehang.state_2 AS s ON s.item = i.key JOIN rehang.vector_2 AS v ON v.item = i.key
+             WHERE s.provenance = 'lacking' OR v.value = '[7,7,7]'";
+        let row = app.query_one(sql, &[]).unwrap();
+        assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (changed, 0), "{sql}");
+        app.batch_execute("ROLLBACK").unwrap();
+    }
+    // What it writes of its own rows keeps nobody from theirs.
+    app.batch_execute(
+        "UPDATE rehang.state_2 SET provenance = 'adapted', band = 32767, score = 'NaN', sigma2 = 'NaN'",
+    )
+    .unwrap();
+    place.client.batch_execute("DELETE FROM rehang.vector_2 WHERE item % 8 = 1").unwrap();
+    let claimed = store.claim("new", Queue::All, "w", 20, std::time::Duration::from_secs(9)).unwrap();
+    let writes: Vec<_> =
+        claimed.records.iter().map(|record| VectorWrite::native(&record.item, vec![1.0, 2.0, 3.0])).collect();
+    assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; 10]);
+    assert_eq!(store.check().unwrap(), []);
+    let others = "INSERT INTO rehang.vector_2 SELECT key, '[7,7,7]' FROM rehang.item_1 WHERE id = '2' ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value";
+    assert_eq!(app.batch_execute(others).unwrap_err().code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+    // Policies of an earlier version are told, and made anew.
+    place.client.batch_execute("DROP POLICY rehang_updates ON rehang.vector_2").unwrap();
+    assert_eq!(store.check().unwrap().len(), 1);
+    assert_eq!(adopt(&place.owners(), &labelled()).unwrap().check().unwrap(), []);
+    drop(store);
+    place.end();
+}
+
+/// Another table takes the name of a gallery's: its rows are nobody's items, and what its policies show is not shown of the gallery.
+#[test]
+fn another_table_of_the_same_name_is_not_the_gallery_s() {
+    let Some(mut place) = Guarded::new(TENANTS) else { return };
+    let store = adopt(&place.owners(), &labelled()).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    place.grant();
+    place
+        .client
+        .batch_execute(
+            "ALTER TABLE notes ENABLE ROW LEVEL SECURITY; CREATE TABLE more (LIKE notes INCLUDING ALL);
+             INSERT INTO more SELECT id + 1, tenant, body, topic, embedding FROM notes; ALTER TABLE notes RENAME TO archive; ALTER TABLE more RENAME TO notes",
+        )
+        .unwrap();
+    place.client.batch_execute(&format!("GRANT SELECT, UPDATE ON notes TO {}", place.app)).unwrap();
+    let count = |client: &mut Client, what: &str| -> i64 {
+        client.query_one(&format!("SELECT count(*) FROM rehang.{what}"), &[]).unwrap().get(0)
+    };
+    assert_eq!(count(&mut place.client, "serving_1"), 0, "no vector of another row");
+    let mut app = place.app();
+    for what in ["item_1", "state_2", "vector_2", "serving_1"] {
+        assert_eq!(count(&mut app, what), 0, "{what}");
+    }
+    assert_eq!(app.execute("UPDATE rehang.vector_2 SET value = '[7,7,7]'", &[]).unwrap(), 0);
+    // By the name of now it is all there again.
+    let options = TableOptions { table: "archive".into(), ..labelled() };
+    let store = adopt(&place.owners(), &options).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    assert_eq!((count(&mut place.client, "serving_1"), count(&mut app, "serving_1")), (40, 10));
+    drop(store);
     place.end();
 }
 
@@ -440,6 +541,150 @@ fn no_write_fails_whatever_a_migration_changes() {
     }
 }
 
+/// Another primary key says of other rows which item they are: by it vectors would be made of one row and belong to another.
+#[test]
+fn another_primary_key_is_no_other_name_of_the_same_items() {
+    for (change, asked, made) in [
+        ("DROP CONSTRAINT notes_pkey, ADD PRIMARY KEY (other)", "\"other\"", "\"id\""),
+        ("DROP CONSTRAINT notes_pkey, ADD PRIMARY KEY (part)", "\"part\"", "\"id\""),
+        ("DROP CONSTRAINT notes_pkey, ADD PRIMARY KEY (id, part)", "\"id, part\"", "\"id\""),
+        ("DROP CONSTRAINT notes_pkey", "with a primary key", ""),
+    ] {
+        let Some((address, mut client)) = fresh(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, other bigint NOT NULL UNIQUE, part uuid NOT NULL DEFAULT gen_random_uuid(), body text, topic text,
+                 embedding vector(2));
+             INSERT INTO notes SELECT n, 5 - n, gen_random_uuid(), 'body ' || n, 'topic', format('[%s,1]', n)::vector FROM generate_series(1, 4) AS n",
+        ) else {
+            return;
+        };
+        let store = adopt(&address, &labelled()).unwrap();
+        make_spaces(&store);
+        make_native(&store);
+        store.switch_serving("old", "new").unwrap();
+        client.batch_execute(&format!("ALTER TABLE notes {change}")).unwrap();
+        client.batch_execute("UPDATE notes SET body = 'other' WHERE id = 1").unwrap();
+        let store = PostgresStore::open(&address, &labelled(), Some("old")).unwrap();
+        let said = [
+            store.claim("new", Queue::All, "w", 1, std::time::Duration::from_secs(1)).unwrap_err(),
+            adopt(&address, &labelled()).unwrap_err(),
+        ];
+        for error in said {
+            let said = error.to_string();
+            assert!(said.contains(asked) && said.contains(made), "{change}: {said}");
+        }
+        assert_eq!(store.check().unwrap().len(), 1, "{change}");
+        assert_eq!(store.counts("new").unwrap().native, 3, "{change}");
+        // Searches go back, and give the rows of before.
+        store.switch_serving("new", "old").unwrap();
+        let sql =
+            "SELECT string_agg(id || ':' || serving_vector::text, ' ' ORDER BY id) FROM rehang.serving_1";
+        let shown: String = client.query_one(sql, &[]).unwrap().get(0);
+        assert_eq!(shown, "2:[2,1] 3:[3,1] 4:[4,1]", "{change}");
+        // The key of before is named, and it goes on.
+        client.batch_execute("CREATE UNIQUE INDEX ON notes (id)").unwrap();
+        let named = TableOptions { id: vec!["id".into()], ..labelled() };
+        let store = PostgresStore::open(&address, &named, Some("old")).unwrap();
+        assert_eq!(store.check().unwrap(), [], "{change}");
+        assert_eq!(adopt(&address, &named).unwrap().counts("new").unwrap().native, 3, "{change}");
+        PostgresStore::take_out(&address, &labelled()).unwrap();
+    }
+}
+
+/// pgvector is in another schema from one moment to the next, as where it is moved out of `public`: the application's writes go on, and an
+/// adoption makes what names it anew.
+#[test]
+fn pgvector_moves_to_another_schema() {
+    let Some((address, mut client)) = fresh(LABELLED) else { return };
+    let store = adopt(&address, &labelled()).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    store.switch_serving("old", "new").unwrap();
+    client.batch_execute("UPDATE notes SET body = 'before' WHERE id = 1").unwrap();
+    client.batch_execute("CREATE SCHEMA extensions; ALTER EXTENSION vector SET SCHEMA extensions").unwrap();
+    for (n, mut client) in [client, server::client(&address)].into_iter().enumerate() {
+        client
+            .batch_execute(&format!(
+                "INSERT INTO notes VALUES ({}, 'more', 'topic', '[5,1]'); UPDATE notes SET body = body || '!' WHERE id = 2;
+                 UPDATE notes SET embedding = '[7,7]' WHERE id = 3; DELETE FROM notes WHERE id = 4",
+                10 + n
+            ))
+            .unwrap();
+    }
+    let store = adopt(&address, &labelled()).unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    let counts = store.counts("new").unwrap();
+    assert_eq!((counts.items, counts.native, store.counts("old").unwrap().old), (5, 1, 3));
+    store.switch_serving("new", "old").unwrap();
+    let found = "SELECT count(*) FROM rehang.search('notes', '[1,1]'::extensions.vector, 10)";
+    assert_eq!(server::client(&address).query_one(found, &[]).unwrap().get::<_, i64>(0), 3);
+    store.release(None).unwrap();
+}
+
+/// The backup of the table alone is read over it: what comes back has our triggers, and is of no gallery. Its writes go on, and one command takes
+/// out what is left.
+#[test]
+fn a_table_that_is_restored_alone_is_written_on() {
+    let Some((address, mut client)) = fresh(LABELLED) else { return };
+    let store = adopt(&address, &labelled()).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    client
+        .batch_execute(&format!(
+            "DROP TABLE notes; {LABELLED};
+             CREATE TRIGGER \"00_rehang_1_rows\" AFTER INSERT OR DELETE ON notes FOR EACH ROW EXECUTE FUNCTION rehang.changed_1();
+             CREATE TRIGGER \"00_rehang_1_truncate\" AFTER TRUNCATE ON notes FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_1();
+             ALTER TABLE notes ENABLE ALWAYS TRIGGER \"00_rehang_1_rows\"; ALTER TABLE notes ENABLE ALWAYS TRIGGER \"00_rehang_1_truncate\""
+        ))
+        .unwrap();
+    client.batch_execute("INSERT INTO notes VALUES (9, 'nine'); DELETE FROM notes WHERE id = 1; BEGIN; TRUNCATE notes; ROLLBACK").unwrap();
+    for error in [
+        PostgresStore::open(&address, &labelled(), Some("old")).unwrap_err(),
+        adopt(&address, &labelled()).unwrap_err(),
+    ] {
+        let said = error.to_string();
+        assert!(said.contains("restored alone") && said.contains("No write of it is seen"), "{said}");
+    }
+    PostgresStore::take_out(&address, &labelled()).unwrap();
+    let left = "SELECT to_regnamespace('rehang') IS NULL AND NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgname ~ 'rehang')";
+    assert!(client.query_one(left, &[]).unwrap().get::<_, bool>(0));
+    let store = adopt(&address, &labelled()).unwrap();
+    make_spaces(&store);
+    assert_eq!((store.check().unwrap(), store.counts("old").unwrap().items), (vec![], 4));
+}
+
+/// A column of the source is gone: every write is one that cannot be read in full. A transaction that stays open after such a write keeps nobody
+/// waiting: neither other writes nor a switch.
+#[test]
+fn an_open_transaction_whose_row_cannot_be_read_is_in_nobodys_way() {
+    let Some((address, mut client)) = fresh(LABELLED) else { return };
+    let options = TableOptions { source: Some("topic || body".into()), label: None, ..labelled() };
+    let store = adopt(&address, &options).unwrap();
+    make_spaces(&store);
+    make_native(&store);
+    client.batch_execute("ALTER TABLE notes DROP COLUMN topic").unwrap();
+    let mut others: Vec<Client> = (0..3).map(|_| server::client(&address)).collect();
+    for client in &mut others {
+        client.batch_execute("SET lock_timeout = '1s'").unwrap();
+    }
+    // An older snapshot knows of no such document either.
+    others[1].batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM notes").unwrap();
+    client.batch_execute("BEGIN; UPDATE notes SET body = 'open' WHERE id = 1").unwrap();
+    others[0]
+        .batch_execute("UPDATE notes SET body = 'other' WHERE id = 2; DELETE FROM notes WHERE id = 3")
+        .unwrap();
+    let store = PostgresStore::open(&address, &options, Some("old")).unwrap();
+    let began = rehang_clock::now();
+    store.switch_serving("old", "new").unwrap();
+    store.switch_serving("new", "old").unwrap();
+    store.set_document("upgrade", None, "{}").unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+    client.batch_execute("COMMIT").unwrap();
+    others[1].batch_execute("UPDATE notes SET body = 'late' WHERE id = 4; COMMIT").unwrap();
+    assert_eq!(store.check().unwrap().len(), 1);
+    client.batch_execute("ALTER TABLE notes ADD COLUMN topic text DEFAULT 't'").unwrap();
+    assert_eq!(adopt(&address, &options).unwrap().check().unwrap(), [], "every such document is gone");
+}
+
 /// A source that cannot be made of one row is none: that row's write goes through, what was known of it goes, and the doctor tells.
 #[test]
 fn a_source_that_fails_for_a_row_fails_no_write() {
@@ -466,6 +711,70 @@ fn a_source_that_fails_for_a_row_fails_no_write() {
     client.batch_execute("UPDATE notes SET parts = 2 WHERE parts = 0").unwrap();
     assert_eq!(adopt(&address, &options).unwrap().check().unwrap(), []);
     assert_eq!(store.counts("new").unwrap().without_source, 0);
+}
+
+/// A row whose source or condition fails keeps no other from being adopted, told, embedded or led back, whether it was there before or came since.
+#[test]
+fn a_row_that_fails_keeps_no_step_from_the_others() {
+    for (source, condition, there) in [
+        ("body || 10 / parts", None, 4),
+        ("body || repeat('x', 1000000000 * (2 - parts))", None, 4),
+        ("body", Some("10 / parts > 1"), 3),
+        ("body", Some("other.strictly(parts)"), 3),
+    ] {
+        let Some((address, mut client)) = fresh(
+            "CREATE SCHEMA other; CREATE FUNCTION other.strictly(int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+                 $$ BEGIN IF $1 = 0 THEN RAISE EXCEPTION 'not so'; END IF; RETURN true; END $$;
+             CREATE TABLE notes (id bigint PRIMARY KEY, body text, topic text, embedding vector(2), parts int DEFAULT 2);
+             INSERT INTO notes SELECT n, 'body ' || n, 'topic', format('[%s,1]', n)::vector, CASE n WHEN 3 THEN 0 ELSE 2 END FROM generate_series(1, 4) AS n",
+        ) else {
+            return;
+        };
+        let what = format!("{source}, {condition:?}");
+        let options = TableOptions {
+            source: Some(source.into()),
+            condition: condition.map(str::to_owned),
+            ..labelled()
+        };
+        let has = |words: &str, store: &PostgresStore| {
+            store
+                .check()
+                .unwrap_or_else(|error| panic!("{what}: {error}"))
+                .iter()
+                .any(|found| found.what.contains(words))
+        };
+        let store = adopt(&address, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        make_spaces(&store);
+        let counts = store.counts("new").unwrap();
+        assert_eq!((counts.items, counts.without_source), (there, u64::from(there == 4)), "{what}");
+        make_native(&store);
+        assert_eq!(has("condition cannot be read", &store), there == 3, "{what}");
+        store.switch_serving("old", "new").unwrap();
+        // One that was an item ceases to be readable.
+        client.batch_execute("UPDATE notes SET parts = 0 WHERE id = 1").unwrap();
+        assert!(has("could not read in full", &store), "{what}");
+        for select in [Select::All, Select::WithoutSource, Select::Lacking] {
+            let records =
+                store.scan(&Scan::new("new", select, 100)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(
+                records
+                    .iter()
+                    .all(|record| record.item.source.is_some() || ["1", "3"].contains(&&*record.item.id))
+            );
+        }
+        store.switch_serving("new", "old").unwrap();
+        let store = adopt(&address, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(store.counts("new").unwrap().items, there, "{what}: it stays what it was");
+        assert!(!has("could not read in full", &store), "{what}");
+        assert!(!has("that are no items", &store) && !has("without a row", &store), "{what}");
+        // Mended, and no trace is left.
+        client.batch_execute("UPDATE notes SET parts = 2").unwrap();
+        let store = adopt(&address, &options).unwrap();
+        assert_eq!(store.check().unwrap(), [], "{what}");
+        let counts = store.counts("new").unwrap();
+        assert_eq!((counts.items, counts.without_source), (4, 0), "{what}");
+        store.release(None).unwrap();
+    }
 }
 
 /// Tables as the tools make them that most people have them from: quoted names, composite keys, keys of every type, `halfvec`, foreign keys.

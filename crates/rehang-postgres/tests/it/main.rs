@@ -1,10 +1,12 @@
 //! All tests of galleries in PostgreSQL, as one program: they share one server.
 
+mod adoption;
 mod application;
 mod conformance;
 mod costs;
 mod frozen;
 mod history;
+mod ignored;
 mod notes;
 mod oracle;
 mod partitions;
@@ -14,6 +16,7 @@ mod refusals;
 mod release;
 mod strangers;
 mod surroundings;
+mod wide;
 
 #[cfg(unix)]
 #[path = "../server/pooler.rs"]

@@ -154,6 +154,79 @@ fn a_release_that_was_killed_is_told_and_is_gone_on_with_or_taken_back() {
     }
 }
 
+/// Somebody dropped our schema in the middle of a release, and has used its column since: the comment that it still has makes it nobody's to drop.
+#[test]
+fn a_column_that_a_gallery_before_began_to_fill_is_the_application_s() {
+    let Some((address, mut client, store)) = served() else { return };
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    client.batch_execute("DROP SCHEMA rehang CASCADE; UPDATE notes SET embedding_new = '[7,7,7]'").unwrap();
+    let store = adopt(&address, 3);
+    make_native(&store, 1.0);
+    store.switch_serving("old", "new").unwrap();
+    assert!(store.remarks().unwrap().iter().all(|remark| !remark.contains("has begun")));
+    let error = store.settle("embedding_new", &|_, _| true).unwrap_err();
+    assert!(error.to_string().contains("what is in this one would be lost"), "{error}");
+    store.settle("another", &|_, _| false).unwrap_err();
+    PostgresStore::take_out(&address, &options()).unwrap();
+    assert!(is_clean(&mut client));
+    assert!(column(&mut client).iter().all(|(_, vector)| vector.as_deref() == Some("[7,7,7]")));
+    let sql = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'notes'::regclass AND attname = 'another' AND NOT attisdropped";
+    assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 0, "what this one began is taken back");
+}
+
+/// Whatever of ours somebody has dropped by hand, what is left can be taken out, and an adoption makes again what the application's writes need.
+#[test]
+fn a_gallery_of_which_a_part_was_dropped_is_taken_out_or_made_whole() {
+    for part in [
+        "TABLE rehang.vector_2",
+        "TABLE rehang.state_2",
+        "TABLE rehang.item_1",
+        "TABLE rehang.document",
+        "FUNCTION rehang.changed_1() CASCADE",
+        "FUNCTION rehang.seen_all_1() CASCADE",
+        "FUNCTION rehang.search",
+        "VIEW rehang.serving_1",
+        "SEQUENCE rehang.revision",
+    ] {
+        let Some((address, mut client, store)) = served() else { return };
+        drop(store);
+        client.batch_execute(&format!("DROP {part}")).unwrap();
+        PostgresStore::take_out(&address, &options()).unwrap_or_else(|error| panic!("{part}: {error}"));
+        assert!(is_clean(&mut client), "{part}");
+    }
+    for part in [
+        "DROP TABLE rehang.vector_2",
+        "DROP TABLE rehang.state_2, rehang.claim_1",
+        "TRUNCATE rehang.vector_2",
+    ] {
+        let Some((address, mut client, store)) = served() else { return };
+        drop(store);
+        client.batch_execute(part).unwrap();
+        let store = adopt(&address, 3);
+        client
+            .batch_execute("UPDATE notes SET body = 'other' WHERE id = 1; DELETE FROM notes WHERE id = 2")
+            .unwrap();
+        if part.contains("TRUNCATE") {
+            // Its states say so, and each is mended by a vector.
+            assert_eq!(store.check().unwrap()[0].count, 6);
+            assert_eq!(
+                store.scan(&Scan::new("new", Select::All, 100).with_vectors_of("new")).unwrap().len(),
+                7
+            );
+            continue;
+        }
+        assert_eq!(store.check().unwrap(), [], "{part}");
+        make_native(&store, 1.0);
+        assert_eq!(store.counts("new").unwrap().native, 7, "{part}");
+    }
+    let Some((address, mut client, store)) = served() else { return };
+    drop(store);
+    client.batch_execute("DELETE FROM rehang.gallery").unwrap();
+    PostgresStore::take_out(&address, &options()).unwrap();
+    client.batch_execute("INSERT INTO notes VALUES (9, 'nine'); DROP SCHEMA rehang CASCADE").unwrap();
+    assert!(is_clean(&mut client));
+}
+
 #[test]
 fn the_triggers_that_a_release_fires_are_named() {
     let Some((_, mut client, store)) = served() else { return };

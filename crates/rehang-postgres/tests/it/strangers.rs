@@ -107,12 +107,12 @@ fn the_function_of_the_triggers_is_nobodys() {
     let mut place = Place::new(server);
     place.sql(SEARCH_RIGHTS);
     let before = place.rows();
-    let attack = |client: &mut Client| -> Vec<SqlState> {
+    let attack = |client: &mut Client| -> Vec<Option<SqlState>> {
         let mut said = Vec::new();
         client
             .batch_execute(
                 "CREATE TEMPORARY TABLE first(); CREATE TYPE pg_temp.evil AS (x int);
-                 CREATE FUNCTION pg_temp.as_text(pg_temp.evil) RETURNS text LANGUAGE sql AS 'SELECT ''x''';
+                 CREATE FUNCTION pg_temp.as_text(pg_temp.evil) RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''called''; END';
                  CREATE CAST (pg_temp.evil AS text) WITH FUNCTION pg_temp.as_text(pg_temp.evil);
                  CREATE TEMPORARY TABLE mine (id varchar(20), part int, title pg_temp.evil, body pg_temp.evil, embedding vector(2))",
             )
@@ -122,16 +122,16 @@ fn the_function_of_the_triggers_is_nobodys() {
             ("INSERT ON mine FOR EACH ROW", "INSERT INTO mine VALUES ('n1', 1, ROW(1), ROW(1), NULL)"),
         ] {
             let made = client.batch_execute(&format!(
-                "CREATE TRIGGER a AFTER {event} EXECUTE FUNCTION rehang.changed_1(); {sql}"
+                "CREATE OR REPLACE TRIGGER a AFTER {event} EXECUTE FUNCTION rehang.changed_1(); {sql}"
             ));
-            said.push(made.unwrap_err().code().unwrap().clone());
+            said.push(made.err().and_then(|error| error.code().cloned()));
         }
         said
     };
-    assert_eq!(attack(&mut place.stranger()), vec![SqlState::INSUFFICIENT_PRIVILEGE; 2]);
-    // Whoever was given the function all the same, or made a trigger of it before it was taken back.
+    assert_eq!(attack(&mut place.stranger()), vec![Some(SqlState::INSUFFICIENT_PRIVILEGE); 2]);
+    // Whoever was given the function all the same, or made a trigger of it before it was taken back: it does nothing there.
     place.sql("GRANT EXECUTE ON FUNCTION rehang.changed_1() TO $stranger");
-    assert_eq!(attack(&mut place.stranger()), vec![SqlState::INSUFFICIENT_PRIVILEGE; 2]);
+    assert_eq!(attack(&mut place.stranger()), vec![None; 2]);
     let found = place.store.check().unwrap();
     assert!(
         found.iter().any(|problem| problem.what.contains("may call the function of the triggers")),
@@ -506,7 +506,18 @@ fn functions_of_an_earlier_version_are_made_anew() {
     let is_public = "SELECT has_function_privilege($1, 'rehang.changed_1()', 'EXECUTE')";
     assert!(!place.client.query_one(is_public, &[&place.stranger]).unwrap().get::<_, bool>(0));
     assert_eq!(place.store.check().unwrap(), vec![]);
-    // Those of a later version are left to it.
+    // Those of a later version are left to it, also by what would write one of them anew.
+    let later = |name: &str| {
+        format!(
+            "COMMENT ON FUNCTION rehang.{name} IS 'rehang: as a later one has it; functions of version 99'"
+        )
+    };
+    let third = Space::new("third", 2, Distance::L2, false);
+    place.sql(&later("changed_1"));
+    is_conflict(&place.store.create_space(&third, Provenance::Native).unwrap_err(), &["version 99"]);
+    is_conflict(&place.store.drop_space("old").unwrap_err(), &["version 99"]);
+    place.store.switch_serving("new", "old").unwrap();
+    place.store.switch_serving("old", "new").unwrap();
     place
         .sql("COMMENT ON FUNCTION rehang.search IS 'rehang: as a later one has it; functions of version 99'");
     is_conflict(
@@ -514,6 +525,59 @@ fn functions_of_an_earlier_version_are_made_anew() {
         &["version 99", "use the rehang that made them"],
     );
     place.end();
+}
+
+/// A role that may do nothing but connect keeps no worker from its work: advisory locks of a database are anybody's.
+#[test]
+fn nobody_keeps_workers_from_their_turns() {
+    let Some(server) = server::server() else { return };
+    let place = Place::new(server);
+    let mut stranger = place.stranger();
+    stranger
+        .batch_execute(
+            "SELECT pg_advisory_lock(x'72656801'::int, n) FROM generate_series(0, 9) AS n; SELECT pg_advisory_lock(x'726568616e67'::bigint)",
+        )
+        .unwrap();
+    let began = rehang_clock::now();
+    let claim =
+        || place.store.claim("new", rehang_store::Queue::All, "worker", 2, std::time::Duration::from_secs(9));
+    assert_eq!((claim().unwrap().records.len(), claim().unwrap().records.len()), (2, 2));
+    adopt(&place.address, &options()).unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(1));
+    drop(stranger);
+    place.store.switch_serving("old", "new").unwrap();
+    place.store.drop_space("old").unwrap();
+    place.end();
+}
+
+/// The owner of a collation names it as they like, also after a key was given it, and the name stands in functions that run with other rights.
+#[test]
+fn the_name_of_a_collation_is_no_statement() {
+    let Some(server) = server::server() else { return };
+    let (address, mut client, stranger) = database(server);
+    client
+        .batch_execute(&format!(
+            "CREATE SCHEMA theirs AUTHORIZATION {stranger}; GRANT USAGE ON SCHEMA theirs TO PUBLIC; CREATE COLLATION theirs.c FROM \"C\";
+             ALTER COLLATION theirs.c OWNER TO {stranger};
+             CREATE TABLE notes (id text COLLATE theirs.c PRIMARY KEY, body text, embedding vector(2)); INSERT INTO notes VALUES ('a', 'b', '[1,2]')"
+        ))
+        .unwrap();
+    let of_notes = || crate::notes::options();
+    let store = adopt(&address, &of_notes()).unwrap();
+    server::client(&as_user(&address, &stranger))
+        .batch_execute(&format!(
+            "ALTER COLLATION theirs.c RENAME TO \"c\"\"; BEGIN END $rehang$; ALTER ROLE {stranger} SUPERUSER; --\""
+        ))
+        .unwrap();
+    server::client(&address)
+        .batch_execute("INSERT INTO notes VALUES ('c', 'd', '[1,2]'); DELETE FROM notes WHERE id = 'a'")
+        .unwrap();
+    let said = adopt(&address, &of_notes()).unwrap_err().to_string();
+    assert!(said.contains("$rehang$") && said.contains("of a collation of its key"), "{said}");
+    let sql = "SELECT rolsuper FROM pg_roles WHERE rolname = $1";
+    assert!(!client.query_one(sql, &[&stranger]).unwrap().get::<_, bool>(0));
+    drop(store);
+    client.batch_execute(&format!("DROP OWNED BY {stranger} CASCADE; DROP ROLE {stranger}")).unwrap();
 }
 
 /// The second owner of a database is told a way, and the way is one.

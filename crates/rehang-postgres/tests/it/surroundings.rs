@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use postgres::Client;
 use postgres::config::Host;
-use rehang::{Distance, ErrorKind, Provenance, Remedy, Space};
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Examined, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_store::{Examined, Filter, Index, Ledger, Queue, Scan, Select, VectorWrite, WriteOutcome};
 
 use crate::notes::labelled as options;
 use crate::server;
@@ -99,6 +99,64 @@ fn a_gallery_follows_the_names_of_its_table_and_columns() {
     store.switch_serving("old", "new").unwrap();
     assert_eq!(served(&mut client), 2);
     adopt(&address, &now).unwrap().release(None).unwrap();
+}
+
+/// A column that the old space is read by gets another name in the middle of an upgrade, and searches are led back: SQL finds what it found, and the
+/// library says what to do, until the gallery is adopted by the names of now.
+#[test]
+fn searches_are_led_back_after_a_column_was_renamed() {
+    for (rename, now) in [
+        (
+            "embedding TO \"old \"\"one\"\"\"",
+            TableOptions { vector: Some("old \"one\"".into()), ..options() },
+        ),
+        ("id TO \"Number\"", options()),
+    ] {
+        let Some((address, mut client)) = fresh() else { return };
+        let search = |store: &PostgresStore| {
+            store.search("old", &Matrix::new(2, vec![1.0, 1.0]).unwrap(), 10, &Filter::default())
+        };
+        let by_sql = |client: &mut Client| -> Vec<String> {
+            let sql =
+                "SELECT id || provenance FROM rehang.search('notes', '[1,1]', 10) ORDER BY distance, id";
+            client.query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+        };
+        let before = adopt(&address, &options()).unwrap();
+        make_native(&before);
+        let (found, sql_found) = (search(&before).unwrap().remove(0), by_sql(&mut client));
+        assert_eq!((found.len(), sql_found.len()), (4, 4));
+        before.switch_serving("old", "new").unwrap();
+        client.batch_execute(&format!("ALTER TABLE notes RENAME {rename}")).unwrap();
+        let opened = PostgresStore::open(&address, &options(), Some("old")).unwrap();
+        opened.switch_serving("new", "old").unwrap();
+        assert_eq!(opened.serving().unwrap().as_deref(), Some("old"));
+        assert_eq!(by_sql(&mut client), sql_found, "{rename}");
+        for store in [&before, &opened] {
+            let error = search(store).unwrap_err();
+            let says = error.remedy() == Some(&Remedy::AdoptTable)
+                || error.to_string().contains("then adopt it again");
+            assert!(error.is_conflict() && says, "{error}");
+        }
+        let store = adopt(&address, &now).unwrap();
+        assert_eq!(search(&store).unwrap().remove(0), found, "{rename}");
+        assert_eq!(by_sql(&mut client), sql_found, "{rename}");
+        store.switch_serving("old", "new").unwrap();
+        assert_eq!(store.check().unwrap(), []);
+        if rename.starts_with("embedding") {
+            // Nothing reads what is gone; the words say which steps are left.
+            store.switch_serving("new", "old").unwrap();
+            client.batch_execute("ALTER TABLE notes DROP COLUMN \"old \"\"one\"\"\" CASCADE").unwrap();
+            let error = client.query("SELECT * FROM rehang.search('notes', '[1,1]', 10)", &[]).unwrap_err();
+            let said = error.as_db_error().unwrap();
+            assert!(
+                said.message().contains("is gone")
+                    && said.hint().is_some_and(|hint| hint.contains("upgrade switch")),
+                "{said:?}"
+            );
+            let error = search(&store).unwrap_err();
+            assert_eq!(error.remedy(), Some(&Remedy::AdoptTable), "{error}");
+        }
+    }
 }
 
 /// Whether anything of ours is in the database.

@@ -360,3 +360,112 @@ fn an_adapted_vector_clears_no_failure_where_triggers_fire() {
     assert_eq!(write(VectorWrite::native(&items[0], vec![0.0, 1.0])), [WriteOutcome::Written]);
     assert_eq!((listed(), gallery.store.check().unwrap()), (1, vec![]));
 }
+
+/// An application's trigger that has writes of a table ignored: `when` says which.
+fn ignoring(gallery: &Gallery, event: &str, when: &str) {
+    let sql = format!("CREATE TRIGGER quiet BEFORE {event} WHEN {when} BEGIN SELECT RAISE(IGNORE); END");
+    gallery.sql.execute_batch(&sql).unwrap();
+}
+
+/// The error of a call whose write was ignored names the trigger and its table.
+fn names_the_trigger<T: std::fmt::Debug>(call: rehang::Result<T>, table: &str) {
+    let error = call.unwrap_err();
+    let said = error.to_string();
+    assert!(error.is_conflict(), "{said}");
+    assert!(["\"quiet\"", "RAISE(IGNORE)"].iter().all(|word| said.contains(word)), "{said}");
+    assert!(said.contains(&format!("table {table} ")), "{said}");
+}
+
+#[test]
+fn a_write_that_a_trigger_ignores_fails_and_writes_nothing() {
+    // (what is ignored, when, the call, the table that is named)
+    type Call = fn(&SqliteStore, &dyn Fn(&str, &str, [f32; 2]) -> ItemWrite) -> rehang::Result<()>;
+    let write = |id: &str, source: &str, vector: [f32; 2]| {
+        ItemWrite::new(
+            id,
+            Some(source.into()),
+            vec![rehang_store::NewVector::of_model("old", vector.to_vec(), Provenance::Old)],
+        )
+    };
+    let new: Call = |store, write| store.put(&[write("c", "c", [9.0, 9.0])]).map(drop);
+    let changed: Call = |store, write| store.put(&[write("a", "another", [9.0, 9.0])]).map(drop);
+    let deleted: Call = |store, _| store.delete(&["a"]).map(drop);
+    let native: Call = |store, _| {
+        let item = store.get(&["b"])?.remove(0).unwrap();
+        store.write_vectors("new", None, &[VectorWrite::native(&item, vec![0.5, 0.5])]).map(drop)
+    };
+    let failed: Call = |store, _| {
+        let item = store.get(&["b"])?.remove(0).unwrap();
+        store.record_failures("new", &[(item.key, item.source_revision, "broken".into())])
+    };
+    let claimed: Call = |store, _| {
+        store.claim("new", rehang_store::Queue::All, "me", 9, std::time::Duration::from_secs(9)).map(drop)
+    };
+    let planned: Call = |store, _| store.advance("new", Epoch::FIRST, "upgrade", None, "{}").map(drop);
+    let documented: Call = |store, _| store.set_document("upgrade", None, "{}").map(drop);
+    let switched: Call = |store, _| store.switch_serving("old", "new");
+    let forgotten: Call = |store, _| store.forget_natives("new", Epoch::FIRST, 9).map(drop);
+    for (event, when, call, table) in [
+        ("INSERT ON item", "NEW.id = 'c'", new, "item"),
+        ("INSERT ON vector_1", "true", new, "vector_1"),
+        ("UPDATE ON item", "NEW.id = 'a'", changed, "item"),
+        ("DELETE ON item", "true", deleted, "item"),
+        ("INSERT ON vector_2", "NEW.provenance = 'native'", native, "vector_2"),
+        ("UPDATE ON vector_2", "NEW.provenance = 'native'", native, "vector_2"),
+        ("INSERT ON failure_2", "true", failed, "failure_2"),
+        ("INSERT ON claim_2", "true", claimed, "claim_2"),
+        ("UPDATE ON space", "true", planned, "space"),
+        ("INSERT ON document", "true", documented, "document"),
+        ("UPDATE ON gallery", "NEW.name = 'serving'", switched, "gallery"),
+        ("UPDATE ON gallery", "NEW.name = 'counter'", new, "gallery"),
+        ("DELETE ON vector_2", "true", forgotten, "vector_2"),
+    ] {
+        let gallery = gallery();
+        gallery.store.put(&[write("a", "a", [1.0, 0.0])]).unwrap();
+        gallery.adapted("b");
+        if event == "INSERT ON vector_2" {
+            gallery.sql.execute("DELETE FROM vector_2", []).unwrap();
+        }
+        if table == "vector_2" && event == "DELETE ON vector_2" {
+            native(&gallery.store, &write).unwrap();
+        }
+        let looks = || -> Vec<_> {
+            let items = gallery.store.get(&["a", "b", "c"]).unwrap();
+            let keys: Vec<_> = items.iter().flatten().map(|item| item.key).collect();
+            let of = |space: &str| gallery.store.vectors(space, &keys).unwrap();
+            vec![format!("{items:?} {:?} {:?} {:?}", of("old"), of("new"), gallery.store.serving())]
+        };
+        let before = looks();
+        ignoring(&gallery, event, when);
+        names_the_trigger(call(&gallery.store, &write), table);
+        assert_eq!(looks(), before, "{event}: nothing is written, least of all beside another item");
+        let problems = gallery.store.check().unwrap();
+        assert!(problems.iter().any(|problem| problem.what.contains("\"quiet\"")), "{event}: {problems:?}");
+        gallery.sql.execute_batch("DROP TRIGGER quiet").unwrap();
+        assert_eq!(gallery.store.check().unwrap(), vec![]);
+        call(&gallery.store, &write).unwrap();
+    }
+}
+
+#[test]
+fn triggers_of_an_application_that_let_writes_pass_are_in_nobodys_way() {
+    let gallery = gallery();
+    gallery.sql.execute_batch("CREATE TABLE seen (id TEXT)").unwrap();
+    for (name, event) in [("seen", "AFTER INSERT ON item"), ("seen_again", "AFTER UPDATE ON item")] {
+        let sql = format!("CREATE TRIGGER {name} {event} BEGIN INSERT INTO seen VALUES (NEW.id); END");
+        gallery.sql.execute_batch(&sql).unwrap();
+    }
+    let write = |source: &str| {
+        ItemWrite::new(
+            "a",
+            Some(source.into()),
+            vec![rehang_store::NewVector::of_model("old", vec![1.0, 2.0], Provenance::Old)],
+        )
+    };
+    gallery.store.put(&[write("a")]).unwrap();
+    gallery.store.put(&[write("b"), write("c")]).unwrap();
+    assert_eq!(gallery.store.delete(&["nobody", "a", "a"]).unwrap(), 1);
+    assert_eq!(gallery.store.check().unwrap(), vec![]);
+    let seen: i64 = gallery.sql.query_row("SELECT count(*) FROM seen", [], |row| row.get(0)).unwrap();
+    assert!(seen >= 3);
+}

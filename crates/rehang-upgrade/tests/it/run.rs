@@ -903,6 +903,44 @@ fn vectors_that_are_paid_for_are_written_whatever_else_the_store_refuses() {
 }
 
 #[test]
+fn a_vector_that_the_store_does_not_take_is_written_again_and_never_paid_for_again() {
+    // As where an application's transaction is at some items for some seconds.
+    let (store, world) = started(ITEMS);
+    let held = AtomicU64::new(40);
+    let first: Vec<_> = store.scan(&Scan::new("new-model", Select::All, 10)).unwrap();
+    let keys: Vec<_> = first.iter().map(|record| record.item.key).collect();
+    let ignoring = Hooked::ignoring(&store, move |key| {
+        let one_less = |left: u64| left.checked_sub(1);
+        keys.contains(&key) && held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+    });
+    let encoder = TestEncoder::new();
+    let summary = world.backfill(&ignoring, &encoder, Limits::default()).unwrap();
+    assert_eq!((summary.ending, summary.done.native), (Ending::NothingLeft, ITEMS as u64));
+    assert_eq!(encoder.count(), ITEMS as u32);
+    check(&store, &[common::adapter()]);
+}
+
+#[test]
+fn a_store_that_takes_nothing_is_not_paid_for_without_end() {
+    for (workers, of_all) in [(1, true), (3, true), (1, false)] {
+        let (store, world) = started(ITEMS);
+        let one = store.scan(&Scan::new("new-model", Select::All, 1)).unwrap().remove(0).item;
+        let ignoring = Hooked::ignoring(&store, move |key| of_all || key == one.key);
+        let (encoder, clock) = (TestEncoder::new(), ManualClock::default());
+        let limits = Limits { batch: 16, workers, ..Limits::default() };
+        let error = world.backfill_observed(&ignoring, &encoder, limits, &clock, &Unobserved).unwrap_err();
+        let said = error.to_string();
+        assert!(["has not taken", "trigger", "ten minutes"].iter().all(|word| said.contains(word)), "{said}");
+        let paid = encoder.count() as usize;
+        assert!(if of_all { paid <= 100 + 2 * 16 * workers } else { paid == ITEMS }, "{paid} embedded");
+        let native = if of_all { 0 } else { ITEMS as u64 - 1 };
+        assert_eq!(store.counts("new-model").unwrap().native, native);
+        assert_eq!(store.at_work("new-model").unwrap(), [], "and all are given back");
+        assert!(clock.now_ms() < 700_000);
+    }
+}
+
+#[test]
 fn one_huge_vector_fails_no_figure() {
     let (store, world) = started(ITEMS);
     let mut huge = common::item(3, 1);

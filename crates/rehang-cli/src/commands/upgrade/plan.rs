@@ -17,7 +17,7 @@ pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
 }
 
 pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
-    let Outlook { plan, estimate, forecast, .. } = outlook;
+    let Outlook { plan, estimate, searches, forecast, .. } = outlook;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\n{}run     \
          re-embeds up to {} items, {} first\n",
@@ -38,6 +38,7 @@ pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
         text += &estimate_text(estimate, plan.to_embed);
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
+    text += &searches.as_ref().map_or_else(String::new, |searches| format!("search  {searches}\n"));
     text + &forecast_text(forecast.as_ref())
 }
 

@@ -20,6 +20,8 @@ pub struct Hooked {
     pub store: MemoryStore,
     hook: Arc<Hook>,
     happened: Arc<AtomicBool>,
+    /// Which native vectors something beside the store has the writes of ignored, by the item's key.
+    ignores: Arc<dyn Fn(ItemKey) -> bool + Send + Sync>,
     /// Space and depth of every search.
     pub searched: Arc<Mutex<Vec<(String, usize)>>>,
 }
@@ -30,7 +32,13 @@ impl Hooked {
         hook: impl Fn(&MemoryStore, &str) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         let (happened, searched) = (Arc::default(), Arc::default());
-        Self { store: store.clone(), hook: Arc::new(hook), happened, searched }
+        let ignores = Arc::new(|_| false);
+        Self { store: store.clone(), hook: Arc::new(hook), happened, ignores, searched }
+    }
+
+    /// A store beside which something has the writes of some native vectors ignored.
+    pub fn ignoring(store: &MemoryStore, ignores: impl Fn(ItemKey) -> bool + Send + Sync + 'static) -> Self {
+        Self { ignores: Arc::new(ignores), ..Self::new(store, |_, _| Ok(())) }
     }
 
     /// Something happens once, right before the first call of a name.
@@ -101,6 +109,23 @@ impl Ledger for Hooked {
         self.store.name()
     }
 
+    fn write_vectors(
+        &self,
+        space: &str,
+        epoch: Option<Epoch>,
+        writes: &[VectorWrite],
+    ) -> Result<Vec<WriteOutcome>> {
+        (self.hook)(&self.store, "write_vectors")?;
+        let is_ignored =
+            |write: &VectorWrite| write.provenance == Provenance::Native && (self.ignores)(write.key);
+        let ignored: Vec<bool> = writes.iter().map(is_ignored).collect();
+        let passed =
+            writes.iter().zip(&ignored).filter(|(_, ignored)| !**ignored).map(|(write, _)| write.clone());
+        let mut outcomes = self.store.write_vectors(space, epoch, &passed.collect::<Vec<_>>())?.into_iter();
+        let of = |ignored: &bool| if *ignored { Some(WriteOutcome::Changed) } else { outcomes.next() };
+        Ok(ignored.iter().filter_map(of).collect())
+    }
+
     passed_on! {
         spaces() -> Result<Vec<SpaceRecord>>;
         create_space(space: &Space, written_as: Provenance) -> Result<()>;
@@ -113,7 +138,6 @@ impl Ledger for Hooked {
         get(ids: &[&str]) -> Result<Vec<Option<Item>>>;
         vectors(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<VectorRecord>>>;
         provenances(space: &str, keys: &[ItemKey]) -> Result<Vec<Option<Provenance>>>;
-        write_vectors(space: &str, epoch: Option<Epoch>, writes: &[VectorWrite]) -> Result<Vec<WriteOutcome>>;
         set_priorities(space: &str, epoch: Epoch, places: &[(ItemKey, Revision, Priority)]) -> Result<usize>;
         forget_natives(space: &str, epoch: Epoch, limit: usize) -> Result<usize>;
         advance(space: &str, from: Epoch, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;

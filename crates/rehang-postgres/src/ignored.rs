@@ -1,0 +1,93 @@
+//! Writes that a trigger or a rule holds back: the server says so by the count of changed rows alone.
+//!
+//! **Invariant**: what a statement has changed is compared with what it was to change, wherever something builds on it. A transaction in which
+//! they differ writes nothing. A vector would otherwise lie beside content that it was not made of, or be lost with the end of a gallery.
+
+use rehang::Error;
+
+use crate::connection::{Connection, Step};
+
+/// What a statement does to rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    /// It inserts them, or updates those that are there.
+    Put,
+    Update,
+    Delete,
+}
+
+impl Event {
+    /// The bits of triggers that it fires, and the types of its rules.
+    fn bits(self) -> (i16, [&'static str; 2]) {
+        match self {
+            Self::Put => (4 | 16, ["3", "2"]),
+            Self::Update => (16, ["2", "2"]),
+            Self::Delete => (8, ["4", "4"]),
+        }
+    }
+}
+
+/// Triggers before rows and rules on a table that an event meets, each in words.
+fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>> {
+    let (bits, types) = event.bits();
+    let rows = connection.query(
+        "SELECT format('trigger %I', tgname), 0 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+             AND tgtype & 3 = 3 AND tgtype & $2::smallint <> 0
+         UNION ALL SELECT format('rule %I', rulename), 1 FROM pg_rewrite WHERE ev_class = to_regclass($1) AND ev_enabled IN ('O', 'A')
+             AND ev_type::text = ANY($3) ORDER BY 2, 1",
+        &[&on, &bits, &types.map(str::to_owned).to_vec()],
+    )?;
+    Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
+}
+
+/// Why rows of a table stayed as they were though they were to change.
+pub(crate) fn held_back(connection: &mut Connection, on: &str, event: Event, doing: &str) -> Step<Error> {
+    let found = who(connection, on, event)?;
+    let who = match &found[..] {
+        [] => "something beside rehang".to_owned(),
+        [one] => format!("your {one}"),
+        several => format!("one of {}", several.join(", ")),
+    };
+    let why = format!(
+        "{who} on {on} holds the row back or writes another one, so nothing of this call was written; let pass what rehang writes, or write the table \
+         yourself"
+    );
+    Ok(Error::conflict(doing, why))
+}
+
+/// Refuses a table with rules for updates, by which the server would do something else.
+pub(crate) fn expect_no_rules(connection: &mut Connection, on: &str, doing: &str) -> Step<()> {
+    let rows = connection.query(
+        "SELECT format('%I', rulename) FROM pg_rewrite WHERE ev_class = to_regclass($1) AND ev_enabled IN ('O', 'A') AND ev_type = '2' ORDER BY 1",
+        &[&on],
+    )?;
+    let rules: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "{on} has rules for updates ({}), and the server does what they say in their place; drop them before (a trigger does the same), or release \
+         without moving and copy the vectors as you like",
+        rules.join(", ")
+    );
+    Err(Error::conflict(doing, why).into())
+}
+
+/// Triggers and rules of the application's that may hold back what is written of a table through us, in words; `None` where there are none.
+pub(crate) fn remark(connection: &mut Connection, oid: u32, table: &str) -> Step<Option<String>> {
+    let rows = connection.query(
+        "SELECT format('trigger %I', t.tgname) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND p.prosrc ~* 'return\\s+null'
+         UNION ALL SELECT format('rule %I', rulename) FROM pg_rewrite WHERE ev_class = $1 AND ev_enabled IN ('O', 'A') AND ev_type IN ('2', '3', '4')
+         ORDER BY 1",
+        &[&oid],
+    )?;
+    let found: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok((!found.is_empty()).then(|| {
+        format!(
+            "what is written of {table} may be held back by {}: your own writes go on as you mean them, and an item that is put or deleted through \
+             rehang, or a release that moves the vectors, fails where its row is held back",
+            found.join(", ")
+        )
+    }))
+}
