@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use rehang::{Error, Result};
 
 use crate::connection::{Connection, Database, Step};
 use crate::front::Front;
 use crate::pgvector::Pgvector;
-use crate::search::Searched;
+use crate::schema::SpaceRow;
 use crate::table::Table;
 
 /// A gallery in a table, as the functions of this crate take it.
@@ -26,6 +27,15 @@ pub(crate) struct Handle {
     pub(crate) searched: Mutex<BTreeMap<String, Searched>>,
     /// Where the queue of each space begins, by the space's number, where that was slow to find.
     pub(crate) fronts: Mutex<BTreeMap<i32, Front>>,
+}
+
+/// What searches of a space go by: the space, and whether all of its vectors are compared. Whether they are is looked at again after a while, and
+/// each search asks, in the very moment that it reads, whether the space is the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Searched {
+    pub(crate) row: SpaceRow,
+    pub(crate) is_exact: bool,
+    pub(crate) until: Instant,
 }
 
 impl Handle {

@@ -32,7 +32,7 @@ fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>>
     let (bits, types) = event.bits();
     let rows = connection.query(
         "SELECT format('trigger %I', tgname), 0 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
-             AND tgtype & 3 = 3 AND tgtype & $2::smallint <> 0
+             AND tgtype & 3 = 3 AND tgtype & $2::smallint <> 0 AND tgfoid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('rehang'))
          UNION ALL SELECT format('rule %I', rulename), 1 FROM pg_rewrite WHERE ev_class = to_regclass($1) AND ev_enabled IN ('O', 'A')
              AND ev_type::text = ANY($3) ORDER BY 2, 1",
         &[&on, &bits, &types.map(str::to_owned).to_vec()],
@@ -77,7 +77,8 @@ pub(crate) fn expect_no_rules(connection: &mut Connection, on: &str, doing: &str
 pub(crate) fn remark(connection: &mut Connection, oid: u32, table: &str) -> Step<Option<String>> {
     let rows = connection.query(
         "SELECT format('trigger %I', t.tgname) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
-             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 3 = 3 AND p.prosrc ~* 'return\\s+null'
+             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND p.pronamespace IS DISTINCT FROM to_regnamespace('rehang')::oid
+             AND t.tgtype & 3 = 3 AND p.prosrc ~* 'return\\s+null'
          UNION ALL SELECT format('rule %I', rulename) FROM pg_rewrite WHERE ev_class = $1 AND ev_enabled IN ('O', 'A') AND ev_type IN ('2', '3', '4')
          ORDER BY 1",
         &[&oid],

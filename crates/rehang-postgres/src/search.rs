@@ -1,7 +1,7 @@
 //! Searches of a space, by comparing all vectors or by pgvector's index; and that index.
 
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pgvector::Vector;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result, Space};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, SHARED_MEMORY, Step};
-use crate::handle::Handle;
+use crate::handle::{Handle, Searched};
 use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::parameter::{self, Parameter};
 use crate::schema::{self, SpaceRow, operator};
@@ -98,15 +98,6 @@ pub(crate) fn search_handicapped(
             .insert(space.to_owned(), known.clone());
         Ok(search_in(connection, handle, &known, queries, k, filter, handicap, None)?.unwrap_or_default())
     })
-}
-
-/// What searches of a space go by: the space, and whether all of its vectors are compared. Whether they are is looked at again after a while, and
-/// each search asks, in the very moment that it reads, whether the space is the same.
-#[derive(Debug, Clone)]
-pub(crate) struct Searched {
-    row: SpaceRow,
-    is_exact: bool,
-    until: Instant,
 }
 
 /// Looking whether a space has an index, and many vectors, takes longer than a search.

@@ -138,7 +138,7 @@ BEGIN
                 WHERE (g.columns::jsonb ->> 'relation')::oid = g.relation::oid AND a.attname IS DISTINCT FROM c.key LOOP
             IF now IS NULL AND (was = s.in_column OR strpos(g.joined, concat('t."', replace(was, '"', '""'), '"')) > 0) THEN
                 RAISE EXCEPTION 'rehang: column "%" of % is gone, which searches of "%" read', was, search.gallery, s.name
-                    USING HINT = 'run `rehang upgrade switch` if the new space is filled, or `rehang gallery release --yes`';
+                    USING HINT = 'searches can be switched to another space that is filled; if there is none, release the gallery and adopt the table again';
             END IF;
             held := CASE WHEN was = s.in_column THEN now ELSE held END;
             g.joined := replace(g.joined, concat('t."', replace(was, '"', '""'), '"'), concat('t."', replace(now, '"', '""'), '"'));

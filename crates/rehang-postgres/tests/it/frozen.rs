@@ -384,7 +384,8 @@ fn nobody_waits_for_a_silent_client_that_forgets_natives() {
             (forgotten, direct.counts("new").unwrap().lacking)
         },
         |(forgotten, lacking)| {
-            assert!([0, ROWS].contains(forgotten), "all of them, in one of the tries");
+            // A try passes over what the application is at, and of a try whose answer was lost nothing is counted.
+            assert!(*forgotten <= ROWS, "{forgotten}");
             assert_eq!(*lacking, ROWS as u64);
         },
     );

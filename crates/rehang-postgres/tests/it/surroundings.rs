@@ -150,7 +150,7 @@ fn searches_are_led_back_after_a_column_was_renamed() {
             let said = error.as_db_error().unwrap();
             assert!(
                 said.message().contains("is gone")
-                    && said.hint().is_some_and(|hint| hint.contains("upgrade switch")),
+                    && said.hint().is_some_and(|hint| hint.contains("switched to another space")),
                 "{said:?}"
             );
             let error = search(&store).unwrap_err();
