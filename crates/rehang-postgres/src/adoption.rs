@@ -776,7 +776,7 @@ fn renew(
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
-    // What somebody has dropped of a space is there again, without its rows. Items are not: their keys would be given again.
+    // Tables of a space that a person has dropped are made again, empty. The table of items is not: it would give the keys of old items to new ones.
     let names: Vec<String> =
         spaces.iter().flat_map(|space| schema::tables_of(space.number, space.in_column.as_deref())).collect();
     let gone = "SELECT count(*) FROM unnest($1::text[]) AS wanted(name) WHERE to_regclass('rehang.' || name) IS NULL";

@@ -17,7 +17,7 @@ use crate::schema;
 use crate::spaces::find;
 use crate::values::{key, row_limit, rows_of};
 
-/// Takes the turn of a claim, until the transaction ends. The row is locked and never changed: it has no versions that somebody's snapshot keeps.
+/// Takes the turn of a claim, until the transaction ends. The row is locked and never changed, so an old snapshot makes the server keep no versions of it.
 fn take_turn(connection: &mut Connection, (g, n): (i32, i32)) -> Step<()> {
     let name = schema::turns(n);
     let lock = "SELECT 1 FROM rehang.document WHERE gallery = $1 AND name = $2 FOR NO KEY UPDATE";

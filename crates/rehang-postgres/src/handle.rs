@@ -54,8 +54,8 @@ impl Handle {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }
 
-    /// Keeps others from changing spaces until the transaction ends. An application's open transaction that has written a document of the gallery,
-    /// as where our triggers could not read its row, keeps the gallery's key alone, and is in nobody's way.
+    /// Keeps others from changing spaces until the transaction ends. An application's open transaction, in which our triggers
+    /// wrote a document since they could not read its row, locks the gallery's key alone, and this lock does not wait for it.
     pub(crate) fn lock(&self, connection: &mut Connection) -> Step<()> {
         connection
             .query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&self.number])

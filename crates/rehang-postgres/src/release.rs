@@ -320,7 +320,7 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
     number.map_or(Ok(()), |number| remove(&database, number, None))
 }
 
-/// Takes triggers of ours off a table whose gallery nobody knows any more; gives whether there were any.
+/// Takes triggers of ours off a table of which our tables have no gallery any more; gives whether there were any.
 fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
     let oid = guard::seen_by_application(connection, table)?;
     let rows = connection.query(
@@ -368,7 +368,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         }
         triggers += &schema::drop_truncate_triggers(g);
         let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
-        // Of tables that somebody has dropped, what is left goes.
+        // A person may have dropped some of our tables: the rest is removed.
         connection.batch(&format!(
             "SET LOCAL lock_timeout = '500ms';
              DO $rehang$ BEGIN IF to_regclass('rehang.item_{g}') IS NOT NULL THEN LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE; END IF; END $rehang$"
@@ -421,8 +421,8 @@ fn take_back(connection: &mut Connection, g: i32, on: &str) -> Step<()> {
     Ok(())
 }
 
-/// The column of the application's table that a release of this gallery has begun to move vectors into, with its comment. One that only says so
-/// was of a gallery before, as where somebody has dropped our schema: what is in it may be in use by now.
+/// The column of the application's table that a release of this gallery has begun to move vectors into, with its comment. A column
+/// whose comment alone says so belonged to an earlier gallery, whose schema a person has dropped: the application may use it by now.
 fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, String)>> {
     let rows = connection.query(
         "SELECT attname::text, col_description(attrelid, attnum) FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0

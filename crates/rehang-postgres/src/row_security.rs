@@ -128,7 +128,7 @@ fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     )
 }
 
-/// Counts the tables of ours beside a gallery that lack a row policy, or have another's: whoever may read them would be shown all of their rows.
+/// Counts the tables of ours beside a gallery that lack a row policy, or have another one: a role that may read such a table is shown all of its rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(
         "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'

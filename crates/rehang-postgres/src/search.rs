@@ -224,7 +224,7 @@ fn search_in(
     Ok(Some(all))
 }
 
-/// Has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
+/// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].
 fn look_into_index(handle: &Handle, k: usize) -> String {
     let settings: String = index_settings(handle.pgvector.has_iterative_scan())
         .map(|(name, value)| format!("SET LOCAL {name} = {value}; "))
@@ -341,7 +341,7 @@ const ROUNDS: usize = 8;
 
 /// The same of a partitioned table, which the server gives no index while others write: one of the whole that is empty, then one of each partition,
 /// made while everybody goes on writing and attached to it. With the last of them that of the whole is there.
-fn index_partitions(handle: &Handle, column: &str, space: &rehang::Space) -> Result<()> {
+fn index_partitions(handle: &Handle, column: &str, space: &Space) -> Result<()> {
     let (on, pgvector, distance) = (&handle.table.qualified, &handle.pgvector, space.distance);
     await_builders(handle, on)?;
     for _ in 0..ROUNDS {
