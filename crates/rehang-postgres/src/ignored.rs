@@ -6,6 +6,7 @@
 use rehang::Error;
 
 use crate::connection::{Connection, Step};
+use crate::schema::IS_OF_APPLICATION;
 
 /// What a statement does to rows.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +32,10 @@ impl Event {
 fn who(connection: &mut Connection, on: &str, event: Event) -> Step<Vec<String>> {
     let (bits, types) = event.bits();
     let rows = connection.query(
-        "SELECT format('trigger %I', tgname), 0 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
-             AND tgtype & 3 = 3 AND tgtype & $2::smallint <> 0 AND tgfoid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('rehang'))
+        &format!("SELECT format('trigger %I', tgname), 0 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
+             AND tgtype & 3 = 3 AND tgtype & $2::smallint <> 0 AND {IS_OF_APPLICATION}
          UNION ALL SELECT format('rule %I', rulename), 1 FROM pg_rewrite WHERE ev_class = to_regclass($1) AND ev_enabled IN ('O', 'A')
-             AND ev_type::text = ANY($3) ORDER BY 2, 1",
+             AND ev_type::text = ANY($3) ORDER BY 2, 1"),
         &[&on, &bits, &types.map(str::to_owned).to_vec()],
     )?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
@@ -76,11 +77,11 @@ pub(crate) fn expect_no_rules(connection: &mut Connection, on: &str, doing: &str
 /// Triggers and rules of the application's that may hold back what is written of a table through us, in words; `None` where there are none.
 pub(crate) fn remark(connection: &mut Connection, oid: u32, table: &str) -> Step<Option<String>> {
     let rows = connection.query(
-        "SELECT format('trigger %I', t.tgname) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
-             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND p.pronamespace IS DISTINCT FROM to_regnamespace('rehang')::oid
+        &format!("SELECT format('trigger %I', t.tgname) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid
+             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND {IS_OF_APPLICATION}
              AND t.tgtype & 3 = 3 AND p.prosrc ~* 'return\\s+null'
          UNION ALL SELECT format('rule %I', rulename) FROM pg_rewrite WHERE ev_class = $1 AND ev_enabled IN ('O', 'A') AND ev_type IN ('2', '3', '4')
-         ORDER BY 1",
+         ORDER BY 1"),
         &[&oid],
     )?;
     let found: Vec<String> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;

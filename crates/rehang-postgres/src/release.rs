@@ -440,9 +440,9 @@ fn settling(connection: &mut Connection, g: i32, on: &str) -> Step<Vec<(String, 
 /// Triggers of the application that an update of other columns than theirs fires, by name.
 fn fired(connection: &mut Connection, oid: u32) -> Step<Vec<String>> {
     let rows = connection.query(
-        "SELECT DISTINCT format('%I', tgname) FROM pg_trigger WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))
+        &format!("SELECT DISTINCT format('%I', tgname) FROM pg_trigger WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass)))
              AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 16 <> 0
-             AND cardinality(tgattr::int2[]) = 0 AND tgname !~ '^(00|zz)_rehang_' ORDER BY 1",
+             AND cardinality(tgattr::int2[]) = 0 AND {} ORDER BY 1", schema::IS_OF_APPLICATION),
         &[&oid],
     )?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<_, _>>()?)

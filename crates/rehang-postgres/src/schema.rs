@@ -145,6 +145,10 @@ impl SpaceRow {
     }
 }
 
+/// Whether a trigger of `pg_trigger` is an application's: ours call functions of ours.
+pub(crate) const IS_OF_APPLICATION: &str =
+    "tgfoid NOT IN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('rehang'))";
+
 /// Begins the name of the document whose row orders the claims of a space. An advisory lock would be anybody's to hold, in the whole database.
 const TURNS: &str = "rehang.claims ";
 
