@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use crate::connection::{Connection, Database, Mode, Step, StepError};
 use crate::guard::{self, SEARCH_PATH, Whose};
-use crate::handle::Handle;
+use crate::handle::{Handle, Pace};
 use crate::partitions::{self, Leaves, leaves, renew_vectors};
 use crate::pgvector::Pgvector;
 use crate::reading::Reading;
@@ -340,6 +340,8 @@ fn on(database: Database, table: Table, number: i32, old: Option<&str>, pgvector
         pgvector,
         searched: Mutex::default(),
         fronts: Mutex::default(),
+        natives: Pace::between(8, 64),
+        adapted: Pace::between(256, 4096),
     }
 }
 

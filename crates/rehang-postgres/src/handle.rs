@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rehang::{Error, Result};
 
@@ -27,6 +28,41 @@ pub(crate) struct Handle {
     pub(crate) searched: Mutex<BTreeMap<String, Searched>>,
     /// Where the queue of each space begins, by the space's number, where that was slow to find.
     pub(crate) fronts: Mutex<BTreeMap<i32, Front>>,
+    /// How many native vectors the next statement writes.
+    pub(crate) natives: Pace,
+    /// The same of adapted ones.
+    pub(crate) adapted: Pace,
+}
+
+/// How many vectors a statement writes: as many as are written within [`Pace::LONG`], since an application that writes one of their items
+/// waits until the statement ends. A space with an index takes in few of them, a busy server fewer.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    next: AtomicUsize,
+    least: usize,
+    most: usize,
+}
+
+impl Pace {
+    const LONG: Duration = Duration::from_millis(50);
+
+    /// Begins with the least.
+    pub(crate) fn between(least: usize, most: usize) -> Self {
+        Self { next: AtomicUsize::new(least), least, most }
+    }
+
+    pub(crate) fn now(&self) -> usize {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Learns what a statement of so many vectors took.
+    pub(crate) fn learn(&self, vectors: usize, took: Duration) {
+        if took > Self::LONG {
+            self.next.store((vectors / 2).max(self.least), Ordering::Relaxed);
+        } else if took < Self::LONG / 3 && vectors >= self.now() {
+            self.next.store((vectors * 2).min(self.most), Ordering::Relaxed);
+        }
+    }
 }
 
 /// What searches of a space go by: the space, and whether all of its vectors are compared. Whether they are is looked at again after a while, and
@@ -66,5 +102,29 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PostgresStore").field(&self.name()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_statements_get_shorter_and_quick_ones_longer() {
+        let pace = Pace::between(8, 64);
+        let of = |milliseconds: u64| Duration::from_millis(milliseconds);
+        for expected in [16, 32, 64, 64] {
+            pace.learn(pace.now(), of(5));
+            assert_eq!(pace.now(), expected);
+        }
+        pace.learn(64, of(30));
+        assert_eq!(pace.now(), 64);
+        for expected in [32, 16, 8, 8] {
+            pace.learn(pace.now(), of(90));
+            assert_eq!(pace.now(), expected);
+        }
+        // The rest of a batch says nothing of more than it had.
+        pace.learn(3, of(5));
+        assert_eq!(pace.now(), 8);
     }
 }

@@ -973,9 +973,14 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
     )
 }
 
-/// The index by which leases that have not run out are counted, past all that ever were.
+/// The index by which leases that have not run out are counted, past all that ever were. Where it is there the table is left alone:
+/// `IF NOT EXISTS` would lock it first, and each write of the application would wait for that.
 pub(crate) fn lease_index(n: i32) -> String {
-    format!("CREATE INDEX IF NOT EXISTS claim_{n}_until ON rehang.claim_{n} (until);")
+    format!(
+        "DO $rehang$ BEGIN
+             IF to_regclass('rehang.claim_{n}_until') IS NULL THEN CREATE INDEX claim_{n}_until ON rehang.claim_{n} (until); END IF;
+         END $rehang$;"
+    )
 }
 
 /// The names of the tables of a space.

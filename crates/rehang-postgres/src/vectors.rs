@@ -1,6 +1,7 @@
 //! Vectors of spaces with their states, and the conditional writes of an upgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use pgvector::{HalfVector, Vector};
 use rehang::{Error, ErrorKind, Provenance, Result};
@@ -231,21 +232,19 @@ fn write_all(
         check::epoch(space, epoch, row.record.epoch)?;
     }
     let is_native = writes.iter().any(|write| write.provenance == Provenance::Native);
-    let together = if is_native { NATIVES_TOGETHER } else { usize::MAX };
+    let pace = if is_native { &handle.natives } else { &handle.adapted };
     while let Some(first) = outcomes.iter().position(Option::is_none) {
         let mut seen = BTreeSet::new();
         let round: Vec<usize> = (first..writes.len())
             .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
-            .take(together)
+            .take(pace.now())
             .collect();
+        let began = Instant::now();
         write_round(connection, handle, &row, epoch, writes, &round, outcomes, attempt)?;
+        pace.learn(round.len(), began.elapsed());
     }
     Ok(())
 }
-
-/// Vectors of one statement where some are native. They come beside an application, into a space with an index, and a write of the application
-/// to one of their items waits until the index has taken in all of them.
-const NATIVES_TOGETHER: usize = 64;
 
 /// How often a call is made again before it leaves those items alone that others are at: about a second.
 const TRIES: u32 = 8;
