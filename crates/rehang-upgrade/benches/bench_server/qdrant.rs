@@ -21,7 +21,8 @@ pub struct Qdrant {
 
 impl Qdrant {
     pub fn new(address: String) -> Self {
-        Self { agent: Agent::new_with_defaults(), address }
+        let config = Agent::config_builder().http_status_as_error(false).build();
+        Self { agent: config.into(), address }
     }
 
     fn send(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -34,7 +35,8 @@ impl Qdrant {
             body => self.agent.run(request.body(body.to_string()).unwrap()),
         }
         .unwrap();
-        let body = answer.body_mut().read_to_vec().unwrap();
+        let (status, body) = (answer.status(), answer.body_mut().read_to_vec().unwrap());
+        assert!(status.is_success(), "{method} {path}: {status} {}", String::from_utf8_lossy(&body));
         serde_json::from_slice::<Value>(&body).unwrap()["result"].take()
     }
 
@@ -87,7 +89,7 @@ impl Qdrant {
         }
         let of = |(id, vector): (&usize, &Vec<f32>)| json!({"id": id, "vector": {"new": vector}});
         let points: Vec<Value> = ids.iter().zip(vectors).map(of).collect();
-        let filter = if step >= 4 { reserved.clone() } else { Value::Null };
+        let filter = if step >= 4 { json!({"must": [reserved]}) } else { Value::Null };
         self.send(
             "PUT",
             "bare/points/vectors?wait=true",
