@@ -1,5 +1,6 @@
 //! Collections whose server allows less than we would ask for: an upgrade keeps inside the limits, or is refused before anything is written.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Space};
@@ -246,6 +247,109 @@ fn coarse_old_vectors_are_what_the_server_says() {
         let store = adopt(server, &name).unwrap();
         upgrade(&store);
     }
+}
+
+/// A query of an application's own that fuses words with vectors, by the filter that docs/qdrant.md names, finds at every stage what it should.
+#[test]
+fn a_hybrid_query_is_right_at_every_stage() {
+    let Some(server) = server::server() else { return };
+    let name = server::fresh("hybrid");
+    let body =
+        json!({"vectors": {"embedding": {"size": 2, "distance": "Cosine"}}, "sparse_vectors": {"words": {}}});
+    send(&server.url, "PUT", &format!("/collections/{name}"), &body);
+    let points = 12_u64;
+    // The ranks of points by words: the greater the id, the better. By either model: the opposite, so that the order says which parts were fused.
+    let at = |id: u64| f64::from(u32::try_from(id).unwrap()) / 8.0;
+    let all: Vec<Value> = (1..=points)
+        .map(|id| {
+            let vector = json!({"embedding": [at(id).cos(), at(id).sin()], "words": {"indices": [7], "values": [id]}});
+            json!({"id": id, "vector": vector, "payload": {"body": format!("text {id}")}})
+        })
+        .chain([json!({"id": 99, "vector": {"words": {"indices": [7], "values": [0.5]}}, "payload": {"body": "words alone"}})])
+        .collect();
+    let path = format!("/collections/{name}/points?wait=true");
+    send(&server.url, "PUT", &path, &json!({"points": all}));
+    let ask = |using: &str, query: Value, of_vectors: &Value| -> BTreeMap<u64, f64> {
+        let body = json!({"limit": 20, "query": {"fusion": "rrf"}, "prefetch": [
+            {"using": "words", "query": {"indices": [7], "values": [1]}, "limit": 20},
+            {"using": using, "query": query, "limit": 20, "filter": of_vectors},
+        ]});
+        let found = send(&server.url, "POST", &format!("/collections/{name}/points/query"), &body);
+        let found = found["points"].as_array().unwrap().iter();
+        found.map(|hit| (hit["id"].as_u64().unwrap(), hit["score"].as_f64().unwrap())).collect()
+    };
+    // Ranks begin at 0; the item of words alone is last by them and has no vector.
+    let expected = |constant: f64| -> BTreeMap<u64, f64> {
+        let rank = |rank: u64| 1.0 / (constant + f64::from(u32::try_from(rank).unwrap()));
+        let both = (1..=points).map(|id| (id, rank(points - id) + rank(id - 1)));
+        both.chain([(99, rank(points))]).collect()
+    };
+    let old = || ask("embedding", json!([1, 0]), &json!({}));
+    let ours = json!({
+        "must": [{"key": "rehang_tag.s2.p", "match": {"any": ["adapted", "native"]}}],
+        "must_not": [{"is_empty": {"key": "rehang"}}],
+    });
+    let new = || ask(NEW, json!([1, 0, 0]), &ours);
+    let before = old();
+    let same = |found: &BTreeMap<u64, f64>, stage: &str| {
+        assert_eq!(found.len(), before.len(), "{stage}");
+        for (id, score) in found {
+            assert!((score - before[id]).abs() < 1e-4, "{stage}: {id} {score} {}", before[id]);
+        }
+    };
+    let constant = 1.0 / before[&99] - f64::from(u32::try_from(points).unwrap());
+    same(&expected(constant), "the formula");
+
+    let store = adopt(server, &name).unwrap();
+    same(&old(), "adopted");
+    store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    same(&old(), "with a new space");
+    let items: Vec<Item> =
+        store.scan(&Scan::new(NEW, Select::All, 99)).unwrap().into_iter().map(|record| record.item).collect();
+    assert_eq!(items.len(), 13);
+    let vector = |item: &Item| {
+        let id = item.id.parse().unwrap();
+        vec![at(id).cos() as f32, at(id).sin() as f32, 0.0]
+    };
+    let with_vector: Vec<&Item> = items.iter().filter(|item| item.id != "99").collect();
+    let adapted: Vec<VectorWrite> = with_vector
+        .iter()
+        .map(|item| VectorWrite::adapted(item, vector(item), 0.5, Priority::ordinary(1.0)))
+        .collect();
+    store.write_vectors(NEW, Some(Epoch::FIRST), &adapted).unwrap();
+    same(&old(), "filled, by the old model");
+    same(&new(), "filled");
+    store.switch_serving("old", NEW).unwrap();
+    same(&new(), "switched");
+    let natives = |some: &[&Item]| {
+        let writes: Vec<VectorWrite> =
+            some.iter().map(|item| VectorWrite::native(item, vector(item))).collect();
+        assert_eq!(store.write_vectors(NEW, None, &writes), Ok(vec![WriteOutcome::Written; some.len()]));
+    };
+    natives(&with_vector[..5]);
+    same(&new(), "partly native");
+    // A text that the application writes anew has no vector of the new model until it is embedded: it is found by its words alone.
+    let point = json!({"id": 12, "vector": {"embedding": [at(12).cos(), at(12).sin()], "words": {"indices": [7], "values": [12]}},
+        "payload": {"body": "other words"}});
+    send(&server.url, "PUT", &path, &json!({"points": [point]}));
+    let found = new();
+    assert!((found[&12] - 1.0 / constant).abs() < 1e-4, "first by its words: {found:?}");
+    assert_eq!(found.len(), 13);
+    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 99)).unwrap();
+    let left: Vec<&Item> = queue.iter().map(|record| &record.item).filter(|item| item.id != "99").collect();
+    assert_eq!(left.len(), 7);
+    natives(&left);
+    same(&new(), "native");
+    store.drop_space("old").unwrap();
+    same(&new(), "finished");
+    // The item of words alone has no vector that a release would leave behind.
+    store.delete(&["99"]).unwrap();
+    store.release().unwrap();
+    let mut found = ask(NEW, json!([1, 0, 0]), &json!({}));
+    assert_eq!(found.len(), 12);
+    found.insert(99, before[&99]);
+    same(&found, "released");
 }
 
 /// A search writes nothing, so that neither a role that may only read nor an application that writes all the time is in its way.

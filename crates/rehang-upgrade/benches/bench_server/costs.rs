@@ -1,5 +1,6 @@
 //! What searches cost at every share of natives, and what the calls of a worker cost in a large gallery. In PostgreSQL.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use pgvector::Vector;
@@ -111,6 +112,58 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     }
     store.release(None).unwrap();
     server.remove("documents");
+}
+
+/// What a policy of row security costs a search: a role that sees every second row, by a plain query of the table and by `rehang.search`, each also
+/// by the owner, who sees all. What the role finds is held against the rows it may see, compared one by one.
+pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
+    const K: i64 = 10;
+    let server = Postgres::new(address.into());
+    server.make("documents", rows);
+    server.index();
+    let mut client = server.client();
+    client
+        .batch_execute(
+            "ALTER TABLE documents ENABLE ROW LEVEL SECURITY; CREATE POLICY every_second ON documents USING (id % 2 = 0);
+             DROP ROLE IF EXISTS bench_reader; CREATE ROLE bench_reader; GRANT SELECT ON documents TO bench_reader",
+        )
+        .unwrap();
+    let store = server.open();
+    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
+    start(&store, &setup, &Unobserved).unwrap();
+    switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
+    client
+        .batch_execute("GRANT USAGE ON SCHEMA rehang TO bench_reader; GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO bench_reader")
+        .unwrap();
+    client.batch_execute("SET hnsw.iterative_scan = strict_order").unwrap();
+    let plain = "SELECT id::text FROM documents ORDER BY embedding <=> $1 LIMIT $2";
+    let ours = "SELECT id FROM rehang.search('documents', $1::vector, $2::bigint::int)";
+    let mut times = BTreeMap::<_, Vec<f64>>::new();
+    for at in 0..TURNS * QUERIES {
+        let query = |width: usize| Vector::from(vector(rows * 3 + at * 37, width));
+        for role in ["bench_reader", "NONE"] {
+            client.batch_execute(&format!("SET ROLE {role}")).unwrap();
+            let (took, found) = milliseconds(|| ids(&mut client, plain, &query(D_OLD), K));
+            assert_eq!(found.len() as i64, K, "the index goes on past rows that the policy hides");
+            times.entry((role, "a plain query")).or_default().push(took);
+            let (took, found) = milliseconds(|| ids(&mut client, ours, &query(D_NEW), K));
+            times.entry((role, "rehang.search")).or_default().push(took);
+            assert_eq!(found.len() as i64, K);
+            let is_seen = |id: &String| id.parse::<usize>().unwrap().is_multiple_of(2);
+            assert!(role == "NONE" || found.iter().all(is_seen), "no row that the policy hides");
+        }
+    }
+    for ((role, what), times) in times {
+        let who = if role == "NONE" { "the owner" } else { "a role that sees half" };
+        println!("{rows} rows, k {K}: {what} by {who}: {:.2} ms", median(times));
+    }
+    store.release(None).unwrap();
+    client
+        .batch_execute(
+            "SET ROLE NONE; DROP TABLE documents CASCADE; DROP OWNED BY bench_reader; DROP ROLE bench_reader",
+        )
+        .unwrap();
 }
 
 /// A large gallery of short vectors: what a worker asks for again and again.

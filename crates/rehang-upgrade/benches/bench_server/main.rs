@@ -1,5 +1,5 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|claims|promises …]]`, with the address of an empty
+//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|policies|claims|promises …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`).
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
@@ -10,8 +10,9 @@
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
 //! 4. A whole gallery embedded by four processes while the application writes and searches, two of them killed, and the end held against what it wrote.
 //! 5. `searches`, in PostgreSQL and only where it is named: searches with a handicap at every share of natives, beside a plain query of pgvector.
-//! 6. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of short vectors.
-//! 7. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill promises.
+//! 6. `policies`, the same: what row security costs a search by a role, beside a plain query under the same policy.
+//! 7. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of short vectors.
+//! 8. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill promises.
 
 #![allow(
     clippy::print_stdout,
@@ -99,9 +100,12 @@ fn main() {
     let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
     let parts: Vec<String> = arguments.collect();
     let unknown = parts.iter().find(|part| {
-        !["fill", "beside", "deaths", "searches", "claims", "promises"].contains(&part.as_str())
+        !["fill", "beside", "deaths", "searches", "policies", "claims", "promises"].contains(&part.as_str())
     });
-    assert!(unknown.is_none(), "no part {unknown:?}: fill, beside, deaths, searches, claims or promises");
+    assert!(
+        unknown.is_none(),
+        "no part {unknown:?}: fill, beside, deaths, searches, policies, claims or promises"
+    );
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     if is_wanted("fill") {
         fill_in_turns(&*server, rows);
@@ -117,6 +121,9 @@ fn main() {
     let is_named = |part: &str| parts.iter().any(|name| name == part);
     if is_named("searches") {
         costs::searches(&address, &adapter(), rows);
+    }
+    if is_named("policies") {
+        costs::policies(&address, &adapter(), rows);
     }
     if is_named("promises") {
         qdrant::Qdrant::new(address.clone()).promises(rows);
