@@ -30,6 +30,7 @@ mod meter;
 mod onnx;
 mod open;
 mod sameness;
+mod shortened;
 mod table;
 
 pub use config::{
@@ -40,3 +41,4 @@ pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
 pub use open::open;
 pub use sameness::{DIFFERENCE_MAX, difference, difference_in_words};
+pub use shortened::Shortened;

@@ -60,6 +60,7 @@ pub fn init(
         forecast: given.or("forecast", None)?,
         new_name: given.or("new_name", None)?,
         new_dimension: given.or("new_dimension", None)?,
+        new_model_dimension: given.or("new_model_dimension", None)?,
         new_distance: given.or("new_distance", None)?,
         path,
     };

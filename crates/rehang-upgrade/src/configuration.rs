@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, HttpConfig};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Shortened};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
@@ -149,6 +149,8 @@ struct SpacePart {
     /// `dim` in the files of earlier versions.
     #[serde(alias = "dim")]
     dimension: usize,
+    /// The width that the model itself gives, where its vectors are cut to `dimension`.
+    model_dimension: Option<usize>,
     distance: String,
     /// Of the new space: the column of the application's table that its vectors move into at the end.
     column: Option<String>,
@@ -162,6 +164,10 @@ impl SpacePart {
             self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
         if self.dimension == 0 {
             return Err(Error::option(format!("[{key}] dimension"), self.dimension, "1 or more"));
+        }
+        if let Some(whole) = self.model_dimension.filter(|whole| *whole <= self.dimension) {
+            let expected = format!("more than {}, which its vectors are cut to", self.dimension);
+            return Err(Error::option(format!("[{key}] model_dimension"), whole, expected));
         }
         Ok(Space::new(&self.name, self.dimension, distance, false))
     }
@@ -268,6 +274,8 @@ pub struct Configuration {
     head: Option<HeadPart>,
     encoder: Option<EncoderConfig>,
     old_encoder: Option<EncoderConfig>,
+    /// The widths of the old and the new model, where their vectors are cut.
+    model_dimensions: [Option<usize>; 2],
     forecast: Option<PathBuf>,
 }
 
@@ -337,6 +345,7 @@ impl Configuration {
             adapter: document.adapter.map(|part| base.join(part.file)),
             head: document.head,
             encoder: document.encoder,
+            model_dimensions: [document.old.model_dimension, document.new.model_dimension],
             old_encoder: document.old.encoder,
             forecast: document.forecast.map(|part| base.join(part.file)),
         })
@@ -400,7 +409,8 @@ impl Configuration {
 
     /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.
     pub(crate) fn made_space(&self) -> Space {
-        let normalised = self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
+        let is_cut = self.model_dimensions[1].is_some();
+        let normalised = is_cut || self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
         Space { normalised, ..self.new.clone() }
     }
 
@@ -505,8 +515,29 @@ impl Configuration {
         config.as_ref().ok_or_else(missing)
     }
 
+    /// The encoder of a space's model, given how one is made for the space of the model's own vectors: where the file has its
+    /// `model_dimension`, that is wider, and its vectors are cut as [`Shortened`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`; an invalid option where the encoder's vectors are not wider than the space.
+    pub fn encoder_by(
+        &self,
+        space: &Space,
+        make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
+    ) -> Result<Box<dyn Encoder>> {
+        let [old, new] = self.model_dimensions;
+        match if space.name == self.old.name { old } else { new } {
+            None => make(space),
+            Some(dimension) => {
+                let whole = make(&Space { dimension, normalised: false, ..space.clone() })?;
+                Ok(Box::new(Shortened::new(whole, space)?))
+            }
+        }
+    }
+
     fn open(&self, config: &EncoderConfig, space: &Space) -> Result<Box<dyn Encoder>> {
-        rehang_encode::open(config, space, folder_of(&self.path))
+        self.encoder_by(space, |space| rehang_encode::open(config, space, folder_of(&self.path)))
             .map_err(|error| self.of_model(&space.name, error))
     }
 

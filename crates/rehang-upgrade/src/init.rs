@@ -29,6 +29,8 @@ pub struct Init {
     pub new_name: Option<String>,
     /// Width of the new space where no adapter says it; without it, the old space's.
     pub new_dimension: Option<usize>,
+    /// Width of the new model's own vectors, where they are cut to the new space's: their first coordinates are kept, scaled to length 1.
+    pub new_model_dimension: Option<usize>,
     /// Distance of the new space; without it, the adapter's, or the old space's.
     pub new_distance: Option<Distance>,
     /// The file to write.
@@ -76,6 +78,10 @@ pub fn init(init: &Init) -> Result<Initialised> {
     if dimension == 0 {
         return Err(Error::option("new_dimension", 0, "1 or more"));
     }
+    if let Some(whole) = init.new_model_dimension.filter(|whole| *whole <= dimension) {
+        let expected = format!("more than {dimension}, which its vectors are cut to");
+        return Err(Error::option("new_model_dimension", whole, expected));
+    }
     let new = Space { name, dimension, distance: init.new_distance.unwrap_or(like.distance), ..like };
     if new.name == old.name {
         return Err(Error::option("new_name", &new.name, "a name that the old space does not have"));
@@ -94,7 +100,12 @@ pub fn init(init: &Init) -> Result<Initialised> {
     };
     let text = document(
         (&gallery, &old),
-        (init.adapter.as_deref().map(from_file).transpose()?.as_deref(), &new, column.as_deref()),
+        (
+            init.adapter.as_deref().map(from_file).transpose()?.as_deref(),
+            &new,
+            init.new_model_dimension,
+            column.as_deref(),
+        ),
         init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
     );
     write_new(folder, &init.path, &text)?;
@@ -238,7 +249,7 @@ fn taken(path: &Path) -> Error {
 /// The text of the file.
 fn document(
     (gallery, old): (&str, &Space),
-    (adapter, new, column): (Option<&str>, &Space, Option<&str>),
+    (adapter, new, model_dimension, column): (Option<&str>, &Space, Option<usize>, Option<&str>),
     forecast: Option<&str>,
 ) -> String {
     let text = quoted;
@@ -273,7 +284,7 @@ fn document(
 
 # The space that replaces it: made by the start of the upgrade, searched by this distance.
 [new]
-{new}{column}
+{new}{whole}{column}
 
 {adapter}
 
@@ -333,6 +344,9 @@ seed = 0
 "#,
         old = space(old),
         new = space(new),
+        whole = model_dimension.map_or_else(String::new, |whole| format!(
+            "\n# The model gives so many coordinates; the first ones are kept, scaled to length 1.\nmodel_dimension = {whole}"
+        )),
         column = column.map_or_else(String::new, |column| format!(
             "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
             text(column)
@@ -342,8 +356,8 @@ seed = 0
 
 #[cfg(test)]
 mod tests {
-    use rehang::Provenance;
-    use rehang_encode::EncoderConfig;
+    use rehang::{Matrix, Provenance};
+    use rehang_encode::{EncoderConfig, Input};
     use rehang_sqlite::SqliteStore;
     use rehang_store::Ledger;
 
@@ -368,6 +382,7 @@ mod tests {
             forecast: None,
             new_name: new_name.map(str::to_owned),
             new_dimension: None,
+            new_model_dimension: None,
             new_distance: None,
             path: folder.join("rehang.toml"),
         }
@@ -418,6 +433,32 @@ mod tests {
         fs_err::write(&told.path, format!("{before}[old.encoder]\n{}\n", keys.join("\n"))).unwrap();
         let read = Configuration::read(&told.path).unwrap();
         assert_eq!(read.open_query_encoder(&read.old).unwrap().space(), &read.old);
+    }
+
+    #[test]
+    fn a_model_whose_vectors_are_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = Init {
+            adapter: None,
+            new_dimension: Some(2),
+            new_model_dimension: Some(4),
+            ..told(folder.path(), Some("mrl"))
+        };
+        let narrow = Init { new_model_dimension: Some(2), ..told.clone() };
+        assert!(init(&narrow).unwrap_err().to_string().contains("more than 2"));
+        init(&told).unwrap();
+        let vectors = Matrix::new(4, vec![3.0, 4.0, 12.0, 0.0, 0.0, -2.0, 0.0, 9.0]).unwrap();
+        rehang_files::write_matrix(&folder.path().join("new.npy"), &vectors, None).unwrap();
+        fs_err::write(folder.path().join("ids.txt"), "a\nb\n").unwrap();
+        let text = fs_err::read_to_string(&told.path).unwrap();
+        let encoder = "[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n";
+        fs_err::write(&told.path, format!("{text}\n{encoder}")).unwrap();
+        let read = Configuration::read(&told.path).unwrap();
+        let made = read.made_space();
+        assert_eq!((made.dimension, made.normalised), (2, true));
+        let encoder = read.open_encoder(&made).unwrap();
+        let inputs = ["a", "b"].map(|id| Input { id, source: id, payload: &serde_json::Value::Null });
+        assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8]), Ok(vec![0.0, -1.0])]);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn run(arguments: &InitArguments, json: bool) -> Result<Exit> {
     };
     let is_file = matches!(location, Location::File(_));
     let written = init(&options!(
-        Init { old_distance, adapter, forecast, new_name, new_dimension, new_distance } from arguments,
+        Init { old_distance, adapter, forecast, new_name, new_dimension, new_model_dimension, new_distance } from arguments,
         gallery: location,
         path: arguments.out.clone()
     ))?;

@@ -232,12 +232,16 @@ def init(
     forecast: Path | None = None,
     new_name: str | None = None,
     new_dimension: int | None = None,
+    new_model_dimension: int | None = None,
     new_distance: Distance | None = None,
 ) -> dict[str, Any]:
     """Write a first configuration of an upgrade of a gallery file, with a comment on every part: ``rehang init``.
 
     What is in it is what the gallery and the adapter say of themselves. A file that is there is never replaced. A gallery in a table
     of PostgreSQL or a collection of Qdrant gets its configuration by ``rehang init`` on the command line.
+
+    With ``new_model_dimension=3072, new_dimension=512`` vectors of a model that gives 3,072 coordinates are cut to the first 512, scaled to
+    length 1.
 
     Returns
     -------

@@ -1,0 +1,139 @@
+//! A model whose vectors are kept shorter than it makes them.
+
+use rehang::{Error, Result, Space};
+
+use crate::check::Check;
+use crate::contract::{Answer, Encoder, Input, Reads, Spent};
+use crate::fingerprint::Fingerprint;
+
+/// The first coordinates of another encoder's vectors, scaled to length 1: `[d_model] → [d]`, d < `d_model`. A model that was trained for it
+/// loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what those coordinates said.
+///
+/// What of a vector is left may have no direction where the whole had one: such an item fails, unless the space takes zero vectors. Its
+/// [fingerprint](Encoder::fingerprint) is another one than that of the whole model, and than that of another width.
+///
+/// ```
+/// use rehang::{Distance, Matrix, Space};
+/// use rehang_encode::{Encoder, Function, Input, Shortened};
+///
+/// let model = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 4, |_, column| [3.0, 4.0, 12.0, 0.0][column]));
+/// let space = |width| Space::new("m", width, Distance::Cosine, false);
+/// let whole = || Box::new(Function::new(&space(4), 100, false, Some("v1"), model));
+/// let encoder = Shortened::new(whole(), &space(2)).unwrap();
+/// let inputs = [Input { id: "a", source: "a text", payload: &serde_json::Value::Null }];
+/// assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8])]);
+/// assert_eq!(encoder.space().dimension, 2);
+/// assert_ne!(encoder.fingerprint().unwrap(), whole().fingerprint().unwrap());
+/// assert!(Shortened::new(whole(), &space(4)).is_err());
+/// ```
+pub struct Shortened {
+    encoder: Box<dyn Encoder>,
+    check: Check,
+}
+
+impl Shortened {
+    /// An encoder whose vectors are cut to the width of a space.
+    ///
+    /// # Errors
+    ///
+    /// [`rehang::ErrorKind::InvalidOption`] where the encoder's own vectors are not wider.
+    pub fn new(encoder: Box<dyn Encoder>, space: &Space) -> Result<Self> {
+        let (whole, left) = (encoder.space().dimension, space.dimension);
+        if left >= whole {
+            let expected = format!("more than {left}, which its vectors are cut to");
+            return Err(Error::option("model_dimension", whole, expected));
+        }
+        let check =
+            Check::new(space, format!("the model of {:?}, cut to {left} of {whole},", space.name), true);
+        Ok(Self { encoder, check })
+    }
+
+    /// The text of something that depends on the width, too.
+    fn of_width(&self, text: &str) -> String {
+        Fingerprint::new("shortened").with(&text).with(&self.check.space().dimension).text()
+    }
+}
+
+impl Encoder for Shortened {
+    fn space(&self) -> &Space {
+        self.check.space()
+    }
+
+    fn reads(&self) -> Reads {
+        self.encoder.reads()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.encoder.batch_max()
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        let answers = self.encoder.encode(inputs)?;
+        let shorten = |(input, answer): (&Input<'_>, Answer)| match answer {
+            Ok(mut vector) => {
+                vector.truncate(self.check.space().dimension);
+                self.check.vector(input.id, vector)
+            }
+            failure => Ok(failure),
+        };
+        inputs.iter().zip(answers).map(shorten).collect()
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(self.encoder.fingerprint()?.map(|whole| self.of_width(&whole)))
+    }
+
+    fn configured(&self) -> Result<String> {
+        Ok(self.of_width(&self.encoder.configured()?))
+    }
+
+    fn spent(&self) -> Spent {
+        self.encoder.spent()
+    }
+
+    fn noise(&self) -> Option<f64> {
+        self.encoder.noise()
+    }
+
+    fn note_others(&self, spent: Spent) {
+        self.encoder.note_others(spent);
+    }
+
+    fn interrupt(&self) {
+        self.encoder.interrupt();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::{Distance, Matrix};
+
+    use super::*;
+    use crate::contract::ItemFailure;
+    use crate::function::Function;
+
+    #[test]
+    fn what_is_left_without_a_direction_fails_its_item_alone() {
+        let model = |sources: &[&str]| {
+            Ok(Matrix::from_fn(sources.len(), 3, |row, column| {
+                if sources[row] == "late" { [0.0, 0.0, 1.0][column] } else { [0.0, 2.0, 7.0][column] }
+            }))
+        };
+        let space = |width, distance| Space::new("m", width, distance, false);
+        for distance in [Distance::Cosine, Distance::Dot] {
+            let whole = Box::new(Function::new(&space(3, distance), 9, false, None, model));
+            let encoder = Shortened::new(whole, &space(2, distance)).unwrap();
+            let null = serde_json::Value::Null;
+            let inputs = ["late", "early"].map(|source| Input { id: source, source, payload: &null });
+            let answers = encoder.encode(&inputs).unwrap();
+            assert_eq!(answers[1], Ok(vec![0.0, 1.0]));
+            match &answers[0] {
+                Err(ItemFailure::Permanent(why)) if distance == Distance::Cosine => {
+                    assert!(why.contains("cut to 2 of 3") && why.contains("without a direction"), "{why}");
+                }
+                Ok(zero) if distance == Distance::Dot => assert_eq!(zero, &[0.0, 0.0]),
+                other => panic!("{distance:?}: {other:?}"),
+            }
+        }
+    }
+}
