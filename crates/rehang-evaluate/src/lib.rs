@@ -10,6 +10,7 @@ mod curve;
 mod guards;
 mod order;
 mod report;
+mod sizes;
 pub mod study;
 
 pub use answers::{AnswerFiles, Answers};

@@ -7,7 +7,7 @@ use crate::study::{StudyAdapter, StudyInput, StudyOptions, StudyQueries, overlap
 use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
-use rehang::report::{InputRecord, Report};
+use rehang::report::{InputRecord, Precision, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
@@ -23,6 +23,8 @@ use crate::guards::{adapter_findings, among_pairs};
 /// | `random_orders` | 3 | 1 or more |
 /// | `seed` | 0 | |
 /// | `bootstrap` | 1000 samples | 0 for no bands and intervals |
+/// | `widths` | none | 1 to `d_new` each |
+/// | `precisions` | none | `f32`, `f16`, `i8` |
 #[derive(Debug, Clone)]
 pub struct ReportFiles {
     /// The adapters to compare.
@@ -56,6 +58,10 @@ pub struct ReportFiles {
     pub seed: u64,
     /// Bootstrap samples of the queries.
     pub bootstrap: usize,
+    /// Widths that the new vectors are cut to, to say what each costs.
+    pub widths: Vec<usize>,
+    /// Precisions that they are rounded to, likewise.
+    pub precisions: Vec<Precision>,
     /// Title of the report.
     pub title: String,
     /// What the report says made it.
@@ -84,6 +90,8 @@ impl ReportFiles {
             random_orders,
             seed,
             bootstrap,
+            widths: Vec::new(),
+            precisions: Vec::new(),
             title: "What would the new model buy?".into(),
             command: String::new(),
             output: Vec::new(),
@@ -163,6 +171,8 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         bootstrap: files.bootstrap,
         k: files.answers.k,
         seed: files.seed,
+        widths: files.widths.clone(),
+        precisions: files.precisions.clone(),
     };
     let mut report = study(&ground, &contenders, &options, progress)?;
     report.title.clone_from(&files.title);

@@ -15,12 +15,14 @@ use rehang::curve::{
 use rehang::order::{OrderInput, Policy, group_shares, order};
 use rehang::report::{
     AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
-    KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spaces, Spread,
-    display_points, percent_rounded_up,
+    KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores, ShownMetric, Spaces,
+    Spread, display_points, percent_rounded_up,
 };
 use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
+
+use crate::sizes::sizes;
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -79,6 +81,8 @@ pub struct StudyAdapter<'a> {
 /// | `bootstrap` | 1000 | resamples of the queries for intervals and bands; 0 for none |
 /// | `k` | 10 | depth of mAP@k, nDCG@k, recall@k and agreement@k |
 /// | `seed` | 0 | of everything random |
+/// | `widths` | none | widths of new vectors that are evaluated beside the model's own |
+/// | `precisions` | none | the same of precisions beside single precision |
 #[derive(Debug, Clone)]
 pub struct StudyOptions {
     /// Orders to compare.
@@ -91,6 +95,10 @@ pub struct StudyOptions {
     pub k: usize,
     /// Seed.
     pub seed: u64,
+    /// Widths that new vectors are cut to.
+    pub widths: Vec<usize>,
+    /// Precisions that new vectors are rounded to.
+    pub precisions: Vec<Precision>,
 }
 
 impl Default for StudyOptions {
@@ -101,6 +109,8 @@ impl Default for StudyOptions {
             bootstrap: 1000,
             k: 10,
             seed: 0,
+            widths: Vec::new(),
+            precisions: Vec::new(),
         }
     }
 }
@@ -168,6 +178,9 @@ pub fn study(
             .map_err(|error| error.context(format!("measuring {} on this gallery", contender.name)))?;
         let errors = true_errors(ground.new.matrix(), adapted.vectors.matrix());
         let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+        if report.calibrations.is_empty() {
+            report.sizes = sizes(ground, adapted.vectors.matrix(), options, progress)?;
+        }
         report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
         for &policy in &options.policies {
             let own = contender.adapter.uncertainty.head();
@@ -233,11 +246,11 @@ pub fn overlap_warning(overlapping: usize, items: usize, is_exact: bool, lookali
 }
 
 /// What is a right answer: what the native gallery gives, where nothing else is.
-fn relevance<'a>(ground: &StudyInput<'a>, options: &StudyOptions) -> Relevance<'a> {
+pub(crate) fn relevance<'a>(ground: &StudyInput<'a>, options: &StudyOptions) -> Relevance<'a> {
     ground.relevance.unwrap_or(Relevance::Nearest(options.k))
 }
 
-fn depths(ground: &StudyInput<'_>, options: &StudyOptions) -> CurveOptions {
+pub(crate) fn depths(ground: &StudyInput<'_>, options: &StudyOptions) -> CurveOptions {
     CurveOptions {
         metrics: metrics(ground, options),
         // Where queries keep their own values, for bands.

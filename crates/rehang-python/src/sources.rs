@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rehang::curve::Metric;
 use rehang::order::Policy;
+use rehang::report::Precision;
 use rehang::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
@@ -70,7 +71,7 @@ macro_rules! of_python {
         })*
     };
 }
-of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2]);
+of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2], Vec<usize>);
 
 /// Values that a library reads from text, which words what it expects.
 macro_rules! of_text {
@@ -104,13 +105,19 @@ impl<'py> FromOptions<'py> for Vec<VectorSource> {
     }
 }
 
-impl<'py> FromOptions<'py> for Vec<Policy> {
-    fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        let names: Option<Vec<String>> = given.get(name)?;
-        let parse = |name: String| name.parse().map_err(|error: Error| raised(given.0.py(), &error));
-        names.map(|names| names.into_iter().map(parse).collect()).transpose()
-    }
+/// The same, several of them.
+macro_rules! of_texts {
+    ($($type:ty),*) => {
+        $(impl<'py> FromOptions<'py> for Vec<$type> {
+            fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
+                let names: Option<Vec<String>> = given.get(name)?;
+                let parse = |name: String| name.parse().map_err(|error: Error| raised(given.0.py(), &error));
+                names.map(|names| names.into_iter().map(parse).collect()).transpose()
+            }
+        })*
+    };
 }
+of_texts!(Policy, Precision);
 
 impl<'py> FromOptions<'py> for Until {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {

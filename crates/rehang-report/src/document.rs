@@ -132,6 +132,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         flips_section(report),
         calibration_section(&report.calibrations),
         report.groups.as_ref().and_then(|groups| groups_section(report, groups)),
+        sizes_section(report, &primary),
         further_section(report, &further),
         measured_section(report),
         warnings_section(report),
@@ -783,6 +784,55 @@ fn first_items_table(groups: &GroupStudy) -> Table {
         }
     }
     Table { caption: "Share of each group among the first items of every order, %".into(), columns, rows }
+}
+
+/// What vectors of fewer coordinates and bytes are worth, beside those of today.
+fn sizes_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {
+    if report.sizes.is_empty() {
+        return None;
+    }
+    let has_switch = report.sizes.iter().any(|size| !size.at_the_switch.is_empty());
+    let mut columns = vec![
+        column("vectors", Kind::Text),
+        column("coordinates", Kind::Number),
+        column("kept as", Kind::Text),
+        column("bytes", Kind::Number),
+    ];
+    for of in metrics {
+        columns.push(column(&of.name, Kind::Number));
+        if has_switch {
+            columns.push(column(&format!("{}, at the switch", of.name), Kind::Number));
+        }
+    }
+    let row =
+        |name: &str, width: usize, kept_as: &str, bytes: usize, scores: &Scores, at_the_switch: &Scores| {
+            let of = |scores: &Scores, id: &str| metric(scores.get(id).copied().unwrap_or(f64::NAN));
+            let cells = metrics.iter().flat_map(|metric| {
+                [of(scores, &metric.id)].into_iter().chain(has_switch.then(|| of(at_the_switch, &metric.id)))
+            });
+            Row::new(
+                name,
+                [count(width), kept_as.to_owned(), count(bytes)].into_iter().chain(cells.collect::<Vec<_>>()),
+            )
+        };
+    let old = report.spaces.old.dimension;
+    let today = row("old, as they are", old, "f32", 4 * old, &report.do_nothing, &Scores::new());
+    let sizes = report.sizes.iter().map(|size| {
+        row("new", size.width, size.precision.name(), size.bytes, &size.new_model, &size.at_the_switch)
+    });
+    let text = "Vectors of the new model, cut to their first coordinates and scaled to length 1, and rounded as a database rounds that keeps \
+        so many bytes a coordinate; queries are cut and rounded likewise. What a gallery takes up, and what comparing it with a query costs, goes \
+        with the bytes of a vector.";
+    let table = Table {
+        caption: "Quality of a fully re-embedded gallery, %".into(),
+        columns,
+        rows: std::iter::once(today).chain(sizes).collect(),
+    };
+    Some(section(
+        "sizes",
+        "Fewer coordinates, fewer bytes",
+        vec![Block::Text(text.into()), Block::Table(table)],
+    ))
 }
 
 fn further_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Section<'a>> {

@@ -37,6 +37,48 @@ pub const DISPLAY_POINTS: usize = 201;
 /// One value for each metric, by [`ShownMetric::id`].
 pub type Scores = BTreeMap<String, f64>;
 
+crate::named! {
+    /// How a database keeps the coordinates of vectors.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Precision ("precision") {
+        /// Single precision: four bytes a coordinate.
+        F32 = "f32",
+        /// Half precision (pgvector's `halfvec`, Qdrant's `float16`): two bytes.
+        F16 = "f16",
+        /// One byte: 127 steps on either side of 0, of which the largest coordinate of the gallery has the last one.
+        I8 = "i8",
+    }
+}
+
+impl Precision {
+    /// Bytes of a coordinate.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+            Self::I8 => 1,
+        }
+    }
+}
+
+/// What new vectors of one width and precision give.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SizeScores {
+    /// Coordinates that are kept; fewer than the model's are scaled to length 1.
+    pub width: usize,
+    /// How each of them is kept.
+    pub precision: Precision,
+    /// Bytes of a vector.
+    pub bytes: usize,
+    /// Quality of a gallery that is fully native, queries cut and rounded likewise.
+    #[serde(deserialize_with = "nullable::map")]
+    pub new_model: Scores,
+    /// Quality at the switch, of the headline's adapter; empty without right answers.
+    #[serde(default, deserialize_with = "nullable::map")]
+    pub at_the_switch: Scores,
+}
+
 /// A whole report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -75,6 +117,9 @@ pub struct Report {
     /// Quality by group of items.
     #[serde(default)]
     pub groups: Option<GroupStudy>,
+    /// What new vectors of other widths and precisions give, where that was asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<SizeScores>,
     /// What the reader should be careful about.
     #[serde(default)]
     pub warnings: Vec<Finding>,
@@ -97,6 +142,7 @@ impl Report {
             headline: 0,
             calibrations: Vec::new(),
             groups: None,
+            sizes: Vec::new(),
             warnings: Vec::new(),
         }
     }

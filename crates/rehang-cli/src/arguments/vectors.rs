@@ -188,6 +188,10 @@ arguments! {
         seed: u64 = [long, default_value_t = 0],
         /// Bootstrap samples of the queries for bands and intervals; 0 for none.
         bootstrap: usize = [long, default_value_t = StudyOptions::default().bootstrap],
+        /// Widths that the new vectors are cut to, separated by commas: the report says what each is worth and takes.
+        widths: Vec<usize> = [long, value_name = "WIDTHS", value_delimiter = ','],
+        /// Precisions that they are rounded to, separated by commas, likewise: f32, f16, i8.
+        precisions: Vec<String> = [long = "precision", value_name = "PRECISIONS", value_delimiter = ','],
         /// Title of the report.
         title: String = [long, default_value = "What would the new model buy?"],
         /// The report: .html, .md or .json (repeat for several).

@@ -35,11 +35,12 @@ pub fn outcome(report: &Report) -> Exit {
 pub fn make(arguments: &ReportArguments) -> Result<Report> {
     let files = options!(
         ReportFiles {
-            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, title,
+            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, widths, title,
             output
         } from arguments,
         side: arguments.side.iter().cloned().collect(),
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
+        precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         command: command()
     );
     expect_outputs(&files.output)?;

@@ -581,6 +581,8 @@ def report(
     rows: str | None = None,
     seed: int = 0,
     bootstrap: int = 1000,
+    widths: Sequence[int] | None = None,
+    precisions: Sequence[str] | None = None,
     title: str | None = None,
     force: bool = False,
     progress: bool | None = None,
@@ -597,6 +599,8 @@ def report(
         ``coverage``, ``sigma``, ``random`` and ``oracle`` by default; the first that is not the oracle carries the verdict.
     pairs_old : array or path, optional
         Old vectors of the pairs: gallery items among them are counted.
+    widths, precisions : list of int, list of str, optional
+        What new vectors cut to so many coordinates, and kept as ``f32``, ``f16`` or ``i8``, are worth and take.
 
     The other parameters are those of :func:`curve` and :func:`fit`.
 
