@@ -737,6 +737,103 @@ fn the_most_texts_of_a_request_are_learnt_once() {
 }
 
 #[test]
+fn what_is_learnt_of_a_service_is_known_to_the_next_process() {
+    let texts = numbers(600);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let blanks = ["1", "", "2", " ", "3", ""];
+    for (limit, most) in [(1, 630), (7, 110), (10, 90), (64, 12)] {
+        let stub = Stub::start(move |_, seen| {
+            let is_format = seen.body.get("encoding_format").is_some();
+            if is_format {
+                return Reply::Status(400, vec![], "no encoding_format, please".into());
+            }
+            if seen.texts().len() > limit { status(413) } else { Reply::Good }
+        });
+        let learnt = {
+            let (first, _) = open(&stub, |config| config.batch = 64);
+            assert_eq!(first.learnt(), None);
+            assert_eq!(embed(&first, &texts).unwrap(), right(&texts));
+            assert_eq!(embed(&first, &blanks).unwrap(), right(&blanks));
+            first.learnt().unwrap()
+        };
+        let before = stub.seen().len();
+        let next = |change: fn(&mut HttpConfig)| {
+            let (next, _) = open(&stub, |config| {
+                config.batch = 64;
+                change(config);
+            });
+            next.recall(&learnt);
+            next
+        };
+        let second = next(|_| {});
+        assert_eq!(embed(&second, &texts).unwrap(), right(&texts));
+        assert_eq!(embed(&second, &blanks).unwrap(), right(&blanks));
+        let seen = stub.seen().split_off(before);
+        let refused = |seen: &Seen| seen.texts().len() > limit || seen.body.get("encoding_format").is_some();
+        assert_eq!(seen.iter().filter(|seen| refused(seen)).count(), 0, "{limit}");
+        assert!(seen.len() <= most, "{} requests of {limit} texts", seen.len());
+        assert_eq!(second.learnt().as_ref(), Some(&learnt));
+        // Of another model, or a request with other fields, nothing is known by it.
+        assert_eq!(next(|config| config.model = "other".into()).learnt(), None);
+        assert_eq!(next(|config| drop(config.body.insert("a".into(), json!(1)))).learnt(), None);
+        assert_eq!(next(|config| config.url += "/v2").learnt(), None);
+        second.recall("no JSON");
+        assert!(!learnt.contains(&stub.url), "values of an address may be keys");
+    }
+}
+
+/// What is learnt of one thing.
+fn field(learnt: &str, name: &str) -> Value {
+    serde_json::from_str::<Value>(learnt).unwrap().get(name).cloned().unwrap_or_default()
+}
+
+#[test]
+fn what_was_learnt_gives_way_to_what_a_service_refuses_now() {
+    let texts = numbers(300);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let limit = Arc::new(AtomicUsize::new(64));
+    let now = Arc::clone(&limit);
+    let stub = Stub::start(move |_, seen| {
+        let texts = seen.texts();
+        let is_blank = now.load(Ordering::Relaxed) < 64 && texts.iter().any(|text| text.is_empty());
+        if texts.len() > now.load(Ordering::Relaxed) || is_blank { status(413) } else { Reply::Good }
+    });
+    let open = || open(&stub, |config| config.batch = 64).0;
+    let first = open();
+    embed(&first, &texts).unwrap();
+    embed(&first, &["", "1"]).unwrap();
+    let learnt = first.learnt().unwrap();
+    assert_eq!((field(&learnt, "texts_max"), field(&learnt, "takes_peculiar")), (json!(64), json!(true)));
+    limit.store(10, Ordering::Relaxed);
+    let second = open();
+    second.recall(&learnt);
+    assert_eq!(embed(&second, &texts).unwrap(), right(&texts));
+    assert!(embed(&second, &["1", "", "2"]).unwrap()[1].is_err());
+    let learnt = second.learnt().unwrap();
+    assert_eq!((field(&learnt, "texts_max"), field(&learnt, "takes_peculiar")), (json!(8), Value::Null));
+    let before = stub.seen().len();
+    let third = open();
+    third.recall(&learnt);
+    assert_eq!(embed(&third, &texts).unwrap(), right(&texts));
+    assert!(stub.seen()[before..].iter().all(|seen| seen.texts().len() <= 10));
+}
+
+#[test]
+fn a_request_that_is_too_long_does_not_make_the_others_small() {
+    let stub = Stub::start(|_, seen| {
+        if seen.texts().iter().map(String::len).sum::<usize>() > 20_000 { status(413) } else { Reply::Good }
+    });
+    let (http, _) = open(&stub, |config| config.batch = 64);
+    let texts: Vec<String> = (0..640)
+        .map(|number| if (128..192).contains(&number) { "w".repeat(500) } else { number.to_string() })
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+    assert_eq!(field(&http.learnt().unwrap(), "texts_max"), Value::Null, "it takes 64 texts");
+    assert!(stub.seen().len() <= 1 + 10 + 4, "{}", stub.seen().len());
+}
+
+#[test]
 fn an_option_that_a_service_does_not_take_is_named_after_one_small_request() {
     let texts = numbers(300);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -1095,10 +1192,62 @@ fn a_rider_costs_one_text_a_request_and_no_request_more() {
     let (http, _) = open(&stub, |config| config.batch = 64);
     assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
     let refused = stub.seen().iter().filter(|seen| seen.texts().len() > 64).count();
-    assert_eq!((refused, stub.seen().len()), (1, 1 + 1 + 10 + 9));
+    // Once refused, it has a seat among the 64.
+    assert_eq!((refused, stub.seen().len()), (1, 1 + 1 + 11));
     // No budget is passed by it.
     let stub = Stub::script(vec![]);
     let (http, _) = open(&stub, |config| (config.batch, config.budget_items) = (64, Some(68)));
     assert_eq!(embed(&http, &texts[..68]).unwrap(), right(&texts[..68]));
     assert_eq!(http.spent().items, 68);
+}
+
+/// A text of so many characters, which no other one begins as.
+fn long(number: usize, characters: usize) -> String {
+    let words = (0..).map(|word| format!("{number}-{word} "));
+    let mut text = String::new();
+    for word in words {
+        if text.len() + word.len() > characters {
+            return text;
+        }
+        text += &word;
+    }
+    text
+}
+
+#[test]
+fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
+    let model = |text: &str| {
+        let seed = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        [(); 2].map(|()| random.next_u32() as f32 / u32::MAX as f32 - 0.5).to_vec()
+    };
+    // Some hundred long ones among others, as drawn at random.
+    let texts: Vec<String> =
+        (0..640).map(|number| long(number, if number % 6 == 0 { 600 + number * 13 } else { 150 })).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    for reads in [600, 2000, usize::MAX] {
+        let stub = Stub::start(move |_, seen| {
+            Reply::Body(good_of(seen, |text| model(&text[..text.len().min(reads)]), |_| {}))
+        });
+        let space = Space::new("new", 2, Distance::Cosine, false);
+        let config = HttpConfig { batch: 32, ..config(&stub.url) };
+        let open = || Http::with(&config, &space, Arc::new(ManualClock::default()), |_| None).unwrap();
+        let http = open();
+        assert!(embed(&http, &texts).unwrap().iter().all(Result::is_ok));
+        // One text rides along with every 32, whichever it is.
+        assert_eq!((stub.seen().len(), texts_sent(&stub)), (21, 640 + 19), "{reads}");
+        let Some(cut) = http.cut() else {
+            assert_eq!(reads, usize::MAX);
+            continue;
+        };
+        assert!(cut.read <= reads && reads <= cut.cut && cut.cut < reads * 3 / 2, "{reads}: {cut:?}");
+        // It is said before the next process has sent anything.
+        let learnt = http.learnt().unwrap();
+        assert_eq!(config.known_cut(&learnt), Some(cut));
+        let next = open();
+        next.recall(&learnt);
+        assert_eq!(next.cut(), Some(cut));
+        let other = HttpConfig { body: [("truncate".into(), json!(false))].into(), ..config.clone() };
+        assert_eq!(other.known_cut(&learnt), None);
+    }
 }
