@@ -191,3 +191,78 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     let (_, run, error) = upgrade(&place, "run");
     assert_eq!((&run["done"]["native"], &run["failed_in_all"]), (&json!(2), &json!(0)), "{error}");
 }
+
+/// Pairs are drawn in samples that double, by one encoder: what a start costs, it costs once.
+#[test]
+fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
+    const MANY: usize = 700;
+    const BATCH: usize = 25;
+    let old = Matrix::from_fn(MANY, D_OLD, |row, column| model(&text(row))[column]);
+    let items: Vec<Value> =
+        (0..MANY).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
+    let stub = Stub::start(|_, seen| Reply::Body(good_of(seen, model, |_| {})));
+    let encoder = format!(
+        "[encoder]\nkind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\nbatch = {BATCH}\nconcurrency = 2\n",
+        stub.url
+    );
+    upgrade::configure(&place, &encoder);
+    place.finish(&IMPORT);
+    let draw = |items: &str| {
+        let before = stub.seen().len();
+        place.json(&["upgrade", "pairs", "--config", "rehang.toml", "--worth", "0", "--items", items]);
+        let seen = stub.seen().split_off(before);
+        let texts: usize = seen.iter().map(|seen| seen.texts().len()).sum();
+        (seen.len(), texts)
+    };
+    // Samples of 250, 500 and 600 items.
+    let (requests, texts) = draw("600");
+    assert!(requests <= 600 / BATCH + 2, "{requests} requests");
+    assert!((600..=600 + 600 / 32).contains(&texts), "{texts} texts");
+    // Another process: 16 items are embedded again and compared.
+    let (requests, texts) = draw("700");
+    assert!(requests <= 100 / BATCH + 2, "{requests} requests");
+    assert!((116..=116 + 116 / 32).contains(&texts), "{texts} texts");
+}
+
+/// A server that reads 400 characters of a text and says nothing of the rest, as many do beyond 512 tokens.
+#[test]
+fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
+    const LONG: usize = 40;
+    let of = |number: usize| -> String {
+        let words: Vec<String> =
+            (0..200).map(|word| format!("{} {}", text(word * 7 + number), number)).collect();
+        words.join(". ")[..if number < LONG { 500 + 70 * number } else { 120 }].to_owned()
+    };
+    let old = Matrix::from_fn(400, D_OLD, |row, column| model(&text(row))[column]);
+    let items: Vec<Value> =
+        (0..400).map(|number| json!({"id": format!("t{number}"), "source": of(number * 7 % 400)})).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
+    let stub =
+        Stub::start(|_, seen| Reply::Body(good_of(seen, |text| model(&text[..text.len().min(400)]), |_| {})));
+    let configure = |more: &str| {
+        let encoder =
+            format!("[encoder]\nkind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\nbatch = 16\n{more}", stub.url);
+        upgrade::configure(&place, &encoder);
+    };
+    configure("");
+    place.finish(&IMPORT);
+    let plan = || {
+        let plan = place.run(&["upgrade", "plan", "--config", "rehang.toml"]);
+        String::from_utf8_lossy(&plan.stderr).into_owned()
+    };
+    assert!(!plan().contains("stops reading"));
+    let said = place.run(&["upgrade", "pairs", "--config", "rehang.toml", "--worth", "0"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("stops reading a text after some") && said.contains("says nothing"), "{said}");
+    let warnings = plan();
+    for words in ["stops reading a text after some", "40 sources of more than", "truncate = false"] {
+        assert!(warnings.contains(words), "{words}: {warnings}");
+    }
+    let doctor = place.run(&["doctor", "--gallery", "G.db", "--config", "rehang.toml"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("40 sources of more than"), "{doctor}");
+    // Asked in another way, the service may read on.
+    configure("body = { truncate = false }\n");
+    assert!(!plan().contains("stops reading"));
+}
