@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::Matrix;
+use rehang::{Matrix, Progress};
 use rehang_files::{VectorSource, read_matrix};
+use rehang_upgrade::{Ending, Enough, Observation, Observer, PairsFiles, PairsOptions, Upgrade};
 use serde_json::{Value, json};
 
 use crate::common::upgrade::{self, IMPORT};
@@ -223,6 +224,41 @@ fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
     let (requests, texts) = draw("700");
     assert!(requests <= 100 / BATCH + 2, "{requests} requests");
     assert!((116..=116 + 116 / 32).contains(&texts), "{texts} texts");
+}
+
+/// At real widths measuring takes as long as embedding does.
+#[test]
+fn what_pairs_are_worth_is_measured_in_sight_and_until_ctrl_c() {
+    let rows = |columns| Matrix::from_fn(120, columns, |row, column| model(&text(row))[column]);
+    let place = upgrade::place(&rows(D_OLD), &rows(D_NEW));
+    place.finish(&IMPORT);
+    let upgrade = Upgrade::open(&place.path("rehang.toml")).unwrap();
+    let pairs = |observer: &dyn Observer| {
+        upgrade.pairs(&PairsOptions::default(), &PairsFiles::default(), None, observer).unwrap()
+    };
+    let progress = Progress::default();
+    assert!(pairs(&progress).steps[0].learned.is_some());
+    let shown = progress.snapshot();
+    assert_eq!(shown.stage, "measuring what pairs are worth");
+    assert!(shown.done > 0 && shown.done == shown.total, "{shown:?}");
+    progress.cancel();
+    let ended = pairs(&progress);
+    assert_eq!((ended.enough, ended.pairs), (Enough::Ended(Ending::Interrupted), 120));
+    // Whoever counts nothing is told of the stage all the same.
+    let stages = Stages::default();
+    pairs(&stages);
+    assert_eq!(*stages.0.lock().unwrap(), ["measuring what pairs are worth"]);
+}
+
+#[derive(Default)]
+struct Stages(Mutex<Vec<String>>);
+
+impl Observer for Stages {
+    fn observe(&self, observation: &Observation<'_>) {
+        if let Observation::Began { stage, .. } = observation {
+            self.0.lock().unwrap().push((*stage).to_owned());
+        }
+    }
 }
 
 /// A server that reads 400 characters of a text and says nothing of the rest, as many do beyond 512 tokens.

@@ -47,7 +47,7 @@ const TEXTS_BETWEEN_RIDERS: u64 = 32;
 /// Relative squared distance up to which two vectors are of one and the same text, computed in half precision.
 const SAME: f64 = 1e-4;
 /// Where a service takes fewer texts a request than this, a rider goes alone: a seat among so few costs more.
-const SEATS_MIN: usize = 8;
+const SEATS_MIN: usize = 7;
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
@@ -257,13 +257,16 @@ impl Http {
                     answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
                     return Ok(());
                 }
-                // One text may spoil the request for the others: each half is asked alone until it is found.
-                let half = inputs.len() / 2;
-                self.embed_parts(half, inputs, answers, known)?;
+                // One text may spoil the request for the others: each half is asked alone until it is found. Or there are too many, and
+                // it may say how many it takes.
+                let part = answer::most_texts(&reason, inputs.len()).unwrap_or(inputs.len().div_ceil(2));
+                for (inputs, answers) in inputs.chunks(part).zip(answers.chunks_mut(part)) {
+                    self.embed(inputs, answers, known)?;
+                }
                 let all_taken = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
                 // None did: there were too many of them, or they were too long together, where it has taken so many before.
                 if all_taken && inputs.len() > self.texts_served.load(Ordering::Relaxed) {
-                    self.texts_max.fetch_min(inputs.len() - half, Ordering::Relaxed);
+                    self.texts_max.fetch_min(part, Ordering::Relaxed);
                 }
                 Ok(())
             }
@@ -337,6 +340,10 @@ impl Http {
                 // The budget has no room for it, or it was one text too many.
                 Ended::Short(_) => {}
                 Ended::Refused(reason) => {
+                    if answer::most_texts(&reason, all.len()).is_some_and(|most| most < inputs.len()) {
+                        // Not for what rides along.
+                        return Ok(Ended::Refused(reason));
+                    }
                     if question.is_some() {
                         lock(&self.reading).unanswered();
                     }
@@ -346,11 +353,7 @@ impl Http {
                         self.texts_max.fetch_min(inputs.len(), Ordering::Relaxed);
                         self.rider.take_seat();
                     }
-                    return Ok(if matches!(ended, Ended::Refused(_)) {
-                        Ended::Refused(reason)
-                    } else {
-                        ended
-                    });
+                    return Ok(ended);
                 }
                 failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
             }
