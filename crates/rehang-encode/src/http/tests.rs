@@ -807,7 +807,7 @@ fn what_was_learnt_gives_way_to_what_a_service_refuses_now() {
     let now = Arc::clone(&limit);
     let stub = Stub::start(move |_, seen| {
         let texts = seen.texts();
-        let is_blank = now.load(Ordering::Relaxed) < 64 && texts.iter().any(|text| text.is_empty());
+        let is_blank = now.load(Ordering::Relaxed) < 64 && texts.iter().any(String::is_empty);
         if texts.len() > now.load(Ordering::Relaxed) || is_blank { status(413) } else { Reply::Good }
     });
     let open = || open(&stub, |config| config.batch = 64).0;
