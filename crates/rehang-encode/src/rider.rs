@@ -37,7 +37,6 @@ impl Known {
 struct State {
     known: Option<Arc<Known>>,
     texts_since: u64,
-    turns: u64,
     noise: Option<f64>,
     /// The service takes no text more than a request had.
     needs_seat: bool,
@@ -73,7 +72,7 @@ impl Rider {
         if state.texts_since < self.texts_between {
             return Ride::None;
         }
-        (state.texts_since, state.turns) = (0, state.turns + 1);
+        state.texts_since = 0;
         if state.needs_seat && !has_seat { Ride::Alone(known) } else { Ride::Along(known) }
     }
 
@@ -93,11 +92,6 @@ impl Rider {
             let (id, text) = (input.id.to_owned(), input.source.to_owned());
             Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone() })
         });
-    }
-
-    /// Whether this is the first turn of a rider, the third and so on.
-    pub(crate) fn is_other_turn(&self) -> bool {
-        lock(&self.state).turns % 2 == 1
     }
 
     /// Lets riders have a seat among the texts of a request from now on: with one more, a request was refused.

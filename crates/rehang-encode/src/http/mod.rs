@@ -325,14 +325,15 @@ impl Http {
         let ride = self.rider.of_request(inputs.len(), has_seat);
         if let Ride::Along(known) = &ride {
             let question = self.question(inputs);
-            let more = question.as_ref().map_or_else(|| known.input(), |(_, beginning)| *beginning);
-            let all: Vec<Input<'_>> = inputs.iter().copied().chain([more]).collect();
+            let beginning = question.as_ref().map(|(_, beginning)| *beginning);
+            let all: Vec<Input<'_>> =
+                inputs.iter().copied().chain(beginning).chain([known.input()]).collect();
             match self.insist(&all, breaks)? {
                 Ended::Vectors(mut vectors) => {
-                    let vector = vectors.pop().unwrap_or_default();
-                    match question {
-                        Some((place, beginning)) => self.take_in(beginning.source, &vectors[place], &vector),
-                        None => self.expect_itself(known, vector)?,
+                    self.expect_itself(known, vectors.pop().unwrap_or_default())?;
+                    if let Some((place, beginning)) = question {
+                        let of_beginning = vectors.pop().unwrap_or_default();
+                        self.take_in(beginning.source, &vectors[place], &of_beginning);
                     }
                     return Ok(Ended::Vectors(vectors));
                 }
@@ -368,9 +369,10 @@ impl Http {
     }
 
     /// The beginning of the longest text of a request, and the place of that text, where the two together tell how far the service reads.
-    /// It rides at every other turn, in the place of the known text. A service with noise cannot be asked.
+    /// It rides beside the known text, if there is a seat for both. A service with noise cannot be asked.
     fn question<'a>(&self, inputs: &[Input<'a>]) -> Option<(usize, Input<'a>)> {
-        if !self.rider.is_other_turn() || self.rider.noise().is_some() {
+        let has_seat = !self.rider.needs_seat() || inputs.len() + 2 <= self.texts_max.load(Ordering::Relaxed);
+        if !has_seat || self.rider.noise().is_some() {
             return None;
         }
         let (place, input) = inputs.iter().enumerate().max_by_key(|(_, input)| input.source.len())?;
