@@ -6,6 +6,8 @@ use rehang::{Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::reading::Cut;
+
 /// What an encoder is given of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Input<'a> {
@@ -148,9 +150,30 @@ pub trait Encoder: Send + Sync {
         None
     }
 
+    /// Where it stops reading a text, in silence, as far as it was found out. `None` where it reads all, or that is not known.
+    fn cut(&self) -> Option<Cut> {
+        None
+    }
+
     /// Tells the encoder what workers on other machines and earlier runs have used, since they share its budgets. An encoder without
     /// budgets does nothing.
     fn note_others(&self, _spent: Spent) {}
+
+    /// What it has learnt of its service that spares another process the asking, as a short text for [`Encoder::recall`]: how many texts a
+    /// request may have, say. `None` where there is nothing of the kind.
+    fn learnt(&self) -> Option<String> {
+        None
+    }
+
+    /// Takes what an encoder of another process has [learnt](Encoder::learnt). What is of another service, or cannot be read, is passed
+    /// over.
+    fn recall(&self, _learnt: &str) {}
+
+    /// Whether it compares itself with itself from call to call, and says so where it has become another one. What keeps one encoder for
+    /// several backfills need not compare it again then.
+    fn watches_itself(&self) -> bool {
+        false
+    }
 
     /// Ends the waits of the calls under way (for the service's pace, before another attempt) and those of later ones: what is not
     /// embedded by then comes back [`ItemFailure::Untried`]. An encoder that never waits for long does nothing.

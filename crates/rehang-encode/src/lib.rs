@@ -25,13 +25,17 @@ mod fingerprint;
 mod function;
 #[cfg(feature = "http")]
 mod http;
+mod learnt;
 mod meter;
 #[cfg(feature = "onnx")]
 mod onnx;
 mod open;
+mod reading;
+mod rider;
 mod sameness;
 mod shortened;
 mod table;
+mod watched;
 
 pub use config::{
     CommandConfig, CommandFormat, EncoderConfig, HttpConfig, ImageFilter, ImageInput, ImageLayout,
@@ -40,5 +44,7 @@ pub use config::{
 pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
 pub use open::open;
+pub use reading::Cut;
 pub use sameness::{DIFFERENCE_MAX, difference, difference_in_words};
 pub use shortened::Shortened;
+pub use watched::Watched;

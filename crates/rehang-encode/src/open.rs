@@ -14,6 +14,7 @@ use crate::http::Http;
 #[cfg(feature = "onnx")]
 use crate::onnx::Onnx;
 use crate::table::Table;
+use crate::watched::Watched;
 
 /// Opens the encoder of a configuration for a space. Relative paths are relative to `base`, the folder of the
 /// configuration file.
@@ -28,7 +29,10 @@ use crate::table::Table;
 pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
     Ok(match config {
         EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),
-        EncoderConfig::Command(config) => Box::new(Command::open(config, space, base)?),
+        EncoderConfig::Command(config) => {
+            let command = Box::new(Command::open(config, space, base)?);
+            if command.may_drift() { Box::new(Watched::new(command)) } else { command }
+        }
         #[cfg(feature = "http")]
         EncoderConfig::Http(config) => Box::new(Http::open(config, space)?),
         #[cfg(not(feature = "http"))]

@@ -5,6 +5,7 @@ use rehang::{Error, Result, Space};
 use crate::check::Check;
 use crate::contract::{Answer, Encoder, Input, Reads, Spent};
 use crate::fingerprint::Fingerprint;
+use crate::reading::Cut;
 
 /// The first coordinates of another encoder's vectors, scaled to length 1: `[d_model] → [d]`, d < `d_model`. A model that was trained for it
 /// loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what those coordinates said.
@@ -18,7 +19,7 @@ use crate::fingerprint::Fingerprint;
 ///
 /// let model = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 4, |_, column| [3.0, 4.0, 12.0, 0.0][column]));
 /// let space = |width| Space::new("m", width, Distance::Cosine, false);
-/// let whole = || Box::new(Function::new(&space(4), 100, false, Some("v1"), model));
+/// let whole = || Box::new(Function::new(&space(4), 100, false, Some("v1".into()), model));
 /// let encoder = Shortened::new(whole(), &space(2)).unwrap();
 /// let inputs = [Input { id: "a", source: "a text", payload: &serde_json::Value::Null }];
 /// assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8])]);
@@ -93,6 +94,22 @@ impl Encoder for Shortened {
 
     fn noise(&self) -> Option<f64> {
         self.encoder.noise()
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        self.encoder.cut()
+    }
+
+    fn learnt(&self) -> Option<String> {
+        self.encoder.learnt()
+    }
+
+    fn recall(&self, learnt: &str) {
+        self.encoder.recall(learnt);
+    }
+
+    fn watches_itself(&self) -> bool {
+        self.encoder.watches_itself()
     }
 
     fn note_others(&self, spent: Spent) {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rehang::finding::Finding;
 use rehang::{Distance, Error, Matrix, Progress, Result, Space};
-use rehang_encode::{Encoder, Function};
+use rehang_encode::{Encoder, Function, Watched};
 use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;
 use rehang_store::Filter;
@@ -96,9 +96,8 @@ impl PyUpgrade {
         let encoder = given.object("encoder")?;
         let encoder = encoder.map(|callable| self.encoder(py, &callable, &given)).transpose()?;
         let upgrade = Arc::clone(&self.0);
-        let (value, findings) = call(py, show, Interrupted::Waits, move |progress| {
-            work(&upgrade, encoder.as_ref().map(|encoder| encoder as &dyn Encoder), progress)
-        })?;
+        let (value, findings) =
+            call(py, show, Interrupted::Waits, move |progress| work(&upgrade, encoder.as_deref(), progress))?;
         Ok((value.to_string(), findings))
     }
 
@@ -229,7 +228,7 @@ impl PyUpgrade {
         py: Python<'_>,
         callable: &Bound<'_, PyAny>,
         given: &Options<'_, '_>,
-    ) -> PyResult<Function> {
+    ) -> PyResult<Box<dyn Encoder>> {
         let space = py.detach(|| self.0.new_space()).map_err(|error| raised(py, &error))?;
         let batch = given.or("batch", BATCH)?;
         let normalise = given.or("normalise", false)?;
@@ -238,7 +237,10 @@ impl PyUpgrade {
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
         let is_made = is_made.iter().any(|record| record.space.name == space.name);
         let space = Space { normalised: if is_made { space.normalised } else { normalise }, ..space };
-        Ok(function(&space, callable.clone().unbind(), batch, normalise, fingerprint))
+        let is_known = Option::is_some(&fingerprint);
+        let encoder = Box::new(function(&space, callable.clone().unbind(), batch, normalise, fingerprint));
+        // What the callable asks may become another model in the middle of a run.
+        Ok(if is_known { encoder } else { Box::new(Watched::new(encoder)) })
     }
 }
 

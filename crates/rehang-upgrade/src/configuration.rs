@@ -16,11 +16,11 @@ use crate::fitting;
 use crate::forecast::Forecast;
 use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
-use crate::outlook;
 use crate::record::{OrderSettings, Phase, Recorded};
 use crate::setup::{UpgradeSetup, expect_same};
 use crate::table::TableLocation;
 use crate::until::{expect_until, parse_until};
+use crate::{manners, outlook};
 
 /// The file.
 #[derive(Debug, Deserialize)]
@@ -496,7 +496,9 @@ impl Configuration {
         }
         let mut findings = Vec::new();
         if find_space(store, &self.old.name)?.is_some() {
-            findings.extend(outlook::peculiar_sources(store, &self.old.name)?);
+            let learnt = manners::kept(store, &self.new.name)?;
+            let cut = self.service().zip(learnt).and_then(|(service, learnt)| service.known_cut(&learnt));
+            findings.extend(outlook::sources(store, &self.old.name, cut)?);
         }
         if let Some(new) = find_space(store, &self.new.name)? {
             findings.extend(outlook::cut_vectors(store, &new.space, self.service())?);
@@ -587,7 +589,11 @@ impl Configuration {
         limits.batch = match asked.batch {
             Some(batch) => at_least_one("batch", batch)?,
             None if self.says_batch => limits.batch,
-            None => limits.batch.max(encoder.batch_max()),
+            None => {
+                // In whole calls: what is left over would be a request of its own.
+                let at_once = encoder.batch_max().max(1);
+                limits.batch.div_ceil(at_once).saturating_mul(at_once)
+            }
         };
         Ok(limits)
     }

@@ -38,7 +38,7 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-vectors`, `upgrade`, `sigma`, and
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `sigma`, and
     /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
     /// The search index of every space.

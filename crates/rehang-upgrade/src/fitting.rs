@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rehang::finding::Finding;
 use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
-use rehang_encode::Spent;
+use rehang_encode::{Cut, Spent};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::{
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::backfill::Ending;
 use crate::limits::RunOptions;
-use crate::observe::Observer;
+use crate::observe::{Observation, Observer};
 use crate::query::{self, Query, QueryEncoders};
 use crate::sample;
 
@@ -41,6 +41,9 @@ const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 const HELD_OUT_MIN: usize = 30;
 /// The first sample; each further one is twice as large.
 pub(crate) const FIRST_SAMPLE: usize = 250;
+
+/// The stage of [`DrawnPairs::learned`], which takes as long as embedding does where vectors are wide.
+const MEASURING: &str = "measuring what pairs are worth";
 
 /// Name of the document that says which adapter was fitted last for a space.
 fn document(new: &str) -> String {
@@ -368,6 +371,8 @@ pub struct PairsDrawn {
     /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
     /// ([`Encoder::noise`](rehang_encode::Encoder::noise)).
     pub encoder_noise: Option<f64>,
+    /// Where the encoder stops reading a text, in silence ([`Encoder::cut`](rehang_encode::Encoder::cut)); `None` where that is not known.
+    pub encoder_cut: Option<Cut>,
     /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
     /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go
@@ -472,11 +477,21 @@ impl DrawnPairs {
     }
 
     /// What they are worth to a map; `None` where they are too few to say.
-    pub fn learned(&self, old: &Space, new: &Space, progress: &Progress) -> Result<Option<LearningCurve>> {
+    pub fn learned(
+        &self,
+        old: &Space,
+        new: &Space,
+        observer: &dyn Observer,
+    ) -> Result<Option<LearningCurve>> {
         let of = |space: &Space, rows: &Matrix| {
             Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
         };
         let pairs = rehang::Pairs::new(of(old, &self.old)?, of(new, &self.new)?, None, None)?;
+        let own = Progress::default();
+        let progress = observer.counters().unwrap_or_else(|| {
+            observer.observe(&Observation::Began { stage: MEASURING, unit: "maps", total: 0 });
+            &own
+        });
         learning_curve(&pairs, 0, progress)
     }
 

@@ -93,6 +93,11 @@ pub trait Observer: Send + Sync {
         false
     }
 
+    /// The counters of work that counts itself, where the observer is made of such.
+    fn counters(&self) -> Option<&Progress> {
+        None
+    }
+
     /// The work has come to a place between two effects.
     ///
     /// # Errors
@@ -124,6 +129,10 @@ impl Observer for Progress {
 
     fn wants_stop(&self) -> bool {
         self.check().is_err()
+    }
+
+    fn counters(&self) -> Option<&Progress> {
+        Some(self)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rehang::finding::Finding;
 use rehang::{Distance, Provenance, Result, Space, norm};
-use rehang_encode::{HttpConfig, peculiar};
+use rehang_encode::{Cut, HttpConfig, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 
 use crate::sample;
@@ -17,10 +17,11 @@ const VECTORS_MAX: usize = 256;
 /// Lengths are said to differ where the longest is longer than the shortest by this factor.
 const LENGTHS_MIN: f64 = 1.01;
 
-/// Sources of a gallery that are blank or hold a NUL character, counted and named. Reads the first 200,000 sources, and says so where
-/// there are more. `None` where it finds none.
-pub(crate) fn peculiar_sources(store: &dyn Ledger, space: &str) -> Result<Option<Finding>> {
+/// Sources of a gallery that are blank or hold a NUL character, counted and named, and those that are longer than a service reads, where it
+/// is known to stop. Reads the first 200,000 sources, and says so where there are more.
+pub(crate) fn sources(store: &dyn Ledger, space: &str, cut: Option<Cut>) -> Result<Vec<Finding>> {
     let (mut looked_at, mut is_all) = (0, false);
+    let (mut is_cut, mut may_be_cut) = (0_u64, 0_u64);
     let mut found: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
     let mut page = Scan::new(space, Select::All, PAGE);
     while looked_at < SOURCES_MAX {
@@ -32,6 +33,11 @@ pub(crate) fn peculiar_sources(store: &dyn Ledger, space: &str) -> Result<Option
         page = page.after(Some(last.item.key));
         looked_at += records.len();
         for item in records.into_iter().map(|record| record.item) {
+            if let (Some(Cut { read, cut }), Some(source)) = (cut, &item.source) {
+                let characters = if source.len() > read { source.chars().count() } else { 0 };
+                is_cut += u64::from(characters > cut);
+                may_be_cut += u64::from(characters > read && characters <= cut);
+            }
             let Some(why) = item.source.as_deref().and_then(peculiar) else { continue };
             let at = found.iter().position(|(known, ..)| *known == why).unwrap_or_else(|| {
                 found.push((why, 0, Vec::new()));
@@ -44,8 +50,14 @@ pub(crate) fn peculiar_sources(store: &dyn Ledger, space: &str) -> Result<Option
             }
         }
     }
+    let of = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
+    let mut findings: Vec<Finding> = cut
+        .filter(|_| is_cut + may_be_cut > 0)
+        .map(|cut| cut_sources(cut, is_cut, may_be_cut, &of))
+        .into_iter()
+        .collect();
     if found.is_empty() {
-        return Ok(None);
+        return Ok(findings);
     }
     let told = found.iter().map(|(why, count, named)| {
         let more = if *count > named.len() as u64 { ", …" } else { "" };
@@ -53,13 +65,33 @@ pub(crate) fn peculiar_sources(store: &dyn Ledger, space: &str) -> Result<Option
         format!("{count} {items}: {why} ({}{more})", named.join(", "))
     });
     let seen = format!("{}.", told.collect::<Vec<_>>().join("; "));
-    let of = if is_all { String::new() } else { format!("The first {looked_at} items were looked at. ") };
     let finding = Finding::warning("peculiar-sources", seen)
         .may_mean(format!(
             "{of}Services refuse such texts or make nothing of them, and a run lists them as failed."
         ))
         .remedy("Give these items a text, or no source.");
-    Ok(Some(finding))
+    findings.push(finding);
+    Ok(findings)
+}
+
+/// What is said of sources that a service does not read to their end.
+fn cut_sources(known: Cut, is_cut: u64, may_be_cut: u64, of: &str) -> Finding {
+    let Cut { read, cut } = known;
+    let near = match (may_be_cut, read) {
+        (0, _) => String::new(),
+        (count, 0) => format!(", and the other {count} may be"),
+        (count, read) => format!(", and {count} of more than {read} may be"),
+    };
+    let seen = format!(
+        "[encoder] stops reading a text after {known}, in silence: {is_cut} sources of more than {cut} characters are cut{near}."
+    );
+    Finding::warning("cut-sources", seen)
+        .may_mean(format!("{of}What follows there is in no vector, so no search finds an item by it."))
+        .remedy(
+            "Have the service refuse such texts, so that they are listed (Ollama: truncate = false in body; Text Embeddings Inference: without \
+             auto-truncate), or give it shorter ones, such as a passage an item; or take a model that reads so much.",
+        )
+        .evidence(&[("cut", is_cut as f64), ("may_be_cut", may_be_cut as f64), ("characters", cut as f64)])
 }
 
 /// Vectors of a service that was asked for fewer coordinates than its model has, where their lengths differ and the distance heeds
@@ -123,13 +155,31 @@ mod tests {
     fn blank_sources_are_counted_and_named() {
         let (store, _) = gallery(Distance::Cosine);
         (0..9000).for_each(|id| put(&store, id, "a text", None));
-        assert_eq!(peculiar_sources(&store, "old").unwrap(), None);
+        assert_eq!(sources(&store, "old", None).unwrap(), []);
         for (id, source) in [(7, ""), (300, "   "), (8191, "\n\n"), (8999, "\t"), (5000, "a\0b")] {
             put(&store, id, source, None);
         }
-        let found = peculiar_sources(&store, "old").unwrap().unwrap();
+        let found = sources(&store, "old", None).unwrap().remove(0);
         let seen = "4 items: its source is blank (d7, d300, d8191, …); 1 item: its source has a NUL character (U+0000) (d5000).";
         assert_eq!((found.seen.as_str(), found.may_mean.contains("looked at")), (seen, false));
+    }
+
+    #[test]
+    fn sources_that_a_service_does_not_read_to_their_end_are_counted() {
+        let (store, _) = gallery(Distance::Cosine);
+        for (id, characters) in [(0, 10), (1, 1900), (2, 2100), (3, 2300), (4, 9000)] {
+            put(&store, id, &"ä".repeat(characters), None);
+        }
+        let cut = |read, cut| sources(&store, "old", Some(Cut { read, cut })).unwrap();
+        let found = cut(2000, 2200).remove(0);
+        assert!(
+            ["some 2000 to 2200 characters", "2 sources of more than 2200", "1 of more than 2000 may be"]
+                .iter()
+                .all(|words| found.seen.contains(words)),
+            "{found}"
+        );
+        assert!(found.remedy.contains("truncate = false"));
+        assert_eq!(cut(9000, 9500), []);
     }
 
     #[test]

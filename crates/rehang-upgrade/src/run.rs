@@ -9,7 +9,7 @@ use std::time::Duration;
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_clock::Clock;
-use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_encode::{Cut, Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
     ALONE_AFTER, AtWork, Claimed, Item, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
 };
@@ -24,6 +24,7 @@ use crate::health::{SigmaHealth, health_of};
 use crate::identity::expect_same_on_account;
 use crate::index::prepare_index;
 use crate::limits::Limits;
+use crate::manners;
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
@@ -109,6 +110,8 @@ pub struct Summary {
     /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
     /// ([`Encoder::noise`]).
     pub encoder_noise: Option<f64>,
+    /// Where the encoder stops reading a text, in silence ([`Encoder::cut`]); `None` where that is not known.
+    pub encoder_cut: Option<Cut>,
     /// Milliseconds, by the clock given.
     pub elapsed_ms: u64,
     /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
@@ -140,6 +143,15 @@ pub struct Summary {
 /// is of another space, its name included, and a conflict where it gives other vectors than the natives that are there (all four before
 /// anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
+    backfill_compared(setup, observer, false)
+}
+
+/// As [`backfill`]; where the encoder `is_compared` already, by this process, it is not compared again with the natives that are there.
+pub(crate) fn backfill_compared(
+    setup: &BackfillSetup<'_>,
+    observer: &dyn Observer,
+    is_compared: bool,
+) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
     match record.phase {
@@ -173,7 +185,12 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
     }
-    let told = expect_same_on_account(setup.store, &record, setup.encoder)?;
+    let kept = manners::recall(setup.store, &record.new.name, setup.encoder)?;
+    let told = if is_compared {
+        spending::share(setup.store, &record, setup.encoder, setup.encoder.spent())?
+    } else {
+        expect_same_on_account(setup.store, &record, setup.encoder)?
+    };
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let (jobs, to_do) = channel::<Job>();
@@ -207,6 +224,7 @@ pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Su
             written: 0,
             caught_up: 0,
             told,
+            kept,
             fatal: None,
             began_ms: setup.clock.now_ms(),
             busy_since_ms: 0,
@@ -316,6 +334,8 @@ struct Run<'a> {
     caught_up: u64,
     /// What the encoder had used when the store was told last.
     told: Spent,
+    /// What the store holds of what encoders have learnt of their service.
+    kept: Option<String>,
     fatal: Option<Error>,
     began_ms: u64,
     busy_since_ms: u64,
@@ -556,6 +576,7 @@ impl Run<'_> {
             indexed,
             spent: self.setup.encoder.spent(),
             encoder_noise: self.setup.encoder.noise(),
+            encoder_cut: self.setup.encoder.cut(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
             sigma: health_of(self.setup.store, self.space)?,
@@ -650,10 +671,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tells the store what this worker has used, and its encoder what the others have.
+    /// Tells the store what this worker has used and learnt, and its encoder what the others have.
     fn share_spending(&mut self) -> Result<()> {
-        self.told = spending::share(self.setup.store, self.record, self.setup.encoder, self.told)?;
-        Ok(())
+        let BackfillSetup { store, encoder, .. } = self.setup;
+        self.told = spending::share(*store, self.record, *encoder, self.told)?;
+        manners::keep(*store, self.space, *encoder, &mut self.kept)
     }
 
     fn show(&mut self, state: &Backfill, items: u64, native_before: i64) -> Result<()> {

@@ -24,9 +24,11 @@ use crate::forecast::{Forecast, expect_worthwhile};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
 use crate::limits::{Limits, RunOptions};
+use crate::location::Location;
+use crate::manners;
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillScope, BackfillSetup, Summary, backfill};
+use crate::run::{BackfillScope, BackfillSetup, Summary, backfill, backfill_compared};
 use crate::sample;
 use crate::setup::expect_same;
 use crate::spending;
@@ -140,6 +142,7 @@ impl Upgrade {
             return Ok(None);
         }
         let encoder = self.open_encoder()?;
+        manners::recall(self.store(), &self.configuration.new.name, encoder.as_ref())?;
         let records = self.store.scan(&Scan::new(&self.configuration.old.name, Select::All, items))?;
         let inputs: Vec<Input<'_>> = records.iter().filter_map(input_of).collect();
         if inputs.is_empty() {
@@ -220,7 +223,9 @@ impl Upgrade {
             };
             // Where all are native, not even the encoder is compared with the one that made them.
             let is_waited_for = sample::waiting(self.store(), &space.name, items)? > 0;
-            let summary = is_waited_for.then(|| backfill(&setup, observer)).transpose()?;
+            // What watches itself is compared with the natives before once.
+            let is_known = is_compared && encoder.watches_itself();
+            let summary = is_waited_for.then(|| backfill_compared(&setup, observer, is_known)).transpose()?;
             let embedded = summary.as_ref().map_or(0, |summary| summary.done.native);
             let ending = summary.as_ref().map_or(Ending::NothingLeft, |summary| summary.ending);
             if let Some(summary) = summary {
@@ -237,9 +242,14 @@ impl Upgrade {
             let went_on = embedded == 0
                 && sample::waiting(self.store(), &space.name, larger)? < more
                 && Recorded::expect(self.store())?.record.phase == Phase::Sampling;
-            let learned = if went_on { None } else { pairs.learned(old, &space, &Progress::default())? };
+            let learned = if went_on { Ok(None) } else { pairs.learned(old, &space, observer) };
+            let is_interrupted = learned.as_ref().is_err_and(Error::is_cancelled);
+            let learned = if is_interrupted { None } else { learned? };
             let next = learned.as_ref().map(|learned| learned.next);
             steps.push(PairsStep { items, pairs: pairs.len(), embedded, learned });
+            if is_interrupted {
+                break Enough::Ended(Ending::Interrupted);
+            }
             let is_drawn = !is_waited_for || sample::waiting(self.store(), &space.name, items)? == 0;
             if !is_drawn && ending != Ending::NothingLeft {
                 break Enough::Ended(ending);
@@ -301,6 +311,7 @@ impl Upgrade {
             spent,
             encoder_said,
             encoder_noise: encoder.noise(),
+            encoder_cut: encoder.cut(),
             queries,
             queries_left_out: left_out.unwrap_or_default(),
             folder: files.folder.map(Path::to_owned),
@@ -319,6 +330,7 @@ impl Upgrade {
         let record = Recorded::expect(store)?.record;
         let old = expect_space(store, &configuration.old.name)?.space;
         let opened = RefCell::new(None::<(Arc<dyn Encoder>, Spent)>);
+        let learning = RefCell::new(Vec::<(String, Arc<dyn Encoder>, Option<String>)>::new());
         let account = || {
             if let Some((encoder, told)) = &mut *opened.borrow_mut() {
                 *told = spending::share(store, &record, &**encoder, *told)?;
@@ -327,6 +339,8 @@ impl Upgrade {
         };
         let encoders = |space: &Space| {
             let encoder = configuration.open_query_encoder(space)?;
+            let kept = manners::recall(store, &space.name, &*encoder)?;
+            learning.borrow_mut().push((space.name.clone(), Arc::clone(&encoder), kept));
             if space.name == new.name {
                 opened.replace(Some((Arc::clone(&encoder), Spent::default())));
                 account()?;
@@ -337,6 +351,9 @@ impl Upgrade {
         let embedded = fitting::embed_queries(path, (&old, new), &folder, &encoders, &account, observer);
         // Also after an error: what was embedded until then is paid for.
         account()?;
+        for (space, encoder, mut kept) in learning.take() {
+            manners::keep(store, &space, &*encoder, &mut kept)?;
+        }
         if let Some((encoder, _)) = opened.take() {
             *spent = *spent + encoder.spent();
         }
@@ -467,7 +484,37 @@ impl Upgrade {
     ///
     /// Those of the store.
     pub fn remarks(&self) -> Result<Vec<String>> {
-        self.store.remarks()
+        let mut remarks = self.store.remarks()?;
+        remarks.extend(self.kept_by_release()?);
+        Ok(remarks)
+    }
+
+    /// What keeps the gallery of an application from being released: items that stay adapted, since nothing embeds them.
+    fn kept_by_release(&self) -> Result<Option<String>> {
+        let (store, new) = (self.store(), &self.configuration.new.name);
+        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+        let Some(record) = recorded.filter(|record| record.new.name == *new) else { return Ok(None) };
+        let may_be_released = !matches!(self.configuration.gallery, Location::File(_));
+        if !may_be_released || !matches!(record.phase, Phase::Filled | Phase::Finished) {
+            return Ok(None);
+        }
+        let counts = store.counts(new)?;
+        let waits = record.phase == Phase::Filled && sample::embeddable(store, new)? > counts.native;
+        if counts.adapted == 0 || waits {
+            return Ok(None);
+        }
+        let what = format!(
+            "{} items of {new:?} stay adapted: {} could not be embedded, {} have no source. A release is refused for as long as there are any",
+            counts.adapted, counts.failed, counts.without_source
+        );
+        Ok(Some(if record.phase == Phase::Finished {
+            format!("{what}: write each of them with a vector of {new:?}, or delete them")
+        } else {
+            format!(
+                "{what}, and after the finish nothing embeds them: before it, give them sources that the encoder takes and let failed ones be \
+                 tried again, or delete them"
+            )
+        }))
     }
 
     /// As [`request`](verbs::request).
@@ -653,6 +700,7 @@ mod tests {
                 spent: Spent::default(),
                 elapsed_ms: 0,
                 encoder_noise: None,
+                encoder_cut: None,
                 encoder_busy_ms: 0,
                 sigma: None,
             };

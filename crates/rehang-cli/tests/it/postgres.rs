@@ -10,7 +10,9 @@ use std::time::Duration;
 use postgres::{Client, NoTls};
 
 use crate::common::deaths::{self, Act, D_OLD, Row, Served, model, model_of};
+use crate::common::upgrade;
 use crate::postgres_server;
+use crate::stub::{Reply, Stub, good_of};
 
 fn text(vector: &[f32]) -> String {
     format!("{vector:?}")
@@ -129,4 +131,62 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
         let vector: Vec<f32> = serde_json::from_str(&vector).unwrap();
         assert_eq!(vector, model_of(&body));
     }
+}
+
+/// What the encoder will not embed stays adapted, and keeps the table from being released: said while something can be done.
+#[test]
+fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
+    let Some(server) = postgres_server::server() else { return };
+    let address = server.database();
+    let place = deaths::place(&format!(
+        "kind = \"postgres\"\nurl = {address:?}\ntable = \"notes\"\nsource = \"body\"\nvector = \"embedding\""
+    ));
+    let stub = Stub::start(|_, seen| {
+        if seen.texts().iter().any(|text| text.starts_with("3 ")) {
+            return Reply::Status(400, vec![], "against our rules".into());
+        }
+        Reply::Body(good_of(seen, |text| if text == "rehang" { model(0, 0) } else { model_of(text) }, |_| {}))
+    });
+    let encoder = format!("[encoder]\nkind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\n", stub.url);
+    upgrade::configure(&place, &encoder);
+    let mut client = postgres_server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, seen int NOT NULL DEFAULT 0, embedding vector(4));
+             CREATE INDEX ON notes USING hnsw (embedding vector_l2_ops)",
+        )
+        .unwrap();
+    let mut put = Some(client);
+    for number in 0..20 {
+        assert!(act(&mut put, &address, Act::Put(number, 0)));
+    }
+    place.finish(&["gallery", "adopt"]);
+    for verb in ["start", "switch"] {
+        place.finish(&upgrade::upgrade(verb));
+    }
+    let says = |verb: &str| {
+        let output = place.run(&upgrade::upgrade(verb));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(!says("status").contains("A release is refused"), "19 items wait to be embedded");
+    says("run");
+    let status = says("status");
+    for words in [
+        "1 items of \"second\" stay adapted: 1 could not be embedded",
+        "A release is refused",
+        "before it, give them sources",
+    ] {
+        assert!(status.contains(words), "{words}: {status}");
+    }
+    let finished = says("finish");
+    assert!(
+        finished.contains("A release is refused") && finished.contains("write each of them"),
+        "{finished}"
+    );
+    let refused = place.run(&["gallery", "release", "--into", "embedding_new"]);
+    assert!(!refused.status.success());
+    // As it says.
+    put.unwrap().execute("DELETE FROM notes WHERE body LIKE '3 %'", &[]).unwrap();
+    assert!(!says("status").contains("A release is refused"));
+    place.finish(&["gallery", "release", "--into", "embedding_new"]);
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rehang::Matrix;
+use rehang::{Matrix, Progress};
 use rehang_files::{VectorSource, read_matrix};
+use rehang_upgrade::{Ending, Enough, Observation, Observer, PairsFiles, PairsOptions, Upgrade};
 use serde_json::{Value, json};
 
 use crate::common::upgrade::{self, IMPORT};
@@ -190,4 +191,114 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     assert_eq!(retried["retried"], 2);
     let (_, run, error) = upgrade(&place, "run");
     assert_eq!((&run["done"]["native"], &run["failed_in_all"]), (&json!(2), &json!(0)), "{error}");
+}
+
+/// Pairs are drawn in samples that double, by one encoder: what a start costs, it costs once.
+#[test]
+fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
+    const MANY: usize = 700;
+    const BATCH: usize = 25;
+    let old = Matrix::from_fn(MANY, D_OLD, |row, column| model(&text(row))[column]);
+    let items: Vec<Value> =
+        (0..MANY).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
+    let stub = Stub::start(|_, seen| Reply::Body(good_of(seen, model, |_| {})));
+    let encoder = format!(
+        "[encoder]\nkind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\nbatch = {BATCH}\nconcurrency = 2\n",
+        stub.url
+    );
+    upgrade::configure(&place, &encoder);
+    place.finish(&IMPORT);
+    let draw = |items: &str| {
+        let before = stub.seen().len();
+        place.json(&["upgrade", "pairs", "--config", "rehang.toml", "--worth", "0", "--items", items]);
+        let seen = stub.seen().split_off(before);
+        let texts: usize = seen.iter().map(|seen| seen.texts().len()).sum();
+        (seen.len(), texts)
+    };
+    // Samples of 250, 500 and 600 items.
+    let (requests, texts) = draw("600");
+    assert!(requests <= 600 / BATCH + 2, "{requests} requests");
+    assert!((600..=600 + 600 / 32).contains(&texts), "{texts} texts");
+    // Another process: 16 items are embedded again and compared.
+    let (requests, texts) = draw("700");
+    assert!(requests <= 100 / BATCH + 2, "{requests} requests");
+    assert!((116..=116 + 116 / 32).contains(&texts), "{texts} texts");
+}
+
+/// At real widths measuring takes as long as embedding does.
+#[test]
+fn what_pairs_are_worth_is_measured_in_sight_and_until_ctrl_c() {
+    let rows = |columns| Matrix::from_fn(120, columns, |row, column| model(&text(row))[column]);
+    let place = upgrade::place(&rows(D_OLD), &rows(D_NEW));
+    place.finish(&IMPORT);
+    let upgrade = Upgrade::open(&place.path("rehang.toml")).unwrap();
+    let pairs = |observer: &dyn Observer| {
+        upgrade.pairs(&PairsOptions::default(), &PairsFiles::default(), None, observer).unwrap()
+    };
+    let progress = Progress::default();
+    assert!(pairs(&progress).steps[0].learned.is_some());
+    let shown = progress.snapshot();
+    assert_eq!(shown.stage, "measuring what pairs are worth");
+    assert!(shown.done > 0 && shown.done == shown.total, "{shown:?}");
+    progress.cancel();
+    let ended = pairs(&progress);
+    assert_eq!((ended.enough, ended.pairs), (Enough::Ended(Ending::Interrupted), 120));
+    // Whoever counts nothing is told of the stage all the same.
+    let stages = Stages::default();
+    pairs(&stages);
+    assert_eq!(*stages.0.lock().unwrap(), ["measuring what pairs are worth"]);
+}
+
+#[derive(Default)]
+struct Stages(Mutex<Vec<String>>);
+
+impl Observer for Stages {
+    fn observe(&self, observation: &Observation<'_>) {
+        if let Observation::Began { stage, .. } = observation {
+            self.0.lock().unwrap().push((*stage).to_owned());
+        }
+    }
+}
+
+/// A server that reads 400 characters of a text and says nothing of the rest, as many do beyond 512 tokens.
+#[test]
+fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
+    const LONG: usize = 40;
+    let of = |number: usize| -> String {
+        let words: Vec<String> =
+            (0..200).map(|word| format!("{} {}", text(word * 7 + number), number)).collect();
+        words.join(". ")[..if number < LONG { 500 + 70 * number } else { 120 }].to_owned()
+    };
+    let old = Matrix::from_fn(400, D_OLD, |row, column| model(&text(row))[column]);
+    let items: Vec<Value> =
+        (0..400).map(|number| json!({"id": format!("t{number}"), "source": of(number * 7 % 400)})).collect();
+    let place = upgrade::gallery(&old, &items, D_NEW);
+    let stub =
+        Stub::start(|_, seen| Reply::Body(good_of(seen, |text| model(&text[..text.len().min(400)]), |_| {})));
+    let configure = |more: &str| {
+        let encoder =
+            format!("[encoder]\nkind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\nbatch = 16\n{more}", stub.url);
+        upgrade::configure(&place, &encoder);
+    };
+    configure("");
+    place.finish(&IMPORT);
+    let plan = || {
+        let plan = place.run(&["upgrade", "plan", "--config", "rehang.toml"]);
+        String::from_utf8_lossy(&plan.stderr).into_owned()
+    };
+    assert!(!plan().contains("stops reading"));
+    let said = place.run(&["upgrade", "pairs", "--config", "rehang.toml", "--worth", "0"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("stops reading a text after some") && said.contains("says nothing"), "{said}");
+    let warnings = plan();
+    for words in ["stops reading a text after some", "40 sources of more than", "truncate = false"] {
+        assert!(warnings.contains(words), "{words}: {warnings}");
+    }
+    let doctor = place.run(&["doctor", "--gallery", "G.db", "--config", "rehang.toml"]);
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("40 sources of more than"), "{doctor}");
+    // Asked in another way, the service may read on.
+    configure("body = { truncate = false }\n");
+    assert!(!plan().contains("stops reading"));
 }

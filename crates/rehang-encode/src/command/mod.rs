@@ -122,6 +122,12 @@ impl Command {
         })
     }
 
+    /// Whether it lives from batch to batch, and nothing says what its vectors depend on. A program that ends with each batch has no state
+    /// to drift in, and would be started once more for a single item.
+    pub(crate) fn may_drift(&self) -> bool {
+        self.persistent && !self.has_revision
+    }
+
     /// Waits until another process may be at work.
     fn seat(&self) -> Seat<'_> {
         let permit = self.slots.acquire();

@@ -435,3 +435,32 @@ proptest! {
         prop_assert_eq!(command.encode(&inputs).unwrap(), expected);
     }
 }
+
+#[test]
+fn a_program_that_becomes_another_model_is_found() {
+    let drift =
+        format!("[ -e turned ] && source=$((source + 500))\n[ $id = i300 ] && touch turned\n{ANSWER}");
+    let ids: Vec<String> = (0..600).map(|number| format!("i{number}")).collect();
+    let sources: Vec<String> = (1..=600).map(|number: i32| number.to_string()).collect();
+    let inputs: Vec<Input<'_>> = ids.iter().zip(&sources).map(|(id, source)| input(id, source)).collect();
+    for (revision, is_found) in [(None, true), (Some("1".to_owned()), false)] {
+        let folder = tempfile::tempdir().unwrap();
+        fs_err::write(folder.path().join("encode.sh"), format!("{LOOP}\n{drift}\ndone")).unwrap();
+        let config = CommandConfig { revision, ..config(&["sh", "encode.sh"]) };
+        let encoder = crate::open(&EncoderConfig::Command(config), &space(), folder.path()).unwrap();
+        let (mut right, mut said) = (0, None);
+        for part in inputs.chunks(64) {
+            match encoder.encode(part) {
+                Ok(answers) if said.is_none() => right += answers.len(),
+                Ok(_) => panic!("it went on after {said:?}"),
+                Err(error) => {
+                    assert!(error.is_conflict(), "{error}");
+                    said.get_or_insert(error.to_string());
+                }
+            }
+        }
+        assert_eq!(said.is_some(), is_found, "{said:?}");
+        // One item is embedded again after every 128, and what the call before it gave is thrown away.
+        assert_eq!((right, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
+    }
+}

@@ -215,6 +215,19 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
     if start.is_empty() { "it gives no reason".into() } else { start }
 }
 
+/// How many texts a service says that it takes, where it refuses so many: a smaller number beside words about batches or beside that count,
+/// in a reason that begins with the status. It is no more than a guess until all the texts were taken in requests of that size.
+pub(super) fn most_texts(reason: &str, texts: usize) -> Option<usize> {
+    let said = reason.split_once("status ").map_or(reason, |(_, said)| said.get(3..).unwrap_or_default());
+    let numbers = || {
+        said.split(|character: char| !character.is_ascii_digit())
+            .filter_map(|digits| digits.parse::<usize>().ok())
+    };
+    // The count may be one more by what rode along.
+    let is_of_many = said.contains("batch") || numbers().any(|number| (texts..=texts + 1).contains(&number));
+    numbers().filter(|number| is_of_many && (1..texts).contains(number)).max()
+}
+
 /// Whether a refusal with status 429 means that the account is empty, which no wait changes.
 pub(super) fn is_account_empty(body: &[u8]) -> bool {
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
@@ -269,6 +282,25 @@ mod tests {
         let counted = br#"{"embeddings":[[1]],"prompt_eval_count":7}"#;
         assert_eq!(read(counted, 1).unwrap().tokens, Some(7));
         assert!(read(br#"{"embeddings":[[[null]]]}"#, 1).unwrap().vectors[0][0].is_nan());
+    }
+
+    #[test]
+    fn how_many_texts_are_taken_is_read_off_a_refusal() {
+        for (reason, texts, most) in [
+            ("m at http://a:80: status 422: batch size 64 > maximum allowed batch size 32", 64, Some(32)),
+            ("m: status 400: total number of texts must be at most 96 - received 300", 300, Some(96)),
+            (
+                "m: status 400: * BatchEmbedContentsRequest.requests: at most 100 requests can be in one batch",
+                300,
+                Some(100),
+            ),
+            ("m: status 400: batch size is invalid, it should not be larger than 10.", 64, Some(10)),
+            ("m: status 400: '$.input' is too long: maximum length 2048, but got 3000", 3000, Some(2048)),
+            ("m: status 400: this model's maximum context length is 512 tokens", 600, None),
+            ("m: status 413: it gives no reason", 500, None),
+        ] {
+            assert_eq!(most_texts(reason, texts), most, "{reason}");
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 mod answer;
 mod pace;
-mod rider;
 #[cfg(test)]
 #[path = "../../tests/common/stub.rs"]
 mod stub;
@@ -25,11 +24,13 @@ use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 use crate::fingerprint::Fingerprint;
+use crate::learnt::Learnt;
 use crate::meter::{Meter, lock};
-use crate::sameness::difference_in_words;
+use crate::reading::{Cut, Reading, beginning_of};
+use crate::rider::{Known, Ride, Rider};
+use crate::sameness::difference;
 use answer::{FIELDS, Request, Unread};
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
-use rider::{Known, Ride, Rider};
 
 /// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
@@ -41,6 +42,12 @@ const TOKENS_MORE: u64 = 256;
 const PROBE: &str = "rehang";
 /// Texts of the first request of all: what is wrong with every answer is found before more is paid for.
 const FIRST_TEXTS: usize = 4;
+/// Texts between two requests with a rider, at least.
+const TEXTS_BETWEEN_RIDERS: u64 = 32;
+/// Relative squared distance up to which two vectors are of one and the same text, computed in half precision.
+const SAME: f64 = 1e-4;
+/// Where a service takes fewer texts a request than this, a rider goes alone: a seat among so few costs more.
+const SEATS_MIN: usize = 7;
 /// The longest that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of JSON that one number may take, and bytes of an answer beside its numbers.
@@ -71,12 +78,16 @@ pub(crate) struct Http {
     served: AtomicU64,
     /// The most texts that a request may have, as far as refusals have told.
     texts_max: AtomicUsize,
+    /// The most texts of a request that the service has given vectors for: what it refuses with so many, it refuses for another reason.
+    texts_served: AtomicUsize,
     /// Whether `encoding_format` is named: a few services refuse it.
     names_format: AtomicBool,
     /// Whether the service has embedded a [`peculiar`] text: they travel with others from then on.
     takes_peculiar: AtomicBool,
     /// The service compared with itself.
     rider: Rider,
+    /// How far into a text the service reads.
+    reading: Mutex<Reading>,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
@@ -183,8 +194,10 @@ impl Http {
             slots: Semaphore::new(config.concurrency),
             served: AtomicU64::new(0),
             texts_max: AtomicUsize::new(usize::MAX),
+            texts_served: AtomicUsize::new(0),
             takes_peculiar: AtomicBool::new(false),
-            rider: Rider::new(space.distance),
+            rider: Rider::new(space.distance, TEXTS_BETWEEN_RIDERS),
+            reading: Mutex::default(),
             stopped: Mutex::default(),
             config: config.clone(),
         })
@@ -197,9 +210,9 @@ impl Http {
     ///
     /// Unavailable where the service answers no request, so that no item is to blame; what else stops a run.
     fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>], known: Option<&str>) -> Result<()> {
-        let most = self.texts_max.load(Ordering::Relaxed);
-        if inputs.len() > most {
-            return self.embed_parts(most, inputs, answers, known);
+        let seats = self.seats();
+        if inputs.len() > seats {
+            return self.embed_parts(seats, inputs, answers, known);
         }
         // Alone, it spoils no request for others.
         if inputs.len() > 1
@@ -229,7 +242,7 @@ impl Http {
                         other => other,
                     }));
                 }
-                self.learn_rider(inputs, answers);
+                self.rider.learn(inputs, &answers.iter().map(Option::as_ref).collect::<Vec<_>>());
                 Ok(())
             }
             Ended::Short(count) => self.embed_parts(count, inputs, answers, known),
@@ -238,15 +251,22 @@ impl Http {
                     self.expect_taken(&reason)?;
                 }
                 if let [input] = inputs {
+                    if peculiar(input.source).is_some() {
+                        self.takes_peculiar.store(false, Ordering::Relaxed);
+                    }
                     answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
                     return Ok(());
                 }
-                // One text may spoil the request for the others: each half is asked alone until it is found.
-                let half = inputs.len() / 2;
-                self.embed_parts(half, inputs, answers, known)?;
-                if answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
-                    // None did: there were too many of them.
-                    self.texts_max.fetch_min(inputs.len() - half, Ordering::Relaxed);
+                // One text may spoil the request for the others: each half is asked alone until it is found. Or there are too many, and
+                // it may say how many it takes.
+                let part = answer::most_texts(&reason, inputs.len()).unwrap_or(inputs.len().div_ceil(2));
+                for (inputs, answers) in inputs.chunks(part).zip(answers.chunks_mut(part)) {
+                    self.embed(inputs, answers, known)?;
+                }
+                let all_taken = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
+                // None did: there were too many of them, or they were too long together, where it has taken so many before.
+                if all_taken && inputs.len() > self.texts_served.load(Ordering::Relaxed) {
+                    self.texts_max.fetch_min(part, Ordering::Relaxed);
                 }
                 Ok(())
             }
@@ -275,6 +295,12 @@ impl Http {
         }
     }
 
+    /// The most texts of the next request. A rider has its seat among those that the service takes, where it takes not one more.
+    fn seats(&self) -> usize {
+        let most = self.texts_max.load(Ordering::Relaxed).min(self.config.batch);
+        if self.rider.needs_seat() && most >= SEATS_MIN { most - 1 } else { most }
+    }
+
     /// Embeds the first so many texts, then the others.
     fn embed_parts(
         &self,
@@ -294,25 +320,41 @@ impl Http {
     ///
     /// A conflict where the service gives that text another vector than at first: whatever else the request gave is not handed out.
     fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
-        let ride = self.rider.of_request(inputs.len());
+        let has_seat = inputs.len() < self.texts_max.load(Ordering::Relaxed);
+        let texts_served = self.texts_served.load(Ordering::Relaxed);
+        let ride = self.rider.of_request(inputs.len(), has_seat);
         if let Ride::Along(known) = &ride {
-            let all: Vec<Input<'_>> = inputs.iter().copied().chain([rider_of(known)]).collect();
+            let question = self.question(inputs);
+            let beginning = question.as_ref().map(|(_, beginning)| *beginning);
+            let all: Vec<Input<'_>> =
+                inputs.iter().copied().chain(beginning).chain([known.input()]).collect();
             match self.insist(&all, breaks)? {
                 Ended::Vectors(mut vectors) => {
                     self.expect_itself(known, vectors.pop().unwrap_or_default())?;
+                    if let Some((place, beginning)) = question {
+                        let of_beginning = vectors.pop().unwrap_or_default();
+                        self.take_in(beginning.source, &vectors[place], &of_beginning);
+                    }
                     return Ok(Ended::Vectors(vectors));
                 }
                 Ended::Short(count) if count < inputs.len() => return Ok(Ended::Short(count)),
                 // The budget has no room for it, or it was one text too many.
                 Ended::Short(_) => {}
                 Ended::Refused(reason) => {
+                    if answer::most_texts(&reason, all.len()).is_some_and(|most| most < inputs.len()) {
+                        // Not for what rides along.
+                        return Ok(Ended::Refused(reason));
+                    }
+                    if question.is_some() {
+                        lock(&self.reading).unanswered();
+                    }
                     let ended = self.insist(inputs, breaks)?;
-                    self.rider.send_alone(matches!(ended, Ended::Vectors(_)));
-                    return Ok(if matches!(ended, Ended::Refused(_)) {
-                        Ended::Refused(reason)
-                    } else {
-                        ended
-                    });
+                    if matches!(ended, Ended::Vectors(_)) && inputs.len() >= texts_served {
+                        // So many, and not one more.
+                        self.texts_max.fetch_min(inputs.len(), Ordering::Relaxed);
+                        self.rider.take_seat();
+                    }
+                    return Ok(ended);
                 }
                 failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
             }
@@ -326,25 +368,31 @@ impl Http {
         Ok(ended)
     }
 
-    /// Remembers the shortest of the texts that have a vector, to ride along later.
-    fn learn_rider(&self, inputs: &[Input<'_>], answers: &[Option<Answer>]) {
-        if self.rider.knows() {
-            return;
+    /// The beginning of the longest text of a request, and the place of that text, where the two together tell how far the service reads.
+    /// It rides beside the known text, if there is a seat for both. A service with noise cannot be asked.
+    fn question<'a>(&self, inputs: &[Input<'a>]) -> Option<(usize, Input<'a>)> {
+        let has_seat = !self.rider.needs_seat() || inputs.len() + 2 <= self.texts_max.load(Ordering::Relaxed);
+        if !has_seat || self.rider.noise().is_some() {
+            return None;
         }
-        let shortest = inputs
-            .iter()
-            .zip(answers)
-            .filter_map(|(input, answer)| Some((input.source, answer.as_ref()?.as_ref().ok()?)))
-            .filter(|(source, vector)| peculiar(source).is_none() && norm(vector) > 0.0)
-            .min_by_key(|(source, _)| source.len());
-        if let Some((source, vector)) = shortest {
-            self.rider.learn(source, vector);
+        let (place, input) = inputs.iter().enumerate().max_by_key(|(_, input)| input.source.len())?;
+        let characters = lock(&self.reading).question(input.source.chars().count())?;
+        Some((place, Input { source: beginning_of(input.source, characters)?, ..*input }))
+    }
+
+    /// Takes in what a text's beginning says of how far the service reads.
+    fn take_in(&self, beginning: &str, whole: &[f32], of_beginning: &[f32]) {
+        let mut reading = lock(&self.reading);
+        if whole.len() != of_beginning.len() || norm(whole) == 0.0 {
+            return reading.unanswered();
         }
+        let is_same = difference(self.check.space().distance, whole, of_beginning) <= SAME;
+        reading.answered(beginning.chars().count(), is_same);
     }
 
     /// The vector that the service gives a known text now; `None` where it gives none.
     fn vector_of(&self, known: &Known) -> Result<Option<Vec<f32>>> {
-        match self.insist(&[rider_of(known)], usize::MAX) {
+        match self.insist(&[known.input()], usize::MAX) {
             Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
             Ok(_) => Ok(None),
             Err(error) if error.is_budget_spent() => Ok(None),
@@ -352,33 +400,13 @@ impl Http {
         }
     }
 
-    /// Fails where the service gives a text another vector than at first, unless it never gives it the same one twice.
+    /// Fails where the service gives a known text another vector than at first.
     fn expect_itself(&self, known: &Known, vector: Vec<f32>) -> Result<()> {
-        let checked = |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(RIDER, vector)?.ok()) };
+        let checked =
+            |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(known.input().id, vector)?.ok()) };
         let Some(now) = checked(vector)? else { return Ok(()) };
-        if self.rider.agree(&known.vector, &now) {
-            return Ok(());
-        }
-        let mut again = Vec::new();
-        for _ in 0..2 {
-            if let Some(vector) = self.vector_of(known)? {
-                again.extend(checked(vector)?);
-            }
-        }
-        let all: Vec<&[f32]> = [&known.vector, &now].into_iter().chain(&again).map(Vec::as_slice).collect();
-        if again.len() == 2 && self.rider.is_noise(&all) {
-            return Ok(());
-        }
-        Err(Error::conflict(
-            format!("the encoder {} has changed", self.check.encoder()),
-            format!(
-                "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
-                 mixed; what this request gave is thrown away, and what was handed out before it was right. Look which model the service \
-                 serves, and go on when it is the one of the beginning",
-                start_of(&known.text),
-                difference_in_words(self.check.space().distance, &known.vector, &now),
-            ),
-        ))
+        let again = || self.vector_of(known)?.map_or(Ok(None), checked);
+        self.rider.expect_itself(self.check.encoder(), known, &now, again)
     }
 
     /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
@@ -586,6 +614,7 @@ impl Http {
         Ok(match read {
             Ok(answer) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
+                self.texts_served.fetch_max(inputs.len(), Ordering::Relaxed);
                 if let Some(used) = answer.tokens {
                     // What a service says is not trusted further than the texts could have tokens.
                     let most: u64 = texts.iter().map(|text| text.len() as u64 + TOKENS_MORE).sum();
@@ -787,13 +816,19 @@ impl Http {
 
     /// Embeds what comes after the first request of all.
     fn embed_rest(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
-        let batch = self.config.batch;
-        let requests = inputs.len().div_ceil(batch);
-        let queue = Mutex::new(inputs.chunks(batch).zip(answers.chunks_mut(batch)));
+        let requests = inputs.len().div_ceil(self.seats());
+        let queue = Mutex::new((inputs, answers));
+        // As many as a request may have by now.
+        let next = || {
+            let (inputs, answers) = &mut *lock(&queue);
+            let count = self.seats().min(inputs.len());
+            let part = inputs.split_off(..count)?;
+            Some((part, answers.split_off_mut(..count)?)).filter(|(part, _)| !part.is_empty())
+        };
         let stop: Mutex<Option<Error>> = Mutex::default();
         let work = || {
             while lock(&stop).is_none() {
-                let Some((inputs, answers)) = lock(&queue).next() else { return };
+                let Some((inputs, answers)) = next() else { return };
                 let result = self.embed(inputs, answers, None).and_then(|()| self.expect_some_use(answers));
                 if let Err(error) = result {
                     lock(&stop).get_or_insert(error);
@@ -874,8 +909,46 @@ impl Encoder for Http {
         self.rider.noise()
     }
 
+    fn cut(&self) -> Option<Cut> {
+        lock(&self.reading).cut()
+    }
+
+    fn watches_itself(&self) -> bool {
+        true
+    }
+
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
+    }
+
+    fn learnt(&self) -> Option<String> {
+        let texts_max = self.texts_max.load(Ordering::Relaxed);
+        let learnt = Learnt {
+            texts_max: Some(texts_max).filter(|most| *most < usize::MAX),
+            is_full: self.rider.needs_seat(),
+            refuses_format: !self.names_format.load(Ordering::Relaxed) && !url_of_ollama(&self.url),
+            takes_peculiar: self.takes_peculiar.load(Ordering::Relaxed),
+            reading: lock(&self.reading).clone(),
+            ..Learnt::nothing(&self.config)
+        };
+        learnt.text(&self.config)
+    }
+
+    fn recall(&self, learnt: &str) {
+        let Some(learnt) = Learnt::read(&self.config, learnt) else { return };
+        if let Some(most) = learnt.texts_max {
+            self.texts_max.fetch_min(most.max(1), Ordering::Relaxed);
+        }
+        lock(&self.reading).or_more(&learnt.reading);
+        if learnt.is_full {
+            self.rider.take_seat();
+        }
+        if learnt.refuses_format {
+            self.names_format.store(false, Ordering::Relaxed);
+        }
+        if learnt.takes_peculiar {
+            self.takes_peculiar.store(true, Ordering::Relaxed);
+        }
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
@@ -906,19 +979,6 @@ impl Encoder for Http {
 struct Options<'a> {
     dimensions: Option<usize>,
     input_type: Option<&'a str>,
-}
-
-/// The id of the text that rides along.
-const RIDER: &str = "a text that was embedded before";
-
-fn rider_of(known: &Known) -> Input<'_> {
-    Input { id: RIDER, source: &known.text, payload: &Value::Null }
-}
-
-/// The start of a text, for an error.
-fn start_of(text: &str) -> String {
-    let start: String = text.chars().take(60).collect();
-    if start.len() < text.len() { format!("{start}…") } else { start }
 }
 
 fn probe() -> Input<'static> {

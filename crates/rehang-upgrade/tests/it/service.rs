@@ -106,3 +106,56 @@ fn a_text_that_brings_the_service_down_is_listed_and_stops_nothing() {
         assert_eq!(store.clear_failures("new-model").unwrap(), 1);
     }
 }
+
+#[test]
+fn what_a_service_takes_is_learnt_once_for_all_processes() {
+    let (store, world) = started(400);
+    let good_to = |limit: usize| {
+        Stub::start(move |_, seen| {
+            if seen.texts().len() > limit { Reply::Status(413, vec![], String::new()) } else { good(seen) }
+        })
+    };
+    let stub = good_to(10);
+    let limits = Limits { batch: 64, budget: Some(100), ..Limits::default() };
+    let run = |model: &str| {
+        let before = stub.seen().len();
+        let revision = "nothing is compared";
+        let config = json!({"kind": "http", "url": stub.url, "model": model, "batch": 64, "concurrency": 1, "revision": revision});
+        let config: EncoderConfig = serde_json::from_value(config).unwrap();
+        let encoder = open(&config, &new_space(), Path::new(".")).unwrap();
+        assert_eq!(world.backfill(&store, &*encoder, limits).unwrap().done.native, 100);
+        let seen = stub.seen().split_off(before);
+        (seen.iter().filter(|seen| seen.texts().len() > 10).count(), seen.len())
+    };
+    let (refused, _) = run("m");
+    assert!((1..=5).contains(&refused), "{refused}");
+    // The next process, and another worker, know it.
+    let (refused, requests) = run("m");
+    assert_eq!(refused, 0);
+    assert!(requests <= 100_usize.div_ceil(8) + 3, "{requests}");
+    // Of another model nothing is known.
+    assert!(run("another").0 >= 1);
+}
+
+/// What a run may cost beside its texts: two requests at its start, and a text that rides along with every 32.
+#[test]
+fn a_good_service_costs_two_requests_and_the_riders() {
+    const BATCH: usize = 16;
+    const NATIVE: usize = 320;
+    let (store, world) = started(2 * NATIVE);
+    let stub = Stub::start(|_, seen| good(seen));
+    let config = json!({"kind": "http", "url": stub.url, "model": "m", "batch": BATCH, "concurrency": 4});
+    let config: EncoderConfig = serde_json::from_value(config).unwrap();
+    // At first nothing is native. Then 16 items are embedded again and compared.
+    for compared in [0, 16] {
+        let before = stub.seen().len();
+        let encoder = open(&config, &new_space(), Path::new(".")).unwrap();
+        let limits = Limits { batch: encoder.batch_max(), budget: Some(NATIVE as u64), ..Limits::default() };
+        assert_eq!(world.backfill(&store, &*encoder, limits).unwrap().done.native, NATIVE as u64);
+        let seen = stub.seen().split_off(before);
+        let texts: usize = seen.iter().map(|seen| seen.texts().len()).sum();
+        assert!(seen.len() <= NATIVE / BATCH + 2, "{} requests", seen.len());
+        assert!(texts <= NATIVE + compared + NATIVE / 32, "{texts} texts");
+    }
+    assert_eq!(store.counts("new-model").unwrap().native, 2 * NATIVE as u64);
+}

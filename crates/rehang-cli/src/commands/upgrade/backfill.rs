@@ -1,7 +1,7 @@
 //! `rehang upgrade run`: the backfill.
 
 use rehang::Result;
-use rehang_upgrade::{Ending, Run, RunOptions, parse_rate, parse_until};
+use rehang_upgrade::{Cut, Ending, Run, RunOptions, parse_rate, parse_until};
 
 use super::shared::{duration, open};
 use super::status::{alarm, sigma_text};
@@ -74,6 +74,7 @@ pub fn run_text(run: &Run) -> String {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
     }
     text += &noise_text(summary.encoder_noise);
+    text += &cut_text(summary.encoder_cut);
     text += &spent_text("Spent", summary.spent.money, summary.spent.tokens);
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
         text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
@@ -87,6 +88,16 @@ pub fn noise_text(noise: Option<f64>) -> String {
         format!(
             "The encoder gives one text different vectors (cosine {:.3} between two calls): what searches find depends on that.\n",
             1.0 - noise / 2.0
+        )
+    })
+}
+
+/// Where an encoder stops reading, in a line; nothing where it reads all.
+pub fn cut_text(cut: Option<Cut>) -> String {
+    cut.map_or_else(String::new, |cut| {
+        format!(
+            "The encoder stops reading a text after {cut}, and says nothing: `rehang upgrade plan` counts the sources that are longer, and says \
+             what can be done.\n"
         )
     })
 }
@@ -116,6 +127,7 @@ mod tests {
             spent: Spent::default(),
             elapsed_ms: 0,
             encoder_noise: None,
+            encoder_cut: None,
             encoder_busy_ms: 0,
             sigma: None,
         };

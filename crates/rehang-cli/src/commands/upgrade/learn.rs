@@ -4,7 +4,7 @@ use rehang::Result;
 use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions};
 use serde_json::json;
 
-use super::backfill::{ending_text, noise_text, run_options, spent_text};
+use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
     SampleSize, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
@@ -66,6 +66,7 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
         text += &format!("The encoder says: {said}.\n");
     }
     text += &noise_text(drawn.encoder_noise);
+    text += &cut_text(drawn.encoder_cut);
     text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");

@@ -1,0 +1,78 @@
+//! What is known of a service beside its vectors, so that the next process need not find it out by refused requests.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::HttpConfig;
+use crate::fingerprint::Fingerprint;
+use crate::reading::{Cut, Reading};
+
+/// What [`Encoder::learnt`](crate::Encoder::learnt) of a service gives, as JSON. A field that a later version does not know is passed over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Learnt {
+    /// Which service it is of.
+    pub(crate) of: String,
+    /// The most texts that it takes in a request, where it refused more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) texts_max: Option<usize>,
+    /// It takes so many and not one more.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_full: bool,
+    /// It refuses `encoding_format`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) refuses_format: bool,
+    /// It embeds blank texts and NUL characters.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) takes_peculiar: bool,
+    /// How far it reads.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub(crate) reading: Reading,
+}
+
+fn is_nothing(reading: &Reading) -> bool {
+    *reading == Reading::default()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl Learnt {
+    /// Nothing yet.
+    pub(crate) fn nothing(config: &HttpConfig) -> Self {
+        Self {
+            of: service_of(config),
+            texts_max: None,
+            is_full: false,
+            refuses_format: false,
+            takes_peculiar: false,
+            reading: Reading::default(),
+        }
+    }
+
+    /// Reads what was learnt of the service of a configuration; `None` where it is of another one, or no such text.
+    pub(crate) fn read(config: &HttpConfig, text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().filter(|learnt: &Self| learnt.of == service_of(config))
+    }
+
+    /// As a short text; `None` where it says nothing.
+    pub(crate) fn text(&self, config: &HttpConfig) -> Option<String> {
+        if *self == Self::nothing(config) {
+            return None;
+        }
+        serde_json::to_string(self).ok()
+    }
+}
+
+/// What a service's manners depend on. Hashed: values of an address or a body may be keys.
+fn service_of(config: &HttpConfig) -> String {
+    Fingerprint::new("service").with(&(&config.url, &config.model, &config.body)).text()
+}
+
+impl HttpConfig {
+    /// Where the service of this configuration stops reading a text, by what an encoder of it has [learnt](crate::Encoder::learnt); `None`
+    /// where that is of another service, or nothing is known.
+    pub fn known_cut(&self, learnt: &str) -> Option<Cut> {
+        Learnt::read(self, learnt)?.reading.cut()
+    }
+}

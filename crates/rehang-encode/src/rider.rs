@@ -1,0 +1,171 @@
+//! The text that rides with others, so that an encoder is compared with itself all the while.
+//!
+//! Its vector is known from the first call. A service that has become another one gives it another vector in the very request
+//! whose other vectors are wrong, and these are not handed out then.
+
+use std::sync::{Arc, Mutex};
+
+use rehang::{Distance, Error, Result, norm};
+use serde_json::Value;
+
+use crate::contract::{Answer, Input, peculiar};
+use crate::meter::lock;
+use crate::sameness::{DIFFERENCE_MAX, difference, difference_in_words};
+
+/// As often the largest distance of two vectors of one text that was seen is a service's noise still.
+const NOISE_TIMES: f64 = 4.0;
+/// The nearest two of four vectors of one text are at least this part of the farthest two apart where it is noise. Where a service has two
+/// models, two of four are of one.
+const NOISE_SPREAD: f64 = 1.0 / 8.0;
+
+/// An item and the vector that the encoder gave it first.
+pub(crate) struct Known {
+    id: String,
+    text: String,
+    payload: Value,
+    vector: Vec<f32>,
+}
+
+impl Known {
+    /// What the encoder is asked with once more.
+    pub(crate) fn input(&self) -> Input<'_> {
+        Input { id: &self.id, source: &self.text, payload: &self.payload }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    known: Option<Arc<Known>>,
+    texts_since: u64,
+    noise: Option<f64>,
+    /// The service takes no text more than a request had.
+    needs_seat: bool,
+}
+
+/// What is known of one encoder.
+pub(crate) struct Rider {
+    distance: Distance,
+    /// Texts between two riders, at least.
+    texts_between: u64,
+    state: Mutex<State>,
+}
+
+/// How a rider travels.
+pub(crate) enum Ride {
+    None,
+    /// At the end of the request.
+    Along(Arc<Known>),
+    /// In a request of its own, after this one, which has no seat left.
+    Alone(Arc<Known>),
+}
+
+impl Rider {
+    pub(crate) fn new(distance: Distance, texts_between: u64) -> Self {
+        Self { distance, texts_between, state: Mutex::default() }
+    }
+
+    /// What is to ride with a request of so many texts, where it may have a seat there.
+    pub(crate) fn of_request(&self, texts: usize, has_seat: bool) -> Ride {
+        let mut state = lock(&self.state);
+        let Some(known) = state.known.clone() else { return Ride::None };
+        state.texts_since += texts as u64;
+        if state.texts_since < self.texts_between {
+            return Ride::None;
+        }
+        state.texts_since = 0;
+        if state.needs_seat && !has_seat { Ride::Alone(known) } else { Ride::Along(known) }
+    }
+
+    /// Remembers the shortest of the texts that have a vector, to ride along later.
+    pub(crate) fn learn(&self, inputs: &[Input<'_>], answers: &[Option<&Answer>]) {
+        let mut state = lock(&self.state);
+        if state.known.is_some() {
+            return;
+        }
+        let shortest = inputs
+            .iter()
+            .zip(answers)
+            .filter_map(|(input, answer)| Some((input, answer.as_ref()?.as_ref().ok()?)))
+            .filter(|(input, vector)| peculiar(input.source).is_none() && norm(vector) > 0.0)
+            .min_by_key(|(input, _)| input.source.len());
+        state.known = shortest.map(|(input, vector)| {
+            let (id, text) = (input.id.to_owned(), input.source.to_owned());
+            Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone() })
+        });
+    }
+
+    /// Lets riders have a seat among the texts of a request from now on: with one more, a request was refused.
+    pub(crate) fn take_seat(&self) {
+        lock(&self.state).needs_seat = true;
+    }
+
+    pub(crate) fn needs_seat(&self) -> bool {
+        lock(&self.state).needs_seat
+    }
+
+    /// Fails where an encoder gives a text another vector `now` than at first, unless it never gives it the same one twice: it is asked
+    /// twice more for that, by `again`.
+    ///
+    /// # Errors
+    ///
+    /// A conflict; what `again` says.
+    pub(crate) fn expect_itself(
+        &self,
+        encoder: &str,
+        known: &Known,
+        now: &[f32],
+        again: impl Fn() -> Result<Option<Vec<f32>>>,
+    ) -> Result<()> {
+        if self.agree(&known.vector, now) {
+            return Ok(());
+        }
+        let again = [again()?, again()?];
+        let all: Vec<&[f32]> =
+            [&known.vector[..], now].into_iter().chain(again.iter().flatten().map(Vec::as_slice)).collect();
+        if all.len() == 4 && self.is_noise(&all) {
+            return Ok(());
+        }
+        Err(Error::conflict(
+            format!("the encoder {encoder} has changed"),
+            format!(
+                "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
+                 mixed; what this request gave is thrown away, and what was handed out before it was right. Look which model the service \
+                 serves, and go on when it is the one of the beginning",
+                start_of(&known.text),
+                difference_in_words(self.distance, &known.vector, now),
+            ),
+        ))
+    }
+
+    /// Whether two vectors of the text are of one model.
+    fn agree(&self, a: &[f32], b: &[f32]) -> bool {
+        let noise = lock(&self.state).noise.unwrap_or(0.0);
+        difference(self.distance, a, b) <= DIFFERENCE_MAX.max(NOISE_TIMES * noise)
+    }
+
+    /// Whether vectors of one text, two of which do not agree, differ as those of a service with noise do; it is remembered then.
+    fn is_noise(&self, vectors: &[&[f32]]) -> bool {
+        let apart: Vec<f64> = vectors
+            .iter()
+            .enumerate()
+            .flat_map(|(place, a)| vectors[place + 1..].iter().map(move |b| difference(self.distance, a, b)))
+            .collect();
+        let largest = apart.iter().copied().fold(0.0, f64::max);
+        let is_noise = largest < 1.0 && apart.iter().all(|&apart| apart >= largest * NOISE_SPREAD);
+        if is_noise {
+            let mut state = lock(&self.state);
+            state.noise = Some(state.noise.unwrap_or(0.0).max(largest));
+        }
+        is_noise
+    }
+
+    pub(crate) fn noise(&self) -> Option<f64> {
+        lock(&self.state).noise
+    }
+}
+
+/// The start of a text, for an error.
+fn start_of(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    if start.len() < text.len() { format!("{start}…") } else { start }
+}
