@@ -1,7 +1,6 @@
 //! Vectors of spaces with their states, and the conditional writes of an upgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use pgvector::{HalfVector, Vector};
 use rehang::{Error, ErrorKind, Provenance, Result};
@@ -239,7 +238,7 @@ fn write_all(
             .filter(|at| outcomes[*at].is_none() && seen.insert(writes[*at].key))
             .take(pace.now())
             .collect();
-        let began = Instant::now();
+        let began = rehang_clock::now();
         write_round(connection, handle, &row, epoch, writes, &round, outcomes, attempt)?;
         pace.learn(round.len(), began.elapsed());
     }

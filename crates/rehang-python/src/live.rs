@@ -162,7 +162,10 @@ impl PyUpgrade {
                 match encoders.iter().find(|(name, _)| *name == space.name) {
                     Some((_, callable)) => {
                         let callable = Python::attach(|py| callable.clone_ref(py));
-                        Ok(Arc::new(function(space, callable, BATCH, normalise, None)))
+                        let encoder = upgrade.configuration().encoder_by(space, |space| {
+                            Ok(Box::new(function(space, callable, BATCH, normalise, None)))
+                        })?;
+                        Ok(Arc::from(encoder))
                     }
                     None => upgrade.configuration().open_query_encoder(space),
                 }
@@ -233,12 +236,19 @@ impl PyUpgrade {
         let batch = given.or("batch", BATCH)?;
         let normalise = given.or("normalise", false)?;
         let fingerprint = given.or("fingerprint", None)?;
-        // A new space that is not made yet is what the callable makes: of length 1 where it scales.
+        // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is cut.
+        let configuration = self.0.configuration();
+        let scales = normalise || configuration.model_dimension(&space).is_some();
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
         let is_made = is_made.iter().any(|record| record.space.name == space.name);
-        let space = Space { normalised: if is_made { space.normalised } else { normalise }, ..space };
+        let space = Space { normalised: if is_made { space.normalised } else { scales }, ..space };
         let is_known = Option::is_some(&fingerprint);
-        let encoder = Box::new(function(&space, callable.clone().unbind(), batch, normalise, fingerprint));
+        let callable = callable.clone().unbind();
+        let encoder = configuration
+            .encoder_by(&space, |space| {
+                Ok(Box::new(function(space, callable, batch, normalise, fingerprint)))
+            })
+            .map_err(|error| raised(py, &error))?;
         // What the callable asks may become another model in the middle of a run.
         Ok(if is_known { encoder } else { Box::new(Watched::new(encoder)) })
     }

@@ -517,6 +517,12 @@ impl Configuration {
         config.as_ref().ok_or_else(missing)
     }
 
+    /// The width that the model of a space itself gives, where its vectors are cut to the space's.
+    pub fn model_dimension(&self, space: &Space) -> Option<usize> {
+        let [old, new] = self.model_dimensions;
+        if space.name == self.old.name { old } else { new }
+    }
+
     /// The encoder of a space's model, given how one is made for the space of the model's own vectors: where the file has its
     /// `model_dimension`, that is wider, and its vectors are cut as [`Shortened`] does.
     ///
@@ -528,8 +534,7 @@ impl Configuration {
         space: &Space,
         make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
     ) -> Result<Box<dyn Encoder>> {
-        let [old, new] = self.model_dimensions;
-        match if space.name == self.old.name { old } else { new } {
+        match self.model_dimension(space) {
             None => make(space),
             Some(dimension) => {
                 let whole = make(&Space { dimension, normalised: false, ..space.clone() })?;
