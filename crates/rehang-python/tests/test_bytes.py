@@ -94,8 +94,9 @@ def test_an_order_a_curve_and_a_report(pairs: Any, gallery: Any, rehang_cli: Any
     assert curve.answer == said
     assert curve.area["map"] == said["area"]["map"] and curve.points("map").shape == (len(old) + 1,)
     rehang_cli("report", "a.safetensors", "--old=old.npy", "--new=new.npy", "--labels=labels.npy", "--bootstrap=20",
-               "-o", "report.json")
-    report = rehang.report({"ridge": adapter}, old, new, labels=labels, bootstrap=20)
+               "--widths=2,3", "--precision=i8", "-o", "report.json")
+    report = rehang.report({"ridge": adapter}, old, new, labels=labels, bootstrap=20, widths=[2, 3], precisions=["i8"])
+    assert [(size["width"], size["bytes"]) for size in report.data["sizes"]] == [(2, 8), (3, 12), (2, 2), (3, 3)]
     report.save(tmp_path / "of-python.json")
     ours, theirs = (json.loads((tmp_path / name).read_text()) for name in ("of-python.json", "report.json"))
     for data in (ours, theirs):

@@ -42,6 +42,20 @@ def config(demo: dict[str, np.ndarray], tmp_path: Path) -> Path:
     return path
 
 
+def test_vectors_of_a_callable_are_cut(config: Path, demo: dict[str, np.ndarray]) -> None:
+    path = config.with_name("cut.toml")
+    width = demo["new"].shape[1]
+    rehang.init(config.with_name("g.db"), path, new_name="cut", new_dimension=width // 2, new_model_dimension=width)
+    upgrade = rehang.Upgrade(path)
+    upgrade.pairs(encoder=Model(demo["new"]).encode, items=200, worth=0, fingerprint="1")
+    upgrade.fit("ridge")
+    upgrade.start()
+    upgrade.switch(anyway=True)
+    upgrade.run(encoder=Model(demo["new"]).encode, fingerprint="1")
+    found = upgrade.gallery.search({"cut": demo["new"][:20, : width // 2]}, k=1)
+    assert [hits[0].id for hits in found] == [f"i{row}" for row in range(20)]
+
+
 def test_a_whole_upgrade(config: Path, demo: dict[str, np.ndarray]) -> None:
     old, new = demo["old"], demo["new"]
     model = Model(new)
