@@ -320,12 +320,13 @@ pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
     number.map_or(Ok(()), |number| remove(&database, number, None))
 }
 
-/// Takes triggers of ours off a table of which our tables have no gallery any more; gives whether there were any.
+/// Takes triggers of ours off a table of which our tables have no gallery any more, and off its partitions; gives whether there were any.
 fn drop_strays(connection: &mut Connection, table: &str) -> Step<bool> {
     let oid = guard::seen_by_application(connection, table)?;
     let rows = connection.query(
         "SELECT format('DROP TRIGGER %I ON %s', tgname, tgrelid::regclass) FROM pg_trigger
-         WHERE tgrelid = $1 AND NOT tgisinternal AND tgname ~ '^00_rehang_(moved_)?[0-9]+_'",
+         WHERE (tgrelid = $1 OR tgrelid IN (SELECT relid FROM pg_partition_tree($1::oid::regclass))) AND tgparentid = 0 AND NOT tgisinternal
+             AND tgname ~ '^(00_rehang_(moved_)?[0-9]+_|zz_rehang_[0-9]+_moves$)'",
         &[&oid],
     )?;
     for row in &rows {

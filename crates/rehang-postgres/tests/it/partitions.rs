@@ -440,6 +440,40 @@ fn no_write_of_a_partition_fails_by_us() {
     place.sql("TRUNCATE papers");
 }
 
+/// The backup of the table alone, read over it, brings our triggers to the root and to each partition; one command takes them off.
+#[test]
+fn a_partitioned_table_that_is_restored_alone_is_released() {
+    let Some(Place { address, mut client, .. }) = Place::new() else { return };
+    let triggers: Vec<String> = client
+        .query(
+            "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname ~ 'rehang' AND tgparentid = 0 AND NOT tgisinternal ORDER BY 1",
+            &[],
+        )
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert!(
+        triggers.len() > 5 && triggers.iter().any(|trigger| trigger.contains("zz_rehang_1_moves")),
+        "{triggers:?}"
+    );
+    client.batch_execute(&format!("DROP TABLE notes; {TABLE}; {}", triggers.join(";"))).unwrap();
+    client
+        .batch_execute(
+            "INSERT INTO notes VALUES ('de', 9, 'neun'); UPDATE notes SET language = 'en' WHERE id = 9",
+        )
+        .unwrap();
+    let error = adopt(&address).unwrap_err().to_string();
+    assert!(error.contains("restored alone"), "{error}");
+    PostgresStore::take_out(&address, &options()).unwrap();
+    let left = "SELECT to_regnamespace('rehang') IS NULL AND NOT EXISTS (SELECT 1 FROM pg_trigger WHERE tgname ~ 'rehang')";
+    assert!(client.query_one(left, &[]).unwrap().get::<_, bool>(0));
+    client
+        .batch_execute("UPDATE notes SET language = 'de' WHERE id = 9; TRUNCATE german_0; TRUNCATE notes")
+        .unwrap();
+    assert_eq!(adopt(&address).unwrap().check().unwrap(), []);
+}
+
 /// The function of the triggers works for the tables of its gallery alone, whoever makes partitions of whatever.
 #[test]
 fn partitions_of_strangers_are_none_of_ours() {
