@@ -826,9 +826,9 @@ impl Model {
                 let outcome = put_back(self.store(), &self.setup(), faults);
                 let may = has_old && matches!(before, Some(Phase::Filled | Phase::RolledBack));
                 if may {
-                    // One that is cut off has put a part of them back, at most all. Workers beside it lose what they hold to another
-                    // fingerprint, and what they have paid for meanwhile may be put back too.
-                    let held = if alone { 0 } else { (BATCH * WORKERS) as u32 };
+                    // One that is cut off has put a part of them back, at most all. The two backfills beside it lose what they hold to
+                    // another fingerprint, and what they have paid for meanwhile may be put back too.
+                    let held = if alone { 0 } else { (HANDLES * BATCH * WORKERS) as u32 };
                     let all = native as u32 + (self.encoder.count() - paid) + held;
                     self.oracle.embedded_anew += match outcome {
                         Ok(put_back) if alone => put_back as u32,
