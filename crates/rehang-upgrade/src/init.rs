@@ -448,7 +448,7 @@ mod tests {
         assert!(init(&narrow).unwrap_err().to_string().contains("more than 2"));
         init(&told).unwrap();
         let vectors = Matrix::new(4, vec![3.0, 4.0, 12.0, 0.0, 0.0, -2.0, 0.0, 9.0]).unwrap();
-        rehang_files::write_matrix(&folder.path().join("new.npy"), &vectors, None).unwrap();
+        rehang_files::write_matrix(folder.path().join("new.npy"), &vectors, None).unwrap();
         fs_err::write(folder.path().join("ids.txt"), "a\nb\n").unwrap();
         let text = fs_err::read_to_string(&told.path).unwrap();
         let encoder = "[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n";
