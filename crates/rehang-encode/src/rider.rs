@@ -129,10 +129,11 @@ impl Rider {
             format!("the encoder {encoder} has changed"),
             format!(
                 "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
-                 mixed; what this request gave is thrown away, and what was handed out before it was right. Look which model the service \
-                 serves, and go on when it is the one of the beginning",
+                 mixed; what this request gave is thrown away, and what was handed out before it was right, but for the last {} texts at most, \
+                 which came after the last comparison. Look which model is served, and go on when it is the one of the beginning",
                 start_of(&known.text),
                 difference_in_words(self.distance, &known.vector, now),
+                self.texts_between - 1,
             ),
         ))
     }

@@ -122,8 +122,7 @@ mod tests {
     fn vectors(seed: u32) -> Vectors {
         let space = Space::new("m", 6, Distance::Cosine, false);
         let value = |row: usize, column: usize| {
-            let mixed =
-                (row as u32 * 6 + column as u32 + 1).wrapping_mul(0x9e37_79b1 ^ seed).rotate_left(13);
+            let mixed = (row as u32 * 6 + column as u32 + 1).wrapping_mul(0x9e37_79b1 ^ seed).rotate_left(13);
             (mixed.wrapping_mul(2_246_822_519) >> 8) as f32 / 8_388_608.0 - 1.0
         };
         Vectors::new(space, Matrix::from_fn(ITEMS, 6, value), "m").unwrap()
