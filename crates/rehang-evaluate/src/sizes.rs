@@ -5,7 +5,7 @@ use rehang::curve::{CurveInput, DoNothing, curve, evaluate_today};
 use rehang::report::{Precision, Scores, SizeScores};
 use rehang::{Error, Matrix, Progress, Result};
 
-use crate::study::{StudyInput, StudyOptions, depths, relevance};
+use crate::study::{StudyInput, StudyOptions, depths, relevance, scores};
 
 /// Evaluates every width in every precision, single precision first. Queries are cut and rounded as the gallery is. Vectors of fewer
 /// coordinates than the model gives are scaled to length 1, as an encoder with
@@ -79,7 +79,7 @@ fn size(
         width,
         precision,
         bytes: width * precision.bytes(),
-        new_model: of_native.values.iter().map(|(metric, &value)| (metric.id(), value)).collect(),
+        new_model: scores(&of_native),
         at_the_switch,
     })
 }
@@ -114,6 +114,7 @@ fn round(matrix: &mut Matrix, precision: Precision, last: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::study::tests::plain;
     use rehang::curve::{Relevance, evaluate};
     use rehang::{Distance, Space, Vectors};
 
@@ -126,19 +127,6 @@ mod tests {
             (mixed.wrapping_mul(2_246_822_519) >> 8) as f32 / 8_388_608.0 - 1.0
         };
         Vectors::new(space, Matrix::from_fn(ITEMS, 6, value), "m").unwrap()
-    }
-
-    fn ground<'a>(new: &'a Vectors, relevance: Option<Relevance<'a>>) -> StudyInput<'a> {
-        StudyInput {
-            old: new,
-            new,
-            side: None,
-            queries: None,
-            relevance,
-            labels_are_names: false,
-            groups: None,
-            head: None,
-        }
     }
 
     /// The share of items whose nearest other one, among the first coordinates of `gallery`, has their label.
@@ -162,7 +150,7 @@ mod tests {
         let (new, adapted) = (vectors(1), vectors(7));
         let labels: Vec<i64> = (0..ITEMS).map(|row| i64::from(new.matrix().row(row)[0] > 0.0)).collect();
         let relevance = Relevance::Labels { gallery: &labels, queries: None };
-        let ground = ground(&new, Some(relevance));
+        let ground = plain(&new, &new, Some(relevance));
         let options = StudyOptions {
             widths: vec![6, 2, 2],
             precisions: vec![Precision::I8],
@@ -198,7 +186,7 @@ mod tests {
                 precisions: precisions.to_vec(),
                 ..StudyOptions::default()
             };
-            sizes(&ground(&new, None), new.matrix(), &options, &Progress::default())
+            sizes(&plain(&new, &new, None), new.matrix(), &options, &Progress::default())
         };
         assert_eq!(of(&[], &[]), Ok(Vec::new()));
         let found = of(&[3], &[Precision::F16]).unwrap();

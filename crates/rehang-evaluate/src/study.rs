@@ -327,7 +327,7 @@ fn metrics(ground: &StudyInput<'_>, options: &StudyOptions) -> Vec<Metric> {
     Metric::measurable(relevance(ground, options), options.k)
 }
 
-fn scores(evaluation: &Evaluation) -> Scores {
+pub(crate) fn scores(evaluation: &Evaluation) -> Scores {
     evaluation.values.iter().map(|(metric, &value)| (metric.id(), value)).collect()
 }
 
@@ -792,7 +792,7 @@ fn warnings(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rehang::adapter::{Dense, InputScaling, Map, Training, Uncertainty};
     use rehang::curve::Qrels;
@@ -983,7 +983,11 @@ mod tests {
     }
 
     /// A gallery that is its own set of queries, in classes where `relevance` says so.
-    fn plain<'a>(old: &'a Vectors, new: &'a Vectors, relevance: Option<Relevance<'a>>) -> StudyInput<'a> {
+    pub(crate) fn plain<'a>(
+        old: &'a Vectors,
+        new: &'a Vectors,
+        relevance: Option<Relevance<'a>>,
+    ) -> StudyInput<'a> {
         StudyInput {
             old,
             new,

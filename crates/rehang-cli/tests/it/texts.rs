@@ -244,7 +244,7 @@ fn what_pairs_are_worth_is_measured_in_sight_and_until_ctrl_c() {
     progress.cancel();
     let ended = pairs(&progress);
     assert_eq!((ended.enough, ended.pairs), (Enough::Ended(Ending::Interrupted), 120));
-    // Whoever counts nothing is told of the stage all the same.
+    // An observer without counters is told of the stage, too.
     let stages = Stages::default();
     pairs(&stages);
     assert_eq!(*stages.0.lock().unwrap(), ["measuring what pairs are worth"]);
