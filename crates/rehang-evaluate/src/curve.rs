@@ -263,6 +263,7 @@ pub fn curve(files: &CurveFiles, progress: &Progress) -> Result<CurveAnswer> {
             queries: answers.queries_old.as_ref(),
             distance: old_distance,
         }),
+        known: None,
     };
     let options = CurveOptions { metrics: Metric::measurable(relevance, k), ..CurveOptions::default() };
     let curve = exact_curve(&input, &options, progress)?;

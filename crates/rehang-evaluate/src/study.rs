@@ -292,6 +292,7 @@ fn one_curve(
         groups: ground.groups,
         // It is the same for every curve, and the flips against it are not in the report.
         do_nothing: None,
+        known: None,
     };
     curve(&input, &depths(ground, options), progress)
 }

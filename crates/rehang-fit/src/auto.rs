@@ -79,7 +79,7 @@ pub(crate) fn fit_with(
     let tried: Vec<&Candidate<'_>> = candidates.iter().copied().filter(is_tried).collect();
     let is_compared = is_auto || parameters.compare || parameters.geometry.is_none();
     let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
-    let Compared { selection, seen_errors, calibration: calibration_of_own } = compared;
+    let Compared { selection, seen_errors, mut fitted, calibration: calibration_of_own } = compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
     let method = match (parameters.method, row) {
         (Method::Auto, Some(row)) => row.method,
@@ -96,8 +96,11 @@ pub(crate) fn fit_with(
         .or_else(|| row.and_then(|row| row.geometry))
         .unwrap_or_else(|| GeometryKind::options(pairs.new_vectors().space())[0]);
     let candidate = of_method(method)?;
-    let fitted = (candidate.fit)(pairs, &groups, progress)
-        .map_err(|error| error.context(format!("fitting {method}")))?;
+    let fitted = match fitted.remove(&method) {
+        Some(fitted) => fitted,
+        None => (candidate.fit)(pairs, &groups, progress)
+            .map_err(|error| error.context(format!("fitting {method}")))?,
+    };
     let Finished { adapter, calibration, handicap, finding } = task.finish(candidate, fitted, kind)?;
     findings.extend(finding);
     let sigma = calibration.or(calibration_of_own);
@@ -300,7 +303,7 @@ mod tests {
             method: Method::Fct,
             slow: true,
             fit: Box::new(|_, _, _| Err(Error::missing("courage", "this method"))),
-            left_out: None,
+            leaves_out: |_| false,
         };
         let data = linear(300, false);
         let more = [failing];

@@ -1,18 +1,21 @@
 //! Methods that can be compared with each other: how each is fitted, and what it gives.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
+use faer::Mat;
+use rayon::prelude::*;
 use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
 use rehang::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
 use crate::folds::LeftOut;
 use crate::head_fit::class_numbers;
-use crate::kernel_ridge::fit_kernel_ridge;
+use crate::kernel_ridge::{EXACT_PAIRS_MAX, fit_kernel_ridge};
 use crate::method::Method;
 
 /// What a method gives.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct FittedMap {
     /// The map.
     pub map: Map,
@@ -24,11 +27,60 @@ pub(crate) struct FittedMap {
     pub evidence: Option<OwnEvidence>,
     /// σ², where the method learns it together with the map; `None` learns it from out-of-fold residuals.
     pub uncertainty: Option<Uncertainty>,
+    /// What the map would be without some of the pairs; `None` where only fits without them tell.
+    pub without: Option<Box<dyn LeavesOut>>,
 }
 
 impl From<ClosedForm> for FittedMap {
     fn from(closed: ClosedForm) -> Self {
-        Self { map: closed.map, choices: closed.choices, geometry: None, evidence: None, uncertainty: None }
+        let ClosedForm { map, choices } = closed;
+        Self { map, choices, geometry: None, evidence: None, uncertainty: None, without: None }
+    }
+}
+
+impl FittedMap {
+    /// A closed form, and what it would be without some pairs.
+    fn leaving_out((closed, without): (ClosedForm, impl LeavesOut + 'static)) -> Self {
+        Self { without: Some(Box::new(without)), ..closed.into() }
+    }
+}
+
+/// A fit that tells what it would give without some of its pairs, for less than fits without them cost. Settings that were chosen on
+/// all pairs (a penalty, a rank) stay: one number hardly knows a pair.
+pub(crate) trait LeavesOut: Debug + Send + Sync {
+    /// Raw outputs for what each split asks about, the pairs being those that were fitted on.
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>>;
+}
+
+/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
+pub(crate) fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
+    let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
+    for (place, &asked) in split.asked.iter().enumerate() {
+        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
+        for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
+            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
+        }
+    }
+    outputs
+}
+
+/// A fit whose settings are known, made anew without the pairs of a split.
+pub(crate) struct Again<F>(pub F);
+
+impl<F> Debug for Again<F> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Again")
+    }
+}
+
+impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Again<F> {
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
+        let of_split = |split: &LeftOut| {
+            progress.check()?;
+            let map = (self.0)(&pairs.select(&split.fitted))?;
+            map.outputs(&pairs.old().matrix().select(&split.asked), None)
+        };
+        splits.par_iter().map(of_split).collect()
     }
 }
 
@@ -46,9 +98,6 @@ pub(crate) struct OwnEvidence {
 /// Fits one method on pairs. The second argument is the group (class or cluster) of every pair.
 pub(crate) type FitFunction<'a> = Box<dyn Fn(&Pairs, &[i64], &Progress) -> Result<FittedMap> + 'a>;
 
-/// Raw outputs for what each of several splits asks; `None` where the fits themselves are as good.
-pub(crate) type LeftOutFunction = fn(&Pairs, &[LeftOut], &Progress) -> Result<Option<Vec<Matrix>>>;
-
 /// A method that can be compared with others.
 pub(crate) struct Candidate<'a> {
     /// Its name.
@@ -57,30 +106,34 @@ pub(crate) struct Candidate<'a> {
     pub slow: bool,
     /// How it is fitted. Must give the same map for the same pairs.
     pub fit: FitFunction<'a>,
-    /// What such fits without some of the pairs give for these, where that is to be had for less than the fits.
-    pub left_out: Option<LeftOutFunction>,
+    /// Whether a fit on so many pairs tells what it would give without some of them ([`FittedMap::without`]).
+    pub leaves_out: fn(usize) -> bool,
 }
 
 /// The methods with a formula, the simplest first.
 pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
     type Fit = fn(&Pairs, &[i64], u64, &Progress) -> Result<FittedMap>;
-    let quick = |method, fit: Fit| Candidate {
+    let quick = |method, leaves_out, fit: Fit| Candidate {
         method,
         slow: false,
         fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
-        left_out: None,
+        leaves_out,
     };
     vec![
-        quick(Method::DoNothing, |pairs, _, _, _| {
+        quick(Method::DoNothing, |_| false, |pairs, _, _, _| {
             Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
         }),
-        quick(Method::Procrustes, |pairs, _, _, progress| Ok(procrustes::fit(pairs, progress)?.into())),
-        Candidate {
-            left_out: Some(ridge::left_out),
-            ..quick(Method::Ridge, |pairs, _, _, progress| Ok(ridge::fit(pairs, progress)?.into()))
-        },
-        quick(Method::LowRank, |pairs, _, seed, progress| Ok(low_rank::fit(pairs, seed, progress)?.into())),
-        quick(Method::KernelRidge, kernel),
+        quick(Method::Procrustes, |_| true, |pairs, _, _, progress| {
+            procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out)
+        }),
+        quick(Method::Ridge, |_| true, |pairs, _, _, progress| {
+            let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
+            Ok(FittedMap::leaving_out((closed, whole)))
+        }),
+        quick(Method::LowRank, |_| true, |pairs, _, seed, progress| {
+            low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
+        }),
+        quick(Method::KernelRidge, |pairs| pairs <= EXACT_PAIRS_MAX, kernel),
     ]
 }
 
@@ -116,5 +169,13 @@ fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Resu
         ("lambda".into(), fitted.lambda.to_string()),
         ("centres".into(), evidence.rows.len().to_string()),
     ]);
-    Ok(FittedMap { map: fitted.map, choices, geometry: None, evidence: Some(evidence), uncertainty: None })
+    let is_whole = evidence.rows.len() == pairs.len();
+    Ok(FittedMap {
+        map: fitted.map,
+        choices,
+        geometry: None,
+        evidence: Some(evidence),
+        uncertainty: None,
+        without: is_whole.then(|| Box::new(fitted.system) as Box<dyn LeavesOut>),
+    })
 }

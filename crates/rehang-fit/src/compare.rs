@@ -1,9 +1,11 @@
 //! Which method serves best. Every candidate is fitted on a part of the pairs, several times over. Its outputs for the rest are
 //! measured as they would be served: with its own handicap, in the default order.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use rehang::adapter::{Geometry, true_errors};
+use rehang::curve::Distances;
 use rehang::finding::Finding;
 use rehang::statistics::{SigmaQuality, mean_sd};
 use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
@@ -98,6 +100,8 @@ pub(crate) struct Compared {
     /// The relative error of every learned map on the held-out items of classes that it has seen: items of left-out classes lie so
     /// close together that a map may well be farther from them than their own mean is.
     pub seen_errors: Vec<f64>,
+    /// Fits on all pairs that were made on the way.
+    pub fitted: BTreeMap<Method, FittedMap>,
     /// How good a σ² is that the named method trains itself, with its map, on the held-out items.
     pub calibration: Option<SigmaQuality>,
 }
@@ -108,6 +112,8 @@ struct Part<'a> {
     pairs: Pairs,
     /// What counts as found; `None` where nothing says so of these items while it does of others.
     criterion: Option<Criterion<'a>>,
+    /// What every map's gallery shares ([`Gallery::distances`]).
+    to_native: Option<Distances>,
 }
 
 /// Some pairs to fit on, and others to measure on.
@@ -200,9 +206,11 @@ impl Task<'_> {
             )]
             let started = Instant::now();
             let made = self.made(candidate, &splits);
-            let splits_made = made.as_ref().map_or(1, Vec::len);
+            let splits_made = made.as_ref().map_or(1, |(made, _)| made.len());
             let seconds = started.elapsed().as_secs_f64() / splits_made as f64;
-            let rows = made.and_then(|mut made| {
+            let rows = made.and_then(|(mut made, on_all)| {
+                let may_be_kept = [Method::Auto, candidate.method].contains(&parameters.method);
+                compared.fitted.extend(on_all.filter(|_| may_be_kept).map(|fitted| (candidate.method, fitted)));
                 let rest = made.split_off(1);
                 let made = made.remove(0);
                 let mut served = vec![serve(&made, self.pairs, first, parameters)?];
@@ -271,7 +279,8 @@ impl Task<'_> {
             let part = |items: &[usize]| {
                 let items = sampled(items, seed);
                 let criterion = Criterion::by_answers(parameters, pairs, &items);
-                (items.len() >= ITEMS_MIN).then(|| Part { pairs: pairs.select(&items), items, criterion })
+                (items.len() >= ITEMS_MIN)
+                    .then(|| Part { pairs: pairs.select(&items), items, criterion, to_native: None })
             };
             let (seen, unseen) = (part(&held_out.seen), part(&held_out.unseen));
             if held_out.fitted.len() < ITEMS_MIN || (seen.is_none() && unseen.is_none()) {
@@ -297,6 +306,10 @@ impl Task<'_> {
                 part.criterion = Some(Criterion::by_agreement(parameters.queries.as_ref()));
             }
         }
+        for part in splits.iter_mut().flat_map(|split| &mut split.parts) {
+            let Some(criterion) = &part.criterion else { continue };
+            part.to_native = Gallery::distances(criterion, part.pairs.new_vectors())?;
+        }
         Ok(splits)
     }
 
@@ -305,28 +318,35 @@ impl Task<'_> {
         (candidate.fit)(&self.pairs.select(&split.fitted), &groups, self.progress)
     }
 
-    /// What a method makes of the held-out pairs of the first split, or of every split where it has them together.
-    fn made(&self, candidate: &Candidate<'_>, splits: &[Split<'_>]) -> Result<Vec<Made>> {
+    /// What a method makes of the held-out pairs of the first split; or of every split, and its fit on all pairs, where that fit tells.
+    fn made(
+        &self,
+        candidate: &Candidate<'_>,
+        splits: &[Split<'_>],
+    ) -> Result<(Vec<Made>, Option<FittedMap>)> {
+        if !(candidate.leaves_out)(self.pairs.len()) {
+            return Ok((vec![self.made_by_map(candidate, &splits[0])?], None));
+        }
+        let fitted = (candidate.fit)(self.pairs, self.groups, self.progress)?;
+        let Some(without) = &fitted.without else {
+            return Ok((vec![self.made_by_map(candidate, &splits[0])?], Some(fitted)));
+        };
         let asked = |split: &Split<'_>| LeftOut {
             fitted: split.fitted.clone(),
             asked: split.parts.iter().flat_map(|part| part.items.iter().copied()).collect(),
         };
-        if let Some(left_out) = candidate.left_out
-            && let Some(found) =
-                left_out(self.pairs, &splits.iter().map(asked).collect::<Vec<_>>(), self.progress)?
-        {
-            let of_split = |(found, split): (Matrix, &Split<'_>)| {
-                let mut first = 0;
-                let raw = split.parts.iter().map(|part| {
-                    let rows: Vec<usize> = (first..first + part.items.len()).collect();
-                    first += part.items.len();
-                    found.select(&rows)
-                });
-                Made { raw: raw.collect(), fitted: None }
-            };
-            return Ok(found.into_iter().zip(splits).map(of_split).collect());
-        }
-        Ok(vec![self.made_by_map(candidate, &splits[0])?])
+        let found =
+            without.outputs(self.pairs, &splits.iter().map(asked).collect::<Vec<_>>(), self.progress)?;
+        let of_split = |(found, split): (Matrix, &Split<'_>)| {
+            let mut first = 0;
+            let raw = split.parts.iter().map(|part| {
+                let rows: Vec<usize> = (first..first + part.items.len()).collect();
+                first += part.items.len();
+                found.select(&rows)
+            });
+            Made { raw: raw.collect(), fitted: None }
+        };
+        Ok((found.into_iter().zip(splits).map(of_split).collect(), Some(fitted)))
     }
 
     fn made_by_map(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<Made> {
@@ -415,7 +435,7 @@ fn serve<'s>(
                 head = Some(sharpened(&split.head, &adapted, native.matrix())?);
             }
             let (Some(criterion), Some(head)) = (&part.criterion, &head) else { continue };
-            let gallery = Gallery { criterion, native, adapted };
+            let gallery = Gallery::new(criterion, native, adapted, part.to_native.as_ref())?;
             let order = gallery.default_order(head, parameters.seed)?;
             let shuffled = shuffled(native.len(), parameters.seed);
             served.parts.push(Measurable { gallery, shuffled, order });

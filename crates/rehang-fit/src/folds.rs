@@ -33,7 +33,7 @@ pub(crate) fn parted(folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
     (0..folds.len()).partition(|&item| folds[item] == fold)
 }
 
-/// Pairs to fit on, and others that the fit is asked about.
+/// Pairs to fit on, and some of the others, that the fit is asked about.
 pub(crate) struct LeftOut {
     pub fitted: Vec<usize>,
     pub asked: Vec<usize>,
@@ -48,6 +48,15 @@ impl LeftOut {
             .filter(|(asked, _)| !asked.is_empty())
             .map(|(asked, fitted)| Self { fitted, asked })
             .collect()
+    }
+
+    /// All of `count` pairs that are not fitted on, increasing.
+    pub(crate) fn unfitted(&self, count: usize) -> Vec<usize> {
+        let mut is_fitted = vec![false; count];
+        for &pair in &self.fitted {
+            is_fitted[pair] = true;
+        }
+        (0..count).filter(|&pair| !is_fitted[pair]).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use rehang::order::least_confidence;
 use rehang::verdict::is_below;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
+use crate::candidate::LeavesOut;
 use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
@@ -234,13 +235,8 @@ fn no_better_than_the_mean(error: f64) -> Finding {
 fn explained(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<f64> {
     let (asked, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
     let held_out = pairs.select(&asked);
-    let split = [LeftOut { fitted, asked }];
-    let ready = ridge::left_out(pairs, &split, progress)?.and_then(|mut outputs| outputs.pop());
-    let by_map = || -> Result<Matrix> {
-        let map = ridge::fit(&pairs.select(&split[0].fitted), progress)?.map;
-        map.outputs(held_out.old().matrix(), None)
-    };
-    let outputs = ready.map_or_else(by_map, Ok)?;
+    let whole = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?.1;
+    let outputs = whole.outputs(pairs, &[LeftOut { fitted, asked }], progress)?.remove(0);
     Ok(1.0 - relative_error(&outputs, &held_out))
 }
 

@@ -149,10 +149,9 @@ mod tests {
         let vectors = Vectors::measured("new", distance, native.clone(), "new vectors").unwrap();
         let criterion =
             labels.map_or(Criterion::by_agreement(None), |labels| Criterion::by_label(labels).unwrap());
-        let gallery = |&adapted: &&Matrix| Gallery {
-            criterion: &criterion,
-            native: &vectors,
-            adapted: adapted.clone(),
+        let to_native = Gallery::distances(&criterion, &vectors).unwrap();
+        let gallery = |&adapted: &&Matrix| {
+            Gallery::new(&criterion, &vectors, adapted.clone(), to_native.as_ref()).unwrap()
         };
         let galleries: Vec<Gallery<'_>> = left_out.iter().map(gallery).collect();
         let order = shuffled(native.rows(), 3);

@@ -18,17 +18,18 @@
 //! over all pairs (at most 32,768 of them) is solved on these (Nyström, "subset of regressors": Smola & Schölkopf 2000). Residuals are then those of
 //! the centres' own leave-one-out fit.
 
-use faer::linalg::cholesky::llt;
-use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
-use faer::{Mat, MatRef, Par, Spec};
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
+use faer::{Mat, MatRef, Par};
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
-use rehang::{Error, ErrorKind, Matrix, Progress, Result};
+use rehang::{Error, Matrix, Pairs, Progress, Result};
 
-use crate::linear_algebra::{column_means, product, scaled, sum_blocks};
+use crate::candidate::{LeavesOut, asked_of};
+use crate::folds::LeftOut;
+use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
 
 /// Up to this many pairs every pair is a centre (solving takes about 2.4 GB there).
@@ -58,7 +59,7 @@ pub struct KernelRidge {
     /// The pairs that are centres, by row.
     pub centres: Vec<usize>,
     /// The centres' own system, from which leave-one-out comes.
-    system: System,
+    pub(crate) system: System,
 }
 
 impl KernelRidge {
@@ -103,8 +104,8 @@ impl KernelRidge {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without pairs, [`ErrorKind::Diverged`] where the kernel matrix cannot be factorised,
-/// [`ErrorKind::Cancelled`] on request.
+/// [`rehang::ErrorKind::Empty`] without pairs, [`rehang::ErrorKind::Diverged`] where the kernel matrix cannot be factorised,
+/// [`rehang::ErrorKind::Cancelled`] on request.
 pub fn fit_kernel_ridge(
     old: &Matrix,
     new: &Matrix,
@@ -216,7 +217,7 @@ fn members(groups: &[usize]) -> Vec<Vec<usize>> {
 
 /// The solved system `(K + λI) A = V − m` of one set of centres.
 #[derive(Debug, Clone)]
-struct System {
+pub(crate) struct System {
     /// `L⁻¹` of `K + λI = L Lᵀ`.
     inverse_factor: Mat<f64>,
     /// The coefficients A, `[m, d_new]`.
@@ -286,10 +287,22 @@ impl System {
         // The block of a positive definite matrix is positive definite; rounding is the only way to fail, and then
         // the coefficients themselves (a larger residual than the truth by the diagonal's factor) stay in place.
         if factorise(&mut block, "the block of a group").is_ok() {
-            solve_lower_triangular_in_place(block.as_ref(), residual.as_mut(), Par::Seq);
-            solve_upper_triangular_in_place(block.as_ref().transpose(), residual.as_mut(), Par::Seq);
+            solve_factorised(&block, &mut residual);
         }
         residual
+    }
+}
+
+/// Where every pair is a centre.
+impl LeavesOut for System {
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
+        let new = pairs.new_vectors().matrix();
+        let of_split = |split: &LeftOut| {
+            progress.check()?;
+            let rows = split.unfitted(pairs.len());
+            Ok(asked_of(new, split, &rows, &self.group_residual(&rows, new)))
+        };
+        splits.par_iter().map(of_split).collect()
     }
 }
 
@@ -329,24 +342,8 @@ fn nystrom(
         left[(i, i)] += jitter;
     }
     factorise(&mut left, "the Nyström system")?;
-    solve_lower_triangular_in_place(left.as_ref(), right.as_mut(), Par::Seq);
-    solve_upper_triangular_in_place(left.as_ref().transpose(), right.as_mut(), Par::Seq);
+    solve_factorised(&left, &mut right);
     Ok(right)
-}
-
-/// Replaces a positive definite matrix by its lower Cholesky factor (the upper triangle is left as it is).
-fn factorise(matrix: &mut Mat<f64>, what: &str) -> Result<()> {
-    let n = matrix.nrows();
-    let scratch = llt::factor::cholesky_in_place_scratch::<f64>(n, Par::Seq, Spec::default());
-    llt::factor::cholesky_in_place(
-        matrix.as_mut(),
-        llt::factor::LltRegularization::default(),
-        Par::Seq,
-        faer::dyn_stack::MemStack::new(&mut faer::dyn_stack::MemBuffer::new(scratch)),
-        Spec::default(),
-    )
-    .map(|_| ())
-    .map_err(|_| ErrorKind::Diverged { what: what.into(), step: 0 }.into())
 }
 
 /// `L⁻¹` of a lower triangular factor: columns are solved in blocks of a fixed width, in parallel.

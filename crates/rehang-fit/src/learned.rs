@@ -164,7 +164,7 @@ pub fn fit_adapter(
             }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        Candidate { method, slow: true, fit: Box::new(fit), left_out: None }
+        Candidate { method, slow: true, fit: Box::new(fit), leaves_out: |_| false }
     };
     let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
@@ -386,6 +386,7 @@ impl<'a> Asked<'a> {
             geometry: published.then_some(Geometry::Raw),
             evidence: None,
             uncertainty: network.psi,
+            without: None,
         })
     }
 

@@ -6,10 +6,12 @@
 
 use faer::diag::Diag;
 use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt;
 use faer::linalg::evd::{self, ComputeEigenvectors};
 use faer::linalg::matmul::matmul;
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::svd::{self, ComputeSvdVectors};
+use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Accum, Mat, MatRef, Par, Spec};
 use rayon::prelude::*;
 use rehang::adapter::InputScaling;
@@ -254,6 +256,30 @@ pub(crate) fn eigen(a: MatRef<'_, f64>, what: &str) -> Result<(Vec<f64>, Mat<f64
     .map_err(|_| diverged(what))?;
     let values = values.column_vector();
     Ok(((0..n).map(|i| values[i].max(0.0)).collect(), vectors))
+}
+
+/// Replaces a positive definite matrix by its lower Cholesky factor (the upper triangle is left as it is).
+///
+/// # Errors
+///
+/// [`ErrorKind::Diverged`] where it is not positive definite.
+pub(crate) fn factorise(matrix: &mut Mat<f64>, what: &str) -> Result<()> {
+    let scratch = llt::factor::cholesky_in_place_scratch::<f64>(matrix.nrows(), Par::Seq, Spec::default());
+    llt::factor::cholesky_in_place(
+        matrix.as_mut(),
+        llt::factor::LltRegularization::default(),
+        Par::Seq,
+        MemStack::new(&mut MemBuffer::new(scratch)),
+        Spec::default(),
+    )
+    .map(|_| ())
+    .map_err(|_| diverged(what))
+}
+
+/// Replaces b by `(L Lᵀ)⁻¹ b`, L being what [`factorise`] gives.
+pub(crate) fn solve_factorised(factor: &Mat<f64>, b: &mut Mat<f64>) {
+    solve_lower_triangular_in_place(factor.as_ref(), b.as_mut(), Par::Seq);
+    solve_upper_triangular_in_place(factor.as_ref().transpose(), b.as_mut(), Par::Seq);
 }
 
 /// Thin singular value decomposition `a = U diag(σ) Vᵀ`: `U [m, k]`, σ decreasing `[k]`, `V [n, k]`, k = min(m, n).

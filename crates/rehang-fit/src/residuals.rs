@@ -12,8 +12,8 @@ use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
 use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
+use crate::task::without_folds;
 use crate::traits::{Trait, TraitValues};
-use crate::uncertainty_fit::cross_fit;
 
 /// Fewer pairs than this have no distribution to look at.
 const PAIRS_MIN: usize = 100;
@@ -265,7 +265,8 @@ fn times_worse_than_its_own_map(
     }
     let own = pairs.select(&rows);
     let fold = folds(rows.len(), FOLDS, seed);
-    let raw = cross_fit(&own, &fold, |pairs, _| Ok(ridge::fit(pairs, progress)?.map), progress)?;
+    let whole = ridge::fit_leaving_out(&own, None, &ridge::PENALTIES, progress)?.1;
+    let raw = without_folds(&whole, &own, &fold, progress)?;
     let new = own.new_vectors().matrix();
     let sum = |errors: Vec<f64>| errors.into_iter().sum::<f64>();
     let unexplained = sum(true_errors(new, &raw)) / variance(new).max(f64::MIN_POSITIVE);
@@ -359,6 +360,7 @@ fn by_number(name: &str, values: &[f64], hump: &[bool]) -> Option<(f64, String)>
 mod tests {
     use super::*;
     use crate::tests::test_data::{affine, pairs as make, random_matrix};
+    use crate::uncertainty_fit::cross_fit;
     use rehang::adapter::Map;
 
     /// `n` pairs with an exactly linear map and some noise; the first `small` old vectors are turned.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use rehang::curve::{
-    Curve, CurveInput, CurveOptions, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
+    Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
     evaluate_today,
 };
 use rehang::order::{OrderInput, Policy, order};
@@ -142,7 +142,8 @@ impl<'a> Criterion<'a> {
 
     /// Quality of the gallery `adapted` while it becomes `native` in random order, without a handicap.
     pub(crate) fn upgrade(&self, native: &Vectors, adapted: Matrix, seed: u64) -> Result<Quality> {
-        let curve = Gallery { criterion: self, native, adapted }.curve(&shuffled(native.len(), seed), 0.0)?;
+        let gallery = Gallery { criterion: self, native, adapted, known: None };
+        let curve = gallery.curve(&shuffled(native.len(), seed), 0.0)?;
         let line = &curve.lines[self.metric];
         Ok(Quality { start: line.start(), area: line.area() })
     }
@@ -165,9 +166,36 @@ pub(crate) struct Gallery<'a> {
     pub criterion: &'a Criterion<'a>,
     pub native: &'a Vectors,
     pub adapted: Matrix,
+    /// Distances of the queries to either, which all orders and handicaps share.
+    known: Option<(&'a Distances, Distances)>,
 }
 
-impl Gallery<'_> {
+impl<'a> Gallery<'a> {
+    /// Distances of the queries to the native vectors, for the galleries of all maps; `None` where there are too many to keep.
+    pub(crate) fn distances(criterion: &Criterion<'_>, native: &Vectors) -> Result<Option<Distances>> {
+        /// 20 MB.
+        const KEPT_MAX: usize = 2_500_000;
+        let queries = criterion.queries.map(|queries| &queries.new);
+        let count = queries.unwrap_or(native.matrix()).rows() * native.len();
+        let of = || Distances::new(native.matrix(), native.matrix(), queries, native.space().distance);
+        (count <= KEPT_MAX).then(of).transpose()
+    }
+
+    /// `to_native` is what [`Gallery::distances`] gives.
+    pub(crate) fn new(
+        criterion: &'a Criterion<'a>,
+        native: &'a Vectors,
+        adapted: Matrix,
+        to_native: Option<&'a Distances>,
+    ) -> Result<Self> {
+        let queries = criterion.queries.map(|queries| &queries.new);
+        let of = |to_native: &'a Distances| -> Result<_> {
+            let distance = native.space().distance;
+            Ok((to_native, Distances::new(native.matrix(), &adapted, queries, distance)?))
+        };
+        Ok(Self { known: to_native.map(of).transpose()?, criterion, native, adapted })
+    }
+
     /// The curve while searches put adapted items farther by `handicap`.
     pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
         let (native, criterion) = (self.native, self.criterion);
@@ -175,6 +203,7 @@ impl Gallery<'_> {
         let input = CurveInput {
             queries: criterion.queries.map(|queries| &queries.new),
             handicap,
+            known: self.known.as_ref().map(|(to_native, to_adapted)| [*to_native, to_adapted]),
             ..CurveInput::new(native.matrix(), &self.adapted, order, relevance, distance)
         };
         curve(&input, &criterion.options(), &Progress::default())

@@ -8,7 +8,7 @@ use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
-use crate::candidate::{Candidate, FittedMap, OwnEvidence};
+use crate::candidate::{Candidate, FittedMap, LeavesOut, OwnEvidence};
 use crate::folds::{LeftOut, folds, group_folds, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
@@ -60,7 +60,9 @@ impl Task<'_> {
             fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
         let evidence = match fitted.evidence {
             Some(evidence) => Some(evidence),
-            None if needs_evidence && pairs.len() >= 2 => Some(self.cross_fitted(candidate)?),
+            None if needs_evidence && pairs.len() >= 2 => {
+                Some(self.cross_fitted(candidate, fitted.without.as_deref())?)
+            }
             None => None,
         };
         let empty = Matrix::default();
@@ -141,12 +143,13 @@ impl Task<'_> {
         let native = pairs.new_vectors();
         let criterion = Criterion::by_answers(parameters, self.pairs, &items)
             .unwrap_or_else(|| Criterion::by_agreement(parameters.queries.as_ref()));
+        let to_native = Gallery::distances(&criterion, native)?;
         let gallery = |raw: &Matrix| {
             let adapted = geometry.conformed(raw.select(&places));
-            Gallery { criterion: &criterion, native, adapted }
+            Gallery::new(&criterion, native, adapted, to_native.as_ref())
         };
         let raw = [Some(&evidence.items_left_out), evidence.groups_left_out.as_ref()];
-        let galleries: Vec<Gallery<'_>> = raw.into_iter().flatten().map(gallery).collect();
+        let galleries = raw.into_iter().flatten().map(gallery).collect::<Result<Vec<_>>>()?;
         let error = calibration.calibration.mean_squared_error;
         let whole = handicap::whole(native.matrix(), native.space().distance, error);
         // They were drawn in random order already.
@@ -154,20 +157,15 @@ impl Task<'_> {
         handicap::fit(&galleries, &order, whole, progress).map(Some)
     }
 
-    fn cross_fitted(&self, candidate: &Candidate<'_>) -> Result<OwnEvidence> {
+    fn cross_fitted(
+        &self,
+        candidate: &Candidate<'_>,
+        without: Option<&dyn LeavesOut>,
+    ) -> Result<OwnEvidence> {
         let Self { pairs, groups, parameters, progress, .. } = *self;
         let outputs = |fold: &[usize]| {
-            if let Some(left_out) = candidate.left_out {
-                let splits = LeftOut::of_folds(fold);
-                if let Some(found) = left_out(pairs, &splits, progress)? {
-                    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
-                    for (split, found) in splits.iter().zip(&found) {
-                        for (place, &item) in split.asked.iter().enumerate() {
-                            outputs.row_mut(item).copy_from_slice(found.row(place));
-                        }
-                    }
-                    return Ok(outputs);
-                }
+            if let Some(without) = without {
+                return without_folds(without, pairs, fold, progress);
             }
             let fit = |fitted: &Pairs, items: &[usize]| {
                 let groups: Vec<i64> = items.iter().map(|&item| groups[item]).collect();
@@ -183,6 +181,24 @@ impl Task<'_> {
         let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
         Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
     }
+}
+
+/// What a fit on all pairs would give for every pair without its fold: `[n, d_new]`.
+pub(crate) fn without_folds(
+    without: &dyn LeavesOut,
+    pairs: &Pairs,
+    fold: &[usize],
+    progress: &Progress,
+) -> Result<Matrix> {
+    let splits = LeftOut::of_folds(fold);
+    let found = without.outputs(pairs, &splits, progress)?;
+    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
+    for (split, found) in splits.iter().zip(&found) {
+        for (place, &item) in split.asked.iter().enumerate() {
+            outputs.row_mut(item).copy_from_slice(found.row(place));
+        }
+    }
+    Ok(outputs)
 }
 
 /// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.

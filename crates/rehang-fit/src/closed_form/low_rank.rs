@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use faer::{Mat, MatRef};
+use faer::linalg::matmul::triangular::{self, BlockStructure};
+use faer::{Accum, Mat, MatRef, Par};
 use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
-use super::ridge::{self, Dual, PENALTIES, solve};
+use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
+use crate::candidate::{Again, LeavesOut};
 use crate::folds::{folds, parted};
-use crate::linear_algebra::{Centred, Moments, eigen, product};
+use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
 
 /// A measured rank may be this much worse than the best one, as a part of the new vectors' variance, if it is smaller:
 /// the difference is chance, and a smaller rank is a cheaper map.
@@ -28,17 +30,39 @@ const TOLERANCE: f64 = 1e-3;
 ///
 /// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<ClosedForm> {
+    progress.check()?;
     if pairs.len() < pairs.old().dimension() {
-        fit_few(pairs, |scaling, rank_max| measured_rank_of_few(pairs, seed, scaling, rank_max), progress)
+        let rank = |settings, rank_max| measured_rank_of_few(pairs, seed, settings, rank_max);
+        fit_few(pairs, rank, progress)
     } else {
-        fit_with(pairs, |scaling, rank_max| measured_rank(pairs, seed, scaling, rank_max), progress)
+        fit_many(pairs, |settings, rank_max| measured_rank(pairs, seed, settings, rank_max), progress)
     }
 }
 
-/// As [`fit_with`], of fewer pairs than coordinates: all of it is made of products of old vectors ([`super::ridge`]).
+/// As [`fit`], with what it would be without some of the pairs: fitted anew, with the same scaling, penalty and rank.
+pub(crate) fn fit_leaving_out(
+    pairs: &Pairs,
+    seed: u64,
+    progress: &Progress,
+) -> Result<(ClosedForm, impl LeavesOut + use<>)> {
+    let closed = fit(pairs, seed, progress)?;
+    let penalty = closed.choices["penalty"].parse().expect("it was written as a number");
+    let settings = Settings { scaling: closed.map.input, penalty };
+    let rank = closed.map.mixer[0].weight.rows();
+    Ok((closed, Again(move |part: &Pairs| Ok(fit_again(part, settings, rank)?.map))))
+}
+
+/// What ridge chose.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    scaling: InputScaling,
+    penalty: f64,
+}
+
+/// As [`fit`], of fewer pairs than coordinates: all of it is made of products of old vectors ([`super::ridge`]).
 fn fit_few(
     pairs: &Pairs,
-    rank: impl FnOnce(InputScaling, usize) -> Result<usize>,
+    rank: impl FnOnce(Settings, usize) -> Result<usize>,
     progress: &Progress,
 ) -> Result<ClosedForm> {
     let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
@@ -50,12 +74,37 @@ fn fit_few(
         let chosen = solved.spectrum.choose(&PENALTIES);
         Ok((chosen.score, (chosen.penalty, solved, products, old)))
     })?;
-    let coefficients = solved.coefficients(penalty);
+    let settings = Settings { scaling, penalty };
+    through_few(&old, &new, &products, &solved.coefficients(penalty), settings, |most| rank(settings, most))
+}
+
+fn through_few(
+    old: &Centred,
+    new: &Centred,
+    products: &Mat<f64>,
+    coefficients: &Mat<f64>,
+    settings: Settings,
+    rank: impl FnOnce(usize) -> Result<usize>,
+) -> Result<ClosedForm> {
     let directions = directions_of_few(&product(products.as_ref(), coefficients.as_ref()))?;
-    let rank = rank(scaling, directions.ncols())?;
+    let rank = rank(directions.ncols())?.min(directions.ncols());
     let directions = directions.subcols(0, rank);
     let down = product(old.rows.transpose(), product(coefficients.as_ref(), directions).as_ref());
-    Ok(through(&down, directions, (&old.means, &new.means), (scaling, penalty)))
+    Ok(through(&down, directions, (&old.means, &new.means), settings))
+}
+
+fn fit_again(pairs: &Pairs, settings: Settings, rank: usize) -> Result<ClosedForm> {
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    if pairs.len() < pairs.old().dimension() {
+        let (old, new) = (Centred::of(old, settings.scaling), Centred::of(new, InputScaling::AsIs));
+        let products = ridge::products(&old);
+        let coefficients = coefficients_of(products.clone(), old.rows.ncols(), &new.rows, settings.penalty)?;
+        through_few(&old, &new, &products, &coefficients, settings, |_| Ok(rank))
+    } else {
+        let moments = Moments::of(old, new, None, settings.scaling);
+        let weight = weight_of(&moments, settings.penalty)?;
+        through_many(&moments, &weight, settings, |_| Ok(rank))
+    }
 }
 
 /// Eigenvectors of the covariance of outputs `[n, d_new]` about their mean, the largest eigenvalue first: `[d_new, up to n]`.
@@ -76,18 +125,16 @@ fn directions_of_few(outputs: &Mat<f64>) -> Result<Mat<f64>> {
 }
 
 /// As [`measured_rank`], of fewer pairs than coordinates.
-fn measured_rank_of_few(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usize) -> Result<usize> {
+fn measured_rank_of_few(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) -> Result<usize> {
     if pairs.len() < 10 {
         return Ok(rank_max);
     }
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
-    let old = Centred::of(pairs.old().matrix(), scaling);
+    let old = Centred::of(pairs.old().matrix(), settings.scaling);
     let new = Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs);
     let (own, across) = ridge::about(&ridge::products(&old), &fitted, &held_out);
     let (targets, means) = ridge::about_fitted(&new, &fitted);
-    let solved = Dual::of(own.clone(), old.rows.ncols(), &targets)?;
-    let penalty = solved.spectrum.choose(&PENALTIES).penalty;
-    let coefficients = solved.coefficients(penalty);
+    let coefficients = coefficients_of(own.clone(), old.rows.ncols(), &targets, settings.penalty)?;
     let directions = directions_of_few(&product(own.as_ref(), coefficients.as_ref()))?;
     let along = product(coefficients.as_ref(), directions.as_ref());
     let outputs = product(across.as_ref(), along.as_ref());
@@ -127,7 +174,7 @@ fn through(
     down: &Mat<f64>,
     directions: MatRef<'_, f64>,
     (mean_x, mean_y): (&[f64], &[f64]),
-    (scaling, penalty): (InputScaling, f64),
+    Settings { scaling, penalty }: Settings,
 ) -> ClosedForm {
     let rank = down.ncols();
     let down_bias: Vec<f64> =
@@ -141,26 +188,60 @@ fn through(
     ClosedForm { map: Map::of_layers(scaling, layers), choices }
 }
 
-/// As [`fit`], through as many dimensions as `rank` says of a scaling and of the largest rank.
-fn fit_with(
+/// As [`fit`], of as many pairs as coordinates or more, through as many dimensions as `rank` says of settings and of the largest rank.
+fn fit_many(
     pairs: &Pairs,
-    rank: impl FnOnce(InputScaling, usize) -> Result<usize>,
+    rank: impl FnOnce(Settings, usize) -> Result<usize>,
     progress: &Progress,
 ) -> Result<ClosedForm> {
-    progress.check()?;
     let (scaling, (solution, moments)) = best_scaling(pairs, None, |moments| {
+        progress.check()?;
         let solution = solve(moments, &PENALTIES)?;
         Ok((solution.score, (solution, moments.clone())))
     })?;
-    let rank = rank(scaling, pairs.old().dimension().min(pairs.new_vectors().dimension()))?;
-    let directions = leading_directions(&moments, &solution.weight)?;
-    let directions = directions.subcols(0, rank);
-    let down = product(solution.weight.as_ref(), directions);
-    Ok(through(&down, directions, (&moments.mean_x, &moments.mean_y), (scaling, solution.penalty)))
+    let settings = Settings { scaling, penalty: solution.penalty };
+    through_many(&moments, &solution.weight, settings, |most| rank(settings, most))
 }
 
-/// Eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first: `[d_new, d_new]`.
+fn through_many(
+    moments: &Moments,
+    weight: &Mat<f64>,
+    settings: Settings,
+    rank: impl FnOnce(usize) -> Result<usize>,
+) -> Result<ClosedForm> {
+    let directions = leading_directions(moments, weight)?;
+    let rank = rank(directions.ncols())?.min(directions.ncols());
+    let directions = directions.subcols(0, rank);
+    let down = product(weight.as_ref(), directions);
+    Ok(through(&down, directions, (&moments.mean_x, &moments.mean_y), settings))
+}
+
+/// Eigenvectors of the outputs' covariance `Wᵀ S W`, the largest eigenvalue first: `[d_new, up to the smaller width]`.
 fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> {
+    /// Of S's trace: what rounding leaves of a direction without variance has a root all the same.
+    const LEAST: f64 = 1e-13;
+    if weight.nrows() < weight.ncols() {
+        // With S = L Lᵀ it is `Tᵀ T`, `T = Lᵀ W`.
+        let mut factor = moments.xx.clone();
+        let least = LEAST * (0..factor.nrows()).map(|i| factor[(i, i)]).sum::<f64>() + f64::MIN_POSITIVE;
+        for i in 0..factor.nrows() {
+            factor[(i, i)] += least;
+        }
+        factorise(&mut factor, "low-rank directions")?;
+        let mut outputs = Mat::zeros(weight.nrows(), weight.ncols());
+        triangular::matmul(
+            outputs.as_mut(),
+            BlockStructure::Rectangular,
+            Accum::Replace,
+            factor.transpose(),
+            BlockStructure::TriangularUpper,
+            weight.as_ref(),
+            BlockStructure::Rectangular,
+            1.0,
+            Par::Seq,
+        );
+        return directions_of_few(&outputs);
+    }
     let covariance = product(weight.transpose(), product(moments.xx.as_ref(), weight.as_ref()).as_ref());
     let (_, vectors) = eigen(covariance.as_ref(), "low-rank directions")?;
     let last = vectors.ncols();
@@ -168,15 +249,15 @@ fn leading_directions(moments: &Moments, weight: &Mat<f64>) -> Result<Mat<f64>> 
 }
 
 /// The rank that does best on a held-out fifth (within [`TOLERANCE`]); the full rank where there are too few pairs to ask.
-fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usize) -> Result<usize> {
+fn measured_rank(pairs: &Pairs, seed: u64, settings: Settings, rank_max: usize) -> Result<usize> {
     if pairs.len() < 10 {
         return Ok(rank_max);
     }
     let (held_out, fitted) = parted(&folds(pairs.len(), 5, seed), 0);
-    let moments =
-        |rows: &[usize]| Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), Some(rows), scaling);
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    let moments = |rows: &[usize]| Moments::of(old, new, Some(rows), settings.scaling);
     let (fitted, held_out) = (moments(&fitted), moments(&held_out));
-    let weight = solve(&fitted, &PENALTIES)?.weight;
+    let weight = weight_of(&fitted, settings.penalty)?;
     let directions = leading_directions(&fitted, &weight)?;
     let down = product(weight.as_ref(), directions.as_ref());
     // On held-out pairs about the fitted means, direction j changes the squared error by E⟨down_j, x⟩² − 2 E⟨down_j, x⟩⟨v_j, y⟩.
@@ -186,7 +267,7 @@ fn measured_rank(pairs: &Pairs, seed: u64, scaling: InputScaling, rank_max: usiz
     let (off_x, off_y) = (offset(&held_out.mean_x, &fitted.mean_x), offset(&held_out.mean_y, &fitted.mean_y));
     let spread = product(held_out.xx.as_ref(), down.as_ref());
     let shared = product(held_out.xy.as_ref(), directions.as_ref());
-    let changes = (0..rank_max).map(|j| {
+    let changes = (0..rank_max.min(directions.ncols())).map(|j| {
         let dot =
             |column: &dyn Fn(usize) -> f64, n: usize| (0..n).map(|i| down[(i, j)] * column(i)).sum::<f64>();
         let mean_x: f64 = dot(&|i| off_x[i], down.nrows());
@@ -229,8 +310,8 @@ mod tests {
         let new = Matrix::from_fn(60, 9, |r, c| new.row(r)[c] + 0.5 * noise_new.row(r)[c]);
         let data = pairs(old.clone(), new, None);
         for seed in 0..3 {
-            let slow = |scaling, rank_max| measured_rank(&data, seed, scaling, rank_max);
-            let slow = fit_with(&data, slow, &Progress::default()).unwrap();
+            let slow = |settings, rank_max| measured_rank(&data, seed, settings, rank_max);
+            let slow = fit_many(&data, slow, &Progress::default()).unwrap();
             let fast = fit(&data, seed, &Progress::default()).unwrap();
             assert_eq!(fast.choices, slow.choices);
             let [fast, slow] = [fast, slow].map(|fitted| fitted.map.outputs(&old, None).unwrap());
@@ -243,7 +324,7 @@ mod tests {
         for (d_old, d_new) in [(5, 5), (5, 9), (9, 5)] {
             let (old, new) = (random_matrix(300, d_old, 5), random_matrix(300, d_new, 6));
             let data = pairs(old.clone(), new, None);
-            let low = fit_with(&data, |_, rank_max| Ok(rank_max), &Progress::default());
+            let low = fit_many(&data, |_, rank_max| Ok(rank_max), &Progress::default());
             let full = super::super::ridge::fit(&data, &Progress::default());
             let low = low.unwrap().map.outputs(&old, None).unwrap();
             let full = full.unwrap().map.outputs(&old, None).unwrap();

@@ -7,6 +7,7 @@ use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
+use crate::candidate::{Again, LeavesOut};
 use crate::linear_algebra::{Centred, eigen, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.
@@ -23,13 +24,29 @@ use crate::linear_algebra::{Centred, eigen, product, singular_values};
 ///
 /// [`rehang::ErrorKind::Diverged`] where the decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
+    fit_with(pairs, None, progress)
+}
+
+/// As [`fit`], with what it would be without some of the pairs: turned anew, by the same scaling of old vectors.
+pub(crate) fn fit_leaving_out(
+    pairs: &Pairs,
+    progress: &Progress,
+) -> Result<(ClosedForm, impl LeavesOut + use<>)> {
+    let closed = fit(pairs, progress)?;
+    let scaling = closed.map.input;
+    let quiet = Progress::default();
+    let again = Again(move |part: &Pairs| Ok(fit_with(part, Some(scaling), &quiet)?.map));
+    Ok((closed, again))
+}
+
+fn fit_with(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<ClosedForm> {
     progress.check()?;
     if pairs.len() < pairs.old().dimension().min(pairs.new_vectors().dimension())
-        && let Some(fitted) = fit_few(pairs, progress)?
+        && let Some(fitted) = fit_few(pairs, scaling, progress)?
     {
         return Ok(fitted);
     }
-    fit_by_covariance(pairs)
+    fit_by_covariance(pairs, scaling)
 }
 
 /// [`fit`] of fewer pairs than coordinates of either space; `None` where old and new vectors span spaces of different dimensions.
@@ -37,16 +54,19 @@ pub fn fit(pairs: &Pairs, progress: &Progress) -> Result<ClosedForm> {
 /// With `X Xᵀ = U Λ Uᵀ`, the columns of `P = Xᵀ U Λ^(−½)` span the old vectors; likewise for the new ones. The cross-covariance is
 /// `P_old M P_newᵀ` with a small M, whose singular vectors say where P_old goes. What is orthogonal to it goes wherever a reflection
 /// puts it that takes P to the first axes ([`Reflection`]).
-fn fit_few(pairs: &Pairs, progress: &Progress) -> Result<Option<ClosedForm>> {
+fn fit_few(
+    pairs: &Pairs,
+    scaling: Option<InputScaling>,
+    progress: &Progress,
+) -> Result<Option<ClosedForm>> {
     let count = pairs.len() as f64;
     let new = Span::of(Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
-    let mut has_equal_spans = true;
-    let (scaling, (old, turn, scale)) = best(pairs, None, |scaling| {
+    let (scaling, (old, turn, scale)) = best(pairs, scaling, |scaling| {
         progress.check()?;
         let old = Span::of(Centred::of(pairs.old().matrix(), scaling))?;
         if old.rank() != new.rank() {
-            has_equal_spans = false;
-            return Ok((0.0, (old, Mat::zeros(0, 0), 1.0)));
+            // It ends the choice.
+            return Ok((f64::NEG_INFINITY, (old, Mat::zeros(0, 0), 1.0)));
         }
         let small = product(old.coordinates.transpose(), new.coordinates.as_ref());
         let (u, values, v) = singular_values(small.as_ref(), "Procrustes rotation")?;
@@ -57,7 +77,7 @@ fn fit_few(pairs: &Pairs, progress: &Progress) -> Result<Option<ClosedForm>> {
         let error = new.centred.rows.squared_norm_l2() / count - 2.0 * scale * trace + scale * scale * spread;
         Ok((error, (old, product(u.as_ref(), v.transpose()), scale)))
     })?;
-    if !has_equal_spans {
+    if old.rank() != new.rank() {
         return Ok(None);
     }
     let (first, last) = (Reflection::of(&old.axes)?, Reflection::of(&new.axes)?);
@@ -164,13 +184,13 @@ fn closed_form(
     ClosedForm { map: Map::of_layers(scaling, vec![layer(rotation.as_ref(), &bias)]), choices }
 }
 
-fn fit_by_covariance(pairs: &Pairs) -> Result<ClosedForm> {
-    let (scaling, (rotation, scale, mean_x, mean_y)) = best_scaling(pairs, None, |moments| {
-        let (u, values, v) = singular_values(moments.xy.as_ref(), "Procrustes rotation")?;
-        let mut rotation: Mat<f64> = product(u.as_ref(), v.transpose());
-        let trace: f64 = values.iter().sum();
-        let spread = product(rotation.transpose(), product(moments.xx.as_ref(), rotation.as_ref()).as_ref());
-        let spread: f64 = (0..spread.nrows()).map(|i| spread[(i, i)]).sum();
+fn fit_by_covariance(pairs: &Pairs, scaling: Option<InputScaling>) -> Result<ClosedForm> {
+    let (scaling, (rotation, scale, mean_x, mean_y)) = best_scaling(pairs, scaling, |moments| {
+        let (mut rotation, trace) = polar(&moments.xy)?;
+        let along = product(moments.xx.as_ref(), rotation.as_ref());
+        let spread: f64 = (0..along.ncols())
+            .map(|j| (0..along.nrows()).map(|i| along[(i, j)] * rotation[(i, j)]).sum::<f64>())
+            .sum();
         let scale = if spread > 0.0 { trace / spread } else { 1.0 };
         for column in 0..rotation.ncols() {
             for row in 0..rotation.nrows() {
@@ -183,9 +203,49 @@ fn fit_by_covariance(pairs: &Pairs) -> Result<ClosedForm> {
     Ok(closed_form(scaling, scale, &rotation, (&mean_x, &mean_y)))
 }
 
+/// `U Vᵀ` and `tr Σ` of `m = U Σ Vᵀ`.
+///
+/// `U Vᵀ = (m mᵀ)^(−½) m` takes the eigenvectors of the smaller side alone. Squaring costs digits in directions in which m is small,
+/// so the result is made orthonormal to the last digit by steps `R ← (3 R − R Rᵀ R) / 2` (Björck and Bowie 1971). Where too few
+/// digits are left to begin with, m is decomposed itself.
+fn polar(m: &Mat<f64>) -> Result<(Mat<f64>, f64)> {
+    /// A part of the largest eigenvalue below which a direction is decomposed by m itself.
+    const LEAST: f64 = 1e-13;
+    /// How far from orthonormal the result may be.
+    const APART: f64 = 1e-10;
+    if m.nrows() > m.ncols() {
+        let (turned, trace) = polar(&m.transpose().to_owned())?;
+        return Ok((turned.transpose().to_owned(), trace));
+    }
+    let (values, vectors) = eigen(product(m.as_ref(), m.transpose()).as_ref(), "Procrustes rotation")?;
+    let largest = values.last().copied().unwrap_or(0.0);
+    let smallest = values.first().copied().unwrap_or(0.0);
+    if smallest <= LEAST * largest {
+        let (u, values, v) = singular_values(m.as_ref(), "Procrustes rotation")?;
+        return Ok((product(u.as_ref(), v.transpose()), values.iter().sum()));
+    }
+    let d = values.len();
+    let scaled = Mat::from_fn(d, d, |i, j| vectors[(i, j)] / values[j].sqrt());
+    let mut turned = product(product(scaled.as_ref(), vectors.transpose()).as_ref(), m.as_ref());
+    let mut apart = f64::EPSILON * largest / smallest;
+    while apart > APART {
+        let mut step = product(turned.as_ref(), turned.transpose());
+        for j in 0..d {
+            for i in 0..d {
+                step[(i, j)] = f64::from(u8::from(i == j)).mul_add(1.5, -0.5 * step[(i, j)]);
+            }
+        }
+        turned = product(step.as_ref(), turned.as_ref());
+        apart *= apart;
+    }
+    let trace = turned.col_iter().zip(m.col_iter()).map(|(a, b)| a.transpose() * b).sum();
+    Ok((turned, trace))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::folds::LeftOut;
     use crate::tests::test_data::{affine, largest_difference, pairs, random_matrix};
     use rehang::Matrix;
 
@@ -248,8 +308,8 @@ mod tests {
             let new = affine(&latent, &random_matrix(d_new, 6, 5), &vec![1.0; d_new]);
             let new = Matrix::from_fn(30, d_new, |r, c| new.row(r)[c] + 0.2 * noise.row(r)[c]);
             let data = pairs(old.clone(), new, None);
-            let fast = fit_few(&data, &Progress::default()).unwrap().unwrap();
-            let slow = fit_by_covariance(&data).unwrap();
+            let fast = fit_few(&data, None, &Progress::default()).unwrap().unwrap();
+            let slow = fit_by_covariance(&data, None).unwrap();
             assert_eq!(fast.choices, slow.choices);
             let outputs = |fitted: &ClosedForm| fitted.map.outputs(&old, None).unwrap();
             assert!(largest_difference(&outputs(&fast), &outputs(&slow)) < 1e-3);
@@ -264,6 +324,54 @@ mod tests {
                     let dot: f32 = line(i).iter().zip(line(j)).map(|(a, b)| a * b).sum();
                     assert!((dot - square * f32::from(u8::from(i == j))).abs() < 1e-4 * square.max(1.0));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_polar_factor_is_that_of_the_singular_values() {
+        // The smallest singular value is the last number of the largest one.
+        for (rows, columns, smallest) in
+            [(5, 5, 0.3), (4, 9, 1e-3), (9, 4, 1e-5), (6, 8, 3e-7), (6, 8, 1e-9), (3, 3, 0.0)]
+        {
+            let k = rows.min(columns);
+            let (u, _, v) = {
+                let random = random_matrix(rows, columns, 3);
+                let random = Mat::from_fn(rows, columns, |i, j| f64::from(random.row(i)[j]));
+                singular_values(random.as_ref(), "test").unwrap()
+            };
+            let sigma = |i: usize| if i + 1 == k { smallest } else { 1.0 - 0.1 * i as f64 };
+            let scaled = Mat::from_fn(rows, k, |i, j| u[(i, j)] * sigma(j));
+            let m = product(scaled.as_ref(), v.transpose());
+            let (found, trace) = polar(&m).unwrap();
+            let expected = product(u.as_ref(), v.transpose());
+            assert!((trace - (0..k).map(sigma).sum::<f64>()).abs() < 1e-8);
+            // A direction without any part in m gets some rotation or other.
+            let digits = if smallest == 0.0 { f64::INFINITY } else { (1e-15 / smallest).max(1e-9) };
+            assert!((&found - &expected).norm_max() < 100.0 * digits, "{smallest}");
+            let own = if rows <= columns {
+                product(found.as_ref(), found.transpose())
+            } else {
+                product(found.transpose(), found.as_ref())
+            };
+            assert!((own - Mat::<f64>::identity(k, k)).norm_max() < 1e-9, "{smallest}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_what_turns_without_it_give() {
+        for n in [12, 90] {
+            let (old, noise) = (random_matrix(n, 20, 1), random_matrix(n, 30, 2));
+            let new = affine(&old, &rotation(30, 20), &[0.5; 30]);
+            let new = Matrix::from_fn(n, 30, |r, c| new.row(r)[c] + 0.1 * noise.row(r)[c]);
+            let data = pairs(old.clone(), new, None);
+            let splits = LeftOut::of_folds(&crate::folds::folds(n, 3, 1));
+            let (closed, without) = fit_leaving_out(&data, &Progress::default()).unwrap();
+            let found = without.outputs(&data, &splits, &Progress::default()).unwrap();
+            for (split, found) in splits.iter().zip(&found) {
+                let part = data.select(&split.fitted);
+                let map = fit_with(&part, Some(closed.map.input), &Progress::default()).unwrap().map;
+                assert_eq!(*found, map.outputs(&old.select(&split.asked), None).unwrap());
             }
         }
     }

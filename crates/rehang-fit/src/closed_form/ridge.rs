@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use faer::Mat;
+use faer::{Mat, MatRef};
 use rayon::prelude::*;
 use rehang::adapter::{InputScaling, Map};
 use rehang::{Matrix, Pairs, Progress, Result};
 
-use super::{ClosedForm, best, centring_bias, layer, scaling_name, scalings};
+use super::{ClosedForm, best, centring_bias, layer, scaling_name};
+use crate::candidate::{LeavesOut, asked_of};
 use crate::folds::LeftOut;
-use crate::linear_algebra::{Centred, Moments, eigen, product};
+use crate::linear_algebra::{Centred, Moments, eigen, factorise, product, scaled, solve_factorised};
 
 /// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where
 /// two score the same, the larger one is kept.
@@ -38,9 +39,19 @@ pub(crate) fn fit_with(
     penalties: &[f64],
     progress: &Progress,
 ) -> Result<ClosedForm> {
+    Ok(fit_leaving_out(pairs, scaling, penalties, progress)?.0)
+}
+
+/// As [`fit_with`], with what it would be without some of the pairs.
+pub(crate) fn fit_leaving_out(
+    pairs: &Pairs,
+    scaling: Option<InputScaling>,
+    penalties: &[f64],
+    progress: &Progress,
+) -> Result<(ClosedForm, Whole)> {
     progress.check()?;
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    let (choices, map) = if old.rows() < old.columns() {
+    if old.rows() < old.columns() {
         let new = Centred::of(new, InputScaling::AsIs);
         let (scaling, (chosen, solved, old)) = best(pairs, scaling, |scaling| {
             progress.check()?;
@@ -49,9 +60,11 @@ pub(crate) fn fit_with(
             let chosen = solved.spectrum.choose(penalties);
             Ok((chosen.score, (chosen, solved, old)))
         })?;
-        let weight = product(old.rows.transpose(), solved.coefficients(chosen.penalty).as_ref());
+        let coefficients = solved.coefficients(chosen.penalty);
+        let weight = product(old.rows.transpose(), coefficients.as_ref());
         let bias = centring_bias(&old.means, &new.means, &weight);
-        (record(scaling, chosen), Map::of_layers(scaling, vec![layer(weight.as_ref(), &bias)]))
+        let closed = closed_form(scaling, chosen, &weight, &bias);
+        Ok((closed, solved.leaving_out(chosen.penalty, new.rows, &coefficients)))
     } else {
         let (scaling, (chosen, solved, moments)) = best(pairs, scaling, |scaling| {
             progress.check()?;
@@ -60,58 +73,111 @@ pub(crate) fn fit_with(
             let chosen = solved.spectrum.choose(penalties);
             Ok((chosen.score, (chosen, solved, moments)))
         })?;
-        let weight = solved.weight(chosen.penalty);
+        let (weight, axes) = solved.weight(chosen.penalty);
         let bias = centring_bias(&moments.mean_x, &moments.mean_y, &weight);
-        (record(scaling, chosen), Map::of_layers(scaling, vec![layer(weight.as_ref(), &bias)]))
-    };
-    Ok(ClosedForm { map, choices })
+        let closed = closed_form(scaling, chosen, &weight, &bias);
+        let Moments { mean_x, mean_y, .. } = moments;
+        Ok((closed, Whole::Covariance { scaling, mean_x, mean_y, axes, weight }))
+    }
 }
 
-fn record(scaling: InputScaling, chosen: Chosen) -> BTreeMap<String, String> {
-    BTreeMap::from([
+fn closed_form(scaling: InputScaling, chosen: Chosen, weight: &Mat<f64>, bias: &[f64]) -> ClosedForm {
+    let choices = BTreeMap::from([
         ("input".into(), scaling_name(scaling)),
         ("penalty".into(), format!("{}", chosen.penalty)),
-    ])
+    ]);
+    ClosedForm { map: Map::of_layers(scaling, vec![layer(weight.as_ref(), bias)]), choices }
 }
 
-/// What [`fit`] without the pairs of a split would give for others: `asked` rows after fitting on `fitted` ones, for every split;
-/// `None` where there are more pairs than coordinates, so that a fit is cheap.
+/// A fit of which pairs can be left out without fitting again.
 ///
-/// With x the scaled old vectors, `outputs = v̄ + X_asked X_fittedᵀ A`: only products of old vectors are needed, and those of all
-/// pairs are made once. About the mean of the fitted rows they are sums of themselves.
-///
-/// # Errors
-///
-/// As [`fit`].
-pub(crate) fn left_out(
-    pairs: &Pairs,
-    splits: &[LeftOut],
-    progress: &Progress,
-) -> Result<Option<Vec<Matrix>>> {
-    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    if old.rows() >= old.columns() {
-        return Ok(None);
-    }
-    let new = Centred::of(new, InputScaling::AsIs);
-    let of_scaling: Vec<Mat<f64>> =
-        scalings(pairs, None).into_iter().map(|scaling| products(&Centred::of(old, scaling))).collect();
-    let outputs = |split: &LeftOut| -> Result<Matrix> {
-        let mut kept: Option<(f64, Mat<f64>)> = None;
-        let (targets, means) = about_fitted(&new, &split.fitted);
-        for products in &of_scaling {
-            progress.check()?;
-            let (own, across) = about(products, &split.fitted, &split.asked);
-            let solved = Dual::of(own, old.columns(), &targets)?;
-            let chosen = solved.spectrum.choose(&PENALTIES);
-            if kept.as_ref().is_none_or(|(smallest, _)| chosen.score < *smallest) {
-                let outputs = product(across.as_ref(), solved.coefficients(chosen.penalty).as_ref());
-                kept = Some((chosen.score, outputs));
+/// With `μ = n λ s̄` its outputs for its own pairs are `H Y`, where `H = 1/n + Z Zᵀ` and a row of Z is `x V diag(n s + μ)^(−½)`. Fitted
+/// without the pairs L, at the same μ, it would leave `(I − H_LL)⁻¹ (Y − H Y)_L` of their new vectors. So scaling and μ stay what all
+/// pairs chose; everything else is exact.
+#[derive(Debug)]
+pub(crate) enum Whole {
+    /// Of as many pairs as coordinates or more: rows are made of the pairs that are asked about.
+    Covariance {
+        scaling: InputScaling,
+        mean_x: Vec<f64>,
+        mean_y: Vec<f64>,
+        /// `V diag(n s + μ)^(−½)`.
+        axes: Mat<f64>,
+        weight: Mat<f64>,
+    },
+    /// Of fewer pairs.
+    Products {
+        /// Z, `[n, n]`.
+        influence: Mat<f64>,
+        /// `Y − H Y`, `[n, d_new]`.
+        left: Mat<f64>,
+    },
+}
+
+impl Whole {
+    /// Z with a last column `n^(−½)`, and `Y − H Y`, of some of the pairs that it was fitted on.
+    fn rows(&self, pairs: &Pairs, rows: &[usize]) -> (Mat<f64>, Mat<f64>) {
+        let of_constant = (pairs.len() as f64).sqrt().recip();
+        let with_constant = |influence: MatRef<'_, f64>| {
+            let width = influence.ncols();
+            Mat::from_fn(influence.nrows(), width + 1, |i, j| {
+                if j < width { influence[(i, j)] } else { of_constant }
+            })
+        };
+        match self {
+            Self::Covariance { scaling, mean_x, mean_y, axes, weight } => {
+                let about = |of: &Matrix, means: &[f64]| {
+                    Mat::from_fn(rows.len(), means.len(), |i, j| f64::from(of.row(i)[j]) - means[j])
+                };
+                let x = about(&scaled(&pairs.old().matrix().select(rows), *scaling), mean_x);
+                let mut left = about(&pairs.new_vectors().matrix().select(rows), mean_y);
+                left -= product(x.as_ref(), weight.as_ref());
+                (with_constant(product(x.as_ref(), axes.as_ref()).as_ref()), left)
+            }
+            Self::Products { influence, left } => {
+                let of = |all: &Mat<f64>| Mat::from_fn(rows.len(), all.ncols(), |i, j| all[(rows[i], j)]);
+                (with_constant(of(influence).as_ref()), of(left))
             }
         }
-        let (_, outputs) = kept.expect("at least one scaling is tried");
-        Ok(Matrix::from_fn(outputs.nrows(), outputs.ncols(), |i, j| (outputs[(i, j)] + means[j]) as f32))
-    };
-    splits.par_iter().map(outputs).collect::<Result<_>>().map(Some)
+    }
+
+    /// What is left of the new vectors of `rows` when the map is fitted on the other pairs.
+    fn residuals(&self, pairs: &Pairs, rows: &[usize]) -> Result<Mat<f64>> {
+        const WHAT: &str = "ridge without some pairs";
+        let (z, mut left) = self.rows(pairs, rows);
+        let without = |mut block: Mat<f64>| -> Result<Mat<f64>> {
+            for j in 0..block.ncols() {
+                for i in 0..block.nrows() {
+                    block[(i, j)] = f64::from(u8::from(i == j)) - block[(i, j)];
+                }
+            }
+            factorise(&mut block, WHAT)?;
+            Ok(block)
+        };
+        if z.nrows() <= z.ncols() {
+            let factor = without(product(z.as_ref(), z.transpose()))?;
+            solve_factorised(&factor, &mut left);
+        } else {
+            // (I − z zᵀ)⁻¹ = I + z (I − zᵀ z)⁻¹ zᵀ.
+            let factor = without(product(z.transpose(), z.as_ref()))?;
+            let mut inner = product(z.transpose(), left.as_ref());
+            solve_factorised(&factor, &mut inner);
+            left += product(z.as_ref(), inner.as_ref());
+        }
+        Ok(left)
+    }
+}
+
+impl LeavesOut for Whole {
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
+        let new = pairs.new_vectors().matrix();
+        let of_split = |split: &LeftOut| {
+            progress.check()?;
+            let rows = split.unfitted(pairs.len());
+            Ok(asked_of(new, split, &rows, &self.residuals(pairs, &rows)?))
+        };
+        splits.par_iter().map(of_split).collect()
+    }
 }
 
 /// `X Xᵀ`.
@@ -159,7 +225,36 @@ pub(crate) struct Solution {
 pub(crate) fn solve(moments: &Moments, penalties: &[f64]) -> Result<Solution> {
     let solved = Primal::of(moments)?;
     let Chosen { penalty, score } = solved.spectrum.choose(penalties);
-    Ok(Solution { weight: solved.weight(penalty), penalty, score })
+    Ok(Solution { weight: solved.weight(penalty).0, penalty, score })
+}
+
+/// W of one penalty, without a decomposition.
+pub(crate) fn weight_of(moments: &Moments, penalty: f64) -> Result<Mat<f64>> {
+    let mut weight = moments.xy.clone();
+    solve_with(moments.xx.clone(), penalty * moments.mean_diagonal(), &mut weight)?;
+    Ok(weight)
+}
+
+/// A of one penalty, without a decomposition, from what [`Dual::of`] takes.
+pub(super) fn coefficients_of(gram: Mat<f64>, d_old: usize, new: &Mat<f64>, penalty: f64) -> Result<Mat<f64>> {
+    let trace: f64 = (0..gram.nrows()).map(|i| gram[(i, i)]).sum();
+    let mut coefficients = new.clone();
+    solve_with(gram, penalty * trace / d_old.max(1) as f64, &mut coefficients)?;
+    Ok(coefficients)
+}
+
+/// Replaces b by `(S + λ I)⁻¹ b`; by 0 where both are 0.
+fn solve_with(mut s: Mat<f64>, penalty: f64, b: &mut Mat<f64>) -> Result<()> {
+    if penalty <= 0.0 {
+        b.fill(0.0);
+        return Ok(());
+    }
+    for i in 0..s.nrows() {
+        s[(i, i)] += penalty;
+    }
+    factorise(&mut s, "ridge")?;
+    solve_factorised(&s, b);
+    Ok(())
 }
 
 /// A penalty, and its score.
@@ -223,6 +318,15 @@ fn scale_rows(rows: &mut Mat<f64>, factor: impl Fn(usize) -> f64) {
     }
 }
 
+fn scale_columns(columns: &mut Mat<f64>, factor: impl Fn(usize) -> f64) {
+    for j in 0..columns.ncols() {
+        let factor = factor(j);
+        for i in 0..columns.nrows() {
+            columns[(i, j)] *= factor;
+        }
+    }
+}
+
 fn squared_lengths(rows: &Mat<f64>) -> Vec<f64> {
     (0..rows.nrows()).map(|i| (0..rows.ncols()).map(|j| rows[(i, j)] * rows[(i, j)]).sum()).collect()
 }
@@ -244,9 +348,14 @@ impl Primal {
         Ok(Self { spectrum: Spectrum { count, yy, unit, values, energy }, vectors, z })
     }
 
-    fn weight(mut self, penalty: f64) -> Mat<f64> {
+    /// W, and V with the factors of [`Whole`].
+    fn weight(mut self, penalty: f64) -> (Mat<f64>, Mat<f64>) {
         scale_rows(&mut self.z, |i| self.spectrum.factor(i, penalty));
-        product(self.vectors.as_ref(), self.z.as_ref())
+        let weight = product(self.vectors.as_ref(), self.z.as_ref());
+        let count = self.spectrum.count.max(1.0);
+        let factor = |i: usize| (self.spectrum.factor(i, penalty) / count).sqrt();
+        scale_columns(&mut self.vectors, factor);
+        (weight, self.vectors)
     }
 }
 
@@ -275,9 +384,22 @@ impl Dual {
     }
 
     /// A.
-    pub(super) fn coefficients(mut self, penalty: f64) -> Mat<f64> {
-        scale_rows(&mut self.q, |i| self.spectrum.factor(i, penalty));
-        product(self.vectors.as_ref(), self.q.as_ref())
+    pub(super) fn coefficients(&self, penalty: f64) -> Mat<f64> {
+        let mut q = self.q.clone();
+        scale_rows(&mut q, |i| self.spectrum.factor(i, penalty));
+        product(self.vectors.as_ref(), q.as_ref())
+    }
+
+    /// With the centred new vectors that it was made of, and A.
+    fn leaving_out(mut self, penalty: f64, mut new: Mat<f64>, coefficients: &Mat<f64>) -> Whole {
+        // (X Xᵀ + μ) A = Y. Old vectors that do not vary leave all of Y.
+        let mu = self.spectrum.count * penalty * self.spectrum.unit;
+        if mu > 0.0 {
+            new = Mat::from_fn(new.nrows(), new.ncols(), |i, j| mu * coefficients[(i, j)]);
+        }
+        let factor = |i: usize| (self.spectrum.values[i] * self.spectrum.factor(i, penalty)).sqrt();
+        scale_columns(&mut self.vectors, factor);
+        Whole::Products { influence: self.vectors, left: new }
     }
 }
 
@@ -364,16 +486,43 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_what_fits_without_it_give() {
-        let data = wide(35);
-        let fold = crate::folds::folds(35, 4, 3);
-        let splits = LeftOut::of_folds(&fold);
-        let found = left_out(&data, &splits, &Progress::default()).unwrap().unwrap();
-        for (split, found) in splits.iter().zip(&found) {
-            let map = fit(&data.select(&split.fitted), &Progress::default()).unwrap().map;
-            let expected = map.outputs(&data.old().matrix().select(&split.asked), None).unwrap();
-            assert!(largest_difference(found, &expected) < 1e-4);
+        // Fewer pairs than coordinates and more; fewer left out than coordinates and more.
+        for (n, folds) in [(35, 4), (35, 2), (90, 4), (90, 2), (41, 41)] {
+            let data = wide(n);
+            let splits = LeftOut::of_folds(&crate::folds::folds(n, folds, 3));
+            let (closed, whole) = fit_leaving_out(&data, None, &PENALTIES, &Progress::default()).unwrap();
+            let found = whole.outputs(&data, &splits, &Progress::default()).unwrap();
+            let scaling = closed.map.input;
+            // μ = n λ s̄ of all pairs, as a penalty relative to the fitted ones.
+            let mu = |pairs: &Pairs| {
+                let old = Centred::of(pairs.old().matrix(), scaling);
+                old.rows.squared_norm_l2() / 40.0
+            };
+            let penalty: f64 = closed.choices["penalty"].parse().unwrap();
+            for (split, found) in splits.iter().zip(&found) {
+                let part = data.select(&split.fitted);
+                let same = penalty * mu(&data) / mu(&part);
+                let map = fit_with(&part, Some(scaling), &[same], &Progress::default()).unwrap().map;
+                let expected = map.outputs(&data.old().matrix().select(&split.asked), None).unwrap();
+                assert!(largest_difference(found, &expected) < 1e-4, "{n} pairs, {folds} folds");
+            }
         }
-        assert!(left_out(&wide(40), &splits, &Progress::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn one_penalty_needs_no_decomposition() {
+        for n in [30, 60] {
+            let data = wide(n);
+            let (old, new) = (data.old().matrix(), data.new_vectors().matrix());
+            let moments = Moments::of(old, new, None, InputScaling::AsIs);
+            let [fast, slow] =
+                [weight_of(&moments, 0.03).unwrap(), solve(&moments, &[0.03]).unwrap().weight];
+            assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
+            let (old, new) = (Centred::of(old, InputScaling::AsIs), Centred::of(new, InputScaling::AsIs));
+            let slow = Dual::of(products(&old), 40, &new.rows).unwrap().coefficients(0.03);
+            let fast = coefficients_of(products(&old), 40, &new.rows, 0.03).unwrap();
+            assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
+        }
     }
 
     #[test]
@@ -407,6 +556,11 @@ mod tests {
 
     #[test]
     fn zero_rows_and_constant_columns_are_accepted() {
+        let outputs_without_a_part = |data: &Pairs| {
+            let whole = fit_leaving_out(data, None, &PENALTIES, &Progress::default()).unwrap().1;
+            let splits = LeftOut::of_folds(&crate::folds::folds(data.len(), 5, 1));
+            whole.outputs(data, &splits, &Progress::default()).unwrap()
+        };
         let mut old = random_matrix(50, 4, 14);
         old.row_mut(3).fill(0.0);
         for row in 0..50 {
@@ -418,8 +572,17 @@ mod tests {
             let fitted = fit_with(&data, Some(input), &PENALTIES, &Progress::default()).unwrap();
             assert!(fitted.map.mixer[0].weight.check_finite("weight").is_ok());
         }
-        let constant = Matrix::from_fn(50, 4, |_, _| 2.0);
-        let fitted = fit(&pairs(constant, new, None), &Progress::default()).unwrap();
-        assert!(fitted.map.mixer[0].weight.as_slice().iter().all(|&value| value == 0.0));
+        for d_old in [4, 60] {
+            let data = pairs(Matrix::from_fn(50, d_old, |_, _| 2.0), new.clone(), None);
+            let fitted = fit(&data, &Progress::default()).unwrap();
+            assert!(fitted.map.mixer[0].weight.as_slice().iter().all(|&value| value == 0.0));
+            // What is left out gets the mean of the others.
+            let fold = crate::folds::folds(50, 5, 1);
+            for (fold_number, outputs) in outputs_without_a_part(&data).iter().enumerate() {
+                let others: Vec<usize> = (0..50).filter(|&row| fold[row] != fold_number).collect();
+                let mean = crate::linear_algebra::column_means(&new.select(&others));
+                assert!((f64::from(outputs.row(0)[1]) - mean[1]).abs() < 1e-6);
+            }
+        }
     }
 }

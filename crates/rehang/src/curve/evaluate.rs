@@ -246,6 +246,7 @@ pub fn distances_by_query<R: Send>(
         counted,
         distance,
         handicap: 0.0,
+        known: None,
     };
     let (answers, _) = search.run(progress, || (), |(), place, distances, _| read(place, distances))?;
     Ok(answers)
@@ -270,6 +271,7 @@ fn rank_all<R: Send>(
         counted: &answers.counted,
         distance,
         handicap: 0.0,
+        known: None,
     };
     let (rankings, _) = search.run(
         progress,

@@ -2,6 +2,7 @@
 
 use super::evaluate::{DoNothing, Evaluation, evaluate_today};
 use super::input::{Search, check_vectors, kept_cuts, percent_line};
+use super::known::Distances;
 use super::line::Line;
 use super::measured::{CurveOptions, Measured};
 use super::metrics::{ByMetric, Metric};
@@ -44,6 +45,8 @@ pub struct CurveInput<'a> {
     pub groups: Option<&'a [i64]>,
     /// The search as it is today, for the do-nothing line.
     pub do_nothing: Option<DoNothing<'a>>,
+    /// Distances from the queries to the native vectors and to the adapted ones, where they were computed before.
+    pub known: Option<[&'a Distances; 2]>,
 }
 
 impl<'a> CurveInput<'a> {
@@ -65,6 +68,7 @@ impl<'a> CurveInput<'a> {
             handicap: 0.0,
             groups: None,
             do_nothing: None,
+            known: None,
         }
     }
 }
@@ -228,6 +232,10 @@ fn curve_on(
     let CurveInput { native, queries, relevance, distance, .. } = *input;
     let evaluated = |today| evaluate_today(today, native, queries, relevance, distance, options, progress);
     let today = input.do_nothing.map(evaluated).transpose()?;
+    for known in input.known.into_iter().flatten() {
+        expect_count("known distances", known.items(), "gallery vectors", items)?;
+        expect_count("known distances", known.queries(), "query vectors", answers.count.given)?;
+    }
     let cuts = kept_cuts(items, options.kept_cuts);
     let stage = if measured.is_agreement() { "agreement" } else { "curve" };
     progress.begin(stage, "queries", answers.counted.len() as u64);
@@ -240,6 +248,7 @@ fn curve_on(
         counted: &answers.counted,
         distance: input.distance,
         handicap: input.handicap,
+        known: input.known,
     };
     let (per_query, totals) = search.run(
         progress,
@@ -428,6 +437,10 @@ mod tests {
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())
                 .collect();
             assert!(curves.iter().all(|curve| *curve == curves[0]));
+            let known = [&native, &adapted]
+                .map(|gallery| Distances::new(&native, gallery, None, distance).unwrap());
+            let input = CurveInput { known: Some([&known[0], &known[1]]), ..input };
+            assert_eq!(curve(&input, &options, &Progress::default()).unwrap(), curves[0]);
             let (made, own) = (&curves[0], &curves[0].per_query);
             let queries = own.queries.len() as f64;
             assert_eq!(made.lines.metrics().count(), 6);

@@ -1,5 +1,6 @@
 //! What every metric shares: checks of the vectors, and the walk over blocks of queries.
 
+use std::borrow::Cow;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
@@ -13,6 +14,7 @@ use crate::vectors::Matrix;
 
 use super::centre::Centre;
 use super::distances::{Panels, QueryTiles, distances};
+use super::known::Distances;
 use super::line::{Line, grid_cuts};
 use crate::processor::Processor;
 
@@ -76,6 +78,8 @@ pub(crate) struct Search<'a> {
     pub(crate) distance: Distance,
     /// What is added to every distance to an adapted vector.
     pub(crate) handicap: f64,
+    /// Distances to the native and the adapted vectors, where they were computed before.
+    pub(crate) known: Option<[&'a Distances; 2]>,
 }
 
 /// Buffers of one thread at a time.
@@ -88,6 +92,64 @@ struct Slot<S> {
     state: S,
 }
 
+/// Where distances come from.
+enum Source<'a> {
+    Vectors(Packed<'a>),
+    Known([&'a Distances; 2]),
+}
+
+/// The vectors of a search, packed for [`distances`].
+struct Packed<'a> {
+    native: Panels,
+    adapted: Option<Panels>,
+    queries: Cow<'a, Matrix>,
+    /// The queries as adapted vectors are compared with them, where these are narrower.
+    cut: Option<Matrix>,
+}
+
+impl<'a> Packed<'a> {
+    fn new(search: &Search<'a>) -> Self {
+        let narrow = search.adapted.filter(|adapted| adapted.columns() < search.native.columns());
+        let wide = search.adapted.filter(|_| narrow.is_none());
+        let others: Vec<&Matrix> = wide.into_iter().chain([search.queries]).collect();
+        let centre = Centre::new(search.distance, search.native, &others);
+        let cut = narrow.map(|narrow| (narrow, search.queries.at_width(narrow.columns())));
+        let centre_of_cut =
+            cut.as_ref().map(|(narrow, cut)| Centre::new(search.distance, narrow, &[&**cut]));
+        let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
+        Self {
+            native: Panels::new(&centre.taken_from(search.native), search.order),
+            adapted: search
+                .adapted
+                .map(|adapted| Panels::new(&of_adapted.taken_from(adapted), search.order)),
+            queries: centre.taken_from(search.queries),
+            cut: cut.as_ref().map(|(_, cut)| of_adapted.taken_from(cut).into_owned()),
+        }
+    }
+
+    /// Distances of some queries to the native vectors, and to the adapted ones where there are any.
+    fn distances(
+        &self,
+        search: &Search<'_>,
+        queries: &[usize],
+        [tiles, cut_tiles]: [&mut QueryTiles; 2],
+        native: &mut [f64],
+        adapted: &mut [f64],
+    ) {
+        tiles.fill(&self.queries, queries);
+        distances(search.processor, tiles, &self.native, search.distance, native);
+        let Some(panels) = &self.adapted else { return };
+        let tiles = match &self.cut {
+            Some(cut) => {
+                cut_tiles.fill(cut, queries);
+                cut_tiles
+            }
+            None => tiles,
+        };
+        distances(search.processor, tiles, panels, search.distance, adapted);
+    }
+}
+
 impl Search<'_> {
     /// Calls `each(state, i, distances to native, distances to adapted)` for every counted query i, with a state for each
     /// slot, which threads take one at a time; returns the answers by query, and the states in no particular order.
@@ -97,18 +159,10 @@ impl Search<'_> {
         state: impl Fn() -> S,
         each: impl Fn(&mut S, usize, &[f64], &[f64]) -> R + Sync,
     ) -> Result<(Vec<R>, Vec<S>)> {
-        let narrow = self.adapted.filter(|adapted| adapted.columns() < self.native.columns());
-        let wide = self.adapted.filter(|_| narrow.is_none());
-        let others: Vec<&Matrix> = wide.into_iter().chain([self.queries]).collect();
-        let centre = Centre::new(self.distance, self.native, &others);
-        let native_panels = Panels::new(&centre.taken_from(self.native), self.order);
-        let vectors = centre.taken_from(self.queries);
-        let cut = narrow.map(|narrow| (narrow, self.queries.at_width(narrow.columns())));
-        let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(self.distance, narrow, &[cut]));
-        let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
-        let adapted_panels =
-            self.adapted.map(|adapted| Panels::new(&of_adapted.taken_from(adapted), self.order));
-        let cut = cut.as_ref().map(|(_, cut)| of_adapted.taken_from(cut));
+        let source = match self.known {
+            Some(known) => Source::Known(known),
+            None => Source::Vectors(Packed::new(self)),
+        };
         let items = self.order.len();
         let rows = block_queries(items);
         let blocks = self.counted.len().div_ceil(rows);
@@ -134,24 +188,24 @@ impl Search<'_> {
                 let slot = &mut *slot;
                 let first = block * rows;
                 let queries = &self.counted[first..self.counted.len().min(first + rows)];
-                slot.tiles.fill(&vectors, queries);
                 let length = queries.len() * items;
                 let native = &mut slot.native[..length];
-                distances(self.processor, &slot.tiles, &native_panels, self.distance, native);
                 let adapted = &mut slot.adapted[..if self.adapted.is_some() { length } else { 0 }];
-                if let Some(panels) = &adapted_panels {
-                    let tiles = match &cut {
-                        Some(cut) => {
-                            slot.cut.fill(cut, queries);
-                            &slot.cut
+                match &source {
+                    Source::Vectors(packed) => {
+                        packed.distances(self, queries, [&mut slot.tiles, &mut slot.cut], native, adapted);
+                    }
+                    Source::Known([to_native, to_adapted]) => {
+                        for (known, out) in [(to_native, &mut *native), (to_adapted, &mut *adapted)] {
+                            for (&query, out) in queries.iter().zip(out.chunks_mut(items)) {
+                                known.in_order(query, self.order, out);
+                            }
                         }
-                        None => &slot.tiles,
-                    };
-                    distances(self.processor, tiles, panels, self.distance, adapted);
-                    if self.handicap > 0.0 {
-                        for distance in adapted.iter_mut() {
-                            *distance += self.handicap;
-                        }
+                    }
+                }
+                if self.handicap > 0.0 {
+                    for distance in adapted.iter_mut() {
+                        *distance += self.handicap;
                     }
                 }
                 let answers = (0..queries.len())

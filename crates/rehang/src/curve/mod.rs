@@ -41,6 +41,7 @@ mod distances;
 mod evaluate;
 mod exact;
 mod input;
+mod known;
 mod line;
 mod measured;
 mod metrics;
@@ -55,6 +56,7 @@ pub use evaluate::{
 };
 pub use exact::{Curve, CurveInput, DoNothingLine, Flips, GROUPS_MAX, GroupLine, PerQuery, curve};
 pub use input::{COUNT_MAX, check_vectors};
+pub use known::Distances;
 pub use line::{Grid, Line, grid_cuts};
 pub use measured::CurveOptions;
 pub use metrics::{ByMetric, MAP, Metric, TOP1, TOP5};

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rehang::curve::{
-    ByMetric, Curve, CurveInput, CurveOptions, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5,
+    ByMetric, Curve, CurveInput, CurveOptions, Distances, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5,
     curve, evaluate,
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
@@ -282,6 +282,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
             queries: old_queries.as_ref(),
             distance: Distance::L2,
         }),
+        known: None,
     };
     let options = CurveOptions {
         metrics: FURTHER.into_iter().chain([Metric::mrr_at(3)]).collect(),
@@ -289,6 +290,15 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         kept_cuts: 4,
     };
     let result = curve(&input, &options, &Progress::default());
+    if let Ok(made) = &result
+        && case.adapted.columns() == case.native.columns()
+    {
+        let distances =
+            |gallery| Distances::new(&case.native, gallery, case.queries.as_ref(), case.distance).unwrap();
+        let (native, adapted) = (distances(&case.native), distances(&case.adapted));
+        let known = CurveInput { known: Some([&native, &adapted]), ..input };
+        assert_eq!(curve(&known, &options, &Progress::default()).unwrap(), *made);
+    }
     let counted: Vec<usize> =
         (0..gains.len()).filter(|&query| gains[query].iter().any(|&gain| gain > 0.0)).collect();
     if counted.is_empty() {
@@ -622,10 +632,15 @@ fn measured_at(offset: impl Fn(usize) -> f32, separate_queries: bool) -> (Curve,
         groups: None,
         // The old model's vectors are moved as well.
         do_nothing: Some(DoNothing { gallery: &adapted, queries, distance: Distance::L2 }),
+        known: None,
     };
     let options = CurveOptions { metrics: vec![Metric::map_at(10)], ..CurveOptions::default() };
     let progress = Progress::default();
     let made = curve(&input, &options, &progress).unwrap();
+    let distances = |gallery| Distances::new(&native, gallery, queries, Distance::L2).unwrap();
+    let known = [distances(&native), distances(&adapted)];
+    let by_known = CurveInput { known: Some([&known[0], &known[1]]), ..input };
+    assert_eq!(curve(&by_known, &options, &progress).unwrap(), made);
     let nearest = CurveInput { relevance: Relevance::Nearest(10), ..input };
     let agreed = curve(&nearest, &options, &progress).unwrap();
     let still = evaluate(&native, queries, relevance, Distance::L2, &options, &progress).unwrap();

@@ -1,0 +1,79 @@
+//! Distances that are computed once and serve many curves.
+
+use rayon::prelude::*;
+
+use crate::check::expect_width;
+use crate::error::Result;
+use crate::processor::Processor;
+use crate::space::Distance;
+use crate::vectors::Matrix;
+
+use super::centre::Centre;
+use super::distances::{Panels, QueryTiles, distances};
+
+/// Queries whose distances are computed together.
+const BLOCK: usize = 32;
+
+/// Distances from every query to every item of a gallery, `[m, n]`: what curves of one gallery share, whatever the order and the
+/// handicap ([`super::CurveInput::known`]).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distances {
+    items: usize,
+    values: Vec<f64>,
+}
+
+impl Distances {
+    /// Of the queries (`None`: the native vectors themselves) to `gallery`, the native vectors `[n, d]` or the adapted ones `[n, d]`.
+    ///
+    /// They have the bits that a [curve](super::curve()) of these vectors computes itself, where no offset is taken out.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::WidthMismatch`], [`crate::ErrorKind::NotFinite`].
+    pub fn new(
+        native: &Matrix,
+        gallery: &Matrix,
+        queries: Option<&Matrix>,
+        distance: Distance,
+    ) -> Result<Self> {
+        let queries = queries.unwrap_or(native);
+        for (what, vectors) in [("gallery vectors", gallery), ("query vectors", queries)] {
+            expect_width(what, native.columns(), vectors.columns())?;
+            vectors.check_finite(what)?;
+        }
+        let centre = Centre::new(distance, native, &[gallery, queries]);
+        let order: Vec<usize> = (0..gallery.rows()).collect();
+        let panels = Panels::new(&centre.taken_from(gallery), &order);
+        let queries = centre.taken_from(queries);
+        let processor = Processor::detect();
+        let items = gallery.rows();
+        let mut values = vec![0.0; queries.rows() * items];
+        values.par_chunks_mut((BLOCK * items).max(1)).enumerate().for_each_init(
+            QueryTiles::default,
+            |tiles, (block, out)| {
+                let rows: Vec<usize> = (block * BLOCK..).take(out.len() / items).collect();
+                tiles.fill(&queries, &rows);
+                distances(processor, tiles, &panels, distance, out);
+            },
+        );
+        Ok(Self { items, values })
+    }
+
+    /// Queries.
+    pub fn queries(&self) -> usize {
+        self.values.len().checked_div(self.items).unwrap_or(0)
+    }
+
+    /// Gallery items.
+    pub fn items(&self) -> usize {
+        self.items
+    }
+
+    /// The distances of one query in an order of the items.
+    pub(super) fn in_order(&self, query: usize, order: &[usize], out: &mut [f64]) {
+        let line = &self.values[query * self.items..][..self.items];
+        for (value, &item) in out.iter_mut().zip(order) {
+            *value = line[item];
+        }
+    }
+}
