@@ -181,12 +181,12 @@ pub fn head(pairs: &Pairs, head: &Head, seed: u64) -> Result<Option<Finding>> {
 /// Rows with a known label that a head gives that label, in percent of them.
 pub fn classified(head: &Head, rows: &Matrix, labels: &[i64]) -> f64 {
     let known: Vec<usize> = (0..labels.len()).filter(|&row| labels[row] >= 0).collect();
-    let is_right = |row: &&usize| {
-        let logits = logits(head, rows.row(**row)).into_iter();
-        let best = logits.enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+    let logits = logits(head, &rows.select(&known));
+    let is_right = |(row, logits): &(&usize, &Vec<f64>)| {
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
         best.is_some_and(|(class, _)| class as i64 == labels[**row])
     };
-    100.0 * known.iter().filter(is_right).count() as f64 / known.len().max(1) as f64
+    100.0 * known.iter().zip(&logits).filter(is_right).count() as f64 / known.len().max(1) as f64
 }
 
 /// The mean of a head's largest probability, in percent.

@@ -226,10 +226,14 @@ impl Sums {
     }
 }
 
-/// `a b`, on one thread.
+/// `a b`, in parallel over blocks of the columns of `b`, whose width is a constant: blocks do not know of each other.
 pub(crate) fn product(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
+    const COLUMNS: usize = 128;
     let mut c = Mat::zeros(a.nrows(), b.ncols());
-    matmul(c.as_mut(), Accum::Replace, a, b, 1.0, Par::Seq);
+    c.as_mut()
+        .par_col_chunks_mut(COLUMNS)
+        .zip(b.par_col_chunks(COLUMNS))
+        .for_each(|(target, columns)| matmul(target, Accum::Replace, a, columns, 1.0, Par::Seq));
     c
 }
 
@@ -278,8 +282,11 @@ pub(crate) fn factorise(matrix: &mut Mat<f64>, what: &str) -> Result<()> {
 
 /// Replaces b by `(L Lᵀ)⁻¹ b`, L being what [`factorise`] gives.
 pub(crate) fn solve_factorised(factor: &Mat<f64>, b: &mut Mat<f64>) {
-    solve_lower_triangular_in_place(factor.as_ref(), b.as_mut(), Par::Seq);
-    solve_upper_triangular_in_place(factor.as_ref().transpose(), b.as_mut(), Par::Seq);
+    const COLUMNS: usize = 256;
+    b.as_mut().par_col_chunks_mut(COLUMNS).for_each(|mut columns| {
+        solve_lower_triangular_in_place(factor.as_ref(), columns.as_mut(), Par::Seq);
+        solve_upper_triangular_in_place(factor.as_ref().transpose(), columns, Par::Seq);
+    });
 }
 
 /// Thin singular value decomposition `a = U diag(σ) Vᵀ`: `U [m, k]`, σ decreasing `[k]`, `V [n, k]`, k = min(m, n).

@@ -9,7 +9,7 @@
 //! known kind. Whole classes (or clusters) left out tell how wrong it is on a kind that it never saw. A gallery
 //! holds both, so the regression learns from both; its level is set by the first.
 
-use faer::Mat;
+use faer::{Mat, MatRef};
 use rayon::prelude::*;
 use rehang::adapter::{
     Geometry, InputScaling, LOG_VARIANCE_LIMIT, Map, NearestAnchors, OutOfFold, Uncertainty, true_errors,
@@ -370,6 +370,7 @@ fn features(
     leave_out: impl Fn(usize, usize) -> bool + Sync,
 ) -> Result<Vec<Vec<f64>>> {
     let found = search.search(scaled, model.neighbours, leave_out)?;
+    let doubts = model.head.as_ref().map(|head| logits(head, outputs));
     let rows = found
         .par_iter()
         .enumerate()
@@ -382,8 +383,8 @@ fn features(
             let mean_distance = near.iter().map(|&(distance, _)| distance).sum::<f64>() / count;
             let raw = raw.row(row);
             let from_centre: Vec<f32> = raw.iter().zip(&model.centre).map(|(a, b)| a - b).collect();
-            let doubt = model.head.as_ref().map(|head| {
-                let probabilities = softmax(&logits(head, outputs.row(row)), 1.0);
+            let doubt = doubts.as_ref().map(|logits| {
+                let probabilities = softmax(&logits[row], 1.0);
                 let entropy = probabilities.iter().map(|&p| if p > 0.0 { -p * p.ln() } else { 0.0 }).sum();
                 (entropy, probabilities.iter().copied().fold(0.0, f64::max))
             });
@@ -400,22 +401,28 @@ fn features(
     Ok(rows)
 }
 
-/// The logits of a head for one vector, without any training margin.
-pub(crate) fn logits(head: &Head, v: &[f32]) -> Vec<f64> {
-    let length = rehang::norm(v);
-    (0..head.classes())
-        .map(|class| {
-            let weight = head.weight().row(class);
-            let product: f64 = weight.iter().zip(v).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-            match head.kind().scale() {
-                None => product + f64::from(head.bias()[class]),
-                Some(scale) => {
-                    let lengths = length * rehang::norm(weight);
-                    if lengths > 0.0 { f64::from(scale) * product / lengths } else { 0.0 }
-                }
+/// The logits of a head for every row, without any training margin.
+pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
+    let d = rows.columns();
+    let [wide_rows, wide_weight] = [rows, head.weight()]
+        .map(|matrix| matrix.as_slice().iter().map(|&value| f64::from(value)).collect::<Vec<f64>>());
+    let products = product(
+        MatRef::from_row_major_slice(&wide_weight, head.classes(), d),
+        MatRef::from_row_major_slice(&wide_rows, rows.rows(), d).transpose(),
+    );
+    let norms = head.weight().norms();
+    let of_row = |row: usize| {
+        let length = rehang::norm(rows.row(row));
+        let of_class = |class: usize| match head.kind().scale() {
+            None => products[(class, row)] + f64::from(head.bias()[class]),
+            Some(scale) => {
+                let lengths = length * norms[class];
+                if lengths > 0.0 { f64::from(scale) * products[(class, row)] / lengths } else { 0.0 }
             }
-        })
-        .collect()
+        };
+        (0..head.classes()).map(of_class).collect()
+    };
+    (0..rows.rows()).into_par_iter().map(of_row).collect()
 }
 
 fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
@@ -431,17 +438,12 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
     /// More items make the temperature no better.
     const ITEMS_MAX: usize = 2000;
     let step = adapted.rows().div_ceil(ITEMS_MAX).max(1);
-    let cases: Vec<(Vec<f64>, usize)> = (0..adapted.rows())
-        .step_by(step)
-        .collect::<Vec<_>>()
-        .into_par_iter()
-        .map(|row| {
-            let answer = logits(head, native.row(row));
-            let answer = (0..answer.len())
-                .fold(0, |best, class| if answer[class] > answer[best] { class } else { best });
-            (logits(head, adapted.row(row)), answer)
-        })
-        .collect();
+    let rows: Vec<usize> = (0..adapted.rows()).step_by(step).collect();
+    let [adapted, native] = [adapted, native].map(|all| logits(head, &all.select(&rows)));
+    let answer = |logits: &Vec<f64>| {
+        (0..logits.len()).fold(0, |best, class| if logits[class] > logits[best] { class } else { best })
+    };
+    let cases: Vec<(&Vec<f64>, usize)> = adapted.iter().zip(native.iter().map(answer)).collect();
     let loss = |log_temperature: f64| -> f64 {
         let temperature = log_temperature.exp();
         let losses: Vec<f64> = cases

@@ -22,6 +22,7 @@ pub mod ridge;
 use std::collections::BTreeMap;
 
 use faer::{Mat, MatRef};
+use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, Map};
 use rehang::{Matrix, Pairs, Result};
 
@@ -47,10 +48,10 @@ fn scalings(pairs: &Pairs, fixed: Option<InputScaling>) -> Vec<InputScaling> {
 }
 
 /// Fits once for every scaling to try and keeps the fit with the smaller error; the first one where errors are equal.
-fn best_scaling<T>(
+fn best_scaling<T: Send>(
     pairs: &Pairs,
     fixed: Option<InputScaling>,
-    mut fit: impl FnMut(&Moments) -> Result<(f64, T)>,
+    fit: impl Fn(&Moments) -> Result<(f64, T)> + Sync,
 ) -> Result<(InputScaling, T)> {
     best(pairs, fixed, |scaling| {
         fit(&Moments::of(pairs.old().matrix(), pairs.new_vectors().matrix(), None, scaling))
@@ -58,14 +59,16 @@ fn best_scaling<T>(
 }
 
 /// As [`best_scaling`], for fits that need no moments.
-fn best<T>(
+fn best<T: Send>(
     pairs: &Pairs,
     fixed: Option<InputScaling>,
-    mut fit: impl FnMut(InputScaling) -> Result<(f64, T)>,
+    fit: impl Fn(InputScaling) -> Result<(f64, T)> + Sync,
 ) -> Result<(InputScaling, T)> {
     let mut best: Option<(f64, InputScaling, T)> = None;
-    for scaling in scalings(pairs, fixed) {
-        let (error, fitted) = fit(scaling)?;
+    let fits: Vec<_> =
+        scalings(pairs, fixed).into_par_iter().map(|scaling| (scaling, fit(scaling))).collect();
+    for (scaling, fitted) in fits {
+        let (error, fitted) = fitted?;
         if best.as_ref().is_none_or(|(smallest, _, _)| error < *smallest) {
             best = Some((error, scaling, fitted));
         }
