@@ -120,19 +120,33 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         leaves_out,
     };
     vec![
-        quick(Method::DoNothing, |_| false, |pairs, _, _, _| {
-            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
-        }),
-        quick(Method::Procrustes, |_| true, |pairs, _, _, progress| {
-            procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out)
-        }),
-        quick(Method::Ridge, |_| true, |pairs, _, _, progress| {
-            let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
-            Ok(FittedMap::leaving_out((closed, whole)))
-        }),
-        quick(Method::LowRank, |_| true, |pairs, _, seed, progress| {
-            low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
-        }),
+        quick(
+            Method::DoNothing,
+            |_| false,
+            |pairs, _, _, _| {
+                Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+            },
+        ),
+        quick(
+            Method::Procrustes,
+            |_| true,
+            |pairs, _, _, progress| procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out),
+        ),
+        quick(
+            Method::Ridge,
+            |_| true,
+            |pairs, _, _, progress| {
+                let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
+                Ok(FittedMap::leaving_out((closed, whole)))
+            },
+        ),
+        quick(
+            Method::LowRank,
+            |_| true,
+            |pairs, _, seed, progress| {
+                low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
+            },
+        ),
         quick(Method::KernelRidge, |pairs| pairs <= EXACT_PAIRS_MAX, kernel),
     ]
 }

@@ -210,7 +210,9 @@ impl Task<'_> {
             let seconds = started.elapsed().as_secs_f64() / splits_made as f64;
             let rows = made.and_then(|(mut made, on_all)| {
                 let may_be_kept = [Method::Auto, candidate.method].contains(&parameters.method);
-                compared.fitted.extend(on_all.filter(|_| may_be_kept).map(|fitted| (candidate.method, fitted)));
+                compared
+                    .fitted
+                    .extend(on_all.filter(|_| may_be_kept).map(|fitted| (candidate.method, fitted)));
                 let rest = made.split_off(1);
                 let made = made.remove(0);
                 let mut served = vec![serve(&made, self.pairs, first, parameters)?];
@@ -279,8 +281,12 @@ impl Task<'_> {
             let part = |items: &[usize]| {
                 let items = sampled(items, seed);
                 let criterion = Criterion::by_answers(parameters, pairs, &items);
-                (items.len() >= ITEMS_MIN)
-                    .then(|| Part { pairs: pairs.select(&items), items, criterion, to_native: None })
+                (items.len() >= ITEMS_MIN).then(|| Part {
+                    pairs: pairs.select(&items),
+                    items,
+                    criterion,
+                    to_native: None,
+                })
             };
             let (seen, unseen) = (part(&held_out.seen), part(&held_out.unseen));
             if held_out.fitted.len() < ITEMS_MIN || (seen.is_none() && unseen.is_none()) {

@@ -90,7 +90,7 @@ fn degenerate(side: &str, rows: &Matrix, others: &Matrix) -> Vec<Finding> {
     findings
 }
 
-/// Looks for old and new being swapped, on at most 2,000 pairs.
+/// Looks for old and new being swapped, on at most 1,000 pairs.
 ///
 /// A better model knows what the worse one knows and more. So (a) the new vectors retrieve their own classes better
 /// than the old ones do, which takes labels; and (b) a linear map predicts the old vectors from the new ones better
@@ -130,7 +130,7 @@ pub fn direction(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option
 }
 
 /// Pairs that are looked at for their direction at most.
-const ITEMS_MAX: usize = 2_000;
+const ITEMS_MAX: usize = 1_000;
 
 /// At most [`ITEMS_MAX`] of the pairs.
 fn sample(pairs: &Pairs, seed: u64) -> Pairs {

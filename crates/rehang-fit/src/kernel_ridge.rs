@@ -21,8 +21,8 @@
 use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
 use faer::{Accum, Mat, MatRef, Par};
-use rand::{RngExt, SeedableRng};
 use rand::seq::index;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
@@ -177,9 +177,14 @@ fn combined(new: &Matrix, mean: &[f64], seed: u64) -> Matrix {
     }
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let factor = (SELECTION_COORDINATES_MAX as f64).sqrt().recip();
-    let signs = Mat::from_fn(d, SELECTION_COORDINATES_MAX, |_, _| {
-        if random.random::<bool>() { factor } else { -factor }
-    });
+    let signs =
+        Mat::from_fn(
+            d,
+            SELECTION_COORDINATES_MAX,
+            |_, _| {
+                if random.random::<bool>() { factor } else { -factor }
+            },
+        );
     let about = Mat::from_fn(n, d, |row, column| f64::from(new.row(row)[column]) - mean[column]);
     let combined = product(about.as_ref(), signs.as_ref());
     Matrix::from_fn(n, SELECTION_COORDINATES_MAX, |row, column| combined[(row, column)] as f32)

@@ -14,6 +14,7 @@ use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
 use crate::task::without_folds;
 use crate::traits::{Trait, TraitValues};
+use crate::uncertainty_fit::power_of_e;
 
 /// Fewer pairs than this have no distribution to look at.
 const PAIRS_MIN: usize = 100;
@@ -177,8 +178,8 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
                 };
                 let (low, high) = (log(0), log(1));
                 let largest = low.max(high);
-                let total = largest + ((low - largest).exp() + (high - largest).exp()).ln();
-                *upper = (high - total).exp();
+                let total = largest + (power_of_e(low - largest) + power_of_e(high - largest)).ln();
+                *upper = power_of_e(high - total);
                 likelihood += total;
             }
         }

@@ -425,9 +425,14 @@ pub(crate) fn logits(head: &Head, rows: &Matrix) -> Vec<Vec<f64>> {
     (0..rows.rows()).into_par_iter().map(of_row).collect()
 }
 
+/// `exp(x)`, and 0 for what is nothing beside 1: the functions of numbers that small take many times as long.
+pub(crate) fn power_of_e(x: f64) -> f64 {
+    if x < -60.0 { 0.0 } else { x.exp() }
+}
+
 fn softmax(logits: &[f64], temperature: f64) -> Vec<f64> {
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = logits.iter().map(|logit| ((logit - largest) / temperature).exp()).collect();
+    let weights: Vec<f64> = logits.iter().map(|logit| power_of_e((logit - largest) / temperature)).collect();
     let total: f64 = weights.iter().sum();
     weights.into_iter().map(|weight| weight / total).collect()
 }
@@ -450,7 +455,7 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
             .par_iter()
             .map(|(logits, answer)| {
                 let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = logits.iter().map(|logit| ((logit - largest) / temperature).exp()).sum();
+                let total: f64 = logits.iter().map(|logit| power_of_e((logit - largest) / temperature)).sum();
                 total.ln() - (logits[*answer] - largest) / temperature
             })
             .collect();

@@ -2,7 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use faer::Mat;
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::householder::{
+    apply_block_householder_sequence_on_the_left_in_place_scratch,
+    apply_block_householder_sequence_on_the_left_in_place_with_conj,
+};
+use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch, recommended_block_size};
+use faer::{Conj, Mat, Par, Spec};
+use rayon::prelude::*;
 use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
@@ -51,14 +58,9 @@ fn fit_with(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -
 
 /// [`fit`] of fewer pairs than coordinates of either space; `None` where old and new vectors span spaces of different dimensions.
 ///
-/// With `X Xᵀ = U Λ Uᵀ`, the columns of `P = Xᵀ U Λ^(−½)` span the old vectors; likewise for the new ones. The cross-covariance is
-/// `P_old M P_newᵀ` with a small M, whose singular vectors say where P_old goes. What is orthogonal to it goes wherever a reflection
-/// puts it that takes P to the first axes ([`Reflection`]).
-fn fit_few(
-    pairs: &Pairs,
-    scaling: Option<InputScaling>,
-    progress: &Progress,
-) -> Result<Option<ClosedForm>> {
+/// In axes whose first ones span the old vectors, and others that do so for the new ones, the cross-covariance is a small matrix, whose
+/// polar factor turns the spans. What is orthogonal to the one goes to what is orthogonal to the other, axis by axis.
+fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<Option<ClosedForm>> {
     let count = pairs.len() as f64;
     let new = Span::of(Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
     let (scaling, (old, turn, scale)) = best(pairs, scaling, |scaling| {
@@ -68,108 +70,139 @@ fn fit_few(
             // It ends the choice.
             return Ok((f64::NEG_INFINITY, (old, Mat::zeros(0, 0), 1.0)));
         }
-        let small = product(old.coordinates.transpose(), new.coordinates.as_ref());
-        let (u, values, v) = singular_values(small.as_ref(), "Procrustes rotation")?;
-        let trace = values.iter().sum::<f64>() / count;
+        let (turn, trace) = polar(&product(old.coordinates.as_ref(), new.coordinates.transpose()))?;
+        let trace = trace / count;
         // A rotation leaves lengths as they are.
-        let spread = old.centred.rows.squared_norm_l2() / count;
+        let spread = old.squared_lengths / count;
         let scale = if spread > 0.0 { trace / spread } else { 1.0 };
-        let error = new.centred.rows.squared_norm_l2() / count - 2.0 * scale * trace + scale * scale * spread;
-        Ok((error, (old, product(u.as_ref(), v.transpose()), scale)))
+        let error = new.squared_lengths / count - 2.0 * scale * trace + scale * scale * spread;
+        Ok((error, (old, turn, scale)))
     })?;
     if old.rank() != new.rank() {
         return Ok(None);
     }
-    let (first, last) = (Reflection::of(&old.axes)?, Reflection::of(&new.axes)?);
-    let turn = product(product(first.corner.as_ref(), turn.as_ref()).as_ref(), last.corner.transpose());
-    let rank = turn.nrows();
-    let (d_old, d_new) = (old.axes.nrows(), new.axes.nrows());
+    let (rank, d_old, d_new) = (old.rank(), old.means.len(), new.means.len());
     let turn = Mat::from_fn(d_old, d_new, |i, j| match (i < rank, j < rank) {
-        (true, true) => turn[(i, j)],
-        (false, false) if i == j => 1.0,
+        (true, true) => scale * turn[(i, j)],
+        (false, false) if i == j => scale,
         _ => 0.0,
     });
-    let mut rotation = last.after(&first.before(turn));
-    for column in 0..d_new {
-        for row in 0..d_old {
-            rotation[(row, column)] *= scale;
-        }
-    }
-    Ok(Some(closed_form(scaling, scale, &rotation, (&old.centred.means, &new.centred.means))))
+    let rotation = new.out_of_axes(old.out_of_axes(turn).transpose().to_owned()).transpose().to_owned();
+    Ok(Some(closed_form(scaling, scale, &rotation, (&old.means, &new.means))))
 }
 
-/// Centred rows in orthonormal axes of the space that they span.
+/// Axes of a space, the first of which span some rows about their mean: `Q`, as reflections one after the other.
 struct Span {
-    centred: Centred,
-    /// `[d, rank]`.
-    axes: Mat<f64>,
-    /// `[n, rank]`.
+    means: Vec<f64>,
+    squared_lengths: f64,
+    /// Householder's vectors, `[d, rank]`, and their factors.
+    reflections: Mat<f64>,
+    factors: Mat<f64>,
+    /// The rows' part along these axes, `[rank, rank or n]`: `Qᵀ Xᵀ` but for a rotation among the rows that all spans of these rows share.
     coordinates: Mat<f64>,
 }
 
 impl Span {
     fn of(centred: Centred) -> Result<Self> {
-        /// Of the largest eigenvalue: below, a direction is rounding noise.
-        const LEAST: f64 = 1e-10;
-        let products = product(centred.rows.as_ref(), centred.rows.transpose());
-        let (values, vectors) = eigen(products.as_ref(), "Procrustes span")?;
-        let least = LEAST * values.last().copied().unwrap_or(0.0);
-        let kept: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
-        let lengths: Vec<f64> = kept.iter().map(|&i| values[i].sqrt()).collect();
-        let scaled = |factor: &dyn Fn(f64) -> f64| {
-            let factors: Vec<f64> = lengths.iter().map(|&length| factor(length)).collect();
-            Mat::from_fn(vectors.nrows(), kept.len(), |i, j| vectors[(i, kept[j])] * factors[j])
+        let squared_lengths = centred.rows.squared_norm_l2();
+        let contrasts = contrasts(&centred.rows);
+        let span = |basis: Mat<f64>, coordinates: Option<Mat<f64>>| {
+            let (reflections, factors, along) = orthogonal(basis);
+            Self {
+                squared_lengths,
+                coordinates: coordinates.map_or(along.clone(), |rest| product(along.as_ref(), rest.as_ref())),
+                reflections,
+                factors,
+                means: centred.means.clone(),
+            }
         };
-        let axes = product(centred.rows.transpose(), scaled(&f64::recip).as_ref());
-        Ok(Self { axes, coordinates: scaled(&|length| length), centred })
+        let whole = span(contrasts.transpose().to_owned(), None);
+        if whole.is_sure() {
+            return Ok(whole);
+        }
+        // Some rows are sums of others: their leading directions span them all.
+        let (axes, coordinates) = leading(&contrasts)?;
+        Ok(span(axes, Some(coordinates)))
+    }
+
+    /// Whether no row is a sum of others, but for rounding.
+    fn is_sure(&self) -> bool {
+        /// Of the largest length: below, a direction is rounding noise.
+        const LEAST: f64 = 1e-5;
+        let lengths = || (0..self.rank()).map(|i| self.coordinates[(i, i)].abs());
+        lengths().fold(f64::INFINITY, f64::min) > LEAST * lengths().fold(0.0, f64::max)
     }
 
     fn rank(&self) -> usize {
-        self.axes.ncols()
+        self.reflections.ncols()
     }
-}
 
-/// `H = I − W G⁻¹ Wᵀ`, orthogonal and symmetric, with `H P = E O`: it takes orthonormal columns P to the first axes E, turned by O.
-///
-/// With the first rows of P being `A diag(σ) Bᵀ`, `O = −A Bᵀ`, `W = P − E O` and `G = Wᵀ P = I + B diag(σ) Bᵀ`.
-struct Reflection {
-    w: Mat<f64>,
-    /// `W G⁻¹`.
-    scaled: Mat<f64>,
-    /// O.
-    corner: Mat<f64>,
-}
-
-impl Reflection {
-    fn of(p: &Mat<f64>) -> Result<Self> {
-        let rank = p.ncols();
-        let (a, values, b) = singular_values(p.subrows(0, rank), "Procrustes completion")?;
-        let mut corner = product(a.as_ref(), b.transpose());
-        for j in 0..rank {
-            for i in 0..rank {
-                corner[(i, j)] = -corner[(i, j)];
-            }
+    /// `Q m`, in parallel over blocks of the columns of `m`, whose width is a constant.
+    fn out_of_axes(&self, mut m: Mat<f64>) -> Mat<f64> {
+        const COLUMNS: usize = 256;
+        if self.rank() == 0 {
+            return m;
         }
-        let w = Mat::from_fn(
-            p.nrows(),
-            rank,
-            |i, j| if i < rank { p[(i, j)] - corner[(i, j)] } else { p[(i, j)] },
-        );
-        let b_scaled = Mat::from_fn(rank, rank, |i, j| b[(i, j)] / (1.0 + values[j]));
-        let inverse = product(b_scaled.as_ref(), b.transpose());
-        Ok(Self { scaled: product(w.as_ref(), inverse.as_ref()), w, corner })
-    }
-
-    /// `H m`.
-    fn before(&self, mut m: Mat<f64>) -> Mat<f64> {
-        m -= product(self.scaled.as_ref(), product(self.w.transpose(), m.as_ref()).as_ref());
+        m.as_mut().par_col_chunks_mut(COLUMNS).for_each(|columns| {
+            let scratch = apply_block_householder_sequence_on_the_left_in_place_scratch::<f64>(
+                self.reflections.nrows(),
+                self.factors.nrows(),
+                columns.ncols(),
+            );
+            apply_block_householder_sequence_on_the_left_in_place_with_conj(
+                self.reflections.as_ref(),
+                self.factors.as_ref(),
+                Conj::No,
+                columns,
+                Par::Seq,
+                MemStack::new(&mut MemBuffer::new(scratch)),
+            );
+        });
         m
     }
+}
 
-    /// `m H`.
-    fn after(&self, m: &Mat<f64>) -> Mat<f64> {
-        m - product(product(m.as_ref(), self.scaled.as_ref()).as_ref(), self.w.transpose())
+/// `n − 1` rows with the same products of columns as n rows about their mean: reflected, so that the mean's own direction comes first,
+/// and without it.
+fn contrasts(rows: &Mat<f64>) -> Mat<f64> {
+    let (n, d) = rows.shape();
+    if n < 2 {
+        return Mat::zeros(0, d);
     }
+    // I − 2 v vᵀ / (vᵀ v) takes 1/√n to the first axis; v is 1/√n less that axis.
+    let of_mean = (n as f64).sqrt().recip();
+    let v = |i: usize| if i == 0 { of_mean - 1.0 } else { of_mean };
+    let factor = 2.0 / (2.0 - 2.0 * of_mean);
+    let along: Vec<f64> =
+        (0..d).map(|column| factor * (0..n).map(|row| v(row) * rows[(row, column)]).sum::<f64>()).collect();
+    Mat::from_fn(n - 1, d, |i, j| rows[(i + 1, j)] - v(i + 1) * along[j])
+}
+
+/// Orthonormal columns `[d, rank]` that span the rows `[n, d]`, and the rows in them, `[rank, n]`.
+fn leading(rows: &Mat<f64>) -> Result<(Mat<f64>, Mat<f64>)> {
+    /// Of the largest eigenvalue: below, a direction is rounding noise.
+    const LEAST: f64 = 1e-10;
+    let (values, vectors) = eigen(product(rows.as_ref(), rows.transpose()).as_ref(), "Procrustes span")?;
+    let least = LEAST * values.last().copied().unwrap_or(0.0);
+    let kept: Vec<usize> = (0..values.len()).filter(|&i| values[i] > least).collect();
+    let lengths: Vec<f64> = kept.iter().map(|&i| values[i].sqrt()).collect();
+    let scaled = Mat::from_fn(vectors.nrows(), kept.len(), |i, j| vectors[(i, kept[j])] / lengths[j]);
+    let coordinates = Mat::from_fn(kept.len(), vectors.nrows(), |i, j| vectors[(j, kept[i])] * lengths[i]);
+    Ok((product(rows.transpose(), scaled.as_ref()), coordinates))
+}
+
+/// `m = Q R` by reflections: their vectors and factors, and R.
+fn orthogonal(mut m: Mat<f64>) -> (Mat<f64>, Mat<f64>, Mat<f64>) {
+    let (d, rank) = m.shape();
+    let block = recommended_block_size::<f64>(d, rank).max(1);
+    let mut factors = Mat::zeros(block, rank);
+    if rank > 0 {
+        let scratch = qr_in_place_scratch::<f64>(d, rank, block, Par::Seq, Spec::default());
+        let mut memory = MemBuffer::new(scratch);
+        qr_in_place(m.as_mut(), factors.as_mut(), Par::Seq, MemStack::new(&mut memory), Spec::default());
+    }
+    let along = Mat::from_fn(rank, rank, |i, j| if i <= j { m[(i, j)] } else { 0.0 });
+    (m, factors, along)
 }
 
 fn closed_form(

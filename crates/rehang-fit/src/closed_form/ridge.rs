@@ -236,7 +236,12 @@ pub(crate) fn weight_of(moments: &Moments, penalty: f64) -> Result<Mat<f64>> {
 }
 
 /// A of one penalty, without a decomposition, from what [`Dual::of`] takes.
-pub(super) fn coefficients_of(gram: Mat<f64>, d_old: usize, new: &Mat<f64>, penalty: f64) -> Result<Mat<f64>> {
+pub(super) fn coefficients_of(
+    gram: Mat<f64>,
+    d_old: usize,
+    new: &Mat<f64>,
+    penalty: f64,
+) -> Result<Mat<f64>> {
     let trace: f64 = (0..gram.nrows()).map(|i| gram[(i, i)]).sum();
     let mut coefficients = new.clone();
     solve_with(gram, penalty * trace / d_old.max(1) as f64, &mut coefficients)?;
@@ -515,8 +520,7 @@ mod tests {
             let data = wide(n);
             let (old, new) = (data.old().matrix(), data.new_vectors().matrix());
             let moments = Moments::of(old, new, None, InputScaling::AsIs);
-            let [fast, slow] =
-                [weight_of(&moments, 0.03).unwrap(), solve(&moments, &[0.03]).unwrap().weight];
+            let [fast, slow] = [weight_of(&moments, 0.03).unwrap(), solve(&moments, &[0.03]).unwrap().weight];
             assert!((&fast - &slow).norm_max() < 1e-9 * slow.norm_max());
             let (old, new) = (Centred::of(old, InputScaling::AsIs), Centred::of(new, InputScaling::AsIs));
             let slow = Dual::of(products(&old), 40, &new.rows).unwrap().coefficients(0.03);

@@ -437,8 +437,8 @@ mod tests {
                 .map(|processor| curve_on(processor, &input, &options, &Progress::default()).unwrap())
                 .collect();
             assert!(curves.iter().all(|curve| *curve == curves[0]));
-            let known = [&native, &adapted]
-                .map(|gallery| Distances::new(&native, gallery, None, distance).unwrap());
+            let known =
+                [&native, &adapted].map(|gallery| Distances::new(&native, gallery, None, distance).unwrap());
             let input = CurveInput { known: Some([&known[0], &known[1]]), ..input };
             assert_eq!(curve(&input, &options, &Progress::default()).unwrap(), curves[0]);
             let (made, own) = (&curves[0], &curves[0].per_query);

@@ -114,14 +114,11 @@ impl<'a> Packed<'a> {
         let others: Vec<&Matrix> = wide.into_iter().chain([search.queries]).collect();
         let centre = Centre::new(search.distance, search.native, &others);
         let cut = narrow.map(|narrow| (narrow, search.queries.at_width(narrow.columns())));
-        let centre_of_cut =
-            cut.as_ref().map(|(narrow, cut)| Centre::new(search.distance, narrow, &[&**cut]));
+        let centre_of_cut = cut.as_ref().map(|(narrow, cut)| Centre::new(search.distance, narrow, &[&**cut]));
         let of_adapted = centre_of_cut.as_ref().unwrap_or(&centre);
         Self {
             native: Panels::new(&centre.taken_from(search.native), search.order),
-            adapted: search
-                .adapted
-                .map(|adapted| Panels::new(&of_adapted.taken_from(adapted), search.order)),
+            adapted: search.adapted.map(|adapted| Panels::new(&of_adapted.taken_from(adapted), search.order)),
             queries: centre.taken_from(search.queries),
             cut: cut.as_ref().map(|(_, cut)| of_adapted.taken_from(cut).into_owned()),
         }

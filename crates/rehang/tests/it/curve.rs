@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rehang::curve::{
-    ByMetric, Curve, CurveInput, CurveOptions, Distances, DoNothing, Line, MAP, Metric, Qrels, Relevance, TOP1, TOP5,
-    curve, evaluate,
+    ByMetric, Curve, CurveInput, CurveOptions, Distances, DoNothing, Line, MAP, Metric, Qrels, Relevance,
+    TOP1, TOP5, curve, evaluate,
 };
 use rehang::{Distance, ErrorKind, Matrix, Progress};
 
