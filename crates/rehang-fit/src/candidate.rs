@@ -1,17 +1,14 @@
 //! Methods that can be compared with each other: how each is fitted, and what it gives.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
-use faer::Mat;
-use rayon::prelude::*;
 use rehang::adapter::{Geometry, InputScaling, Map, Uncertainty};
 use rehang::{Matrix, Pairs, Progress, Result};
 
 use crate::closed_form::{ClosedForm, do_nothing, low_rank, procrustes, ridge};
-use crate::folds::LeftOut;
 use crate::head_fit::class_numbers;
 use crate::kernel_ridge::{EXACT_PAIRS_MAX, fit_kernel_ridge};
+use crate::left_out::LeavesOut;
 use crate::method::Method;
 
 /// What a method gives.
@@ -42,45 +39,6 @@ impl FittedMap {
     /// A closed form, and what it would be without some pairs.
     fn leaving_out((closed, without): (ClosedForm, impl LeavesOut + 'static)) -> Self {
         Self { without: Some(Box::new(without)), ..closed.into() }
-    }
-}
-
-/// A fit that tells what it would give without some of its pairs, for less than fits without them cost. Settings that were chosen on
-/// all pairs (a penalty, a rank) stay: one number hardly knows a pair.
-pub(crate) trait LeavesOut: Debug + Send + Sync {
-    /// Raw outputs for what each split asks about, the pairs being those that were fitted on.
-    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>>;
-}
-
-/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
-pub(crate) fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
-    let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
-    for (place, &asked) in split.asked.iter().enumerate() {
-        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
-        for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
-            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
-        }
-    }
-    outputs
-}
-
-/// A fit whose settings are known, made anew without the pairs of a split.
-pub(crate) struct Again<F>(pub F);
-
-impl<F> Debug for Again<F> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Again")
-    }
-}
-
-impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Again<F> {
-    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
-        let of_split = |split: &LeftOut| {
-            progress.check()?;
-            let map = (self.0)(&pairs.select(&split.fitted))?;
-            map.outputs(&pairs.old().matrix().select(&split.asked), None)
-        };
-        splits.par_iter().map(of_split).collect()
     }
 }
 

@@ -9,10 +9,10 @@ use rehang::order::least_confidence;
 use rehang::verdict::is_below;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
-use crate::candidate::LeavesOut;
 use crate::closed_form::ridge;
 use crate::folds::{LeftOut, folds, parted};
 use crate::head_fit::known_labels;
+use crate::left_out::LeavesOut;
 use crate::objectives::squared::relative_error;
 use crate::retrieval::{AGREEMENT, Criterion};
 use crate::uncertainty_fit::logits;

@@ -28,8 +28,8 @@ use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
 use rehang::{Error, Matrix, Pairs, Progress, Result};
 
-use crate::candidate::{LeavesOut, asked_of};
 use crate::folds::LeftOut;
+use crate::left_out::{LeavesOut, asked_of};
 use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
 

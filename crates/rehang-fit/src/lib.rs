@@ -45,6 +45,7 @@ mod kinds;
 mod lbfgs;
 mod learned;
 mod learning_curve;
+mod left_out;
 mod linear_algebra;
 mod method;
 pub mod network;

@@ -12,7 +12,7 @@ use crate::closed_form::ridge;
 use crate::folds::{folds, shuffled};
 use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
-use crate::task::without_folds;
+use crate::left_out::without_folds;
 use crate::traits::{Trait, TraitValues};
 use crate::uncertainty_fit::power_of_e;
 

@@ -8,10 +8,11 @@ use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::{Head, Matrix, Pairs, Progress, Result};
 
-use crate::candidate::{Candidate, FittedMap, LeavesOut, OwnEvidence};
-use crate::folds::{LeftOut, folds, group_folds, shuffled};
+use crate::candidate::{Candidate, FittedMap, OwnEvidence};
+use crate::folds::{folds, group_folds, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
+use crate::left_out::{LeavesOut, without_folds};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::centroid_head;
@@ -181,24 +182,6 @@ impl Task<'_> {
         let groups_left_out = if candidate.slow || !several { None } else { Some(outputs(&fold)?) };
         Ok(OwnEvidence { rows: (0..pairs.len()).collect(), items_left_out, groups_left_out })
     }
-}
-
-/// What a fit on all pairs would give for every pair without its fold: `[n, d_new]`.
-pub(crate) fn without_folds(
-    without: &dyn LeavesOut,
-    pairs: &Pairs,
-    fold: &[usize],
-    progress: &Progress,
-) -> Result<Matrix> {
-    let splits = LeftOut::of_folds(fold);
-    let found = without.outputs(pairs, &splits, progress)?;
-    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
-    for (split, found) in splits.iter().zip(&found) {
-        for (place, &item) in split.asked.iter().enumerate() {
-            outputs.row_mut(item).copy_from_slice(found.row(place));
-        }
-    }
-    Ok(outputs)
 }
 
 /// An adapter without a handicap, and the record of how it was made: by which method, with which seed and choices.

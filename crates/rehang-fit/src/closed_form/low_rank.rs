@@ -9,8 +9,8 @@ use rehang::{Pairs, Progress, Result};
 
 use super::ridge::{self, Dual, PENALTIES, coefficients_of, solve, weight_of};
 use super::{ClosedForm, best, best_scaling, layer, scaling_name};
-use crate::candidate::{Again, LeavesOut};
 use crate::folds::{folds, parted};
+use crate::left_out::{Again, LeavesOut};
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product};
 
 /// A measured rank may be this much worse than the best one, as a part of the new vectors' variance, if it is smaller:

@@ -14,7 +14,7 @@ use rehang::adapter::{InputScaling, Map};
 use rehang::{Pairs, Progress, Result};
 
 use super::{ClosedForm, best, best_scaling, centring_bias, layer, scaling_name};
-use crate::candidate::{Again, LeavesOut};
+use crate::left_out::{Again, LeavesOut};
 use crate::linear_algebra::{Centred, eigen, product, singular_values};
 
 /// Fits `h(o) = s·Rᵀ(o − ō) + v̄`, `[n, d_old] → [n, d_new]`.

@@ -8,8 +8,8 @@ use rehang::adapter::{InputScaling, Map};
 use rehang::{Matrix, Pairs, Progress, Result};
 
 use super::{ClosedForm, best, centring_bias, layer, scaling_name};
-use crate::candidate::{LeavesOut, asked_of};
 use crate::folds::LeftOut;
+use crate::left_out::{LeavesOut, asked_of};
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product, scaled, solve_factorised};
 
 /// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where

@@ -1,0 +1,67 @@
+//! What a fit on all pairs says of a fit without some of them.
+
+use std::fmt::Debug;
+
+use faer::Mat;
+use rayon::prelude::*;
+use rehang::adapter::Map;
+use rehang::{Matrix, Pairs, Progress, Result};
+
+use crate::folds::LeftOut;
+
+/// A fit that tells what it would give without some of its pairs, for less than fits without them cost. Settings that were chosen on
+/// all pairs (a penalty, a rank) stay: one number hardly knows a pair.
+pub(crate) trait LeavesOut: Debug + Send + Sync {
+    /// Raw outputs for what each split asks about, the pairs being those that were fitted on.
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>>;
+}
+
+/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
+pub(crate) fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
+    let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
+    for (place, &asked) in split.asked.iter().enumerate() {
+        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
+        for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
+            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
+        }
+    }
+    outputs
+}
+
+/// A fit whose settings are known, made anew without the pairs of a split.
+pub(crate) struct Again<F>(pub F);
+
+impl<F> Debug for Again<F> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Again")
+    }
+}
+
+impl<F: Fn(&Pairs) -> Result<Map> + Send + Sync> LeavesOut for Again<F> {
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
+        let of_split = |split: &LeftOut| {
+            progress.check()?;
+            let map = (self.0)(&pairs.select(&split.fitted))?;
+            map.outputs(&pairs.old().matrix().select(&split.asked), None)
+        };
+        splits.par_iter().map(of_split).collect()
+    }
+}
+
+/// What a fit on all pairs would give for every pair without its fold: `[n, d_new]`.
+pub(crate) fn without_folds(
+    without: &dyn LeavesOut,
+    pairs: &Pairs,
+    fold: &[usize],
+    progress: &Progress,
+) -> Result<Matrix> {
+    let splits = LeftOut::of_folds(fold);
+    let found = without.outputs(pairs, &splits, progress)?;
+    let mut outputs = Matrix::zeros(pairs.len(), pairs.new_vectors().dimension());
+    for (split, found) in splits.iter().zip(&found) {
+        for (place, &item) in split.asked.iter().enumerate() {
+            outputs.row_mut(item).copy_from_slice(found.row(place));
+        }
+    }
+    Ok(outputs)
+}
