@@ -71,6 +71,7 @@ fn size(
             handicap: 0.0,
             groups: None,
             do_nothing: None,
+            known: None,
         };
         let lines = curve(&input, &measured, progress)?.lines;
         at_the_switch = lines.iter().map(|(metric, line)| (metric.id(), line.values()[0])).collect();

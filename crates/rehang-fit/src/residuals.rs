@@ -140,6 +140,8 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
     /// By how much the information criterion of Bayes prefers two humps to one, at least.
     const GAIN_MIN: f64 = 20.0;
     const ROUNDS: usize = 100;
+    /// A round that makes a value no likelier than that is the last one.
+    const SETTLED: f64 = 1e-9;
     const SPREAD_MIN: f64 = 1e-3;
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -170,7 +172,7 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
                     (0..values.len()).map(|row| of(hump, row) * (values[row] - means[hump]).powi(2)).sum();
                 variances[hump] = (spread / weights[hump]).max(SPREAD_MIN * variance);
             }
-            likelihood = 0.0;
+            let before = std::mem::replace(&mut likelihood, 0.0);
             for (value, upper) in values.iter().zip(&mut upper) {
                 let log = |hump: usize| {
                     (weights[hump] / n).ln()
@@ -181,6 +183,9 @@ fn upper_hump(values: &[f64]) -> Option<Vec<bool>> {
                 let total = largest + (power_of_e(low - largest) + power_of_e(high - largest)).ln();
                 *upper = power_of_e(high - total);
                 likelihood += total;
+            }
+            if (likelihood - before).abs() < SETTLED * n {
+                break;
             }
         }
         // Three more numbers describe two humps than one.

@@ -449,35 +449,28 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
         (0..logits.len()).fold(0, |best, class| if logits[class] > logits[best] { class } else { best })
     };
     let cases: Vec<(&Vec<f64>, usize)> = adapted.iter().zip(native.iter().map(answer)).collect();
-    let loss = |log_temperature: f64| -> f64 {
-        let temperature = log_temperature.exp();
-        let losses: Vec<f64> = cases
+    // The slope of the loss in 1/T and its own, both times the number of cases: the mean and the variance of the logits less the answer's.
+    let slopes = |log_factor: f64| -> (f64, f64) {
+        let factor = log_factor.exp();
+        let of_cases: Vec<(f64, f64)> = cases
             .par_iter()
             .map(|(logits, answer)| {
                 let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let total: f64 = logits.iter().map(|logit| power_of_e((logit - largest) / temperature)).sum();
-                total.ln() - (logits[*answer] - largest) / temperature
+                let mut sums = [0.0; 3];
+                for logit in *logits {
+                    let below = logit - largest;
+                    let weight = power_of_e(factor * below);
+                    sums[0] += weight;
+                    sums[1] += weight * below;
+                    sums[2] += weight * below * below;
+                }
+                let mean = sums[1] / sums[0];
+                (mean - (logits[*answer] - largest), sums[2] / sums[0] - mean * mean)
             })
             .collect();
-        losses.iter().sum()
+        of_cases.iter().fold((0.0, 0.0), |(slope, own), case| (slope + case.0, own + case.1))
     };
-    // Golden section: the loss is convex in 1/T, so it has one valley in log T.
-    let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
-    let (mut low, mut high) = (-5.0_f64, 5.0_f64);
-    let (mut a, mut b) = (high - ratio * (high - low), low + ratio * (high - low));
-    let (mut loss_a, mut loss_b) = (loss(a), loss(b));
-    while high - low > 1e-3 {
-        if loss_a <= loss_b {
-            (high, b, loss_b) = (b, a, loss_a);
-            a = high - ratio * (high - low);
-            loss_a = loss(a);
-        } else {
-            (low, a, loss_a) = (a, b, loss_b);
-            b = low + ratio * (high - low);
-            loss_b = loss(b);
-        }
-    }
-    let factor = (-0.5 * (low + high)).exp() as f32;
+    let factor = root_of_slope(slopes).exp() as f32;
     let times = |value: &f32| value * factor;
     match head.kind() {
         HeadKind::Softmax => {
@@ -492,6 +485,33 @@ pub(crate) fn sharpened(head: &Head, adapted: &Matrix, native: &Matrix) -> Resul
         HeadKind::CosFace { scale, margin } => {
             let kind = HeadKind::CosFace { scale: scale * factor, margin };
             Head::new(head.weight().clone(), Some(head.bias().to_vec()), kind)
+        }
+    }
+}
+
+/// Where a convex function of `exp(t)` is smallest, `-5 ≤ t ≤ 5`, from its slope and the slope of that: by steps of Newton, and by
+/// halving where these would leave what is known or make it smaller by less than half.
+fn root_of_slope(slopes: impl Fn(f64) -> (f64, f64)) -> f64 {
+    const SURE: f64 = 1e-4;
+    let (mut low, mut high) = (-5.0_f64, 5.0_f64);
+    if slopes(high).0 <= 0.0 {
+        return high;
+    }
+    let (mut at, mut last) = (0.0, high - low);
+    loop {
+        let (slope, own) = slopes(at);
+        if slope <= 0.0 {
+            low = at;
+        } else {
+            high = at;
+        }
+        let newton = at - slope / (own * at.exp());
+        let is_good = newton > low && newton < high && 2.0 * (newton - at).abs() < last;
+        let next = if is_good { newton } else { 0.5 * (low + high) };
+        last = (next - at).abs();
+        at = next;
+        if last < SURE {
+            return at;
         }
     }
 }
@@ -638,6 +658,21 @@ mod tests {
         assert!(
             matches!(constant.unwrap().uncertainty, Uncertainty::Constant { variance } if variance > 0.0)
         );
+    }
+
+    #[test]
+    fn the_bottom_of_a_convex_function_is_found_between_its_ends() {
+        for bottom in [1e-9_f64, 0.01, 0.5, 1.0, 3.0, 140.0, 1e9] {
+            let wanted = bottom.ln().clamp(-5.0, 5.0);
+            let parabola = root_of_slope(|t| (t.exp() - bottom, 1.0));
+            let exponential = root_of_slope(|t| {
+                let decay = (-t.exp()).exp();
+                ((-bottom).exp() - decay, decay)
+            });
+            assert!((parabola - wanted).abs() < 1e-3, "{bottom}: {parabola}");
+            // Beyond 30 nothing is left of the slope.
+            assert!((exponential - wanted).abs() < 1e-3 || bottom > 30.0, "{bottom}: {exponential}");
+        }
     }
 
     #[test]
