@@ -15,7 +15,7 @@ use crate::study::{StudyInput, StudyOptions, depths, relevance, scores};
 ///
 /// # Errors
 ///
-/// An invalid option for a width that the new vectors do not have.
+/// [`rehang::ErrorKind::Cancelled`]. Widths are ones that [`expect_widths`] took.
 pub(crate) fn sizes(
     ground: &StudyInput<'_>,
     adapted: &Matrix,
@@ -23,10 +23,6 @@ pub(crate) fn sizes(
     progress: &Progress,
 ) -> Result<Vec<SizeScores>> {
     let whole = ground.new.matrix().columns();
-    if let Some(width) = options.widths.iter().find(|width| !(1..=whole).contains(*width)) {
-        let expected = format!("1 to {whole}, the width of the new vectors");
-        return Err(Error::option("widths", width, expected));
-    }
     if options.widths.is_empty() && options.precisions.is_empty() {
         return Ok(Vec::new());
     }
@@ -38,6 +34,12 @@ pub(crate) fn sizes(
         .filter(|precision| *precision == Precision::F32 || options.precisions.contains(precision));
     let sizes = precisions.flat_map(|precision| widths.iter().map(move |&width| (width, precision)));
     sizes.map(|(width, precision)| size(ground, adapted, options, (width, precision), progress)).collect()
+}
+
+/// Fails for a width that vectors of `whole` coordinates cannot be cut to.
+pub(crate) fn expect_widths(widths: &[usize], whole: usize) -> Result<()> {
+    let Some(width) = widths.iter().find(|width| !(1..=whole).contains(*width)) else { return Ok(()) };
+    Err(Error::option("widths", width, format!("1 to {whole}, the width of the new vectors")))
 }
 
 fn size(
@@ -197,7 +199,7 @@ mod tests {
         let half = found[1].new_model["agreement@10"];
         assert!(half > 99.0 && half <= 100.0, "{half}");
         for width in [0, 7] {
-            let error = of(&[width], &[]).unwrap_err().to_string();
+            let error = expect_widths(&[3, width], 6).unwrap_err().to_string();
             assert!(error.contains("1 to 6, the width of the new vectors"), "{error}");
         }
     }

@@ -22,7 +22,7 @@ use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
 
-use crate::sizes::sizes;
+use crate::sizes::{expect_widths, sizes};
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -132,6 +132,7 @@ pub fn study(
     let Some(first) = contenders.first() else {
         return Err(ErrorKind::Empty { what: "the list of adapters".into() }.into());
     };
+    expect_widths(&options.widths, ground.new.matrix().columns())?;
     let items = ground.new.len();
     let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
     let mut report = Report::new("", CreatedBy::default(), spaces);
