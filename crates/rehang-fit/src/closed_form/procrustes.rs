@@ -62,10 +62,10 @@ fn fit_with(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -
 /// polar factor turns the spans. What is orthogonal to the one goes to what is orthogonal to the other, axis by axis.
 fn fit_few(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<Option<ClosedForm>> {
     let count = pairs.len() as f64;
-    let new = Span::of(Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
+    let new = Span::of(&Centred::of(pairs.new_vectors().matrix(), InputScaling::AsIs))?;
     let (scaling, (old, turn, scale)) = best(pairs, scaling, |scaling| {
         progress.check()?;
-        let old = Span::of(Centred::of(pairs.old().matrix(), scaling))?;
+        let old = Span::of(&Centred::of(pairs.old().matrix(), scaling))?;
         if old.rank() != new.rank() {
             // It ends the choice.
             return Ok((f64::NEG_INFINITY, (old, Mat::zeros(0, 0), 1.0)));
@@ -103,7 +103,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(centred: Centred) -> Result<Self> {
+    fn of(centred: &Centred) -> Result<Self> {
         let squared_lengths = centred.rows.squared_norm_l2();
         let contrasts = contrasts(&centred.rows);
         let span = |basis: Mat<f64>, coordinates: Option<Mat<f64>>| {
