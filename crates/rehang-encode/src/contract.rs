@@ -169,6 +169,28 @@ pub trait Encoder: Send + Sync {
     /// over.
     fn recall(&self, _learnt: &str) {}
 
+    /// A number for the vectors that it has handed out so far, for [`Encoder::is_vouched_for`]: it is compared with itself now and then, and
+    /// what came after the last comparison may be of another model.
+    fn receipt(&self) -> u64 {
+        0
+    }
+
+    /// Whether the vectors of a [receipt](Encoder::receipt) are of the model of the beginning: it was compared with itself after they had
+    /// come. An encoder that cannot become another one vouches for all. What is not vouched for yet is not to be kept.
+    fn is_vouched_for(&self, receipt: u64) -> bool {
+        receipt == 0
+    }
+
+    /// Compares itself now, also after an [interruption](Encoder::interrupt), where vectors that it has handed out wait for that: what is
+    /// there afterwards is vouched for.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where it has become another one. What keeps it from being asked: nothing is known of these vectors then.
+    fn vouch(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether it compares itself with itself from call to call, and says so where it has become another one. What keeps one encoder for
     /// several backfills need not compare it again then.
     fn watches_itself(&self) -> bool {

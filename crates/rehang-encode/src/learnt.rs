@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ceiling::Ceiling;
 use crate::config::HttpConfig;
 use crate::fingerprint::Fingerprint;
 use crate::reading::{Cut, Reading};
@@ -11,9 +12,9 @@ use crate::reading::{Cut, Reading};
 pub(crate) struct Learnt {
     /// Which service it is of.
     pub(crate) of: String,
-    /// The most texts that it takes in a request, where it refused more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) texts_max: Option<usize>,
+    /// How many texts a request may have.
+    #[serde(flatten)]
+    pub(crate) ceiling: Ceiling,
     /// It takes so many and not one more.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_full: bool,
@@ -42,7 +43,7 @@ impl Learnt {
     pub(crate) fn nothing(config: &HttpConfig) -> Self {
         Self {
             of: service_of(config),
-            texts_max: None,
+            ceiling: Ceiling::default(),
             is_full: false,
             refuses_format: false,
             takes_peculiar: false,

@@ -15,6 +15,8 @@
     )
 )]
 
+#[cfg(feature = "http")]
+mod ceiling;
 mod check;
 mod command;
 mod config;

@@ -18,6 +18,11 @@ const NOISE_TIMES: f64 = 4.0;
 /// models, two of four are of one.
 const NOISE_SPREAD: f64 = 1.0 / 8.0;
 
+/// Items of the first answer that are kept: where one cannot be embedded any more, the next one is asked for.
+const KNOWN_MAX: usize = 3;
+/// Where so many times the texts between two riders have come without a good comparison, it is asked for in a request of its own.
+const LATE_TIMES: u64 = 4;
+
 /// An item and the vector that the encoder gave it first.
 pub(crate) struct Known {
     id: String,
@@ -35,11 +40,32 @@ impl Known {
 
 #[derive(Default)]
 struct State {
-    known: Option<Arc<Known>>,
+    /// The first one rides.
+    known: Vec<Arc<Known>>,
     texts_since: u64,
     noise: Option<f64>,
     /// The service takes no text more than a request had.
     needs_seat: bool,
+    /// Comparisons that were begun, by number, and the last one that was good.
+    begun: u64,
+    good: u64,
+    /// The comparison that vouches for every vector that came without one: the first that was begun when all of them were there.
+    awaited: u64,
+    /// Vectors that came without one since a good comparison.
+    texts_unvouched: u64,
+}
+
+impl State {
+    fn is_vouched(&self) -> bool {
+        self.awaited <= self.good
+    }
+
+    fn vouch(&mut self, number: u64) {
+        self.good = self.good.max(number);
+        if self.is_vouched() {
+            self.texts_unvouched = 0;
+        }
+    }
 }
 
 /// What is known of one encoder.
@@ -50,13 +76,20 @@ pub(crate) struct Rider {
     state: Mutex<State>,
 }
 
+/// A comparison that was begun.
+#[derive(Clone)]
+pub(crate) struct Turn {
+    pub(crate) known: Arc<Known>,
+    number: u64,
+}
+
 /// How a rider travels.
 pub(crate) enum Ride {
     None,
     /// At the end of the request.
-    Along(Arc<Known>),
+    Along(Turn),
     /// In a request of its own, after this one, which has no seat left.
-    Alone(Arc<Known>),
+    Alone(Turn),
 }
 
 impl Rider {
@@ -64,34 +97,89 @@ impl Rider {
         Self { distance, texts_between, state: Mutex::default() }
     }
 
-    /// What is to ride with a request of so many texts, where it may have a seat there.
-    pub(crate) fn of_request(&self, texts: usize, has_seat: bool) -> Ride {
+    /// What is to ride with a request of so many texts, where it may have a seat there: now and then, or where it `must`.
+    pub(crate) fn of_request(&self, texts: usize, has_seat: bool, must: bool) -> Ride {
         let mut state = lock(&self.state);
-        let Some(known) = state.known.clone() else { return Ride::None };
+        let Some(known) = state.known.first().cloned() else { return Ride::None };
         state.texts_since += texts as u64;
-        if state.texts_since < self.texts_between {
+        if state.texts_since < self.texts_between && !must {
             return Ride::None;
         }
         state.texts_since = 0;
-        if state.needs_seat && !has_seat { Ride::Alone(known) } else { Ride::Along(known) }
+        state.begun += 1;
+        let turn = Turn { known, number: state.begun };
+        let is_late = state.texts_unvouched >= self.texts_between * LATE_TIMES;
+        if (state.needs_seat && !has_seat) || is_late { Ride::Alone(turn) } else { Ride::Along(turn) }
     }
 
-    /// Remembers the shortest of the texts that have a vector, to ride along later.
-    pub(crate) fn learn(&self, inputs: &[Input<'_>], answers: &[Option<&Answer>]) {
+    /// A comparison for its own sake; `None` where nothing is known.
+    pub(crate) fn turn(&self) -> Option<Turn> {
         let mut state = lock(&self.state);
-        if state.known.is_some() {
-            return;
+        let known = state.known.first().cloned()?;
+        state.begun += 1;
+        Some(Turn { known, number: state.begun })
+    }
+
+    /// What is known, to see whether there is room for it.
+    pub(crate) fn known(&self) -> Option<Arc<Known>> {
+        lock(&self.state).known.first().cloned()
+    }
+
+    /// Remembers the shortest of the texts that have a vector, to ride along later. Gives whether it did: there was nothing to compare these
+    /// with.
+    pub(crate) fn learn(&self, inputs: &[Input<'_>], answers: &[Option<&Answer>]) -> bool {
+        let mut state = lock(&self.state);
+        if !state.known.is_empty() {
+            return false;
         }
-        let shortest = inputs
+        let mut good: Vec<_> = inputs
             .iter()
             .zip(answers)
             .filter_map(|(input, answer)| Some((input, answer.as_ref()?.as_ref().ok()?)))
             .filter(|(input, vector)| peculiar(input.source).is_none() && norm(vector) > 0.0)
-            .min_by_key(|(input, _)| input.source.len());
-        state.known = shortest.map(|(input, vector)| {
+            .collect();
+        good.sort_by_key(|(input, _)| input.source.len());
+        let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
             let (id, text) = (input.id.to_owned(), input.source.to_owned());
             Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone() })
-        });
+        };
+        state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
+        !state.known.is_empty()
+    }
+
+    /// Counts vectors that came without a comparison: one that begins from now on vouches for them.
+    pub(crate) fn came_alone(&self, texts: usize) {
+        let mut state = lock(&self.state);
+        if !state.known.is_empty() {
+            state.awaited = state.begun + 1;
+            state.texts_unvouched += texts as u64;
+        }
+    }
+
+    /// Gives up a text that the encoder does not embed any more. Where none is left, nothing is known of what came before, and the next
+    /// answer is learnt.
+    pub(crate) fn forget(&self, known: &Arc<Known>) {
+        let mut state = lock(&self.state);
+        state.known.retain(|other| !Arc::ptr_eq(other, known));
+        if state.known.is_empty() {
+            let awaited = state.awaited;
+            state.vouch(awaited);
+        }
+    }
+
+    /// Whether vectors wait for a comparison.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !lock(&self.state).is_vouched()
+    }
+
+    /// As [`Encoder::receipt`](crate::Encoder::receipt).
+    pub(crate) fn receipt(&self) -> u64 {
+        lock(&self.state).awaited
+    }
+
+    /// As [`Encoder::is_vouched_for`](crate::Encoder::is_vouched_for).
+    pub(crate) fn is_vouched_for(&self, receipt: u64) -> bool {
+        receipt <= lock(&self.state).good
     }
 
     /// Lets riders have a seat among the texts of a request from now on: with one more, a request was refused.
@@ -108,32 +196,34 @@ impl Rider {
     ///
     /// # Errors
     ///
-    /// A conflict; what `again` says.
+    /// A conflict.
     pub(crate) fn expect_itself(
         &self,
         encoder: &str,
-        known: &Known,
+        turn: &Turn,
         now: &[f32],
-        again: impl Fn() -> Result<Option<Vec<f32>>>,
+        again: impl Fn() -> Option<Vec<f32>>,
     ) -> Result<()> {
+        let known = &turn.known;
         if self.agree(&known.vector, now) {
+            lock(&self.state).vouch(turn.number);
             return Ok(());
         }
-        let again = [again()?, again()?];
+        let again = [again(), again()];
         let all: Vec<&[f32]> =
             [&known.vector[..], now].into_iter().chain(again.iter().flatten().map(Vec::as_slice)).collect();
         if all.len() == 4 && self.is_noise(&all) {
+            lock(&self.state).vouch(turn.number);
             return Ok(());
         }
         Err(Error::conflict(
             format!("the encoder {encoder} has changed"),
             format!(
                 "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
-                 mixed; what this request gave is thrown away, and what was handed out before it was right, but for the last {} texts at most, \
-                 which came after the last comparison. Look which model is served, and go on when it is the one of the beginning",
+                 mixed; what it gave since the last comparison is not used. Look which model is served, and go on when it is the one of the \
+                 beginning",
                 start_of(&known.text),
                 difference_in_words(self.distance, &known.vector, now),
-                self.texts_between - 1,
             ),
         ))
     }

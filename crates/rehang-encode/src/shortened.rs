@@ -108,6 +108,18 @@ impl Encoder for Shortened {
         self.encoder.recall(learnt);
     }
 
+    fn receipt(&self) -> u64 {
+        self.encoder.receipt()
+    }
+
+    fn is_vouched_for(&self, receipt: u64) -> bool {
+        self.encoder.is_vouched_for(receipt)
+    }
+
+    fn vouch(&self) -> Result<()> {
+        self.encoder.vouch()
+    }
+
     fn watches_itself(&self) -> bool {
         self.encoder.watches_itself()
     }

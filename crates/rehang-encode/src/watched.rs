@@ -2,18 +2,19 @@
 
 use std::sync::Mutex;
 
-use rehang::{Error, Result, Space};
+use rehang::{Error, ErrorKind, Result, Space};
 
-use crate::contract::{Answer, Encoder, Input, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::meter::lock;
 use crate::reading::Cut;
-use crate::rider::{Ride, Rider};
+use crate::rider::{Ride, Rider, Turn};
 
 /// Texts between two comparisons, at least. One is a call of its own: a program that is given a batch of one takes longer for it.
 const TEXTS_BETWEEN: u64 = 128;
 
 /// Another encoder, with one item of the first call embedded again, in a call of its own, after every 128 others. Where its vector is
-/// another one by then, what the last call gave is thrown away, and every later call fails. An encoder that never gives an item the same
+/// another one by then, what the last call gave is thrown away, and every later call fails; what came between two comparisons is
+/// [vouched for](Encoder::is_vouched_for) by the second one. An encoder that never gives an item the same
 /// vector twice is told from one that has changed.
 ///
 /// ```
@@ -46,6 +47,33 @@ impl Watched {
         let rider = Rider::new(encoder.space().distance, TEXTS_BETWEEN);
         Self { encoder, rider, stopped: Mutex::default() }
     }
+
+    /// Compares it with itself; gives whether it could be.
+    fn compare(&self, mut turn: Turn) -> Result<bool> {
+        loop {
+            // What the call gave is paid for: where the item cannot be embedded now, nothing is known of it.
+            let once_more = || {
+                let answers = self.encoder.encode(&[turn.known.input()]).unwrap_or_default();
+                answers.into_iter().next()?.ok()
+            };
+            let Ok(answers) = self.encoder.encode(&[turn.known.input()]) else { return Ok(false) };
+            match answers.into_iter().next() {
+                Some(Ok(now)) => {
+                    let name = format!("of {:?}", self.space().name);
+                    let compared = self.rider.expect_itself(&name, &turn, &now, once_more);
+                    return match compared {
+                        Err(error) => Err(lock(&self.stopped).insert(error).clone()),
+                        Ok(()) => Ok(true),
+                    };
+                }
+                Some(Err(ItemFailure::Untried(_))) | None => return Ok(false),
+                // The item may be gone by now.
+                Some(Err(_)) => self.rider.forget(&turn.known),
+            }
+            let Some(next) = self.rider.turn() else { return Ok(true) };
+            turn = next;
+        }
+    }
 }
 
 impl Encoder for Watched {
@@ -66,22 +94,39 @@ impl Encoder for Watched {
             return Err(error);
         }
         let answers = self.encoder.encode(inputs)?;
-        self.rider.learn(inputs, &answers.iter().map(Some).collect::<Vec<_>>());
-        let (Ride::Along(known) | Ride::Alone(known)) = self.rider.of_request(inputs.len(), false) else {
-            return Ok(answers);
+        let is_first = self.rider.learn(inputs, &answers.iter().map(Some).collect::<Vec<_>>());
+        let is_compared = match self.rider.of_request(inputs.len(), false, false) {
+            Ride::Along(turn) | Ride::Alone(turn) => self.compare(turn)?,
+            Ride::None => is_first,
         };
-        // What the call gave is paid for: where the item cannot be embedded now, nothing is known of it.
-        let once_more = || -> Result<Option<Vec<f32>>> {
-            let answers = self.encoder.encode(&[known.input()]).unwrap_or_default();
-            Ok(answers.into_iter().next().and_then(std::result::Result::ok))
-        };
-        if let Some(now) = once_more()? {
-            let name = self.space().name.clone();
-            self.rider
-                .expect_itself(&format!("of {name:?}"), &known, &now, once_more)
-                .inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))?;
+        if !is_compared {
+            self.rider.came_alone(inputs.len());
         }
         Ok(answers)
+    }
+
+    fn receipt(&self) -> u64 {
+        self.rider.receipt()
+    }
+
+    fn is_vouched_for(&self, receipt: u64) -> bool {
+        self.rider.is_vouched_for(receipt)
+    }
+
+    fn vouch(&self) -> Result<()> {
+        if let Some(error) = lock(&self.stopped).clone() {
+            return Err(error);
+        }
+        if !self.rider.is_awaited() {
+            return Ok(());
+        }
+        let Some(turn) = self.rider.turn() else { return Ok(()) };
+        if self.compare(turn)? {
+            return Ok(());
+        }
+        let service = format!("the encoder of {:?}", self.space().name);
+        let detail = "it could not be compared with itself, so nothing is known of what it gave last".into();
+        Err(ErrorKind::Unavailable { service, detail }.into())
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {

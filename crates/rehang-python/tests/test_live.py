@@ -184,3 +184,31 @@ def test_a_run_can_be_paused_from_elsewhere(config: Path, demo: dict[str, np.nda
     assert not worker.is_alive() and done[0]["ending"] != "nothing-left"
     upgrade.resume()
     assert upgrade.run(encoder=model.encode)["failed_in_all"] == 0
+
+
+def test_a_callable_that_becomes_another_model_leaves_nothing_wrong(
+    config: Path, demo: dict[str, np.ndarray]
+) -> None:
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=Model(demo["new"]).encode, items=200, worth=0, fingerprint="1")
+    upgrade.fit("ridge")
+    upgrade.start()
+    upgrade.switch(anyway=True)
+    model = Model(demo["new"])
+
+    def turning(sources: Sequence[str]) -> np.ndarray:
+        is_turned = sum(model.calls) >= 500
+        rows = model.encode(sources)
+        return np.roll(rows, 1, axis=1) if is_turned else rows
+
+    with pytest.raises(rehang.Error, match="stay as they were.*has changed"):
+        upgrade.run(encoder=turning, batch=8)
+    counts = upgrade.status()["counts"]
+    assert 200 + 500 - 128 - 64 <= counts["native"] <= 200 + 500
+    assert counts["native"] + counts["adapted"] == len(demo["new"])
+    # Every native vector is of the right model: its item is found where it is.
+    found = upgrade.gallery.search({"large": demo["new"]}, k=1)
+    right = [hits[0] for row, hits in enumerate(found) if hits[0].id == f"i{row}" and hits[0].distance < 1e-4]
+    assert sum(hit.provenance == "native" for hit in right) == counts["native"]
+    upgrade.run(encoder=Model(demo["new"]).encode, batch=8)
+    assert upgrade.status()["counts"]["native"] == len(demo["new"])

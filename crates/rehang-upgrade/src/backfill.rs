@@ -7,6 +7,7 @@
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
 //!           Claim ──▶ Claimed         the next items, worst first, leased to this worker
 //! ready ──▶ Encode ──▶ Encoded        one batch a worker
+//!                      Held           the encoder is not compared with itself yet; Vouch asks for that
 //!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
 //! ```
 
@@ -129,6 +130,12 @@ pub enum Event {
         /// The items that have none.
         failures: Vec<Attempt>,
     },
+    /// A batch came back with vectors that the encoder does not [vouch for](rehang_encode::Encoder::is_vouched_for) yet. What follows is one of
+    /// the events above and below.
+    Held {
+        /// The batch.
+        batch: u64,
+    },
     /// A batch came back without an answer, through no fault of its items: they wait in the store as before, and nothing
     /// new begins, since no other batch would fare better.
     Returned {
@@ -178,6 +185,8 @@ pub enum Action {
         /// Its items.
         keys: Vec<ItemKey>,
     },
+    /// Let the encoder compare itself; answer for every batch that is held with [`Event::Encoded`] or [`Event::Returned`].
+    Vouch,
     /// Write the vectors of a batch; answer with [`Event::Written`].
     Write {
         /// The batch.
@@ -231,6 +240,8 @@ pub struct Backfill {
     alone: Option<ItemKey>,
     /// Batches at the encoder.
     encoding: BTreeMap<u64, Vec<ItemKey>>,
+    /// Batches whose vectors the encoder does not vouch for yet.
+    held: BTreeMap<u64, Vec<ItemKey>>,
     /// Batches whose vectors are being written.
     writing: BTreeMap<u64, Vec<ItemKey>>,
     /// Items whose vectors the store has not taken.
@@ -333,7 +344,8 @@ impl Backfill {
                 self.list(vec![attempt], actions);
             }
             Event::Encoded { batch, failures } => {
-                let Some(keys) = self.encoding.remove(&batch) else { return };
+                let at_encoder = self.encoding.remove(&batch);
+                let Some(keys) = at_encoder.or_else(|| self.held.remove(&batch)) else { return };
                 let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
                 let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
                 // What was paid for is made safe first.
@@ -356,8 +368,13 @@ impl Backfill {
                 }
                 self.batches_since_look += 1;
             }
+            Event::Held { batch } => {
+                self.held.extend(self.encoding.remove_entry(&batch));
+                self.batches_since_look += 1;
+            }
             Event::Returned { batch } => {
                 self.encoding.remove(&batch);
+                self.held.remove(&batch);
                 self.interrupted = true;
             }
             Event::Written { batch, outcomes } => {
@@ -467,6 +484,9 @@ impl Backfill {
             // What is at the encoder is paid for: it is waited for and written. What only waits goes back.
             self.ready.clear();
             self.write_again(u64::MAX, actions);
+            if self.encoding.is_empty() && self.vouch(actions) {
+                return;
+            }
             if self.encoding.is_empty() && self.writing.is_empty() && !self.claiming && !self.looking {
                 self.ended = true;
                 actions.push(Action::End(ending));
@@ -508,7 +528,7 @@ impl Backfill {
             && now_ms >= self.next_send_ms
         {
             let company = self.ready.len() - usize::from(self.alone.is_some());
-            if company == 0 && !(self.encoding.is_empty() && self.writing.is_empty()) {
+            if company == 0 && !(self.encoding.is_empty() && self.held.is_empty() && self.writing.is_empty()) {
                 break;
             }
             let count = self.batch_items().min(company.max(1));
@@ -528,11 +548,27 @@ impl Backfill {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
+        // Nothing else can be begun that it could be compared in.
+        let is_idle =
+            self.ready.is_empty() || (self.alone.is_some() && self.ready.len() == 1) || takes_too_little;
+        if is_idle && !self.claiming && self.encoding.is_empty() && self.vouch(actions) {
+            return;
+        }
         if !self.claiming && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
             actions.extend(self.next_time(now_ms).map(Action::WaitUntil));
         } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
             actions.push(Action::WaitUntil(self.next_send_ms));
         }
+    }
+
+    /// Lets the encoder compare itself where batches wait for that, which are at it again by then. Gives whether any did.
+    fn vouch(&mut self, actions: &mut Vec<Action>) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        self.encoding.append(&mut self.held);
+        actions.push(Action::Vouch);
+        true
     }
 
     /// Why nothing new may begin, if so.
@@ -611,7 +647,8 @@ impl Backfill {
     }
 
     fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
-        let at_work = self.encoding.values().chain(self.writing.values()).flatten();
+        let at_work =
+            self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten();
         let untaken = self.untaken.iter().filter(|(_, untaken)| untaken.waits).map(|(key, _)| key);
         self.ready.iter().chain(at_work).chain(untaken).copied()
     }
@@ -643,6 +680,10 @@ mod tests {
         untaken: BTreeMap<ItemKey, u32>,
         given_up: Vec<ItemKey>,
         written: u32,
+        /// Batches that the encoder hands out before it is compared with itself.
+        holds: usize,
+        unvouched: Vec<Event>,
+        vouched: u32,
     }
 
     impl World {
@@ -665,6 +706,9 @@ mod tests {
                 untaken: BTreeMap::new(),
                 given_up: Vec::new(),
                 written: 0,
+                holds: 0,
+                unvouched: Vec::new(),
+                vouched: 0,
             }
         }
 
@@ -717,8 +761,18 @@ mod tests {
                             let failed: Vec<ItemKey> = failures.iter().map(|f| f.key).collect();
                             let good = keys.into_iter().filter(|key| !failed.contains(key)).collect();
                             self.batches.insert(batch, good);
-                            at_encoder.push(Event::Encoded { batch, failures });
+                            let encoded = Event::Encoded { batch, failures };
+                            if self.unvouched.len() < self.holds {
+                                self.unvouched.push(encoded);
+                                at_encoder.push(Event::Held { batch });
+                            } else {
+                                at_encoder.extend(self.unvouched.drain(..).chain([encoded]));
+                            }
                             self.at_once_max = self.at_once_max.max(at_encoder.len());
+                        }
+                        Action::Vouch => {
+                            self.vouched += u32::from(!self.unvouched.is_empty());
+                            at_encoder.append(&mut self.unvouched);
                         }
                         Action::Write { batch } | Action::WriteAgain { batch, .. } => {
                             let keys = match action {
@@ -769,6 +823,28 @@ mod tests {
 
     fn claimed(keys: Vec<ItemKey>) -> Event {
         Event::Claimed { keys, held_by_others: 0, alone: false }
+    }
+
+    /// Whatever ends a run, what the encoder vouches for in the end is written, and nothing waits for it for ever.
+    #[test]
+    fn what_is_held_is_written_when_the_encoder_vouches_for_it() {
+        for (holds, workers) in [(1, 1), (3, 1), (3, 2), (100, 1), (100, 3)] {
+            let all = Limits { batch: 3, workers, rest_ms: 100, ..Limits::default() };
+            for (limits, native, ending) in [
+                (all, 19, Ending::NothingLeft),
+                (Limits { budget: Some(13), ..all }, 13, Ending::SpentBudget),
+                (Limits { until: Until::Fraction(0.5), ..all }, 10, Ending::ReachedFraction),
+                (Limits { rate: Some(5.0), ..all }, 19, Ending::NothingLeft),
+            ] {
+                let mut world = World { holds, ..World::of(20) };
+                world.flaky = [(ItemKey::from(4), 1), (ItemKey::from(6), u32::MAX)].into();
+                let (state, ended) = world.run(limits);
+                assert_eq!((ended, state.tally.native), (ending, native), "{holds} held, {limits:?}");
+                assert!(world.unvouched.is_empty() && world.vouched <= 8, "{} times", world.vouched);
+            }
+            let mut world = World { holds, request: Request::Pause, ..World::of(20) };
+            assert_eq!(world.run(all).1, Ending::Paused);
+        }
     }
 
     #[test]

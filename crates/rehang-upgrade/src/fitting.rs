@@ -293,6 +293,11 @@ pub(crate) fn embed_queries(
                 let (model, query, vector) = (model.clone(), names[place].clone(), vector.to_vec());
                 Embedded { model, query, vector }
             };
+            if let Err(error) = encoder.vouch()
+                && error.is_conflict()
+            {
+                return Err(error);
+            }
             kept.add(&vectors.iter().map(line).collect::<Vec<_>>())?;
             account()
         };

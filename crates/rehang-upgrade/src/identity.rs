@@ -19,6 +19,8 @@ use crate::spending;
 const COMPARED: usize = 16;
 /// Items that an encoder whose vectors differ embeds once more, to be compared with itself.
 const COMPARED_WITH_ITSELF: usize = 4;
+/// Items that are embedded again where nothing vouched for them.
+const COMPARED_UNVOUCHED: usize = 8;
 /// Native items that are looked at for some with a source.
 const LOOKED_AT: usize = 256;
 /// Share of the compared items that may differ: a source may have changed without a word of the application.
@@ -27,6 +29,75 @@ const SHARE_MAX: f64 = 0.25;
 /// A native vector may be this many times as far from a new one as two new ones are from each other, where an encoder gives a source
 /// different vectors.
 const NOISE_TIMES: f64 = 4.0;
+
+/// Name of the document about natives of a space that their encoder could not vouch for, before it was gone.
+fn unvouched_document(space: &str) -> String {
+    format!("unvouched of {space}")
+}
+
+/// Remembers the last of some items whose vectors no comparison of the encoder with itself has followed: the next one is compared with
+/// them first.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]) -> Result<()> {
+    let last = serde_json::Value::from(&ids[ids.len().saturating_sub(COMPARED_UNVOUCHED)..]);
+    set_unvouched(store, space, &last.to_string())
+}
+
+fn set_unvouched(store: &dyn Ledger, space: &str, text: &str) -> Result<()> {
+    loop {
+        let version = store.document(&unvouched_document(space))?.map(|(version, _)| version);
+        match store.set_document(&unvouched_document(space), version, text) {
+            Err(error) if error.is_changed_meanwhile() => {}
+            outcome => return outcome.map(drop),
+        }
+    }
+}
+
+/// Fails where natives that [no comparison followed](remember_unvouched) are of another model than the encoder is now.
+fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
+    let kept = store.document(&unvouched_document(space))?.map(|(_, text)| text).unwrap_or_default();
+    let ids: Vec<String> = serde_json::from_str(&kept).unwrap_or_default();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let items: Vec<_> = store.get(&ids)?.into_iter().flatten().filter(|item| item.source.is_some()).collect();
+    let keys: Vec<_> = items.iter().map(|item| item.key).collect();
+    let natives: Vec<_> = items
+        .iter()
+        .zip(store.vectors(space, &keys)?)
+        .filter_map(|(item, vector)| Some((item, vector?)))
+        .filter(|(_, vector)| vector.provenance == Provenance::Native)
+        .collect();
+    let inputs: Vec<Input<'_>> = natives
+        .iter()
+        .filter_map(|(item, _)| Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload }))
+        .collect();
+    let distance = encoder.space().distance;
+    let (Some(again), Some(once_more)) = (embedded(encoder, &inputs)?, embedded(encoder, &inputs)?) else {
+        return Ok(());
+    };
+    for (((item, native), again), once_more) in natives.iter().zip(&again).zip(&once_more) {
+        let (Some(again), Some(once_more)) = (again, once_more) else { continue };
+        let noise = difference(distance, again, once_more);
+        if difference(distance, &native.vector, again) > DIFFERENCE_MAX.max(NOISE_TIMES * noise) {
+            return Err(Error::conflict(
+                format!("the encoder is another one than made the last native vectors of {space:?}"),
+                format!(
+                    "it could not be compared with itself when a run ended, and item {:?}, which was among the last ones, has another vector \
+                     now ({}); configure the encoder as it was, or let it embed the native items again",
+                    item.id,
+                    difference_in_words(distance, &native.vector, again),
+                ),
+            )
+            .advise(Remedy::EmbedNativesAgain));
+        }
+    }
+    set_unvouched(store, space, "")
+}
 
 /// Name of the document about a space.
 fn document(space: &str) -> String {
@@ -140,7 +211,9 @@ pub(crate) fn expect_same_on_account(
     encoder: &dyn Encoder,
 ) -> Result<Spent> {
     let told = spending::share(store, record, encoder, encoder.spent())?;
-    expect_same_encoder(store, &record.new.name, encoder).or_else(|error| {
+    let same = expect_unvouched(store, &record.new.name, encoder)
+        .and_then(|()| expect_same_encoder(store, &record.new.name, encoder));
+    same.or_else(|error| {
         spending::share(store, record, encoder, told)?;
         Err(error)
     })?;
@@ -175,6 +248,7 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
         store.set_document(&document(new), Some(version), "")?;
     }
+    set_unvouched(store, new, "")?;
     let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?.since(record.since);
     let total = store.counts(new)?.native;
     observer.observe(&Observation::Began { stage: "putting native vectors back", unit: "items", total });

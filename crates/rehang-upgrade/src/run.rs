@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::{mem, thread};
 use std::time::Duration;
 
 use rehang::adapter::Adapter;
@@ -21,7 +21,7 @@ use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, health_of};
-use crate::identity::expect_same_on_account;
+use crate::identity::{expect_same_on_account, remember_unvouched};
 use crate::index::prepare_index;
 use crate::limits::Limits;
 use crate::manners;
@@ -126,7 +126,8 @@ pub struct Summary {
 /// the encoder that is spent is an orderly end, and no error.
 ///
 /// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written. So a
-/// death costs at most `batch` items a worker, which the next call embeds again. The encoder waits while its only worker's
+/// death costs at most `batch` items a worker, which the next call embeds again, and what the encoder does not
+/// [vouch for](Encoder::is_vouched_for) yet. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
 ///
 /// Items that fail are tried again, then listed; they never stop the others. An item that ends the process itself (out of memory, say)
@@ -215,6 +216,10 @@ pub(crate) fn backfill_compared(
             records: BTreeMap::new(),
             claimed: BTreeMap::new(),
             vectors: BTreeMap::new(),
+            held: BTreeMap::new(),
+            asked: Vec::new(),
+            withheld: 0,
+            unvouched: 0,
             untaken: BTreeMap::new(),
             at_encoder: 0,
             catch_up_from_ms: 0,
@@ -260,23 +265,31 @@ fn left_by_finish(store: &dyn Ledger, new: &str) -> Result<String> {
     ))
 }
 
-/// A batch for a worker.
-struct Job {
-    batch: u64,
-    records: Arc<Vec<Record>>,
+/// What a worker asks the encoder.
+enum Job {
+    /// A batch.
+    Encode { batch: u64, records: Arc<Vec<Record>> },
+    /// Whether it still is what it was.
+    Vouch,
 }
 
-/// A batch from a worker.
-struct Done {
-    batch: u64,
-    answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
+/// What the encoder said.
+enum Done {
+    /// Of a batch, with the receipt for it.
+    Encoded { batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>, receipt: u64 },
+    /// Of itself.
+    Vouched(Result<()>),
 }
 
 fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
         // Held while waiting: the others wait for the lock instead of for the channel.
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { batch, records }) = job else { return };
+        let (batch, records) = match job {
+            Ok(Job::Encode { batch, records }) => (batch, records),
+            Ok(Job::Vouch) if done.send(Done::Vouched(encoder.vouch())).is_ok() => continue,
+            Ok(Job::Vouch) | Err(_) => return,
+        };
         let inputs: Vec<Input<'_>> = records
             .iter()
             .map(|record| Input {
@@ -286,7 +299,8 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
             })
             .collect();
         let answer = encode(encoder, &inputs);
-        if done.send(Done { batch, answer }).is_err() {
+        let receipt = encoder.receipt();
+        if done.send(Done::Encoded { batch, answer, receipt }).is_err() {
             return;
         }
     }
@@ -318,6 +332,14 @@ struct Run<'a> {
     claimed: BTreeMap<ItemKey, Record>,
     /// Vectors that wait to be written, by batch.
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
+    /// Batches among them that the encoder does not vouch for yet, with the receipt for each and the items that have no vector.
+    held: BTreeMap<u64, (u64, Vec<Attempt>)>,
+    /// Those that it was asked to vouch for.
+    asked: Vec<u64>,
+    /// Vectors that were thrown away, since it has become another one.
+    withheld: usize,
+    /// Vectors that were written though it could not be compared with itself.
+    unvouched: usize,
     /// Those that the store has not taken yet.
     untaken: BTreeMap<ItemKey, (Record, Vec<f32>)>,
     at_encoder: usize,
@@ -359,10 +381,11 @@ impl Run<'_> {
             }
             let event = match events.pop_front() {
                 Some(event) => event,
-                None => self.next_event(wait_until.take())?,
+                None => self.next_event(wait_until.take(), &mut events)?,
             };
             let renewed = self.renew();
             self.or_drain(renewed)?;
+            events.extend(self.vouched());
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
             // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
@@ -404,6 +427,12 @@ impl Run<'_> {
                         self.or_drain(released)?;
                     }
                     Action::Encode { batch, keys } => self.encode(batch, &keys),
+                    // All of them may be vouched for by now, and events of that be on their way.
+                    Action::Vouch if self.held.is_empty() => {}
+                    Action::Vouch => {
+                        self.asked = self.held.keys().copied().collect();
+                        self.ask(Job::Vouch);
+                    }
                     Action::Write { batch } | Action::WriteAgain { batch, .. } => {
                         if let Action::WriteAgain { keys, .. } = action {
                             let again = keys.iter().filter_map(|key| self.untaken.remove(key)).collect();
@@ -462,7 +491,7 @@ impl Run<'_> {
     fn or_drain<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if self.at_encoder > 0 && !(error.is_conflict() || error.is_cancelled()) => {
+            Err(error) if (self.at_encoder > 0 || !self.held.is_empty()) && !(error.is_conflict() || error.is_cancelled()) => {
                 self.fatal.get_or_insert(error);
                 Ok(None)
             }
@@ -528,10 +557,23 @@ impl Run<'_> {
             None => (ending, None),
             Some(error) if error.is_budget_spent() => (Ending::EncoderBudgetSpent, Some(error.to_string())),
             Some(error) => {
-                return Err(error.context(format!(
+                let mut done = format!(
                     "the backfill ended after {} items were made native, which are kept",
                     state.tally.native
-                )));
+                );
+                if self.withheld > 0 {
+                    done += &format!(
+                        "; {} items that it embedded after the encoder was last found to be the same model stay as they were",
+                        self.withheld
+                    );
+                }
+                if self.unvouched > 0 {
+                    done += &format!(
+                        "; after the last {} of them the encoder could not be compared with itself, which the next run does first",
+                        self.unvouched
+                    );
+                }
+                return Err(error.context(done));
             }
         };
         self.observer.observe(&Observation::Backfilled { tally: state.tally });
@@ -584,7 +626,7 @@ impl Run<'_> {
     }
 
     /// Waits for a worker, for time to pass, or for a wish to end.
-    fn next_event(&mut self, until: Option<u64>) -> Result<Event> {
+    fn next_event(&mut self, until: Option<u64>, events: &mut VecDeque<Event>) -> Result<Event> {
         let now = self.setup.clock.now_ms();
         let wait =
             until.map_or(WAIT_MAX, |time| Duration::from_millis(time.saturating_sub(now)).min(WAIT_MAX));
@@ -593,7 +635,13 @@ impl Run<'_> {
             return Ok(Event::Tick);
         }
         match self.results.recv_timeout(wait) {
-            Ok(Done { batch, answer }) => self.take_back(batch, answer),
+            Ok(Done::Encoded { batch, answer, receipt }) => self.take_back(batch, answer, receipt),
+            Ok(Done::Vouched(answer)) => {
+                self.count_busy();
+                self.at_encoder -= 1;
+                events.extend(self.vouched_by(answer)?);
+                Ok(Event::Tick)
+            }
             Err(RecvTimeoutError::Timeout) => Ok(Event::Tick),
             Err(RecvTimeoutError::Disconnected) => {
                 Err(Error::conflict("a worker of the backfill", "it died; this is a defect of the encoder"))
@@ -715,13 +763,60 @@ impl Run<'_> {
         let records: Vec<Record> = keys.iter().filter_map(|key| self.claimed.remove(key)).collect();
         let records = Arc::new(records);
         self.records.insert(batch, Arc::clone(&records));
+        self.ask(Job::Encode { batch, records });
+    }
+
+    fn ask(&mut self, job: Job) {
         self.count_busy();
         self.at_encoder += 1;
         // The workers live as long as this loop: they end when the channel is dropped.
-        drop(self.jobs.send(Job { batch, records }));
+        drop(self.jobs.send(job));
     }
 
-    fn take_back(&mut self, batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>) -> Result<Event> {
+    /// What becomes of batches that were held and that the encoder vouches for by now.
+    fn vouched(&mut self) -> Vec<Event> {
+        let encoder = self.setup.encoder;
+        let vouched = self.held.extract_if(.., |_, (receipt, _)| encoder.is_vouched_for(*receipt));
+        vouched.map(|(batch, (_, failures))| Event::Encoded { batch, failures }).collect()
+    }
+
+    /// What becomes of batches that are held when the encoder was asked to vouch for some.
+    fn vouched_by(&mut self, answer: Result<()>) -> Result<Vec<Event>> {
+        let asked = mem::take(&mut self.asked);
+        // One that cannot be asked says nothing against itself.
+        let is_silent = |error: &Error| {
+            error.is_retryable() || error.is_budget_spent() || error.is_unauthorised() || error.is_cancelled()
+        };
+        if let Err(error) = &answer
+            && !is_silent(error)
+        {
+            let held = mem::take(&mut self.held);
+            let held = held.into_keys().map(|batch| {
+                self.withheld += self.vectors.remove(&batch).map_or(0, |vectors| vectors.len());
+                self.fail(batch, error.clone())
+            });
+            return Ok(held.collect());
+        }
+        if let Err(error) = answer {
+            // They are paid for, and nothing speaks against them.
+            let ids = |batch| self.vectors.get(batch).into_iter().flatten().map(|(record, _)| &record.item.id);
+            let ids: Vec<String> = asked.iter().flat_map(ids).cloned().collect();
+            self.unvouched += ids.len();
+            self.patiently(|run| remember_unvouched(run.setup.store, run.space, &ids))?;
+            if !(error.is_cancelled() || self.observer.wants_stop()) {
+                self.fatal.get_or_insert(error);
+            }
+        }
+        let there = asked.into_iter().filter_map(|batch| Some((batch, self.held.remove(&batch)?.1)));
+        Ok(there.map(|(batch, failures)| Event::Encoded { batch, failures }).collect())
+    }
+
+    fn take_back(
+        &mut self,
+        batch: u64,
+        answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
+        receipt: u64,
+    ) -> Result<Event> {
         self.count_busy();
         self.at_encoder -= 1;
         self.observer.reach(Place::BackfillEncoded)?;
@@ -749,7 +844,12 @@ impl Run<'_> {
                         }),
                     }
                 }
+                let waits = !(good.is_empty() || self.setup.encoder.is_vouched_for(receipt));
                 self.vectors.insert(batch, good);
+                if waits {
+                    self.held.insert(batch, (receipt, failures));
+                    return Ok(Event::Held { batch });
+                }
             }
             Ok(vectors) => {
                 let detail = format!("it gave {} vectors for {} items", vectors.len(), records.len());
@@ -770,7 +870,8 @@ impl Run<'_> {
     /// asked for is no error.
     fn fail(&mut self, batch: u64, error: Error) -> Event {
         if !(error.is_cancelled() || self.observer.wants_stop()) {
-            self.fatal.get_or_insert(error);
+            // That the encoder is another one is worth more than how an answer failed to come.
+            self.fatal = self.fatal.take().filter(|first| first.is_conflict() || !error.is_conflict()).or(Some(error));
         }
         Event::Returned { batch }
     }

@@ -302,3 +302,76 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
     configure("body = { truncate = false }\n");
     assert!(!plan().contains("stops reading"));
 }
+
+/// A service or a program that becomes another model ends the run with exit code 2, and nothing that it gave since the last comparison is
+/// in the gallery.
+#[cfg(unix)]
+#[test]
+fn an_encoder_that_becomes_another_model_ends_the_run_and_leaves_nothing_wrong() {
+    const MANY: usize = 500;
+    const RIGHT: usize = 300;
+    let old = Matrix::from_fn(MANY, D_OLD, |row, column| model(&text(row))[column]);
+    let items: Vec<Value> =
+        (0..MANY).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect();
+    // The program's model of a number, as `upgrade::encoder` has it.
+    let of_program = |number: usize| -> Vec<f32> {
+        (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
+    };
+    for is_service in [true, false] {
+        let place = upgrade::gallery(&old, &items, D_NEW);
+        let seen_texts = AtomicUsize::new(0);
+        let stub = Stub::start(move |_, seen| {
+            let turning = |text: &str| {
+                let mut vector = model(text);
+                vector[1] += if seen_texts.fetch_add(1, Ordering::SeqCst) < RIGHT { 0.0 } else { 1.0 };
+                vector
+            };
+            Reply::Body(good_of(seen, turning, |_| {}))
+        });
+        let cut = "number=${text##* }; seen=$(( seen + 1 )); version=$(( seen > 300 ))";
+        place.write_bytes("encode.sh", upgrade::encoder(cut).as_bytes());
+        let kind = if is_service {
+            format!("kind = \"http\"\nurl = \"{}\"\nmodel = \"m\"\nconcurrency = 2\n", stub.url)
+        } else {
+            format!("kind = \"command\"\nprogram = [\"sh\", \"encode.sh\", \"{D_NEW}\"]\n")
+        };
+        upgrade::configure(&place, &format!("[encoder]\n{kind}batch = 8\n"));
+        place.finish(&IMPORT);
+        for verb in ["start", "switch"] {
+            assert_eq!(upgrade(&place, verb).0, 0);
+        }
+        let (code, _, error) = upgrade(&place, "run");
+        assert_eq!((code, error.matches("Error:").count()), (2, 1), "{error}");
+        for words in ["has changed", "items were made native, which are kept", "stay as they were"] {
+            assert!(error.contains(words), "{error}");
+        }
+        let (_, status, _) = upgrade(&place, "status");
+        let sent = if is_service {
+            stub.seen().iter().map(|seen| seen.texts().len()).sum()
+        } else {
+            upgrade::embedded(&place).lines().count()
+        };
+        assert_eq!(status["spent"]["items"], sent, "what was paid for is counted");
+        let export =
+            "gallery export --gallery G.db --space second --vectors V.npy --ids I.txt --provenance P.txt";
+        place.json(&words(export, &[]));
+        let vectors = read_matrix(&VectorSource::parse(&place.text("V.npy")).unwrap()).unwrap();
+        let read = |name: &str| fs_err::read_to_string(place.path(name)).unwrap();
+        let (ids, provenance) = (read("I.txt"), read("P.txt"));
+        let mut native = 0;
+        for ((row, id), provenance) in ids.lines().enumerate().zip(provenance.lines()) {
+            let number: usize = id[1..].parse().unwrap();
+            let mut expected = model(&text(number));
+            if provenance == "native" {
+                native += 1;
+                expected = if is_service { expected } else { of_program(number) };
+            } else {
+                assert_eq!(provenance, "adapted");
+                expected[D_OLD..].fill(0.0);
+            }
+            assert_eq!(vectors.row(row), &expected[..], "{provenance} {id}");
+        }
+        assert!((RIGHT / 2..RIGHT).contains(&native) && ids.lines().count() == MANY, "{native}");
+        assert_eq!(status["counts"]["native"], native);
+    }
+}

@@ -448,14 +448,18 @@ fn a_program_that_becomes_another_model_is_found() {
         fs_err::write(folder.path().join("encode.sh"), format!("{LOOP}\n{drift}\ndone")).unwrap();
         let config = CommandConfig { revision, ..config(&["sh", "encode.sh"]) };
         let encoder = crate::open(&EncoderConfig::Command(config), &space(), folder.path()).unwrap();
-        let (mut right, mut said) = (0, None);
+        let (mut given, mut said) = (0, None);
+        let mut receipts = Vec::new();
         for part in inputs.chunks(64) {
             match encoder.encode(part) {
-                Ok(answers) if said.is_none() => right += answers.len(),
+                Ok(answers) if said.is_none() => {
+                    given += answers.len();
+                    receipts.push(encoder.receipt());
+                }
                 Ok(_) => panic!("it went on after {said:?}"),
                 Err(error) => {
                     assert!(
-                        error.is_conflict() && error.to_string().contains("but for the last 127 texts"),
+                        error.is_conflict() && error.to_string().contains("since the last comparison is not used"),
                         "{error}"
                     );
                     said.get_or_insert(error.to_string());
@@ -464,6 +468,10 @@ fn a_program_that_becomes_another_model_is_found() {
         }
         assert_eq!(said.is_some(), is_found, "{said:?}");
         // One item is embedded again after every 128, and what the call before it gave is thrown away.
-        assert_eq!((right, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
+        assert_eq!((given, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
+        // The call of text 300 was handed out, and nobody vouches for it.
+        let vouched = receipts.iter().filter(|receipt| encoder.is_vouched_for(**receipt)).count();
+        assert_eq!(vouched * 64, if is_found { 256 } else { 640 });
+        assert_eq!(encoder.vouch().is_err(), is_found);
     }
 }

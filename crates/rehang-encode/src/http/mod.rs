@@ -19,6 +19,7 @@ use rehang_clock::{Clock, SystemClock};
 use serde_json::Value;
 use ureq::Agent;
 
+use crate::ceiling::Ceiling;
 use crate::check::Check;
 use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
@@ -27,7 +28,7 @@ use crate::fingerprint::Fingerprint;
 use crate::learnt::Learnt;
 use crate::meter::{Meter, lock};
 use crate::reading::{Cut, Reading, beginning_of};
-use crate::rider::{Known, Ride, Rider};
+use crate::rider::{Known, Ride, Rider, Turn};
 use crate::sameness::difference;
 use answer::{FIELDS, Request, Unread};
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
@@ -76,8 +77,8 @@ pub(crate) struct Http {
     slots: Semaphore,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
-    /// The most texts that a request may have, as far as refusals have told.
-    texts_max: AtomicUsize,
+    /// How many texts a request may have.
+    ceiling: Mutex<Ceiling>,
     /// The most texts of a request that the service has given vectors for: what it refuses with so many, it refuses for another reason.
     texts_served: AtomicUsize,
     /// Whether `encoding_format` is named: a few services refuse it.
@@ -86,6 +87,8 @@ pub(crate) struct Http {
     takes_peculiar: AtomicBool,
     /// The service compared with itself.
     rider: Rider,
+    /// Texts of the call before.
+    call_before: AtomicUsize,
     /// How far into a text the service reads.
     reading: Mutex<Reading>,
     /// What stopped an earlier call and stops every later one.
@@ -193,10 +196,11 @@ impl Http {
             others: Mutex::default(),
             slots: Semaphore::new(config.concurrency),
             served: AtomicU64::new(0),
-            texts_max: AtomicUsize::new(usize::MAX),
+            ceiling: Mutex::default(),
             texts_served: AtomicUsize::new(0),
             takes_peculiar: AtomicBool::new(false),
             rider: Rider::new(space.distance, TEXTS_BETWEEN_RIDERS),
+            call_before: AtomicUsize::new(0),
             reading: Mutex::default(),
             stopped: Mutex::default(),
             config: config.clone(),
@@ -204,22 +208,29 @@ impl Http {
     }
 
     /// Embeds the texts of one request, which becomes several where the service refuses it or fails at it, where it takes fewer, or the
-    /// budget ends. `known` is what the service said when it broke at a request that these texts were a part of.
+    /// budget ends. `known` is what the service said when it broke at a request that these texts were a part of. Where it `is_last`, the
+    /// service is compared with itself in it: no call may follow that does so.
     ///
     /// # Errors
     ///
     /// Unavailable where the service answers no request, so that no item is to blame; what else stops a run.
-    fn embed(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>], known: Option<&str>) -> Result<()> {
+    fn embed(
+        &self,
+        inputs: &[Input<'_>],
+        answers: &mut [Option<Answer>],
+        known: Option<&str>,
+        is_last: bool,
+    ) -> Result<()> {
         let seats = self.seats();
-        if inputs.len() > seats {
-            return self.embed_parts(seats, inputs, answers, known);
+        if inputs.len() > seats && !lock(&self.ceiling).is_try(inputs.len()) {
+            return self.embed_parts(seats, inputs, answers, known, is_last);
         }
         // Alone, it spoils no request for others.
         if inputs.len() > 1
             && !self.takes_peculiar.load(Ordering::Relaxed)
             && let Some(place) = inputs.iter().position(|input| peculiar(input.source).is_some())
         {
-            return self.embed_parts(place.max(1), inputs, answers, known);
+            return self.embed_parts(place.max(1), inputs, answers, known, is_last);
         }
         // Halves tell more than the same request again. One text that is found in this way is asked for once more, and one that came
         // alone as often as any.
@@ -228,8 +239,10 @@ impl Http {
             (1, Some(_)) => 2,
             _ => 1,
         };
-        match self.insist_with_rider(inputs, breaks)? {
+        let (ended, is_compared) = self.insist_with_rider(inputs, breaks, is_last)?;
+        match ended {
             Ended::Vectors(vectors) => {
+                lock(&self.ceiling).took(inputs.len(), seats, self.config.batch);
                 for ((input, answer), vector) in inputs.iter().zip(&mut *answers).zip(vectors) {
                     let vector = self.check.vector(input.id, vector).map_err(|error| self.blame(error))?;
                     if vector.is_ok() && peculiar(input.source).is_some() {
@@ -242,10 +255,18 @@ impl Http {
                         other => other,
                     }));
                 }
-                self.rider.learn(inputs, &answers.iter().map(Option::as_ref).collect::<Vec<_>>());
+                let is_first =
+                    self.rider.learn(inputs, &answers.iter().map(Option::as_ref).collect::<Vec<_>>());
+                if !(is_compared || is_first) {
+                    self.rider.came_alone(inputs.len());
+                }
                 Ok(())
             }
-            Ended::Short(count) => self.embed_parts(count, inputs, answers, known),
+            Ended::Short(count) => {
+                let (now, later) = answers.split_at_mut(count);
+                self.embed(&inputs[..count], now, known, true)?;
+                self.embed(&inputs[count..], later, known, is_last)
+            }
             Ended::Refused(reason) => {
                 if self.served.load(Ordering::Relaxed) == 0 {
                     self.expect_taken(&reason)?;
@@ -261,12 +282,13 @@ impl Http {
                 // it may say how many it takes.
                 let part = answer::most_texts(&reason, inputs.len()).unwrap_or(inputs.len().div_ceil(2));
                 for (inputs, answers) in inputs.chunks(part).zip(answers.chunks_mut(part)) {
-                    self.embed(inputs, answers, known)?;
+                    self.embed(inputs, answers, known, is_last)?;
                 }
                 let all_taken = answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
                 // None did: there were too many of them, or they were too long together, where it has taken so many before.
-                if all_taken && inputs.len() > self.texts_served.load(Ordering::Relaxed) {
-                    self.texts_max.fetch_min(part, Ordering::Relaxed);
+                let is_try = lock(&self.ceiling).is_try(inputs.len());
+                if all_taken && (is_try || inputs.len() > self.texts_served.load(Ordering::Relaxed)) {
+                    lock(&self.ceiling).refused(inputs.len(), part);
                 }
                 Ok(())
             }
@@ -276,7 +298,7 @@ impl Http {
                 }
                 // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
                 if inputs.len() > 1 {
-                    return self.embed_parts(inputs.len() / 2, inputs, answers, known);
+                    return self.embed_parts(inputs.len() / 2, inputs, answers, known, is_last);
                 }
                 answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
                 Ok(())
@@ -290,15 +312,20 @@ impl Http {
                     answers[0] = Some(Err(ItemFailure::Permanent(explained(input.source, reason))));
                     return Ok(());
                 }
-                self.embed_parts(inputs.len() / 2, inputs, answers, Some(&reason))
+                self.embed_parts(inputs.len() / 2, inputs, answers, Some(&reason), is_last)
             }
         }
     }
 
     /// The most texts of the next request. A rider has its seat among those that the service takes, where it takes not one more.
     fn seats(&self) -> usize {
-        let most = self.texts_max.load(Ordering::Relaxed).min(self.config.batch);
+        let most = lock(&self.ceiling).most().min(self.config.batch);
         if self.rider.needs_seat() && most >= SEATS_MIN { most - 1 } else { most }
+    }
+
+    /// Whether it takes so many texts, as far as refusals have told.
+    fn takes(&self, texts: usize) -> bool {
+        texts <= lock(&self.ceiling).most()
     }
 
     /// Embeds the first so many texts, then the others.
@@ -308,70 +335,104 @@ impl Http {
         inputs: &[Input<'_>],
         answers: &mut [Option<Answer>],
         known: Option<&str>,
+        is_last: bool,
     ) -> Result<()> {
         let (left, right) = answers.split_at_mut(count);
-        self.embed(&inputs[..count], left, known)?;
-        self.embed(&inputs[count..], right, known)
+        self.embed(&inputs[..count], left, known, false)?;
+        self.embed(&inputs[count..], right, known, is_last)
     }
 
-    /// As [`Self::insist`], with a text aboard whose vector is known, where its turn is.
+    /// As [`Self::insist`], with a text aboard whose vector is known, where its turn is, where it `must`, or where the budget has no room for
+    /// it afterwards. Gives whether the service was compared with itself.
     ///
     /// # Errors
     ///
     /// A conflict where the service gives that text another vector than at first: whatever else the request gave is not handed out.
-    fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize) -> Result<Ended> {
-        let has_seat = inputs.len() < self.texts_max.load(Ordering::Relaxed);
-        let texts_served = self.texts_served.load(Ordering::Relaxed);
-        let ride = self.rider.of_request(inputs.len(), has_seat);
-        if let Ride::Along(known) = &ride {
-            let question = self.question(inputs);
-            let beginning = question.as_ref().map(|(_, beginning)| *beginning);
-            let all: Vec<Input<'_>> =
-                inputs.iter().copied().chain(beginning).chain([known.input()]).collect();
-            match self.insist(&all, breaks)? {
-                Ended::Vectors(mut vectors) => {
-                    self.expect_itself(known, vectors.pop().unwrap_or_default())?;
-                    if let Some((place, beginning)) = question {
-                        let of_beginning = vectors.pop().unwrap_or_default();
-                        self.take_in(beginning.source, &vectors[place], &of_beginning);
-                    }
-                    return Ok(Ended::Vectors(vectors));
-                }
-                Ended::Short(count) if count < inputs.len() => return Ok(Ended::Short(count)),
-                // The budget has no room for it, or it was one text too many.
-                Ended::Short(_) => {}
-                Ended::Refused(reason) => {
-                    if answer::most_texts(&reason, all.len()).is_some_and(|most| most < inputs.len()) {
-                        // Not for what rides along.
-                        return Ok(Ended::Refused(reason));
-                    }
-                    if question.is_some() {
-                        lock(&self.reading).unanswered();
-                    }
-                    let ended = self.insist(inputs, breaks)?;
-                    if matches!(ended, Ended::Vectors(_)) && inputs.len() >= texts_served {
-                        // So many, and not one more.
-                        self.texts_max.fetch_min(inputs.len(), Ordering::Relaxed);
-                        self.rider.take_seat();
-                    }
-                    return Ok(ended);
-                }
-                failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => return Ok(failed),
+    fn insist_with_rider(&self, inputs: &[Input<'_>], breaks: usize, must: bool) -> Result<(Ended, bool)> {
+        let has_seat = self.takes(inputs.len() + 1);
+        match self.rider.of_request(inputs.len(), has_seat, must || self.is_budget_short(inputs)) {
+            Ride::None => Ok((self.insist(inputs, breaks)?, false)),
+            Ride::Along(turn) => self.insist_along(inputs, breaks, &turn, self.question(inputs)),
+            Ride::Alone(turn) => {
+                let ended = self.insist(inputs, breaks)?;
+                let is_compared = match (&ended, &turn) {
+                    (Ended::Vectors(_), turn) => match self.vector_of(&turn.known)? {
+                        Some(vector) => self.expect_itself(turn, vector)?,
+                        None => false,
+                    },
+                    _ => false,
+                };
+                Ok((ended, is_compared))
             }
         }
-        let ended = self.insist(inputs, breaks)?;
-        if let (Ride::Alone(known), Ended::Vectors(_)) = (&ride, &ended)
-            && let Some(vector) = self.vector_of(known)?
-        {
-            self.expect_itself(known, vector)?;
+    }
+
+    /// As [`Self::insist_with_rider`] of one that rides in the request, with the beginning of a text that is asked about.
+    fn insist_along(
+        &self,
+        inputs: &[Input<'_>],
+        breaks: usize,
+        turn: &Turn,
+        question: Option<(usize, Input<'_>)>,
+    ) -> Result<(Ended, bool)> {
+        let texts_served = self.texts_served.load(Ordering::Relaxed);
+        let beginning = question.as_ref().map(|(_, beginning)| *beginning);
+        let known = turn.known.input();
+        let all: Vec<Input<'_>> = inputs.iter().copied().chain(beginning).chain([known]).collect();
+        match self.insist(&all, breaks)? {
+            Ended::Vectors(mut vectors) => {
+                let is_compared = self.expect_itself(turn, vectors.pop().unwrap_or_default())?;
+                if let Some((place, beginning)) = question {
+                    let of_beginning = vectors.pop().unwrap_or_default();
+                    self.take_in(beginning.source, &vectors[place], &of_beginning);
+                }
+                Ok((Ended::Vectors(vectors), is_compared))
+            }
+            // The budget has no room for all of them: what is embedded is compared, and what cannot be compared is not paid for.
+            Ended::Short(_) if question.is_some() => self.insist_along(inputs, breaks, turn, None),
+            Ended::Short(count) if count > 1 => Ok((Ended::Short(count - 1), false)),
+            Ended::Short(_) => Err(Error::budget_spent(
+                "the budget of the encoder",
+                "it has room for one item, and none for the one by which the encoder is compared with itself; raise it to go on",
+            )),
+            Ended::Refused(reason) => {
+                let is_try = lock(&self.ceiling).is_try(inputs.len());
+                if is_try || answer::most_texts(&reason, all.len()).is_some_and(|most| most < inputs.len()) {
+                    // Not for what rides along.
+                    return Ok((Ended::Refused(reason), false));
+                }
+                if question.is_some() {
+                    lock(&self.reading).unanswered();
+                }
+                let ended = self.insist(inputs, breaks)?;
+                if matches!(ended, Ended::Vectors(_)) && inputs.len() >= texts_served {
+                    // So many, and not one more.
+                    lock(&self.ceiling).refused(all.len(), inputs.len());
+                    self.rider.take_seat();
+                }
+                Ok((ended, false))
+            }
+            failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => Ok((failed, false)),
         }
-        Ok(ended)
+    }
+
+    /// Whether these texts would leave no room in a budget for the one that the service is compared by.
+    fn is_budget_short(&self, inputs: &[Input<'_>]) -> bool {
+        let HttpConfig { budget_items, budget_tokens, budget_money, .. } = &self.config;
+        if budget_items.is_none() && budget_tokens.is_none() && budget_money.is_none() {
+            return false;
+        }
+        let Some(known) = self.rider.known() else { return false };
+        let all: Vec<Input<'_>> = inputs.iter().copied().chain([known.input()]).collect();
+        let Ok((count, tokens)) = self.reserve(&all) else { return true };
+        self.unreserve(count, tokens);
+        count < all.len()
     }
 
     /// The beginning of the longest text of a request, and the place of that text, where the two together tell how far the service reads.
     /// It rides beside the known text, if there is a seat for both. A service with noise cannot be asked.
     fn question<'a>(&self, inputs: &[Input<'a>]) -> Option<(usize, Input<'a>)> {
-        let has_seat = !self.rider.needs_seat() || inputs.len() + 2 <= self.texts_max.load(Ordering::Relaxed);
+        let has_seat = !self.rider.needs_seat() || self.takes(inputs.len() + 2);
         if !has_seat || self.rider.noise().is_some() {
             return None;
         }
@@ -390,23 +451,39 @@ impl Http {
         reading.answered(beginning.chars().count(), is_same);
     }
 
-    /// The vector that the service gives a known text now; `None` where it gives none.
-    fn vector_of(&self, known: &Known) -> Result<Option<Vec<f32>>> {
+    /// The vector that the service gives a known text now; `None` where it gives none. One that it does not take any more is given up.
+    fn vector_of(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
         match self.insist(&[known.input()], usize::MAX) {
             Ok(Ended::Vectors(mut vectors)) => Ok(vectors.pop()),
+            Ok(Ended::Refused(_) | Ended::Broke { .. }) => {
+                self.rider.forget(known);
+                Ok(None)
+            }
             Ok(_) => Ok(None),
             Err(error) if error.is_budget_spent() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Fails where the service gives a known text another vector than at first.
-    fn expect_itself(&self, known: &Known, vector: Vec<f32>) -> Result<()> {
+    /// Fails where the service gives a known text another vector than at first. Gives whether it gave one.
+    fn expect_itself(&self, turn: &Turn, vector: Vec<f32>) -> Result<bool> {
         let checked =
-            |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(known.input().id, vector)?.ok()) };
-        let Some(now) = checked(vector)? else { return Ok(()) };
-        let again = || self.vector_of(known)?.map_or(Ok(None), checked);
-        self.rider.expect_itself(self.check.encoder(), known, &now, again)
+            |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(turn.known.input().id, vector)?.ok()) };
+        let Some(now) = checked(vector)? else { return Ok(false) };
+        let again = || self.vector_of(&turn.known).ok().flatten().and_then(|vector| checked(vector).ok()?);
+        self.rider.expect_itself(self.check.encoder(), turn, &now, again)?;
+        Ok(true)
+    }
+
+    /// As [`Self::vector_of`] after an interruption, when nothing waits any more: one request, at once.
+    fn vector_at_once(&self, known: &Arc<Known>) -> Result<Option<Vec<f32>>> {
+        let input = [known.input()];
+        let (_, tokens) = self.reserve(&input)?;
+        let turn = self.slots.acquire();
+        Ok(match self.send(&input, self.options(), tokens, turn)? {
+            Outcome::Vectors(mut vectors) => vectors.pop(),
+            _ => None,
+        })
     }
 
     /// Whether the service embeds one harmless word. A request that fails says nothing by itself: a text may bring the service
@@ -803,33 +880,53 @@ impl Http {
 
     /// Embeds the requests of one call, several at a time; the first error stops those that have not begun.
     fn embed_all(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
+        // Fewer than there may be, and not as few as before: where that is the end, no request more is needed to compare what came last.
+        let before = self.call_before.swap(inputs.len(), Ordering::Relaxed);
+        let is_short = inputs.len() < self.batch_max() && inputs.len() != before;
         if self.served.load(Ordering::Relaxed) > 0 {
-            return self.embed_rest(inputs, answers);
+            return self.embed_rest(inputs, answers, is_short);
         }
         let first = inputs.len().min(self.config.batch).min(FIRST_TEXTS);
         let (now, later) = answers.split_at_mut(first);
-        match self.embed(&inputs[..first], now, None).and_then(|()| self.expect_some_use(now)) {
-            Ok(()) => self.embed_rest(&inputs[first..], later),
+        match self.embed(&inputs[..first], now, None, false).and_then(|()| self.expect_some_use(now)) {
+            Ok(()) => self.embed_rest(&inputs[first..], later, is_short),
             Err(error) => Some(error),
         }
     }
 
-    /// Embeds what comes after the first request of all.
-    fn embed_rest(&self, inputs: &[Input<'_>], answers: &mut [Option<Answer>]) -> Option<Error> {
+    /// Embeds what comes after the first request of all. Of a call that `is_short`, the service is compared with itself in the last request.
+    fn embed_rest(
+        &self,
+        inputs: &[Input<'_>],
+        answers: &mut [Option<Answer>],
+        is_short: bool,
+    ) -> Option<Error> {
         let requests = inputs.len().div_ceil(self.seats());
         let queue = Mutex::new((inputs, answers));
         // As many as a request may have by now.
         let next = || {
             let (inputs, answers) = &mut *lock(&queue);
-            let count = self.seats().min(inputs.len());
+            let mut ceiling = lock(&self.ceiling);
+            let more = ceiling.next_try(self.config.batch).filter(|more| *more <= inputs.len());
+            if let Some(more) = more {
+                ceiling.begin_try(more);
+            }
+            drop(ceiling);
+            let count = more.unwrap_or_else(|| self.seats()).min(inputs.len());
             let part = inputs.split_off(..count)?;
-            Some((part, answers.split_off_mut(..count)?)).filter(|(part, _)| !part.is_empty())
+            let is_last = is_short && inputs.is_empty();
+            let answers = answers.split_off_mut(..count)?;
+            Some((part, answers, is_last, more.is_some())).filter(|(part, ..)| !part.is_empty())
         };
         let stop: Mutex<Option<Error>> = Mutex::default();
         let work = || {
             while lock(&stop).is_none() {
-                let Some((inputs, answers)) = next() else { return };
-                let result = self.embed(inputs, answers, None).and_then(|()| self.expect_some_use(answers));
+                let Some((inputs, answers, is_last, is_try)) = next() else { return };
+                let result =
+                    self.embed(inputs, answers, None, is_last).and_then(|()| self.expect_some_use(answers));
+                if is_try {
+                    lock(&self.ceiling).end_try();
+                }
                 if let Err(error) = result {
                     lock(&stop).get_or_insert(error);
                 }
@@ -913,6 +1010,37 @@ impl Encoder for Http {
         lock(&self.reading).cut()
     }
 
+    fn receipt(&self) -> u64 {
+        self.rider.receipt()
+    }
+
+    fn is_vouched_for(&self, receipt: u64) -> bool {
+        self.rider.is_vouched_for(receipt)
+    }
+
+    fn vouch(&self) -> Result<()> {
+        while self.rider.is_awaited() {
+            let stopped = lock(&self.stopped).clone();
+            let Some(turn) = self.rider.turn() else { return Ok(()) };
+            let vector = match stopped {
+                Some(error) if error.is_conflict() => return Err(error),
+                Some(_) => self.vector_at_once(&turn.known)?,
+                None => match self.vector_of(&turn.known) {
+                    Err(error) if error.is_cancelled() => self.vector_at_once(&turn.known)?,
+                    vector => vector?,
+                },
+            };
+            // One that is not taken any more is given up, and the next one asked for.
+            let is_given_up = || self.rider.known().is_none_or(|known| !Arc::ptr_eq(&known, &turn.known));
+            let is_compared = vector.map_or(Ok(false), |vector| self.expect_itself(&turn, vector));
+            if !is_compared.inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))? && !is_given_up() {
+                let why = "it could not be compared with itself, so nothing is known of what it gave last";
+                return Err(self.unavailable(why.into()));
+            }
+        }
+        Ok(())
+    }
+
     fn watches_itself(&self) -> bool {
         true
     }
@@ -922,9 +1050,8 @@ impl Encoder for Http {
     }
 
     fn learnt(&self) -> Option<String> {
-        let texts_max = self.texts_max.load(Ordering::Relaxed);
         let learnt = Learnt {
-            texts_max: Some(texts_max).filter(|most| *most < usize::MAX),
+            ceiling: lock(&self.ceiling).kept(),
             is_full: self.rider.needs_seat(),
             refuses_format: !self.names_format.load(Ordering::Relaxed) && !url_of_ollama(&self.url),
             takes_peculiar: self.takes_peculiar.load(Ordering::Relaxed),
@@ -936,9 +1063,7 @@ impl Encoder for Http {
 
     fn recall(&self, learnt: &str) {
         let Some(learnt) = Learnt::read(&self.config, learnt) else { return };
-        if let Some(most) = learnt.texts_max {
-            self.texts_max.fetch_min(most.max(1), Ordering::Relaxed);
-        }
+        lock(&self.ceiling).take(&learnt.ceiling);
         lock(&self.reading).or_more(&learnt.reading);
         if learnt.is_full {
             self.rider.take_seat();
