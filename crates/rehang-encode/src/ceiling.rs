@@ -69,7 +69,11 @@ impl Ceiling {
     pub(crate) fn took(&mut self, texts: usize, seats: usize, batch: usize) {
         let Some(most) = self.most else { return };
         if texts > most {
-            *self = Self { most: Some(texts).filter(|texts| *texts < batch), raised: self.raised + 1, ..Self::default() };
+            *self = Self {
+                most: Some(texts).filter(|texts| *texts < batch),
+                raised: self.raised + 1,
+                ..Self::default()
+            };
         } else if texts >= seats {
             self.full = self.full.saturating_add(1);
         }

@@ -51,7 +51,7 @@ struct State {
     good: u64,
     /// The comparison that vouches for every vector that came without one: the first that was begun when all of them were there.
     awaited: u64,
-    /// Vectors that came without one since a good comparison.
+    /// Vectors that came without one since the last good comparison.
     texts_unvouched: u64,
 }
 
@@ -62,9 +62,7 @@ impl State {
 
     fn vouch(&mut self, number: u64) {
         self.good = self.good.max(number);
-        if self.is_vouched() {
-            self.texts_unvouched = 0;
-        }
+        self.texts_unvouched = 0;
     }
 }
 

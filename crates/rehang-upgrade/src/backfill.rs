@@ -528,7 +528,8 @@ impl Backfill {
             && now_ms >= self.next_send_ms
         {
             let company = self.ready.len() - usize::from(self.alone.is_some());
-            if company == 0 && !(self.encoding.is_empty() && self.held.is_empty() && self.writing.is_empty()) {
+            if company == 0 && !(self.encoding.is_empty() && self.held.is_empty() && self.writing.is_empty())
+            {
                 break;
             }
             let count = self.batch_items().min(company.max(1));
@@ -647,8 +648,7 @@ impl Backfill {
     }
 
     fn in_hand(&self) -> impl Iterator<Item = ItemKey> + '_ {
-        let at_work =
-            self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten();
+        let at_work = self.encoding.values().chain(self.held.values()).chain(self.writing.values()).flatten();
         let untaken = self.untaken.iter().filter(|(_, untaken)| untaken.waits).map(|(key, _)| key);
         self.ready.iter().chain(at_work).chain(untaken).copied()
     }

@@ -74,7 +74,9 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
         .collect();
     let inputs: Vec<Input<'_>> = natives
         .iter()
-        .filter_map(|(item, _)| Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload }))
+        .filter_map(|(item, _)| {
+            Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
+        })
         .collect();
     let distance = encoder.space().distance;
     let (Some(again), Some(once_more)) = (embedded(encoder, &inputs)?, embedded(encoder, &inputs)?) else {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{mem, thread};
 use std::time::Duration;
+use std::{mem, thread};
 
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
@@ -491,7 +491,10 @@ impl Run<'_> {
     fn or_drain<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if (self.at_encoder > 0 || !self.held.is_empty()) && !(error.is_conflict() || error.is_cancelled()) => {
+            Err(error)
+                if (self.at_encoder > 0 || !self.held.is_empty())
+                    && !(error.is_conflict() || error.is_cancelled()) =>
+            {
                 self.fatal.get_or_insert(error);
                 Ok(None)
             }
@@ -799,7 +802,8 @@ impl Run<'_> {
         }
         if let Err(error) = answer {
             // They are paid for, and nothing speaks against them.
-            let ids = |batch| self.vectors.get(batch).into_iter().flatten().map(|(record, _)| &record.item.id);
+            let ids =
+                |batch| self.vectors.get(batch).into_iter().flatten().map(|(record, _)| &record.item.id);
             let ids: Vec<String> = asked.iter().flat_map(ids).cloned().collect();
             self.unvouched += ids.len();
             self.patiently(|run| remember_unvouched(run.setup.store, run.space, &ids))?;
@@ -871,7 +875,8 @@ impl Run<'_> {
     fn fail(&mut self, batch: u64, error: Error) -> Event {
         if !(error.is_cancelled() || self.observer.wants_stop()) {
             // That the encoder is another one is worth more than how an answer failed to come.
-            self.fatal = self.fatal.take().filter(|first| first.is_conflict() || !error.is_conflict()).or(Some(error));
+            self.fatal =
+                self.fatal.take().filter(|first| first.is_conflict() || !error.is_conflict()).or(Some(error));
         }
         Event::Returned { batch }
     }

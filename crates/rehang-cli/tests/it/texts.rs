@@ -218,12 +218,13 @@ fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
     };
     // Samples of 250, 500 and 600 items.
     let (requests, texts) = draw("600");
-    assert!(requests <= 600 / BATCH + 2, "{requests} requests");
-    assert!((600..=600 + 600 / 32).contains(&texts), "{texts} texts");
+    // With so few texts a request, the last ones of each sample are compared in one of their own.
+    assert!(requests <= 600 / BATCH + 2 + 3, "{requests} requests");
+    assert!((600..=600 + 600 / 32 + 3).contains(&texts), "{texts} texts");
     // Another process: 16 items are embedded again and compared.
     let (requests, texts) = draw("700");
-    assert!(requests <= 100 / BATCH + 2, "{requests} requests");
-    assert!((116..=116 + 116 / 32).contains(&texts), "{texts} texts");
+    assert!(requests <= 100 / BATCH + 2 + 1, "{requests} requests");
+    assert!((116..=116 + 116 / 32 + 2).contains(&texts), "{texts} texts");
 }
 
 /// At real widths measuring takes as long as embedding does.
@@ -323,7 +324,7 @@ fn an_encoder_that_becomes_another_model_ends_the_run_and_leaves_nothing_wrong()
         let stub = Stub::start(move |_, seen| {
             let turning = |text: &str| {
                 let mut vector = model(text);
-                vector[1] += if seen_texts.fetch_add(1, Ordering::SeqCst) < RIGHT { 0.0 } else { 1.0 };
+                vector[1] += if seen_texts.fetch_add(1, Ordering::SeqCst) < RIGHT { 0.0 } else { 100.0 };
                 vector
             };
             Reply::Body(good_of(seen, turning, |_| {}))

@@ -459,7 +459,8 @@ fn a_program_that_becomes_another_model_is_found() {
                 Ok(_) => panic!("it went on after {said:?}"),
                 Err(error) => {
                     assert!(
-                        error.is_conflict() && error.to_string().contains("since the last comparison is not used"),
+                        error.is_conflict()
+                            && error.to_string().contains("since the last comparison is not used"),
                         "{error}"
                     );
                     said.get_or_insert(error.to_string());

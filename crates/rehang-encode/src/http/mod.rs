@@ -467,8 +467,9 @@ impl Http {
 
     /// Fails where the service gives a known text another vector than at first. Gives whether it gave one.
     fn expect_itself(&self, turn: &Turn, vector: Vec<f32>) -> Result<bool> {
-        let checked =
-            |vector| -> Result<Option<Vec<f32>>> { Ok(self.check.vector(turn.known.input().id, vector)?.ok()) };
+        let checked = |vector| -> Result<Option<Vec<f32>>> {
+            Ok(self.check.vector(turn.known.input().id, vector)?.ok())
+        };
         let Some(now) = checked(vector)? else { return Ok(false) };
         let again = || self.vector_of(&turn.known).ok().flatten().and_then(|vector| checked(vector).ok()?);
         self.rider.expect_itself(self.check.encoder(), turn, &now, again)?;
@@ -1033,7 +1034,8 @@ impl Encoder for Http {
             // One that is not taken any more is given up, and the next one asked for.
             let is_given_up = || self.rider.known().is_none_or(|known| !Arc::ptr_eq(&known, &turn.known));
             let is_compared = vector.map_or(Ok(false), |vector| self.expect_itself(&turn, vector));
-            if !is_compared.inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))? && !is_given_up() {
+            if !is_compared.inspect_err(|error| *lock(&self.stopped) = Some(error.clone()))? && !is_given_up()
+            {
                 let why = "it could not be compared with itself, so nothing is known of what it gave last";
                 return Err(self.unavailable(why.into()));
             }

@@ -807,9 +807,12 @@ fn field(learnt: &str, name: &str) -> Value {
 fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
     let limit = Arc::new(AtomicUsize::new(10));
     let now = Arc::clone(&limit);
-    let stub = Stub::start(move |_, seen| {
-        if seen.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
-    });
+    let stub =
+        Stub::start(
+            move |_, seen| {
+                if seen.texts().len() > now.load(Ordering::Relaxed) { status(413) } else { Reply::Good }
+            },
+        );
     let texts = numbers(4000);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut learnt: Option<String> = None;
@@ -823,7 +826,10 @@ fn a_limit_that_a_service_had_for_a_day_is_raised_again() {
         assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
         learnt = http.learnt();
         let sizes: Vec<usize> = stub.seen()[before..].iter().map(|seen| seen.texts().len()).collect();
-        (sizes.iter().filter(|size| **size > limit.load(Ordering::Relaxed)).count(), *sizes.iter().max().unwrap())
+        (
+            sizes.iter().filter(|size| **size > limit.load(Ordering::Relaxed)).count(),
+            *sizes.iter().max().unwrap(),
+        )
     };
     assert!((1..=5).contains(&run().0), "it is learnt that 8 are taken");
     // 500 full requests each.

@@ -85,7 +85,8 @@ fn a_budget_is_that_of_all_runs_together() {
     assert_eq!(stub.seen().len(), asked);
     let last = run_within(&store, &world, &stub, Some(1000)).unwrap();
     assert_eq!((last.ending, last.native), (Ending::NothingLeft, ITEMS as u64));
-    assert_eq!(status(&store, 0).unwrap().spent.items, ITEMS as u64 + 3, "each run has compared once");
+    let spent = status(&store, 0).unwrap().spent.items - ITEMS as u64;
+    assert!((3..=4).contains(&spent), "each run has compared, {spent} times in all");
 }
 
 #[test]
@@ -143,25 +144,27 @@ fn what_a_service_takes_is_learnt_once_for_all_processes() {
 /// What a run may cost beside its texts: two requests at its start, and a text that rides along with every 32.
 #[test]
 fn a_good_service_costs_two_requests_and_the_riders() {
-    const BATCH: usize = 16;
     const NATIVE: usize = 320;
-    let (store, world) = started(2 * NATIVE);
-    let stub = Stub::start(|_, seen| good(seen));
-    let config = json!({"kind": "http", "url": stub.url, "model": "m", "batch": BATCH, "concurrency": 4});
-    let config: EncoderConfig = serde_json::from_value(config).unwrap();
-    // At first nothing is native. Then 16 items are embedded again and compared.
-    for compared in [0, 16] {
-        let before = stub.seen().len();
-        let encoder = open(&config, &new_space(), Path::new(".")).unwrap();
-        let limits = Limits { batch: encoder.batch_max(), budget: Some(NATIVE as u64), ..Limits::default() };
-        assert_eq!(world.backfill(&store, &*encoder, limits).unwrap().done.native, NATIVE as u64);
-        let seen = stub.seen().split_off(before);
-        let texts: usize = seen.iter().map(|seen| seen.texts().len()).sum();
-        // With so few texts a request, the last ones are compared in one of their own.
-        assert!(seen.len() <= NATIVE / BATCH + 2 + 1, "{} requests", seen.len());
-        assert!(texts <= NATIVE + compared + NATIVE / 32 + 2, "{texts} texts");
+    // With few texts a request, the last ones are compared in one of their own.
+    for (batch, alone) in [(16, 1), (64, 0)] {
+        let (store, world) = started(2 * NATIVE);
+        let stub = Stub::start(|_, seen| good(seen));
+        let config = json!({"kind": "http", "url": stub.url, "model": "m", "batch": batch, "concurrency": 4});
+        let config: EncoderConfig = serde_json::from_value(config).unwrap();
+        // At first nothing is native. Then 16 items are embedded again and compared, with a rider of their own.
+        for compared in [0, 16] {
+            let before = stub.seen().len();
+            let encoder = open(&config, &new_space(), Path::new(".")).unwrap();
+            let limits =
+                Limits { batch: encoder.batch_max(), budget: Some(NATIVE as u64), ..Limits::default() };
+            assert_eq!(world.backfill(&store, &*encoder, limits).unwrap().done.native, NATIVE as u64);
+            let seen = stub.seen().split_off(before);
+            let texts: usize = seen.iter().map(|seen| seen.texts().len()).sum();
+            assert!(seen.len() <= NATIVE / batch + 2 + alone, "{} requests of {batch}", seen.len());
+            assert!(texts <= NATIVE + compared + NATIVE / 32 + 2 * alone, "{texts} texts");
+        }
+        assert_eq!(store.counts("new-model").unwrap().native, 2 * NATIVE as u64);
     }
-    assert_eq!(store.counts("new-model").unwrap().native, 2 * NATIVE as u64);
 }
 
 /// Items of a gallery whose encoder becomes another model in the middle.
@@ -258,9 +261,12 @@ fn the_next_run_compares_what_a_service_that_was_gone_gave_last() {
     for after in [600, 50] {
         let (store, world) = started(MANY);
         let model = turning(after);
-        let stub = Stub::start(move |number, seen| {
-            if number < 9 { Reply::Body(good_of(seen, &model, |_| {})) } else { Reply::Close }
-        });
+        let stub =
+            Stub::start(
+                move |number, seen| {
+                    if number < 9 { Reply::Body(good_of(seen, &model, |_| {})) } else { Reply::Close }
+                },
+            );
         let limits = Limits { batch: 16, ..Limits::default() };
         let said = world.backfill(&store, &*endpoint(&stub), limits).unwrap_err().to_string();
         assert!(said.contains("could not be compared with itself, which the next run does first"), "{said}");
