@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -288,20 +289,28 @@ pub(crate) fn embed_queries(
             .collect();
         let (names, wanted): (Vec<&String>, Vec<Query>) =
             wanted.into_iter().map(|(name, query)| (name, query.clone())).unzip();
+        let mut waiting = Vec::new();
         let mut keep = |vectors: &[(usize, &[f32])]| {
             let line = |&(place, vector): &(usize, &[f32])| {
                 let (model, query, vector) = (model.clone(), names[place].clone(), vector.to_vec());
                 Embedded { model, query, vector }
             };
-            if let Err(error) = encoder.vouch()
-                && error.is_conflict()
-            {
-                return Err(error);
+            waiting.extend(vectors.iter().map(line));
+            if encoder.is_vouched_for(encoder.receipt()) {
+                kept.add(&mem::take(&mut waiting))?;
             }
-            kept.add(&vectors.iter().map(line).collect::<Vec<_>>())?;
             account()
         };
-        let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep)?;
+        let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep);
+        // What no comparison has followed waits for one. An encoder that cannot be asked says nothing against itself.
+        let is_another = answers.as_ref().is_err_and(Error::is_conflict);
+        if !(waiting.is_empty() || is_another) {
+            match encoder.vouch() {
+                Err(error) if error.is_conflict() => return Err(error),
+                _ => kept.add(&waiting)?,
+            }
+        }
+        let answers = answers?;
         for (name, answer) in names.into_iter().zip(answers) {
             match answer {
                 Ok(vector) => drop(known.insert(name.clone(), vector)),

@@ -1024,7 +1024,7 @@ impl Encoder for Http {
             let stopped = lock(&self.stopped).clone();
             let Some(turn) = self.rider.turn() else { return Ok(()) };
             let vector = match stopped {
-                Some(error) if error.is_conflict() => return Err(error),
+                Some(error) if error.is_conflict() || error.is_unauthorised() => return Err(error),
                 Some(_) => self.vector_at_once(&turn.known)?,
                 None => match self.vector_of(&turn.known) {
                     Err(error) if error.is_cancelled() => self.vector_at_once(&turn.known)?,
