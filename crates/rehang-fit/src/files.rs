@@ -300,6 +300,7 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`seeds`", options.seeds > 1, network),
         ("`checkpoints`", options.checkpoints.is_some(), network),
         ("`loss`", options.loss.is_some(), fastfill),
+        ("`squared`", options.squared.is_some(), fastfill || method == Method::Fct),
         ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),
         ("`uncertainty_weights`", options.uncertainty_weights.is_some(), fastfill),
         ("`thorough`", options.thorough, method == Method::Auto),

@@ -21,6 +21,7 @@ use crate::network::Architecture;
 use crate::network_fit::{
     FittedNetwork, NetworkParameters, UncertaintyLoss, average_maps, fit_network, identity,
 };
+use crate::objectives::squared::SquaredScale;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
@@ -69,6 +70,7 @@ rehang::named! {
 /// |---|---|---|---|
 /// | `epochs` | the method's | passes over the pairs | ≥ 1 |
 /// | `loss` | the squared error, and as much of the discriminative part as helps on held-out pairs | parts of FastFill's loss | |
+/// | `squared` | the mean over coordinates; without a scale for `fastfill` | the unit of the squared error of `fct` and both forms of FastFill | |
 /// | `uncertainty` | out-of-fold residuals; the published head for `fastfill-reference` | where σ² comes from | |
 /// | `label_smoothing` | 0.1 | of the cross-entropy through a softmax head | 0 to 1 |
 /// | `uncertainty_weights` | ½, ½ | weights of `L/σ²` and of `log σ²` where ψ is trained with h: FastFill (5) with λ their ratio | > 0 |
@@ -82,6 +84,8 @@ pub struct NetworkOptions {
     pub epochs: Option<usize>,
     /// Parts of FastFill's loss; `None` for the squared error, and as much of the discriminative part as helps.
     pub loss: Option<LossParts>,
+    /// The unit of the squared error of FCT and FastFill; `None` for the method's own.
+    pub squared: Option<SquaredScale>,
     /// Where σ² comes from; `None` for the method's own way.
     pub uncertainty: Option<UncertaintySource>,
     /// Label smoothing of the discriminative part; `None` for the recipe's.
@@ -103,6 +107,7 @@ impl Default for NetworkOptions {
         Self {
             epochs: None,
             loss: None,
+            squared: None,
             uncertainty: None,
             label_smoothing: None,
             uncertainty_weights: None,
@@ -266,6 +271,9 @@ impl<'a> Asked<'a> {
             Method::FastfillReference => NetworkParameters::fastfill_reference(head),
             _ => NetworkParameters::fct(),
         };
+        if matches!(method, Method::Fct | Method::Fastfill | Method::FastfillReference) {
+            network.loss.squared = options.squared.unwrap_or(network.loss.squared);
+        }
         if method == Method::Fastfill || method == Method::FastfillReference {
             let known = network.loss.head.is_some();
             match options.loss {
@@ -365,6 +373,10 @@ impl<'a> Asked<'a> {
             choices.insert("averaged seeds".into(), options.seeds.to_string());
         }
         let used = parameters(seed)?;
+        let squared = options.squared.filter(|_| method != Method::ResidualMlp);
+        if let Some(squared) = squared {
+            choices.insert("squared error".into(), squared.to_string());
+        }
         if matches!(method, Method::Fastfill | Method::FastfillReference) {
             choices.insert("squared weight".into(), used.loss.squared_weight.to_string());
             choices.insert("discriminative weight".into(), used.loss.discriminative_weight.to_string());
@@ -474,6 +486,28 @@ mod tests {
         assert!(smoother.unwrap().map != usual.map && weighed.unwrap().map != usual.map);
         for refused in [fit(Some(1.5), None), fit(None, Some([0.0, 0.5]))] {
             assert!(matches!(refused.unwrap_err().kind(), rehang::ErrorKind::InvalidOption { .. }));
+        }
+    }
+
+    /// FastFill (3) as it is printed has ‖v − h‖², the authors' code its mean over the coordinates.
+    #[test]
+    fn the_unit_of_the_squared_error_is_the_codes_unless_the_printed_one_is_asked_for() {
+        let labels = (0..40).map(|row| row % 4).collect();
+        let pairs = pairs(random_matrix(40, 3, 1), random_matrix(40, 4, 2), Some(labels));
+        let head = Head::new(random_matrix(4, 4, 3), None, rehang::HeadKind::Softmax).unwrap();
+        for method in [Method::Fct, Method::FastfillReference] {
+            let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+            let fit = |squared| {
+                let options = NetworkOptions { epochs: Some(1), squared, ..NetworkOptions::default() };
+                let fitted = fit_adapter(&pairs, Some(&head), &parameters, &options, &Progress::default());
+                fitted.unwrap().adapter
+            };
+            let usual = fit(None);
+            assert_eq!(fit(Some(SquaredScale::MeanOverCoordinates)).map, usual.map);
+            let printed = fit(Some(SquaredScale::Sum));
+            assert!(printed.map != usual.map);
+            assert_eq!(printed.training.hyper_parameters["squared error"], "sum");
+            assert!(!usual.training.hyper_parameters.contains_key("squared error"));
         }
     }
 }

@@ -5,10 +5,10 @@
 //! | protocol | module | metric | source |
 //! |---|---|---|---|
 //! | retrieval between models | [`compatibility`] | every metric of [`rehang::curve`], along upgrades too | BCT, RACT, DMU |
-//! | templates | [`templates`] | – | BCT §3.2 |
-//! | 1:1 verification | [`verification`] | TAR@FAR; the first template by the new model, the second by the old | BCT §3.2 |
-//! | 1:N open-set search | [`identification`] | TPIR@FPIR (printed TNIR in BCT's tables), rank-1, rank-5 | BCT §3.2 |
-//! | landmarks | [`landmarks`](mod@landmarks) | mAP@100; mAP of revisited Oxford and Paris, Easy, Medium, Hard | RACT §5.1, DMU §5.1 |
+//! | templates | [`templates`] | – | BCT §3.1 |
+//! | 1:1 verification | [`verification`] | TAR@FAR; the first template by the new model, the second by the old | BCT §3.1, §3.3 |
+//! | 1:N open-set search | [`identification`] | TPIR@FPIR (printed TNIR in BCT's tables), rank-1, rank-5 | BCT §3.1, §3.3 |
+//! | landmarks | [`landmarks`](mod@landmarks) | mAP@100; mAP of revisited Oxford and Paris, Easy, Medium, Hard | RACT §5.1, DMU §4.1 |
 //!
 //! The protocols of faces and landmarks know no models: each takes the vectors of the two sides, so that any of them fills a
 //! [`compatibility::CrossMatrix`]. Where the two sides differ in width, the querying side is made to fit

@@ -38,7 +38,7 @@ pub struct OperatingPoint {
 
 /// Cosine similarity of template pairs: `first [a, d]`, `second [b, d]`, pairs (row of first, row of second) → `[pairs]`.
 ///
-/// In the compatibility test `first` is by the new model, `second` by the old one (BCT §3.2); a first side of another width
+/// In the compatibility test `first` is by the new model, `second` by the old one (BCT §3.3); a first side of another width
 /// is made to fit the second. The similarity to a zero vector is 0. Summed in `f64`, in parallel, the same bits whatever the
 /// number of threads.
 ///

@@ -14,6 +14,7 @@ use rehang::report::Precision;
 use rehang::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
+use rehang_fit::objectives::squared::SquaredScale;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
 use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
 
@@ -84,7 +85,17 @@ macro_rules! of_text {
         })*
     };
 }
-of_text!(Distance, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+of_text!(
+    Distance,
+    HeadKind,
+    LossParts,
+    Method,
+    Metric,
+    RowSelection,
+    SquaredScale,
+    SwitchIf,
+    UncertaintySource
+);
 
 impl<'py, T: FromOptions<'py>> FromOptions<'py> for Option<T> {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
@@ -141,7 +152,7 @@ groups! {
     AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
     FitParameters { method, seed, metric, compare }
     NetworkOptions {
-        epochs, early_stop, seeds, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights
+        epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }
     RunOptions { budget, rate, until, workers, batch }
     PairsOptions { items, worth, run }

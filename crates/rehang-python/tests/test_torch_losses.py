@@ -36,7 +36,7 @@ def test_a_loss_of_adapters_is_that_of_rust(case: Any) -> None:
 
 
 def test_every_loss_of_rust_is_compared() -> None:
-    assert len(TRAINING) == 2 * 62 and len(ADAPTERS) == 3 * 7 * 5
+    assert len(TRAINING) == 2 * 73 and len(ADAPTERS) == 4 * 7 * 5
 
 
 # By hand

@@ -108,6 +108,7 @@ def _loss(name: str, heads: Any, new: Any, old: Any, adapted: Any, labels: Any, 
             "both-heads": lambda: rt.BothHeads(old_head)(new, labels, head),
             "distillation": lambda: rt.HeadDistillation(old_head, 2.0)(new, old),
             "focal": lambda: rt.FocalDistillation(old_head, "probabilities", base=1.0, focus=5.0, temperature=2.0)(new, old, labels, head),
+            "focal-features": lambda: rt.FocalDistillation(old_head, "features", base=1.0, focus=5.0)(new, old, labels, head),
         }[kind](), head
     form = next((form for said, form in RUST_FORMS.items() if rest.startswith(said)), FORMS[0])
     old_head, _ = heads(FORMS[3] if name == "selective narrow" else form)
@@ -115,9 +116,10 @@ def _loss(name: str, heads: Any, new: Any, old: Any, adapted: Any, labels: Any, 
         training_set = "old" if " Old " in name else "new"
         new_classes = "distillation" if name.endswith("Distillation") else "leave-out"
         return rt.Influence(old_head, training_set=training_set, new_classes=new_classes)(new, labels, old, of_old), None
-    if kind == "selective":
+    if kind in ("selective", "selective-bare"):
         selection = {"LeastConfidence": "least-confidence", "Even": "even"}.get(name.rsplit(" ", 1)[1], "entropy")
-        return rt.Selective(old_head, selection)(new, old, labels), None
+        logits = "head" if kind == "selective" else "inner-products"
+        return rt.Selective(old_head, selection, logits=logits)(new, old, labels), None
     if kind == "contrast":
         form_of = "vanilla" if rest.startswith("Old ") else "split" if rest.startswith("Split") else "contrastive"
         hardest = 2 if "Some(2)" in name else None
@@ -129,6 +131,8 @@ def _loss(name: str, heads: Any, new: Any, old: Any, adapted: Any, labels: Any, 
     if kind == "regression":
         objective = rt.Regression(old_head if name.endswith("head") else None, stop_gradient=rest.startswith("true"))
         return objective(new, old, labels, adapted), None
+    if kind == "focal-features":
+        return rt.FocalDistillation(old_head, "features", base=1.0, focus=5.0)(new, old, labels), None
     assert kind == "distance", name
     return rt.VectorDistance()(new, old), None
 

@@ -122,11 +122,13 @@ impl Format {
 ///         method: "bct".into(),
 ///         seed: 0,
 ///         part: "test".into(),
+///         encoder: None,
 ///         old_old: quality(40.0),
 ///         new_old: quality(50.0),
 ///         new_new: quality(58.0),
 ///         best_best: quality(60.0),
 ///         backfills: Vec::new(),
+///         protocols: Vec::new(),
 ///     }],
 ///     warnings: Vec::new(),
 /// };

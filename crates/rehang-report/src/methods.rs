@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, Quality};
+use rehang::comparison::{Comparison, Measure, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang::statistics::{MeanSd, mean_sd};
 
 use crate::chart::{Axis, Chart, ChartLine, Look};
@@ -200,6 +200,8 @@ fn part_blocks<'a>(part: &Part<'a>) -> Vec<Block<'a>> {
          brings. Δ↓ below 0 is better than the independent new model, which was trained with no regard to the old one."
     ))];
     blocks.extend(MEASURES.map(|measure| Block::Table(methods_table(part, measure))));
+    let protocols = part.comparison.protocols();
+    blocks.extend(protocols.into_iter().map(|protocol| Block::Table(protocol_table(part, protocol))));
     if part.orders.is_empty() {
         return blocks;
     }
@@ -313,7 +315,9 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
         quality("M(new,\u{a0}old)", |outcome| outcome.new_old),
         quality("M(new,\u{a0}new)", |outcome| outcome.new_new),
         Quantity::new("criterion met", Better::Higher, move |method| criterion(part, method, measure)),
-        gain("Γ", Better::Higher, MethodOutcome::update_gain),
+        Quantity::new("Γ", Better::Higher, move |method: &str| {
+            part.entry(method, |outcome| part.comparison.update_gain(outcome, measure))
+        }),
         gain("Δ↑", Better::Higher, MethodOutcome::gain_up),
         gain("Δ↓", Better::Lower, MethodOutcome::gain_down),
     ];
@@ -325,6 +329,24 @@ fn methods_table(part: &Part<'_>, measure: Measure) -> Table {
         table.rows.push(row);
     }
     table
+}
+
+/// The ends of the backfill by a protocol of a paper.
+fn protocol_table(part: &Part<'_>, protocol: &str) -> Table {
+    let end = |heading, of: fn(&ProtocolOutcome) -> Option<f64>| {
+        Quantity::new(heading, Better::Higher, move |method: &str| {
+            part.entry(method, |outcome| of(outcome.protocol(protocol)?))
+        })
+    };
+    let quantities = [
+        end("M(old,\u{a0}old)", |outcome| outcome.old_old),
+        end("M(new,\u{a0}old)", |outcome| outcome.new_old),
+        end("M(new,\u{a0}new)", |outcome| outcome.new_new),
+        Quantity::new("Γ", Better::Higher, move |method: &str| {
+            part.entry(method, |outcome| part.comparison.update_gain_by(outcome, protocol))
+        }),
+    ];
+    quantities_table(format!("Protocol {protocol}, %"), &part.methods, &quantities)
 }
 
 /// In how many of all seeds the criterion is met: one without the method, or without both numbers, does not meet it.
@@ -543,8 +565,9 @@ fn explanations() -> Table {
         ),
         (
             "Γ",
-            "(M(new, old) − M(old, old)) / (M(new*, new*) − M(old, old)): the share of the independent new model's gain that \
-             comes without any backfill; only of seeds that meet the criterion.",
+            "(M(new, old) − M(old, old)) / (M(new*, new*) − M(old, old)): the share of a whole backfill's gain that comes without \
+             any, new* being the best variant with this encoder of the seed, the independent model among them; only of \
+             seeds that meet the criterion.",
             "BCT eq. 9",
         ),
         (
@@ -554,7 +577,7 @@ fn explanations() -> Table {
         ),
         (
             "Δ↓",
-            "(M(new*, new*) − M(new, new)) / M(new*, new*): what the new model's own searches lose by being compatible; below \
+            "(M(n*, n*) − M(new, new)) / M(n*, n*), n* being the independent model: what the new model's own searches lose by being compatible; below \
              0 they gain.",
             "DMU eq. 7",
         ),

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use rehang::adapter::{self, Adapter, true_errors};
-use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
+use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
 use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
-use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
 
 use crate::compatible::{
@@ -20,6 +20,7 @@ use crate::compatible::{
 };
 use crate::encoder::TrainedEncoder;
 use crate::examples::Examples;
+use crate::protocols::Protocol;
 
 /// Points of a curve that are kept, from 0 % to 100 %.
 const POINTS: usize = 101;
@@ -56,6 +57,10 @@ pub struct ComparisonParameters {
     pub adapters: Vec<Method>,
     /// Orders of the backfill; one that a method has no evidence for is left out for it.
     pub orders: Vec<Policy>,
+    /// How vectors are compared: by cosine as RACT and DMU do it, or by L2 as FastFill does (§5.2).
+    pub distance: Distance,
+    /// Protocols of the papers that every method is measured by besides.
+    pub protocols: Vec<Protocol>,
     /// Folder in which trained encoders are kept, so that a study goes on where it stopped.
     pub folder: Option<PathBuf>,
 }
@@ -135,9 +140,10 @@ fn setting(data: &ComparisonData<'_>, parameters: &ComparisonParameters) -> Vec<
         encoder("Old model", &parameters.old, data.old_rows),
         encoder("New models", &parameters.independent, data.new_rows),
         format!(
-            "Searched parts and their items: {}; cosine, leave one out, by plain distances, but for `auto`: with the handicap that it \
+            "Searched parts and their items: {}; {}, leave one out, by plain distances, but for `auto`: with the handicap that it \
              recommends. Where old vectors have fewer coordinates, queries are cut to them and have a length of their own there.",
-            parts.join(", ")
+            parts.join(", "),
+            parameters.distance
         ),
         format!("Seeds: {}.", parameters.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
     ]
@@ -224,6 +230,8 @@ fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
 /// One way to upgrade: what the gallery holds before and after the backfill, part by part.
 struct Side {
     label: String,
+    /// The new encoder, where it is not the independent model's.
+    encoder: Option<String>,
     native: Galleries,
     adapted: Galleries,
     /// σ² of every item, where there is an adapter.
@@ -237,7 +245,7 @@ impl Side {
     /// A model whose queries search the old vectors as they are.
     fn plain(label: &str, native: Galleries, old_parts: &Galleries, encoder: &TrainedEncoder) -> Self {
         let (adapted, head) = (old_parts.clone(), encoder.head.clone());
-        Self { label: label.into(), native, adapted, sigma: None, handicap: 0.0, head }
+        Self { label: label.into(), encoder: None, native, adapted, sigma: None, handicap: 0.0, head }
     }
 
     fn adapted(
@@ -257,6 +265,7 @@ impl Side {
         }
         Ok(Self {
             label: label.into(),
+            encoder: None,
             native,
             adapted,
             sigma: Some(sigma),
@@ -294,12 +303,13 @@ impl Side {
         part: usize,
         permutation: &[usize],
         relevance: Relevance<'_>,
+        distance: Distance,
         progress: &Progress,
     ) -> Result<Curve> {
         let adapted = &self.adapted[part];
         // A narrower old gallery stays as it is: queries are cut for it.
         let native = &self.native[part].at_width(adapted.columns().max(self.native[part].columns()));
-        let input = CurveInput::new(native, adapted, permutation, relevance, Distance::Cosine);
+        let input = CurveInput::new(native, adapted, permutation, relevance, distance);
         let input = CurveInput { handicap: self.handicap, ..input };
         curve(&input, &CurveOptions::default(), progress)
     }
@@ -318,6 +328,7 @@ impl Study<'_> {
     /// What every method reaches on every part.
     fn outcomes(&mut self) -> Result<Vec<MethodOutcome>> {
         let Self { data, parameters, seed, progress, .. } = *self;
+        let distance = parameters.distance;
         let (old, _) = self.trained(OLD, &parameters.old, data.old_rows, None)?;
         let (independent, _) = self.trained(INDEPENDENT, &parameters.independent, data.new_rows, None)?;
         let (old_parts, best_parts) = (self.galleries(&old)?, self.galleries(&independent)?);
@@ -332,30 +343,50 @@ impl Study<'_> {
             let relevance = Relevance::Labels { gallery: &labels, queries: None };
             let quality = |gallery: &Matrix| -> Result<Quality> {
                 let options = CurveOptions::default();
-                let found = evaluate(gallery, None, relevance, Distance::Cosine, &options, progress)?;
+                let found = evaluate(gallery, None, relevance, distance, &options, progress)?;
                 Ok(Quality { top1: found.values[TOP1], map: found.values[MAP] })
             };
             let (old_old, best_best) = (quality(&old_parts[number])?, quality(&best_parts[number])?);
+            let protocol = |protocol: &Protocol, gallery: &Matrix, queries: &Matrix| {
+                protocol.measure(gallery, queries, &labels, distance, progress)
+            };
+            let of_itself = |gallery: &Matrix| -> Result<Vec<Option<f64>>> {
+                parameters.protocols.iter().map(|asked| protocol(asked, gallery, gallery)).collect()
+            };
+            let (olds, bests) = (of_itself(&old_parts[number])?, of_itself(&best_parts[number])?);
             for side in &sides {
                 // The ends are the same in every order, and are there for methods that none of the orders is for.
                 let in_place = (0..rows.len()).collect::<Vec<usize>>();
-                let whole = side.curve(number, &in_place, relevance, progress)?;
+                let whole = side.curve(number, &in_place, relevance, distance, progress)?;
                 let mut backfills = Vec::new();
                 for &policy in &parameters.orders {
                     if let Some(permutation) = side.order(number, policy, seed)? {
-                        let curve = side.curve(number, &permutation, relevance, progress)?;
+                        let curve = side.curve(number, &permutation, relevance, distance, progress)?;
                         backfills.push(backfill(policy.name(), &curve));
                     }
                 }
+                let (native, adapted) = (&side.native[number], &side.adapted[number]);
+                let ends = parameters.protocols.iter().zip(olds.iter().zip(&bests));
+                let protocols = ends.map(|(asked, (&old_old, &best_best))| {
+                    Ok(ProtocolOutcome {
+                        protocol: asked.to_string(),
+                        old_old,
+                        new_old: protocol(asked, adapted, native)?,
+                        new_new: protocol(asked, native, native)?,
+                        best_best,
+                    })
+                });
                 outcomes.push(MethodOutcome {
                     method: side.label.clone(),
                     seed,
                     part: part.clone(),
+                    encoder: side.encoder.clone(),
                     old_old,
                     new_old: both(&whole, &Line::start),
                     new_new: both(&whole, &Line::end),
                     best_best,
                     backfills,
+                    protocols: protocols.collect::<Result<_>>()?,
                 });
             }
         }
@@ -365,18 +396,23 @@ impl Study<'_> {
     /// The compatible models, each by itself and with the ψ that was trained beside it.
     fn contenders(&mut self, old: &TrainedEncoder, old_parts: &Galleries) -> Result<Vec<Side>> {
         let Self { data, parameters, progress, .. } = *self;
+        let usual = &parameters.independent.architecture;
         let old_model = OldModel::of(old.clone(), false);
         let mut sides = Vec::new();
         for ContenderTraining { label, parameters } in &parameters.contenders {
+            let architecture = &parameters.architecture;
+            let encoder_name = (architecture != usual)
+                .then(|| format!("{}, {} coordinates", architecture.name(), architecture.outputs()));
             let trained = self.trained(label, parameters, data.new_rows, Some(&old_model));
             let trained = trained.and_then(|(encoder, psi)| Ok((self.galleries(&encoder)?, encoder, psi)));
             let Some((native, encoder, psi)) = self.unless_diverged(trained, label)? else { continue };
-            sides.push(Side::plain(label, native.clone(), old_parts, &encoder));
+            let mut own = vec![Side::plain(label, native.clone(), old_parts, &encoder)];
             if let Some(psi) = psi {
                 let label = format!("{label} + ψ");
                 let side = Side::adapted(&label, native, old_parts, &psi, &encoder.head, progress);
-                sides.extend(self.unless_diverged(side, &label)?);
+                own.extend(self.unless_diverged(side, &label)?);
             }
+            sides.extend(own.into_iter().map(|side| Side { encoder: encoder_name.clone(), ..side }));
         }
         Ok(sides)
     }
@@ -391,7 +427,12 @@ impl Study<'_> {
     ) -> Result<Vec<Side>> {
         let Self { data, parameters, seed, progress, .. } = *self;
         let chosen = data.examples.select(data.new_rows);
-        let embed = |encoder: &TrainedEncoder| encoder.embed(&chosen.inputs, progress);
+        // What is fitted, its handicap above all, is for the distance of the searches.
+        let embed = |encoder: &TrainedEncoder| {
+            let vectors = encoder.embed(&chosen.inputs, progress)?.matrix().clone();
+            let space = Space { distance: parameters.distance, ..encoder.space() };
+            Vectors::new(space, vectors, &encoder.model)
+        };
         // The head numbers its classes by name.
         let number = |label: u32| -> i64 {
             let name = &data.examples.classes[label as usize];
@@ -548,6 +589,8 @@ mod tests {
             contenders: vec![ContenderTraining { label: label.into(), parameters: quick(method, options) }],
             adapters: Vec::new(),
             orders: vec![Policy::Random],
+            distance: Distance::Cosine,
+            protocols: Vec::new(),
             folder: Some(folder.into()),
         }
     }
@@ -600,6 +643,68 @@ mod tests {
         fs_err::remove_file(&psi).unwrap();
         assert_eq!(run(&with, 32..40).unwrap(), first);
         assert!((encoder(), fs_err::read(&psi).unwrap()) == before);
+    }
+
+    /// FastFill compares by L2 (§5.2). The length of a vector counts there, and not under cosine.
+    #[test]
+    fn a_study_by_l2_is_searched_and_fitted_by_l2() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut parameters = study(folder.path(), "bct", "bct", "");
+        parameters.adapters = vec![Method::Procrustes];
+        let by_cosine = run(&parameters, 32..40).unwrap();
+        parameters.distance = Distance::L2;
+        let by_l2 = run(&parameters, 32..40).unwrap();
+        assert!(by_l2.setting.iter().any(|line| line.contains("; l2, leave one out")), "{by_l2:?}");
+        let ends = |of: &Comparison| -> Vec<Quality> { of.outcomes.iter().map(|one| one.new_old).collect() };
+        assert!(ends(&by_cosine) != ends(&by_l2));
+        // By hand: the old model's own search, of the kept encoder's vectors.
+        let (examples, rows) = (examples(), (32..40).collect::<Vec<usize>>());
+        let old = TrainedEncoder::load(folder.path().join("old-0.safetensors")).unwrap();
+        let vectors = old.embed(&examples.select(&rows).inputs, &Progress::default()).unwrap();
+        let far = |a: usize, b: usize| Distance::L2.between(vectors.matrix().row(a), vectors.matrix().row(b));
+        let nearest =
+            |a: usize| (0..8).filter(|&b| b != a).min_by(|&b, &c| far(a, b).total_cmp(&far(a, c))).unwrap();
+        let right = (0..8).filter(|&a| nearest(a) % 4 == a % 4).count();
+        assert_eq!(by_l2.outcomes[0].old_old.top1, 12.5 * right as f64);
+    }
+
+    #[test]
+    fn protocols_are_measured_at_both_ends_of_every_method() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut parameters = study(folder.path(), "bct", "bct", "");
+        parameters.protocols = ["tar@0.5", "tpir@0.5", "map@1"].map(|name| name.parse().unwrap()).to_vec();
+        let comparison = run(&parameters, 32..40).unwrap();
+        assert_eq!(comparison.protocols(), ["tar@0.5", "tpir@0.5", "map@1"]);
+        for outcome in &comparison.outcomes {
+            // With one right answer in sight, mAP@1 is top-1.
+            let map = outcome.protocol("map@1").unwrap();
+            let top1 = [outcome.old_old, outcome.new_old, outcome.new_new, outcome.best_best];
+            let by_protocol = [map.old_old, map.new_old, map.new_new, map.best_best];
+            let same = |(made, of): (Option<f64>, Quality)| (made.unwrap() - of.top1).abs() < 1e-9;
+            assert!(by_protocol.into_iter().zip(top1).all(same), "{outcome:?}");
+            for name in ["tar@0.5", "tpir@0.5"] {
+                let made = outcome.protocol(name).unwrap();
+                let ends = [made.old_old, made.new_old, made.new_new, made.best_best];
+                assert!(
+                    ends.iter().all(|end| end.is_some_and(|end| (0.0..=100.0).contains(&end))),
+                    "{made:?}"
+                );
+            }
+        }
+        assert!(run(&study(folder.path(), "bct", "bct", ""), 32..40).unwrap().protocols().is_empty());
+    }
+
+    #[test]
+    fn a_contender_with_another_encoder_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut parameters = study(folder.path(), "bct", "bct", "");
+        let mut wider = parameters.contenders[0].clone();
+        wider.label = "wider".into();
+        wider.parameters.architecture = EncoderArchitecture::Mlp { hidden: Vec::new(), outputs: 7 };
+        parameters.contenders.push(wider);
+        let outcomes = run(&parameters, 32..40).unwrap().outcomes;
+        let encoders: Vec<Option<&str>> = outcomes.iter().map(|outcome| outcome.encoder.as_deref()).collect();
+        assert_eq!(encoders, [None, None, Some("a linear map, 7 coordinates")]);
     }
 
     #[test]

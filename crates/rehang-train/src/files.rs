@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rehang::comparison::Comparison;
 use rehang::finding::Finding;
 use rehang::order::Policy;
-use rehang::{Error, Progress, Result, Space};
+use rehang::{Distance, Error, Progress, Result, Space};
 use rehang_files::{AtomicFile, expect_apart};
 use serde::{Deserialize, Serialize};
 
@@ -329,6 +329,12 @@ struct ComparePart {
     /// Orders.
     #[serde(default = "usual_orders")]
     orders: Vec<String>,
+    /// How vectors are compared.
+    #[serde(default = "by_cosine")]
+    distance: Distance,
+    /// Protocols of the papers, such as `tar@0.001`.
+    #[serde(default)]
+    protocols: Vec<String>,
     /// Whether the seen and the unseen classes are searched as one gallery, too.
     #[serde(default)]
     union: bool,
@@ -341,6 +347,10 @@ struct ComparePart {
 enum Named {
     Name(String),
     Table(toml::Table),
+}
+
+fn by_cosine() -> Distance {
+    Distance::Cosine
 }
 
 fn three_seeds() -> Vec<u64> {
@@ -420,6 +430,8 @@ fn parameters(file: &TrainingFile, part: &ComparePart, path: &Path) -> Result<Co
         contenders,
         adapters: part.adapters.iter().map(|name| name.parse()).collect::<Result<_>>()?,
         orders: part.orders.iter().map(|name| name.parse::<Policy>()).collect::<Result<_>>()?,
+        distance: part.distance,
+        protocols: part.protocols.iter().map(|name| name.parse()).collect::<Result<_>>()?,
         folder: part.folder.as_ref().map(|folder| file.folder.join(folder)),
     })
 }

@@ -13,6 +13,7 @@ mod files;
 #[cfg(test)]
 #[path = "../../rehang-fit/src/tests/finite_differences.rs"]
 mod finite_differences;
+pub mod protocols;
 
 pub use configuration::DataPart;
 pub use files::{

@@ -1,6 +1,6 @@
 //! The data of a comparison: every method of upgrading side by side, over seeds, parts of the data and orders.
 //!
-//! Everything is measured with the new model's queries, each leaving itself out, by cosine, and given in percent. What is
+//! Everything is measured with the new model's queries, each leaving itself out, by the study's distance, and given in percent. What is
 //! done is `rehang-train`'s work, how it looks `rehang-report`'s.
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,21 @@ pub struct OrderOutcome {
     pub negative_flip_rate: Vec<f64>,
 }
 
+/// What a protocol of a paper, such as TAR at a rate, says of one method, in percent; `None` where the part cannot show it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProtocolOutcome {
+    /// Its name with its rate or depth, such as `tar@0.001`.
+    pub protocol: String,
+    /// Old queries in the old gallery.
+    pub old_old: Option<f64>,
+    /// New queries in the gallery as it stands at the switch.
+    pub new_old: Option<f64>,
+    /// New queries in the gallery after the whole backfill.
+    pub new_new: Option<f64>,
+    /// The independent model by itself.
+    pub best_best: Option<f64>,
+}
+
 /// One method on one part with one seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MethodOutcome {
@@ -47,6 +62,9 @@ pub struct MethodOutcome {
     pub seed: u64,
     /// The part of the data, such as `test` or `unseen`.
     pub part: String,
+    /// The new encoder, where the method has another one than the independent model; `None` where it has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encoder: Option<String>,
     /// M(old, old): doing nothing.
     pub old_old: Quality,
     /// M(new, old): new queries in the gallery as it stands at the switch, adapted where the method adapts it.
@@ -57,6 +75,9 @@ pub struct MethodOutcome {
     pub best_best: Quality,
     /// The backfill in every order.
     pub backfills: Vec<OrderOutcome>,
+    /// The protocols that were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protocols: Vec<ProtocolOutcome>,
 }
 
 /// A whole comparison.
@@ -99,14 +120,14 @@ impl MethodOutcome {
         self.backfills.iter().find(|backfill| backfill.order == order)
     }
 
+    /// What a protocol says of it, by the protocol's name.
+    pub fn protocol(&self, name: &str) -> Option<&ProtocolOutcome> {
+        self.protocols.iter().find(|outcome| outcome.protocol == name)
+    }
+
     /// BCT's empirical criterion (2): M(new, old) > M(old, old).
     pub fn criterion_met(&self, measure: Measure) -> bool {
         criterion_met(self.new_old.of(measure), self.old_old.of(measure))
-    }
-
-    /// BCT's update gain Γ (9) in percent; `None` where the criterion fails.
-    pub fn update_gain(&self, measure: Measure) -> Option<f64> {
-        update_gain(self.new_old.of(measure), self.old_old.of(measure), self.best_best.of(measure))
     }
 
     /// DMU's Δ↑ (6) in percent.
@@ -137,9 +158,42 @@ impl Comparison {
         distinct(backfills.map(|backfill| backfill.order.as_str()))
     }
 
+    /// Names of the protocols, in the order of their first outcome.
+    pub fn protocols(&self) -> Vec<&str> {
+        let protocols = self.outcomes.iter().flat_map(|outcome| &outcome.protocols);
+        distinct(protocols.map(|outcome| outcome.protocol.as_str()))
+    }
+
     /// The outcomes of a method on a part, one a seed.
     pub fn of<'a>(&'a self, method: &'a str, part: &'a str) -> impl Iterator<Item = &'a MethodOutcome> {
         self.outcomes.iter().filter(move |outcome| outcome.method == method && outcome.part == part)
+    }
+
+    /// M(new*, new*) of BCT's (9): the best M(new, new) of the variants of an outcome's new model, which are all methods with its encoder on
+    /// the same part with the same seed, and the independent model.
+    pub fn best_variant(&self, outcome: &MethodOutcome, measure: Measure) -> f64 {
+        let ends = self.variants(outcome).map(|other| other.new_new.of(measure));
+        ends.fold(outcome.best_best.of(measure), f64::max)
+    }
+
+    /// All methods with the encoder of an outcome on its part with its seed.
+    fn variants<'a>(&'a self, of: &'a MethodOutcome) -> impl Iterator<Item = &'a MethodOutcome> {
+        self.outcomes.iter().filter(move |other| {
+            (other.seed, &other.part, &other.encoder) == (of.seed, &of.part, &of.encoder)
+        })
+    }
+
+    /// BCT's update gain Γ (9) of an outcome in percent, held against [`Comparison::best_variant`]; `None` where the criterion fails.
+    pub fn update_gain(&self, outcome: &MethodOutcome, measure: Measure) -> Option<f64> {
+        let best = self.best_variant(outcome, measure);
+        update_gain(outcome.new_old.of(measure), outcome.old_old.of(measure), best)
+    }
+
+    /// The same by a protocol; `None` also where the part cannot show it.
+    pub fn update_gain_by(&self, outcome: &MethodOutcome, protocol: &str) -> Option<f64> {
+        let own = outcome.protocol(protocol)?;
+        let ends = self.variants(outcome).filter_map(|other| other.protocol(protocol)?.new_new);
+        update_gain(own.new_old?, own.old_old?, ends.fold(own.best_best?, f64::max))
     }
 
     /// Mean and spread over seeds of a number of a method on a part; seeds without the number are left out.
@@ -175,11 +229,13 @@ mod tests {
             method: "bct".into(),
             seed,
             part: "test".into(),
+            encoder: None,
             old_old: quality(40.0),
             new_old: quality(new_old),
             new_new: quality(78.0),
             best_best: quality(80.0),
             backfills: Vec::new(),
+            protocols: Vec::new(),
         };
         let comparison = Comparison {
             title: "t".into(),
@@ -190,13 +246,71 @@ mod tests {
         };
         let [first, second] = &comparison.outcomes[..] else { panic!() };
         assert!(first.criterion_met(Measure::Map) && !second.criterion_met(Measure::Map));
-        assert_eq!((first.update_gain(Measure::Top1), second.update_gain(Measure::Top1)), (Some(25.0), None));
+        let gains = [first, second].map(|outcome| comparison.update_gain(outcome, Measure::Top1));
+        assert_eq!(gains, [Some(25.0), None]);
         assert_eq!((first.gain_up(Measure::Top1), first.gain_down(Measure::Top1)), (Some(25.0), Some(2.5)));
         assert_eq!((comparison.methods(), comparison.parts()), (vec!["bct"], vec!["test"]));
         let mean = comparison.over_seeds("bct", "test", |outcome| Some(outcome.new_old.top1)).unwrap();
         assert_eq!((mean.count, mean.mean), (2, 40.0));
-        let gain =
-            comparison.over_seeds("bct", "test", |outcome| outcome.update_gain(Measure::Top1)).unwrap();
+        let gain = comparison
+            .over_seeds("bct", "test", |outcome| comparison.update_gain(outcome, Measure::Top1))
+            .unwrap();
         assert_eq!((gain.count, gain.mean), (1, 25.0));
+    }
+
+    /// BCT says of (9): M(new*) is "the best accuracy level we can achieve from any variants of the new model".
+    #[test]
+    fn the_whole_of_an_update_gain_is_the_best_variant_of_the_seed_and_encoder() {
+        let quality = |map: f64| Quality { top1: map, map };
+        let outcome = |method: &str, seed: u64, part: &str, encoder: Option<&str>, end: f64| MethodOutcome {
+            method: method.into(),
+            seed,
+            part: part.into(),
+            encoder: encoder.map(String::from),
+            old_old: quality(40.0),
+            new_old: quality(50.0),
+            new_new: quality(end),
+            best_best: quality(80.0),
+            backfills: Vec::new(),
+            protocols: Vec::new(),
+        };
+        let comparison = Comparison {
+            title: "t".into(),
+            setting: Vec::new(),
+            version: "0".into(),
+            outcomes: vec![
+                outcome("weaker", 0, "test", None, 70.0),
+                outcome("stronger", 0, "test", None, 90.0),
+                outcome("larger", 0, "test", Some("width 48"), 240.0),
+                outcome("smaller", 0, "test", Some("width 8"), 60.0),
+                outcome("weaker", 1, "test", None, 70.0),
+                outcome("weaker", 0, "unseen", None, 70.0),
+            ],
+            warnings: Vec::new(),
+        };
+        let gains: Vec<Option<f64>> =
+            comparison.outcomes.iter().map(|of| comparison.update_gain(of, Measure::Map)).collect();
+        assert_eq!(gains, [20.0, 20.0, 5.0, 25.0, 25.0, 25.0].map(Some));
+        // The same of a protocol; one that a part cannot show has no gain.
+        let mut by_protocol = comparison.clone();
+        for outcome in &mut by_protocol.outcomes {
+            outcome.protocols = vec![ProtocolOutcome {
+                protocol: "tar@0.1".into(),
+                old_old: Some(outcome.old_old.map),
+                new_old: Some(outcome.new_old.map).filter(|_| outcome.seed == 0),
+                new_new: Some(outcome.new_new.map),
+                best_best: Some(outcome.best_best.map),
+            }];
+        }
+        assert_eq!(by_protocol.protocols(), ["tar@0.1"]);
+        let gains: Vec<Option<f64>> =
+            by_protocol.outcomes.iter().map(|of| by_protocol.update_gain_by(of, "tar@0.1")).collect();
+        assert_eq!(gains, [Some(20.0), Some(20.0), Some(5.0), Some(25.0), None, Some(25.0)]);
+        // Records from before encoders were named are read, and none is written where it is the usual one.
+        let text = serde_json::to_string(&comparison).unwrap();
+        assert_eq!(
+            (text.matches("\"encoder\"").count(), serde_json::from_str(&text).ok()),
+            (2, Some(comparison))
+        );
     }
 }

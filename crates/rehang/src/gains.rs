@@ -17,6 +17,7 @@ pub fn criterion_met(new_old: f64, old_old: f64) -> bool {
 }
 
 /// The update gain Γ (BCT eq. 9): which share of a full backfill's gain comes without any backfill, in percent.
+/// `best_best` is "the best accuracy level we can achieve from any variants of the new model by backfilling".
 ///
 /// `None` where the criterion fails (BCT: "only valid when Eq. (2) is satisfied"), and where the full backfill gains
 /// nothing, so that there is no whole to take a share of. Above 100 where the new model on the old gallery beats even

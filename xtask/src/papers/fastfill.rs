@@ -9,7 +9,7 @@ use rehang::statistics::mean_sd;
 use rehang::{Error, Result};
 
 use super::compatible::{Studies, with_paper};
-use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SEEDS, SETS};
+use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS};
 use super::{markdown, spread};
 
 /// The published networks, whose order is random or their own.
@@ -83,7 +83,6 @@ pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
         "flips" => Ok(flips(units)),
         "taus" => Ok(taus(units)),
         "oracles" => Ok(oracles(units)),
-        "reproduction" => Ok(reproduction(units)),
         "sets" => Ok(sets(units)),
         _ => Err(Error::option("a table of FastFill", name, "one that fastfill.rs knows")),
     }
@@ -277,25 +276,13 @@ fn of<'a>(
 
 /// Top-1 and mAP areas of one method and order over seeds.
 fn areas(rows: &[Row], set: &str, part: &str, method: &str, order: &str) -> Option<[Vec<f64>; 2]> {
-    over_seeds(rows, set, part, method, order, |row| Some(row.area))
+    let found: Vec<[f64; 2]> = of(rows, set, part, method, order).map(|row| row.area).collect();
+    (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|area| area[metric]).collect()))
 }
 
 /// Top-1 and mAP in one cell.
 fn both(numbers: Option<[Vec<f64>; 2]>) -> String {
     numbers.map_or("–".into(), |[top1, map]| format!("{} / {}", spread(&top1), spread(&map)))
-}
-
-/// A number of top-1 and of mAP of one method and order over the seeds that have it.
-fn over_seeds(
-    rows: &[Row],
-    set: &str,
-    part: &str,
-    method: &str,
-    order: &str,
-    number: impl Fn(&Row) -> Option<[f64; 2]>,
-) -> Option<[Vec<f64>; 2]> {
-    let found: Vec<[f64; 2]> = of(rows, set, part, method, order).filter_map(number).collect();
-    (!found.is_empty()).then(|| [0, 1].map(|metric| found.iter().map(|numbers| numbers[metric]).collect()))
 }
 
 /// The product's default beside what it is held against: the published recipe in its own order, and the best columns in
@@ -342,74 +329,6 @@ pub fn default(rows: &[Row]) -> String {
             );
         }
     }
-    text
-}
-
-/// Areas (top-1, mAP) of the published recipe by an independent implementation, one seed: set, part, FCT random,
-/// FastFill random, σ and oracle.
-const ELSEWHERE: [(&str, &str, [[f64; 2]; 4]); 4] = [
-    ("img_omniglot", "seen", [[64.6, 51.5], [66.9, 52.1], [67.8, 52.6], [68.2, 56.2]]),
-    ("img_omniglot", "unseen", [[67.3, 39.1], [68.3, 39.2], [67.4, 39.2], [66.5, 41.9]]),
-    ("img_caltech101", "seen", [[44.3, 23.2], [46.3, 24.5], [45.3, 24.8], [46.9, 26.6]]),
-    ("img_caltech101", "unseen", [[35.9, 16.8], [38.7, 17.1], [38.4, 17.0], [39.1, 17.8]]),
-];
-
-/// The published recipe here beside the same recipe elsewhere.
-fn reproduction(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| set | part | column | here, area | here, 11 points | elsewhere | apart |\n|---|---|---|---|---|---|---|\n",
-    );
-    let columns = [
-        ("fct", Policy::Random),
-        ("fastfill-reference", Policy::Random),
-        ("fastfill-reference", Policy::Sigma),
-        ("fastfill-reference", Policy::Oracle),
-    ];
-    // Per metric, of every column: the square of how far apart the two are, and of the spread over seeds here.
-    let mut squares: [Vec<(f64, f64)>; 2] = Default::default();
-    for (set, part, numbers) in ELSEWHERE {
-        for ((method, policy), elsewhere) in columns.into_iter().zip(numbers) {
-            let order = policy.name();
-            let Some(area) = areas(rows, set, part, method, order) else { continue };
-            let points = over_seeds(rows, set, part, method, order, |row| row.points);
-            for (metric, values) in points.iter().flatten().enumerate() {
-                if let Some(spread) = mean_sd(values) {
-                    squares[metric].push(((spread.mean - elsewhere[metric]).powi(2), spread.sd.powi(2)));
-                }
-            }
-            let both = |of: &dyn Fn(usize) -> String| format!("{} / {}", of(0), of(1));
-            let (points, apart) = points.map_or(("–".into(), "–".into()), |points| {
-                let gap = |metric: usize| {
-                    let here = mean_sd(&points[metric]).map_or(f64::NAN, |spread| spread.mean);
-                    format!("{:+.1}", here - elsewhere[metric])
-                };
-                (both(&|metric| spread(&points[metric])), both(&gap))
-            });
-            let _ = writeln!(
-                text,
-                "| {set} | {part} | {method} {order} | {} | {points} | {} | {apart} |",
-                both(&|metric| spread(&area[metric])),
-                both(&|metric| format!("{:.1}", elsewhere[metric])),
-            );
-        }
-    }
-    if squares.iter().any(Vec::is_empty) {
-        return text;
-    }
-    let root = |metric: usize, of: &dyn Fn(&(f64, f64)) -> f64| {
-        (squares[metric].iter().map(of).sum::<f64>() / squares[metric].len() as f64).sqrt()
-    };
-    // The mean of three runs and one more: their difference has the variance of a run, and a third of it.
-    let another = f64::sqrt(1.0 + 1.0 / SEEDS as f64);
-    let _ = writeln!(
-        text,
-        "\nApart by (root mean square over the rows): {:.1} / {:.1}. One more run of our own would be apart from the mean of {SEEDS} by \
-         {:.1} / {:.1}, from the spread over seeds alone.",
-        root(0, &|square| square.0),
-        root(1, &|square| square.0),
-        another * root(0, &|square| square.1),
-        another * root(1, &|square| square.1)
-    );
     text
 }
 

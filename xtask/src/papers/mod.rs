@@ -92,7 +92,7 @@ fn study(name: &str) -> Result<()> {
     fs_err::remove_file(&page).map_err(|error| Error::io("remove", &page, &error))
 }
 
-/// Every page of results, its path from the root and its text, from the records under `root`.
+/// Every page of results, its path from the root and its text, from the records under `root`: those of the papers, and each study's own.
 pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
     let studies = compatible::Studies::read(root)?;
@@ -122,7 +122,11 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         }
         Ok(text)
     };
-    templates.into_iter().map(|(path, template)| Ok((path.to_owned(), fill(&read(template)?)?))).collect()
+    let mut pages = studies.told();
+    for (path, template) in templates {
+        pages.push((path.to_owned(), fill(&read(template)?)?));
+    }
+    Ok(pages)
 }
 
 /// The table that a place of a template names.

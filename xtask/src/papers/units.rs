@@ -22,9 +22,7 @@ pub const SETS: [&str; 5] =
 /// The order of the rows that say what the handicap is worth.
 pub const PLAIN: &str = "coverage, no handicap";
 pub const PARTS: [&str; 2] = ["seen", "unseen"];
-pub const SEEDS: u64 = 3;
-/// Evenly spaced states whose mean others report instead of the area.
-const POINTS: usize = 11;
+const SEEDS: u64 = 3;
 
 /// What is fitted: a name in the table, and how.
 pub const METHODS: [&str; 11] = [
@@ -57,9 +55,6 @@ pub struct Row {
     pub kept: String,
     /// Top-1 and mAP: mean over all fractions, at the start, the lowest, at the end.
     pub area: [f64; 2],
-    /// Their means over [`POINTS`] states only, as others measured; none in units of before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub points: Option<[f64; 2]>,
     pub start: [f64; 2],
     pub minimum: [f64; 2],
     pub end: [f64; 2],
@@ -283,7 +278,6 @@ fn measure_part(
             order: name.into(),
             kept: adapter.training.method.clone(),
             area: both(&|line| line.area()),
-            points: Some(both(&|line| line.grid(POINTS).mean)),
             start: both(&|line| line.start()),
             minimum: both(&|line| line.min()),
             end: both(&|line| line.end()),
@@ -312,7 +306,6 @@ fn measure_part(
             order: "none".into(),
             kept: String::new(),
             area: line,
-            points: Some(line),
             start: line,
             minimum: line,
             end: line,

@@ -8,7 +8,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
     // The laboratory, like rehang-train: no part of an upgrade needs it.
     ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),
-    ("rehang-train", &["rehang", "rehang-files", "rehang-fit"]),
+    ("rehang-train", &["rehang", "rehang-files", "rehang-fit", "rehang-protocols"]),
     ("rehang-report", &["rehang"]),
     ("rehang-clock", &[]),
     ("workspace-hack", &[]),

@@ -55,7 +55,8 @@ arguments! {
         /// A model and its vectors, NAME=FILE; give every model, oldest first. All files hold the same items in the same order.
         models: Vec<String> = [long, value_name = "NAME=FILE", required = true, num_args = 1..],
         /// The model whose own search is the best to be had with a full backfill (trained without regard for the old one): the
-        /// whole of Γ, and what Δ↓ is measured against [default: each new model itself, and no Δ↓].
+        /// whole of Γ where the new model itself is no better, and what Δ↓ is measured against [default: each new model itself,
+        /// and no Δ↓].
         best: Option<String> = [long, value_name = "NAME"],
     }
 

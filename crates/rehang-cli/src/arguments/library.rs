@@ -8,6 +8,7 @@ use rehang::{Distance, Error, HeadKind, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};
+use rehang_fit::objectives::squared::SquaredScale;
 use rehang_fit::{LossParts, Method, UncertaintySource};
 use rehang_upgrade::SwitchIf;
 
@@ -40,7 +41,7 @@ macro_rules! are {
 }
 
 are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
-are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, RowSelection, SwitchIf, UncertaintySource);
+are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, RowSelection, SquaredScale, SwitchIf, UncertaintySource);
 
 impl<T: Shared> Argument<T> for T {
     fn value(&self) -> Result<T> {

@@ -35,6 +35,9 @@ arguments! {
         method: String = [long, default_value = "auto"],
         /// Which parts of the loss fastfill uses: l2, disc or both [default: what helps on held-out pairs].
         loss: Option<String> = [long, value_name = "PARTS"],
+        /// Unit of the squared error of fct and fastfill: mean over coordinates (the authors' code), sum (FastFill (3) as printed), variance or
+        /// cosine, which do not depend on the scale of the vectors [default: mean; the last two for fastfill].
+        squared: Option<String> = [long, value_name = "UNIT"],
         /// Where σ² comes from: out-of-fold (default), joint (trained with the map, as published) or off.
         uncertainty: Option<String> = [long, value_name = "KIND"],
         /// Label smoothing of the discriminative part, where the head is a softmax [default: 0.1].

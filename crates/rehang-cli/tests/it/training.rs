@@ -214,6 +214,8 @@ fn a_study_puts_methods_and_adapters_side_by_side_and_goes_on_where_it_stopped()
         (COMPARE.replace("[compare]", "[output]\nadapter = 'a'\n[compare]"), "output.adapter"),
         (COMPARE.replace("[compare]", "[output]\nmodel = 'm'\n[compare]"), "output.model"),
         (COMPARE.replace("seeds", "seed"), "seed"),
+        (COMPARE.replace("[0]", "[0]\ndistance = 'l1'"), "l1"),
+        (COMPARE.replace("[0]", "[0]\nprotocols = ['tar@2']"), "tar@2"),
         (COMPARE.replace("[0]", "[]"), "seeds"),
         ("[training]\nepochs = 3\n".to_owned(), "[compare]"),
     ] {

@@ -300,15 +300,10 @@ mod tests {
             Some(("arcface", HeadKind::ArcFace { scale: 4.0, margin: 0.3 })),
             Some(("cosface", HeadKind::CosFace { scale: 4.0, margin: 0.3 })),
         ];
-        let units = [
-            ("mean", SquaredScale::MeanOverCoordinates),
-            ("variance", SquaredScale::RelativeToVariance),
-            ("cosine", SquaredScale::OneMinusCosine),
-        ];
         let uncertainties =
             [("off", UncertaintyLoss::Off), ("reference", UncertaintyLoss::REFERENCE), ("bounded", bounded)];
         let mut cases = Vec::new();
-        for (unit, squared) in units {
+        for squared in SquaredScale::ALL {
             for of in heads {
                 for on_sphere in [false, true] {
                     for (uncertainty, loss) in uncertainties {
@@ -335,7 +330,7 @@ mod tests {
                                 .plain(&outputs, &targets, &labels, &mut vec![0.0; rows * d])
                                 .to_vec();
                             cases.push(serde_json::json!({
-                                "squared": unit, "head": of.map(|(name, _)| name), "on_sphere": on_sphere,
+                                "squared": squared.name(), "head": of.map(|(name, _)| name), "on_sphere": on_sphere,
                                 "uncertainty": uncertainty, "warm_up": warm_up, "plain": plain, "value": sum / rows as f64,
                                 "adapted": slopes, "psi": psi_slopes,
                             }));

@@ -109,6 +109,7 @@ impl Reference<'_> {
         let target = wide(&self.batch.new[number * d..(number + 1) * d]);
         let squares = raw.iter().zip(&target).map(|(h, v)| (h - v).powi(2)).sum::<f64>();
         let squared = match self.loss.squared {
+            SquaredScale::Sum => squares,
             SquaredScale::MeanOverCoordinates => squares / d as f64,
             SquaredScale::RelativeToVariance => squares / VARIANCE,
             SquaredScale::OneMinusCosine => 1.0 - dot(raw, &target) / (length(raw) * length(&target)),

@@ -3,29 +3,34 @@
 //! With `h = h(o)`, `v` the new model's vector of the same item and `d` their width:
 //!
 //! ```text
+//! sum                     L = ‖v − h‖²                 ∂L/∂h = 2·(h − v)
 //! mean over coordinates   L = ‖v − h‖² / d             ∂L/∂h = 2·(h − v)/d
 //! relative to variance    L = ‖v − h‖² / V             ∂L/∂h = 2·(h − v)/V,   V = mean of ‖v − mean v‖²
 //! one minus cosine        L = 1 − ⟨ĥ, v̂⟩               ∂L/∂h = (⟨ĥ, v̂⟩·ĥ − v̂)/‖h‖,   x̂ = x/‖x‖
 //! ```
 //!
-//! The first is `L_l2` of FCT and FastFill (`papers/fastfill.txt`, before equation (3)) as the reference code has it.
-//! Its size depends on the scale of the vectors: on unit vectors of 384 coordinates it is below 0.003 and drowns
-//! beside a cross-entropy. The other two do not depend on the scale: predicting the mean of the new vectors costs 1
-//! in the second and at most 1 in the third.
+//! The first is `L_l2` of FCT and FastFill as it is printed (`papers/fastfill.txt`, before equation (3)), the second as the
+//! reference code has it. Their size depends on the scale of the vectors: on unit vectors of 384 coordinates the mean is below
+//! 0.003 and drowns beside a cross-entropy. The other two do not depend on the scale: predicting the mean of the new vectors
+//! costs 1 in the third and at most 1 in the last.
 
 use rayon::prelude::*;
 use rehang::adapter::true_errors;
 use rehang::{Matrix, Pairs};
 
-/// The unit in which the squared error is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SquaredScale {
-    /// `‖v − h‖²/d` (the published recipe).
-    MeanOverCoordinates,
-    /// `‖v − h‖²/V`, with `V` the total variance of the new vectors of the pairs.
-    RelativeToVariance,
-    /// `1 − cos(h, v)`: only the direction counts.
-    OneMinusCosine,
+rehang::named! {
+    /// The unit in which the squared error is measured.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SquaredScale ("squared") {
+        /// `‖v − h‖²/d` (the published code).
+        MeanOverCoordinates = "mean",
+        /// `‖v − h‖²` (FastFill (3) as it is printed).
+        Sum = "sum",
+        /// `‖v − h‖²/V`, with `V` the total variance of the new vectors of the pairs.
+        RelativeToVariance = "variance",
+        /// `1 − cos(h, v)`: only the direction counts.
+        OneMinusCosine = "cosine",
+    }
 }
 
 /// The mean of the rows of `[n, d]`; every value is divided before it is added.
@@ -66,7 +71,7 @@ pub fn squared_error(
     let unit = match scale {
         SquaredScale::MeanOverCoordinates => d as f64,
         SquaredScale::RelativeToVariance => variance,
-        SquaredScale::OneMinusCosine => 1.0,
+        SquaredScale::Sum | SquaredScale::OneMinusCosine => 1.0,
     };
     outputs
         .par_chunks_exact(d)
@@ -129,13 +134,10 @@ mod tests {
     use super::*;
     use crate::tests::finite_differences::{check, numbers};
 
-    const SCALES: [SquaredScale; 3] =
-        [SquaredScale::MeanOverCoordinates, SquaredScale::RelativeToVariance, SquaredScale::OneMinusCosine];
-
     #[test]
     fn values_computed_by_hand() {
         // h = (3, 4), v = (0, 1): ‖v − h‖² = 18, cos = 4/5.
-        for (scale, expected) in SCALES.into_iter().zip([9.0, 1.8, 0.2]) {
+        for (scale, expected) in SquaredScale::ALL.into_iter().zip([9.0, 18.0, 1.8, 0.2]) {
             let (mut values, mut gradient) = ([0.0], [0.0; 2]);
             squared_error(&[3.0, 4.0], &[0.0, 1.0], 2, scale, 10.0, 1.0, &mut values, &mut gradient);
             assert!((values[0] - expected).abs() < 1e-6, "{scale:?}");
@@ -146,7 +148,7 @@ mod tests {
     fn gradients_agree_with_finite_differences() {
         let (d, n) = (7, 3);
         let (outputs, targets) = (numbers(n * d, 1), numbers(n * d, 2));
-        for scale in SCALES {
+        for scale in SquaredScale::ALL {
             let total = |outputs: &[f32], gradient: &mut [f32]| -> f64 {
                 let mut values = vec![0.0; n];
                 squared_error(outputs, &targets, d, scale, 2.5, 0.7, &mut values, gradient);

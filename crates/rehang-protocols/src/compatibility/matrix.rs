@@ -24,7 +24,7 @@ pub struct Compatibility {
     pub old: String,
     /// The new model.
     pub new: String,
-    /// The model whose own gallery is the whole of Γ and of Δ↓.
+    /// The model whose own gallery is the whole of Δ↓, and of Γ where the new model's own is no better.
     pub best: String,
     /// `M(old, old)`: today.
     pub old_old: f64,
@@ -60,8 +60,8 @@ impl CrossMatrix {
         Ok(Self { names: names.to_vec(), values })
     }
 
-    /// What the matrix says about replacing model `old` by model `new`, where `best` is `new*`; without it the new model
-    /// is its own best, and Δ↓ is left out.
+    /// What the matrix says about replacing model `old` by model `new`, where `best` is the independent model; without it
+    /// the new model is its own best, and Δ↓ is left out. The whole of Γ is the better of the two, as BCT's (9) asks for the best of any variant.
     ///
     /// ```
     /// use rehang_protocols::compatibility::CrossMatrix;
@@ -94,7 +94,8 @@ impl CrossMatrix {
             new_new,
             best_best,
             criterion_met: criterion_met(new_old, old_old),
-            update_gain: update_gain(new_old, old_old, best_best),
+            // M(new*) is the best of any variant (BCT 9): the new model may be better than the one trained with no regard to the old.
+            update_gain: update_gain(new_old, old_old, best_best.max(new_new)),
             absolute_gain: absolute_gain(new_old, old_old),
             gain_up: gain_up(new_old, old_old),
             gain_down: best.and_then(|_| gain_down(new_new, best_best)),

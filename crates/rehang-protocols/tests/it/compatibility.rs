@@ -360,6 +360,20 @@ fn pairs_leave_the_paragon_out() {
     assert!(CrossMatrix::from_fn(&["a", "a"].map(String::from), |_, _| Ok(0.0)).is_err());
 }
 
+/// BCT (9): M(new*) is the best of any variant of the new model; a compatible one may be better than the independent one.
+#[test]
+fn the_whole_of_an_update_gain_is_the_new_model_where_it_is_better_than_the_paragon() {
+    let names = ["old", "compatible", "paragon"].map(String::from);
+    let gains = |compatible: f64| {
+        let values = [[60.0, f64::NAN, f64::NAN], [65.0, compatible, f64::NAN], [0.0, f64::NAN, 70.0]];
+        let matrix = CrossMatrix::from_fn(&names, |i, j| Ok(values[i][j])).unwrap();
+        let pair = matrix.compatibility(0, 1, Some(2));
+        (pair.update_gain, pair.gain_down.map(f64::signum), pair.best_best)
+    };
+    assert_eq!(gains(69.0), (Some(50.0), Some(1.0), 70.0));
+    assert_eq!(gains(80.0), (Some(25.0), Some(-1.0), 70.0));
+}
+
 #[test]
 fn a_paired_difference_sees_what_two_separate_intervals_would_not() {
     // Queries differ wildly, and every one gains a point.

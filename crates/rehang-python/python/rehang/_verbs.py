@@ -245,6 +245,7 @@ def fit(
     checkpoints: Path | None = None,
     thorough: bool = False,
     loss: Literal["l2", "disc", "both"] | None = None,
+    squared: Literal["mean", "sum", "variance", "cosine"] | None = None,
     uncertainty: Literal["out-of-fold", "joint", "off"] | None = None,
     label_smoothing: float | None = None,
     uncertainty_weights: tuple[float, float] | None = None,
@@ -286,7 +287,7 @@ def fit(
         What methods are compared by.
     compare : bool
         Compare the named method with the others on held-out pairs, which takes most of the time. Without, it is fitted alone.
-    epochs, early_stop, seeds, checkpoints, thorough, loss, uncertainty, label_smoothing, uncertainty_weights : optional
+    epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights : optional
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional
         Old vectors of evaluation items, which must not be among the pairs.

@@ -154,6 +154,12 @@ impl HeadWeights {
         Self { taught: (0..weight.rows()).collect(), weight, bias, form }
     }
 
+    /// The same head with bare inner products for logits: cosines without their scale, or products without a bias.
+    pub(crate) fn bare(&self) -> Self {
+        let form = if self.form.is_cosine() { HeadForm::NormalisedSoftmax { scale: 1.0 } } else { self.form };
+        Self { form, bias: vec![0.0; self.bias.len()], ..self.clone() }
+    }
+
     /// Number of classes.
     pub(crate) fn classes(&self) -> usize {
         self.weight.rows()

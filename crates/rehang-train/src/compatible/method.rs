@@ -26,12 +26,12 @@ use super::objectives::Objective;
 use super::objectives::both_heads::both_heads;
 use super::objectives::classification::classification;
 use super::objectives::contrastive::{Contrast, Negatives, contrastive};
-use super::objectives::focal_distillation::focal_distillation;
+use super::objectives::focal_distillation::{FocalForm, focal_distillation};
 use super::objectives::forward_adaptive::forward_adaptive;
 use super::objectives::head_distillation::head_distillation;
 use super::objectives::influence::influence;
 use super::objectives::regression::regression;
-use super::objectives::selective::{RowWeighting, selective};
+use super::objectives::selective::{RowWeighting, SelectionLogits, selective};
 use super::objectives::triplet::triplet;
 use super::objectives::vector_distance::vector_distance;
 
@@ -90,6 +90,9 @@ pub enum TrainingMethod {
         /// How rows are weighed.
         #[serde(default)]
         selection: RowWeighting,
+        /// What the probabilities that rows are weighed by are made of.
+        #[serde(default, skip_serializing_if = "is_usual")]
+        logits: SelectionLogits,
         /// Units of each of ψ's three hidden layers.
         #[serde(default = "usual_hidden")]
         hidden: usize,
@@ -114,6 +117,9 @@ pub enum TrainingMethod {
     },
     /// Focal distillation (Yan et al. 2020).
     FocalDistillation {
+        /// Whether vectors or probabilities are distilled.
+        #[serde(default)]
+        form: FocalForm,
         /// λ.
         #[serde(default = "one")]
         weight: f32,
@@ -123,10 +129,10 @@ pub enum TrainingMethod {
         /// β.
         #[serde(default = "usual_focus")]
         focus: f32,
-        /// T.
+        /// T of probabilities.
         #[serde(default = "usual_focal_temperature")]
         temperature: f32,
-        /// Whether BCT's influence loss stands beside it, as RACT compares it; alone it makes nothing compatible.
+        /// Whether BCT's influence loss stands beside it; probabilities alone make nothing compatible.
         #[serde(default = "yes")]
         influence: bool,
     },
@@ -521,8 +527,8 @@ impl TrainingMethod {
                 };
                 terms.push((weight, objective));
             }
-            Self::Dmu { weight, forward_weight, selection, .. } => {
-                terms.push((weight, selective(head()?, selection)));
+            Self::Dmu { weight, forward_weight, selection, logits, .. } => {
+                terms.push((weight, selective(head()?, selection, logits)));
                 if forward_weight > 0.0 {
                     terms.push((forward_weight, forward_adaptive()));
                 }
@@ -531,13 +537,13 @@ impl TrainingMethod {
             Self::Lwf { weight, temperature } => {
                 terms.push((weight, head_distillation(head()?, temperature)));
             }
-            Self::FocalDistillation { weight, base, focus, temperature, influence: with_influence } => {
+            Self::FocalDistillation { weight, form, base, focus, temperature, influence: with_influence } => {
                 if with_influence {
                     let influence = influence(head()?, InfluenceSet::New, NewClasses::Synthesised);
                     terms.push((weight, influence));
                 }
                 let teacher = heads()?.own.clone();
-                terms.push((weight, focal_distillation(teacher, base, focus, temperature)));
+                terms.push((weight, focal_distillation(teacher, form, base, focus, temperature)));
             }
             Self::Regression { weight, selection, stop_gradient, .. } => {
                 let head = old.map(|heads| heads.own.clone());
@@ -622,10 +628,13 @@ mod tests {
         let form = super::super::HeadForm::default();
         let own = frozen(&numbers(2 * 4, 9), 4, form);
         let heads = OldHeads { own: own.clone(), whole: frozen(&numbers(3 * 4, 7), 4, form) };
-        let focal = TrainingMethod::named("focal-distillation", "").unwrap();
+        let focal = |form: &str| TrainingMethod::named("focal-distillation", form).unwrap();
         let value = |objective: &Objective| Plain::usual().value(objective);
-        let terms = focal.terms(0.0, Some(&heads)).unwrap();
-        assert_eq!(value(&terms[2].1), value(&focal_distillation(own, 1.0, 5.0, 100.0)));
+        let terms = focal("").terms(0.0, Some(&heads)).unwrap();
+        let of = |form| focal_distillation(own.clone(), form, 1.0, 5.0, 100.0);
+        assert_eq!(value(&terms[2].1), value(&of(FocalForm::Features)));
+        let others = focal("form = 'probabilities'").terms(0.0, Some(&heads)).unwrap();
+        assert_eq!(value(&others[2].1), value(&of(FocalForm::Probabilities)));
         let influence = influence(heads.whole.clone(), InfluenceSet::New, NewClasses::Synthesised);
         assert_eq!(value(&terms[1].1), value(&influence), "the influence loss has the synthesised classes");
     }

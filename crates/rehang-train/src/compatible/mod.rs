@@ -18,7 +18,8 @@ mod trainer;
 
 pub use heads::HeadForm;
 pub use method::{InfluenceSet, NewClasses, RactForm, TrainingMethod};
-pub use objectives::selective::RowWeighting;
+pub use objectives::focal_distillation::FocalForm;
+pub use objectives::selective::{RowWeighting, SelectionLogits};
 pub use old::{OldHead, OldModel, OldSource};
 pub use optimiser::{OptimiserKind, RateSchedule};
 pub use trainer::{EpochSummary, Trained, TrainingParameters, TrainingSet, train};

@@ -219,6 +219,7 @@ fn every_method() -> Vec<(&'static str, &'static str)> {
         ("ract", "form = 'triplet'"),
         ("dmu", "selection = 'least-confidence'\nforward_weight = 0.0"),
         ("focal-distillation", "influence = false"),
+        ("focal-distillation", "form = 'probabilities'\ninfluence = false"),
         ("regression", "hidden = 8"),
     ]);
     methods

@@ -21,7 +21,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllocationKind {
-    /// The gallery grew: old sees a share of all rows, new all rows.
+    /// The gallery grew: old sees a share of the rows of every class, as with [`AllocationKind::OpenData`], new all rows.
     Expansion,
     /// Data of one time were replaced by data of another: old sees a share of the rows of every class, new the rest.
     OpenData,
@@ -313,8 +313,8 @@ struct Division {
     kind: AllocationKind,
     test: Vec<usize>,
     unseen: Vec<usize>,
-    /// Rows that may be trained on, in parts: one part for all rows, or one a class. Each kind hands out either the
-    /// first of the rows of every part, or the first parts as a whole.
+    /// Rows that may be trained on, one part a class. Each kind hands out either the first of the rows of every part, or the
+    /// first parts as a whole.
     parts: Vec<Vec<usize>>,
 }
 
@@ -374,13 +374,8 @@ impl Division {
             .filter(|rows| !rows.is_empty())
             .collect();
         match parameters.kind {
-            AllocationKind::Expansion => {
-                let mut all = parts.concat();
-                all.sort_unstable();
-                all.shuffle(&mut generator(seed, Purpose::Rows, [0, 0]));
-                parts = vec![all];
-            }
-            AllocationKind::OpenData => {
+            // Both share one old training set (RACT table 1).
+            AllocationKind::Expansion | AllocationKind::OpenData => {
                 for rows in &mut parts {
                     let class = rows.first().map_or(0, |&row| examples.labels[row]);
                     rows.shuffle(&mut generator(seed, Purpose::Rows, [u64::from(class), 1]));

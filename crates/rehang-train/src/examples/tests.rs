@@ -526,7 +526,8 @@ mod allocations {
                     Err(error) => {
                         // One row of every class left to train on cannot be divided class by class.
                         let empty = matches!(error.kind(), ErrorKind::Empty { .. });
-                        prop_assert!(empty && kind == AllocationKind::OpenData, "{}", error);
+                        let by_class = [AllocationKind::Expansion, AllocationKind::OpenData].contains(&kind);
+                        prop_assert!(empty && by_class, "{}", error);
                         continue;
                     }
                 };
@@ -562,7 +563,14 @@ mod allocations {
                             prop_assert!((of(old) - share * (of(old) + of(new))).abs() <= 1.0);
                         }
                     }
-                    AllocationKind::Expansion | AllocationKind::Classes => {}
+                    AllocationKind::Expansion => {
+                        // RACT table 1: "the expansion and open-data setups share the same old training set".
+                        let open = AllocationParameters { kind: AllocationKind::OpenData, ..parameters.clone() };
+                        if let Ok(open) = Allocation::draw(&examples, &open) {
+                            prop_assert_eq!(old, &open.old);
+                        }
+                    }
+                    AllocationKind::Classes => {}
                 }
                 for class in classes(&examples, held_out) {
                     let rows = &by_class[class as usize];
@@ -690,7 +698,7 @@ mod allocations {
             ..AllocationParameters::new(AllocationKind::Expansion, 0.5)
         };
         let allocation = Allocation::draw(&examples, &parameters).unwrap();
-        assert_eq!((&*allocation.test, allocation.new.len(), allocation.old.len()), (&[2, 7][..], 10, 5));
+        assert_eq!((&*allocation.test, allocation.new.len(), allocation.old.len()), (&[2, 7][..], 10, 6));
         write_labels(&path, &[12]).unwrap();
         let error = Allocation::draw(&examples, &parameters).unwrap_err().to_string();
         assert!(error.contains("row 12") && error.contains("0 to 11"), "{error}");

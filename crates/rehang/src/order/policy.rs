@@ -20,7 +20,7 @@ crate::named! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     pub enum Policy ("policy") {
-        /// Predicted squared error σ² (FastFill §4.3). Needs `sigma`.
+        /// Predicted squared error σ² (FastFill §4.2). Needs `sigma`.
         Sigma = "sigma",
         /// A shuffle. Needs `seed` only.
         Random = "random",

@@ -25,7 +25,7 @@ def unit(rows: torch.Tensor) -> torch.Tensor:
 
 
 def as_wide_as(rows: torch.Tensor, width: int) -> torch.Tensor:
-    """The first ``width`` coordinates of every row, or the row and zeros (BCT, appendix)."""
+    """The first ``width`` coordinates of every row, or the row and zeros (BCT §3.6)."""
     own = rows.shape[-1]
     return rows[..., :width] if own >= width else torch.nn.functional.pad(rows, (0, width - own))
 

@@ -140,7 +140,7 @@ def sequence(
 
 
 def verification(models: Mapping[str, Model], data: Any = None, *, metadata: Any, pairs: Any, **embedding: Any) -> dict[str, Any]:
-    """1:1 verification, TAR@FAR of template pairs, the first template by one model and the second by another (BCT §3.2).
+    """1:1 verification, TAR@FAR of template pairs, the first template by one model and the second by another (BCT §3.1, §3.3).
 
     ``metadata`` and ``pairs`` are files of a face set's lists (docs/formats.md, "Face and landmark lists").
     """
@@ -152,7 +152,7 @@ def verification(models: Mapping[str, Model], data: Any = None, *, metadata: Any
 def identification(
     models: Mapping[str, Model], data: Any = None, *, metadata: Any, gallery: Sequence[Any], probes: Any, **embedding: Any
 ) -> dict[str, Any]:
-    """1:N search, TPIR@FPIR and rank-k, probes by one model and enrolled templates by another (BCT §3.2)."""
+    """1:N search, TPIR@FPIR and rank-k, probes by one model and enrolled templates by another (BCT §3.1, §3.3)."""
     with _Files(models, data, (), None, None, embedding) as files:
         lists = ["--metadata", os.fspath(metadata), "--gallery", *map(os.fspath, gallery), "--probes", os.fspath(probes)]
         return _evaluate("identification", "--models", *files.models, *lists)

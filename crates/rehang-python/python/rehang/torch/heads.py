@@ -28,7 +28,7 @@ MARGINS = {"cosface": 0.35, "arcface": 0.3}
 class Head(torch.nn.Module):
     """A head of ``classes`` classes on vectors of ``dimension`` coordinates; it computes in full precision under autocast, too.
 
-    Vectors that are wider than its weights are cut to their first coordinates, narrower ones are filled up with zeros (BCT, appendix).
+    Vectors that are wider than its weights are cut to their first coordinates, narrower ones are filled up with zeros (BCT §3.6).
 
     Parameters
     ----------
@@ -109,6 +109,14 @@ class Head(torch.nn.Module):
                 true = self._with_margin(held(cosines.gather(1, places), -1.0, 1.0))
                 cosines = torch.where(known[:, None], cosines.scatter(1, places, true), cosines)
             return cosines * self.scale
+
+    def inner_products(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Bare inner products ``[B, classes]``: cosines without the scale, or products without the bias."""
+        with exactly(vectors):
+            vectors, weight = wide(vectors), wide(self.weight)
+            vectors = as_wide_as(vectors, weight.shape[1])
+            weight = weight.to(vectors.dtype)
+            return vectors @ weight.T if self.form == "softmax" else unit(vectors) @ unit(weight).T
 
     def losses(self, vectors: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of every row, ``[B]``, and whether it counts: a row of a class that the head is not taught has none."""

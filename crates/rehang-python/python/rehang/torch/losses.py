@@ -18,6 +18,7 @@ from ._numbers import as_wide_as, exactly, unit, wide
 from .heads import Head, mean_loss
 
 Selection = Literal["entropy", "least-confidence", "even"]
+SelectionLogits = Literal["head", "inner-products"]
 
 
 class Classification(torch.nn.Module):
@@ -180,28 +181,34 @@ class Selective(torch.nn.Module):
         least-confidence   Λ = p_y             λ = softmax_K(Λ)
         even (BCT)                             λ = 1/|K|
 
-    K are the rows whose class the old head knows. With one such row λ = 1.
+    K are the rows whose class the old head knows. With one such row λ = 1. With ``logits="inner-products"`` p is read off bare inner products, as
+    (9) is printed: cosines without the head's scale, or products without a bias.
     """
 
-    def __init__(self, old_head: Head, selection: Selection = "entropy") -> None:
+    def __init__(self, old_head: Head, selection: Selection = "entropy", *, logits: SelectionLogits = "head") -> None:
         super().__init__()
-        self.old_head, self.selection = old_head, selection
+        self.old_head, self.selection, self.logits = old_head, selection, logits
 
     def forward(self, new: torch.Tensor, old: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """``new [B, d_new]``, ``old [B, d_old]``, ``labels [B]`` → a number."""
         with exactly(new):
-            weights = selection_weights(self.old_head, old, labels, self.selection)
+            weights = selection_weights(self.old_head, old, labels, self.selection, self.logits)
             losses, _ = self.old_head.losses(new, labels)
             return (weights.to(losses.dtype) * losses).sum() * distributed.world()
 
 
-def selection_weights(old_head: Head, old: torch.Tensor, labels: torch.Tensor, selection: Selection = "entropy") -> torch.Tensor:
+def selection_weights(
+    old_head: Head, old: torch.Tensor, labels: torch.Tensor, selection: Selection = "entropy", logits: SelectionLogits = "head"
+) -> torch.Tensor:
     """λ(x) of every row, ``[B]``; 0 for rows of a class that the old head does not know. Over all processes they sum to 1."""
     if selection not in ("entropy", "least-confidence", "even"):
         raise ValueError(f"selection: {selection!r} is none of entropy, least-confidence, even")
+    if logits not in ("head", "inner-products"):
+        raise ValueError(f"logits: {logits!r} is none of head, inner-products")
     with torch.no_grad(), exactly(old):
         known = old_head.knows(labels)
-        log_p = torch.log_softmax(old_head(old).double(), dim=1)
+        said = old_head(old) if logits == "head" else old_head.inner_products(old)
+        log_p = torch.log_softmax(said.double(), dim=1)
         if selection == "entropy":
             measure = -(log_p.exp() * log_p).sum(dim=1)
         elif selection == "least-confidence":

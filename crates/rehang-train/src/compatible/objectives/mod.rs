@@ -6,7 +6,7 @@
 //! double; all have a fixed order, whatever the number of threads.
 //!
 //! `v = φ_new(x)`, `o = φ_old(x)`, `ω` the weights of a head, `B` the batch. Where old and new differ in width, `v`
-//! is cut to its first `d_old` coordinates, or filled up with zeros (BCT, appendix).
+//! is cut to its first `d_old` coordinates, or filled up with zeros (BCT §3.6).
 
 pub(crate) mod both_heads;
 pub(crate) mod classification;

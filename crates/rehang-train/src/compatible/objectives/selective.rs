@@ -3,14 +3,14 @@
 //!
 //! ```text
 //! L_SBC = Σ_{x ∈ K} λ(x)·ℓ(φ_new(x), ω_old)_y          K = rows of B whose class the old head knows, Σ λ = 1
-//! p(x)  = softmax(logits of the old head for φ_old(x))
+//! p(x)  = softmax(logits of the old head for φ_old(x)), or of ⟨φ_old(x), ω_old⟩ as (9) is printed
 //! entropy (9, 10):         Λ = −Σ p log p      λ = (1 − softmax_K(Λ))/(|K| − 1)
 //! least confidence (13):   Λ = p_y             λ = softmax_K(Λ)
 //! even (BCT, equation 4):                      λ = 1/|K|
 //! ```
 //!
-//! (9) writes `⟨φ_old, ω_old⟩` for the logits. A head of cosines has them multiplied by its scale, without a margin: bare
-//! cosines of many classes have a flat softmax, and λ would be 1/|K| to four digits whatever the old model knew. With one
+//! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale, without a margin:
+//! bare cosines of many classes have a flat softmax, and λ is 1/|K| to four digits whatever the old model knew. With one
 //! row λ = 1. A head with synthesised weights knows their classes too.
 
 use rehang::Matrix;
@@ -31,6 +31,17 @@ pub enum RowWeighting {
     LeastConfidence,
     /// All alike.
     Even,
+}
+
+/// What the old head's probabilities, which rows are weighed by, are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SelectionLogits {
+    /// The logits of the old head as it was trained: cosines times its scale, or products and a bias.
+    #[default]
+    Head,
+    /// Bare inner products, as DMU (9) is printed: cosines, or products without a bias.
+    InnerProducts,
 }
 
 /// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known.
@@ -68,13 +79,21 @@ pub(crate) fn weights(
     weights
 }
 
-/// `old_head` is ω_old. It measures how far λ is from even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
+/// `old_head` is ω_old, `logits` what λ is read off. It measures how far λ is from even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
 ///
 /// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
 /// percent above even, whatever the old model knows.
-pub(crate) fn selective(old_head: HeadWeights, selection: RowWeighting) -> Objective {
+pub(crate) fn selective(
+    old_head: HeadWeights,
+    selection: RowWeighting,
+    logits: SelectionLogits,
+) -> Objective {
+    let judge = match logits {
+        SelectionLogits::Head => old_head.clone(),
+        SelectionLogits::InnerProducts => old_head.bare(),
+    };
     Objective::new("selective", move |batch| {
-        let weights = weights(&old_head, &batch.old, &batch.labels, selection);
+        let weights = weights(&judge, &batch.old, &batch.labels, selection);
         let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
         let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &weights);
         let known = weights.iter().filter(|&&weight| weight > 0.0).count() as f32;
@@ -93,7 +112,7 @@ mod tests {
     use crate::finite_differences::numbers;
 
     fn objective(selection: RowWeighting, form: HeadForm) -> Objective {
-        selective(frozen(&numbers(2 * 4, 9), 4, form), selection)
+        selective(frozen(&numbers(2 * 4, 9), 4, form), selection, SelectionLogits::Head)
     }
 
     #[test]
@@ -118,8 +137,32 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         let expected = share * 2.0_f64.ln() + (1.0 - share) * (4.0_f64 / 3.0).ln();
-        let objective = selective(old_head, RowWeighting::LeastConfidence);
+        let objective = selective(old_head, RowWeighting::LeastConfidence, SelectionLogits::Head);
         assert!((rows.value(&objective) - expected).abs() < 1e-5);
+    }
+
+    /// DMU (9) as it is printed: λ of a head of cosines does not see its scale, and ℓ does.
+    #[test]
+    fn bare_inner_products_leave_the_scale_and_the_bias_out() {
+        let plain = Plain::usual();
+        let head = |form| frozen(&numbers(2 * 4, 9), 4, form);
+        let selection = RowWeighting::LeastConfidence;
+        let arcface = HeadForm::ArcFace { scale: 4.0, margin: 0.3 };
+        let batch = plain.batch();
+        let of = |head: &HeadWeights| weights(head, &batch.old, &batch.labels, selection);
+        let bare = of(&head(arcface).bare());
+        assert_eq!(bare, of(&head(HeadForm::NormalisedSoftmax { scale: 1.0 })));
+        assert!(bare != of(&head(arcface)));
+        let mut biased = head(HeadForm::Softmax);
+        biased.bias = vec![3.0, -1.0];
+        assert_eq!(of(&biased.bare()), of(&head(HeadForm::Softmax)));
+        assert!(of(&biased) != of(&biased.bare()));
+        let printed = selective(head(arcface), selection, SelectionLogits::InnerProducts);
+        let pass = head(arcface);
+        let (expected, _) =
+            pass.pass_with_margin(&batch.new, &batch.labels).cross_entropy(&batch.labels, 0.0, &bare);
+        assert!((plain.value(&printed) - expected).abs() < 1e-6);
+        plain.check(&printed);
     }
 
     #[test]

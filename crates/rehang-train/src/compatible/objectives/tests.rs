@@ -1,5 +1,6 @@
 //! Batches for the tests of all objectives.
 
+use super::focal_distillation::FocalForm;
 use super::*;
 use crate::compatible::heads::HeadForm;
 use crate::compatible::method::{InfluenceSet, NewClasses};
@@ -120,12 +121,13 @@ fn all() -> Vec<Objective> {
         both_heads::both_heads(old_head()),
         contrast(contrastive::Negatives::OldAndNew),
         contrast(contrastive::Negatives::Split { eta: 0.5 }),
-        focal_distillation::focal_distillation(old_head(), 1.0, 5.0, 2.0),
+        focal_distillation::focal_distillation(old_head(), FocalForm::Features, 1.0, 5.0, 2.0),
+        focal_distillation::focal_distillation(old_head(), FocalForm::Probabilities, 1.0, 5.0, 2.0),
         forward_adaptive::forward_adaptive(),
         head_distillation::head_distillation(old_head(), 2.0),
         influence::influence(old_head(), InfluenceSet::New, NewClasses::Distillation),
         regression::regression(Some(old_head()), selection, false),
-        selective::selective(old_head(), selection),
+        selective::selective(old_head(), selection, selective::SelectionLogits::Head),
         triplet::triplet(true, 0.8, Some(2)),
         vector_distance::vector_distance(),
     ]

@@ -5,20 +5,27 @@
 //! ```
 
 use super::super::rows::as_wide_as;
-use super::{Loss, Objective};
+use super::{Batch, Loss, Objective};
 
 pub(crate) fn vector_distance() -> Objective {
     Objective::new("distance", |batch| {
-        let share = 1.0 / batch.labels.len().max(1) as f64;
-        let mut difference = as_wide_as(&batch.new, batch.old.columns());
-        let mut value = 0.0;
-        for (new, &old) in difference.as_mut_slice().iter_mut().zip(batch.old.as_slice()) {
-            *new -= old;
-            value += share * f64::from(*new).powi(2);
-            *new *= (2.0 * share) as f32;
-        }
-        Loss { value, new: Some(as_wide_as(&difference, batch.new.columns())), ..Loss::default() }
+        let rows = batch.labels.len();
+        distance(batch, &vec![1.0 / rows.max(1) as f32; rows])
     })
+}
+
+/// `Σ weight·‖φ_new(x) − φ_old(x)‖²`.
+pub(super) fn distance(batch: &Batch, weights: &[f32]) -> Loss {
+    let mut difference = as_wide_as(&batch.new, batch.old.columns());
+    let mut value = 0.0;
+    for (row, &weight) in weights.iter().enumerate() {
+        for (new, &old) in difference.row_mut(row).iter_mut().zip(batch.old.row(row)) {
+            *new -= old;
+            value += f64::from(weight) * f64::from(*new).powi(2);
+            *new *= 2.0 * weight;
+        }
+    }
+    Loss { value, new: Some(as_wide_as(&difference, batch.new.columns())), ..Loss::default() }
 }
 
 #[cfg(test)]
