@@ -15,7 +15,6 @@
     )
 )]
 
-#[cfg(feature = "http")]
 mod ceiling;
 mod check;
 mod command;

@@ -26,10 +26,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map};
-use rehang::{Error, Matrix, Pairs, Progress, Result};
+use rehang::{Error, Matrix, Progress, Result};
 
-use crate::folds::LeftOut;
-use crate::left_out::{LeavesOut, asked_of};
 use crate::linear_algebra::{column_means, factorise, product, scaled, solve_factorised, sum_blocks};
 use crate::objectives::squared::total_variance;
 
@@ -64,7 +62,7 @@ pub struct KernelRidge {
     /// The pairs that are centres, by row.
     pub centres: Vec<usize>,
     /// The centres' own system, from which leave-one-out comes.
-    pub(crate) system: System,
+    system: System,
 }
 
 impl KernelRidge {
@@ -257,7 +255,7 @@ fn members(groups: &[usize]) -> Vec<Vec<usize>> {
 
 /// The solved system `(K + λI) A = V − m` of one set of centres.
 #[derive(Debug, Clone)]
-pub(crate) struct System {
+struct System {
     /// `L⁻¹` of `K + λI = L Lᵀ`.
     inverse_factor: Mat<f64>,
     /// The coefficients A, `[m, d_new]`.
@@ -332,19 +330,6 @@ impl System {
             solve_factorised(&block, &mut residual);
         }
         residual
-    }
-}
-
-/// Where every pair is a centre.
-impl LeavesOut for System {
-    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
-        let new = pairs.new_vectors().matrix();
-        let of_split = |split: &LeftOut| {
-            progress.check()?;
-            let rows = split.unfitted(pairs.len());
-            Ok(asked_of(new, split, &rows, &self.group_residual(&rows, new)))
-        };
-        splits.par_iter().map(of_split).collect()
     }
 }
 
