@@ -303,7 +303,7 @@ mod tests {
             method: Method::Fct,
             slow: true,
             fit: Box::new(|_, _, _| Err(Error::missing("courage", "this method"))),
-            leaves_out: |_| false,
+            leaves_out: false,
         };
         let data = linear(300, false);
         let more = [failing];

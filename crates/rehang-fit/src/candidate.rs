@@ -64,8 +64,8 @@ pub(crate) struct Candidate<'a> {
     pub slow: bool,
     /// How it is fitted. Must give the same map for the same pairs.
     pub fit: FitFunction<'a>,
-    /// Whether a fit on so many pairs tells what it would give without some of them ([`FittedMap::without`]).
-    pub leaves_out: fn(usize) -> bool,
+    /// Whether a fit tells what it would give without some of its pairs ([`FittedMap::without`]).
+    pub leaves_out: bool,
 }
 
 /// The methods with a formula, the simplest first.
@@ -78,35 +78,21 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         leaves_out,
     };
     vec![
-        quick(
-            Method::DoNothing,
-            |_| false,
-            |pairs, _, _, _| {
-                Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
-            },
-        ),
-        quick(
-            Method::Procrustes,
-            |_| true,
-            |pairs, _, _, progress| procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out),
-        ),
-        quick(
-            Method::Ridge,
-            |_| true,
-            |pairs, _, _, progress| {
-                let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
-                Ok(FittedMap::leaving_out((closed, whole)))
-            },
-        ),
-        quick(
-            Method::LowRank,
-            |_| true,
-            |pairs, _, seed, progress| {
-                low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
-            },
-        ),
+        quick(Method::DoNothing, false, |pairs, _, _, _| {
+            Ok(do_nothing::fit(pairs.old().dimension(), pairs.new_vectors().dimension()).into())
+        }),
+        quick(Method::Procrustes, true, |pairs, _, _, progress| {
+            procrustes::fit_leaving_out(pairs, progress).map(FittedMap::leaving_out)
+        }),
+        quick(Method::Ridge, true, |pairs, _, _, progress| {
+            let (closed, whole) = ridge::fit_leaving_out(pairs, None, &ridge::PENALTIES, progress)?;
+            Ok(FittedMap::leaving_out((closed, whole)))
+        }),
+        quick(Method::LowRank, true, |pairs, _, seed, progress| {
+            low_rank::fit_leaving_out(pairs, seed, progress).map(FittedMap::leaving_out)
+        }),
         // Its width and penalty are what classes that it never saw chose: of all classes, they would know the held-out ones.
-        quick(Method::KernelRidge, |_| false, kernel),
+        quick(Method::KernelRidge, false, kernel),
     ]
 }
 

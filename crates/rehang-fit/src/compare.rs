@@ -330,7 +330,7 @@ impl Task<'_> {
         candidate: &Candidate<'_>,
         splits: &[Split<'_>],
     ) -> Result<(Vec<Made>, Option<FittedMap>)> {
-        if !(candidate.leaves_out)(self.pairs.len()) {
+        if !candidate.leaves_out {
             return Ok((vec![self.made_by_map(candidate, &splits[0])?], None));
         }
         let fitted = (candidate.fit)(self.pairs, self.groups, self.progress)?;

@@ -122,8 +122,8 @@ impl Default for NetworkOptions {
 /// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
 ///
 /// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as a
-///    whole; of clusters, without labels). Every method is fitted on the rest, by settings (a penalty, a rank, a kernel's width) that it
-///    chose once on all pairs where it has a formula; its table row says how it does on what is held out,
+///    whole; of clusters, without labels). Every method is fitted on the rest, by settings (a penalty, a rank) that it
+///    chose once on all pairs where it is linear; its table row says how it does on what is held out,
 ///    for every way to conform to the new space that is open. It is measured as it would be served: with its own handicap, which is
 ///    chosen in random order as the adapter's is, and in the default order. The criterion is the area of the exact curve of the mAP
 ///    by label, or, without labels, of the agreement of the first ten results with the native gallery. Items of seen and unseen
@@ -170,7 +170,7 @@ pub fn fit_adapter(
             }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        Candidate { method, slow: true, fit: Box::new(fit), leaves_out: |_| false }
+        Candidate { method, slow: true, fit: Box::new(fit), leaves_out: false }
     };
     let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
