@@ -38,7 +38,7 @@ pub const CENTRES_MAX: usize = 4_096;
 /// Pairs that the coefficients of a larger set are solved on: more change the map little and cost time in proportion.
 const SOLVED_PAIRS_MAX: usize = 32_768;
 /// Pairs on which γ and λ are chosen; both are free of units and hardly move with the number of pairs.
-const SELECTION_PAIRS_MAX: usize = 1_000;
+const SELECTION_PAIRS_MAX: usize = 2_000;
 /// Coordinates of the new vectors that they are chosen on: of wider ones, so many random combinations. The squared length of a
 /// residual is kept in the mean, and over r directions of n residuals to a part √(2 / (128 r)), 2 % where r is 50, for all settings
 /// alike.
