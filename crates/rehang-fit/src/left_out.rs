@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 
-use faer::Mat;
 use rayon::prelude::*;
 use rehang::adapter::Map;
 use rehang::{Matrix, Pairs, Progress, Result};
@@ -14,18 +13,6 @@ use crate::folds::LeftOut;
 pub(crate) trait LeavesOut: Debug + Send + Sync {
     /// Raw outputs for what each split asks about, the pairs being those that were fitted on.
     fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>>;
-}
-
-/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
-pub(crate) fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
-    let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
-    for (place, &asked) in split.asked.iter().enumerate() {
-        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
-        for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
-            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
-        }
-    }
-    outputs
 }
 
 /// A fit whose settings are known, made anew without the pairs of a split.

@@ -185,7 +185,7 @@ mod tests {
         // of them is 2, and four stand above everything else, so nothing is accepted; with a fifth, 4, they all are.
         assert_eq!(measured("tar@0.1", &right, &wrong, &LABELS), Some(0.0));
         assert_eq!(measured("tar@0.2", &right, &wrong, &LABELS), Some(75.0));
-        // Classes 0 and 2 are enrolled; probes 1 and 5 are theirs, 2, 3, 6 and 7 are not. Probe 1 looks like nobody enrolled.
+        // Classes 0 and 2 are enrolled; probes 1 and 5 are theirs, 2, 3, 6 and 7 are not. The query model takes probe 1 for one of class 3.
         assert_eq!(measured("tpir@0.5", &right, &wrong, &LABELS), Some(50.0));
         // Queries 0 and 1 find others before their own.
         assert_eq!(measured("map@1", &right, &wrong, &LABELS), Some(75.0));

@@ -6,7 +6,7 @@
 
 use rehang::{Error, Provenance, Remedy, Result};
 use rehang_encode::{DIFFERENCE_MAX, Encoder, Input, Spent, difference, difference_in_words};
-use rehang_store::{Ledger, Scan, Select, Store};
+use rehang_store::{Ledger, Record, Scan, Select, Store};
 
 use crate::encoding::{encode, input_of};
 use crate::fill::Filler;
@@ -67,23 +67,20 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
     let items: Vec<_> = store.get(&ids)?.into_iter().flatten().filter(|item| item.source.is_some()).collect();
     let keys: Vec<_> = items.iter().map(|item| item.key).collect();
     let natives: Vec<_> = items
-        .iter()
+        .into_iter()
         .zip(store.vectors(space, &keys)?)
-        .filter_map(|(item, vector)| Some((item, vector?)))
-        .filter(|(_, vector)| vector.provenance == Provenance::Native)
+        .filter(|(_, vector)| vector.as_ref().is_some_and(|vector| vector.provenance == Provenance::Native))
+        .map(|(item, vector)| Record { item, state: None, vector })
         .collect();
-    let inputs: Vec<Input<'_>> = natives
-        .iter()
-        .filter_map(|(item, _)| {
-            Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
-        })
-        .collect();
+    let inputs: Vec<Input<'_>> = natives.iter().filter_map(input_of).collect();
     let distance = encoder.space().distance;
     let (Some(again), Some(once_more)) = (embedded(encoder, &inputs)?, embedded(encoder, &inputs)?) else {
         return Ok(());
     };
-    for (((item, native), again), once_more) in natives.iter().zip(&again).zip(&once_more) {
-        let (Some(again), Some(once_more)) = (again, once_more) else { continue };
+    for ((record, again), once_more) in natives.iter().zip(&again).zip(&once_more) {
+        let (Some(native), Some(again), Some(once_more)) = (&record.vector, again, once_more) else {
+            continue;
+        };
         let noise = difference(distance, again, once_more);
         if difference(distance, &native.vector, again) > DIFFERENCE_MAX.max(NOISE_TIMES * noise) {
             return Err(Error::conflict(
@@ -91,7 +88,7 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
                 format!(
                     "it could not be compared with itself when a run ended, and item {:?}, which was among the last ones, has another vector \
                      now ({}); configure the encoder as it was, or let it embed the native items again",
-                    item.id,
+                    record.item.id,
                     difference_in_words(distance, &native.vector, again),
                 ),
             )

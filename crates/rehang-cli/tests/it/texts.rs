@@ -92,6 +92,12 @@ fn service(mood: Arc<AtomicUsize>, embedded: Embedded) -> Stub {
     })
 }
 
+/// Old vectors and items of the texts of the first numbers.
+fn numbered(many: usize) -> (Matrix, Vec<Value>) {
+    let old = Matrix::from_fn(many, D_OLD, |row, column| model(&text(row))[column]);
+    (old, (0..many).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect())
+}
+
 fn place(url: &str) -> Place {
     let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| model(&text(row))[column]);
     let source = |number| if number == WITHOUT_SOURCE { Value::Null } else { text(number).into() };
@@ -198,9 +204,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
 fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
     const MANY: usize = 700;
     const BATCH: usize = 25;
-    let old = Matrix::from_fn(MANY, D_OLD, |row, column| model(&text(row))[column]);
-    let items: Vec<Value> =
-        (0..MANY).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect();
+    let (old, items) = numbered(MANY);
     let place = upgrade::gallery(&old, &items, D_NEW);
     let stub = Stub::start(|_, seen| Reply::Body(good_of(seen, model, |_| {})));
     let encoder = format!(
@@ -311,9 +315,7 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
 fn an_encoder_that_becomes_another_model_ends_the_run_and_leaves_nothing_wrong() {
     const MANY: usize = 500;
     const RIGHT: usize = 300;
-    let old = Matrix::from_fn(MANY, D_OLD, |row, column| model(&text(row))[column]);
-    let items: Vec<Value> =
-        (0..MANY).map(|number| json!({"id": format!("t{number}"), "source": text(number)})).collect();
+    let (old, items) = numbered(MANY);
     // The program's model of a number, as `upgrade::encoder` has it.
     let of_program = |number: usize| -> Vec<f32> {
         (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()

@@ -470,7 +470,7 @@ fn a_program_that_becomes_another_model_is_found() {
         assert_eq!(said.is_some(), is_found, "{said:?}");
         // One item is embedded again after every 128, and what the call before it gave is thrown away.
         assert_eq!((given, encoder.spent().items), if is_found { (320, 384 + 3 + 2) } else { (600, 600) });
-        // The call of text 300 was handed out, and nobody vouches for it.
+        // The encoder handed out what the call of text 300 gave, and does not vouch for it.
         let vouched = receipts.iter().filter(|receipt| encoder.is_vouched_for(**receipt)).count();
         assert_eq!(vouched * 64, if is_found { 256 } else { 640 });
         assert_eq!(encoder.vouch().is_err(), is_found);

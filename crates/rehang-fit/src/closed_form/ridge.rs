@@ -9,7 +9,7 @@ use rehang::{Matrix, Pairs, Progress, Result};
 
 use super::{ClosedForm, best, centring_bias, layer, scaling_name};
 use crate::folds::LeftOut;
-use crate::left_out::{LeavesOut, asked_of};
+use crate::left_out::LeavesOut;
 use crate::linear_algebra::{Centred, Moments, eigen, factorise, product, scaled, solve_factorised};
 
 /// The penalties that are tried, relative to the mean diagonal of the old vectors' covariance. The largest is first: where
@@ -178,6 +178,18 @@ impl LeavesOut for Whole {
         };
         splits.par_iter().map(of_split).collect()
     }
+}
+
+/// What a split asks about, from what is left of the new vectors of the pairs `rows` (increasing) that it is not fitted on.
+fn asked_of(new: &Matrix, split: &LeftOut, rows: &[usize], residuals: &Mat<f64>) -> Matrix {
+    let mut outputs = Matrix::zeros(split.asked.len(), new.columns());
+    for (place, &asked) in split.asked.iter().enumerate() {
+        let at = rows.binary_search(&asked).expect("no pair is asked about that is fitted on");
+        for (column, output) in outputs.row_mut(place).iter_mut().enumerate() {
+            *output = (f64::from(new.row(asked)[column]) - residuals[(at, column)]) as f32;
+        }
+    }
+    outputs
 }
 
 /// `X Xᵀ`.

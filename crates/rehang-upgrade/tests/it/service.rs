@@ -255,7 +255,7 @@ fn a_death_before_the_comparison_leaves_nothing_wrong() {
     }
 }
 
-/// A service that nobody can ask any more vouches for nothing: what it gave last is kept, and is what the next run looks at first.
+/// A run that cannot ask its service any more keeps what the service gave last. The next run compares that first.
 #[test]
 fn the_next_run_compares_what_a_service_that_was_gone_gave_last() {
     for after in [600, 50] {
