@@ -5,21 +5,26 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use half::f16;
 use serde::{Deserialize, Serialize};
 
 use crate::adapter_network::to_network;
 use crate::atomic::AtomicFile;
 use crate::onnx::Port;
 use crate::paths::expect_apart;
-use crate::tensors::{self, Detail, FileKind, Metadata, Tensor, json, parse, parse_json, text};
+use crate::tensors::{
+    self, Detail, FileKind, HALVES, Metadata, Tensor, is_halved, json, parse, parse_json, text,
+};
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
     RowSketch, SecondBranch, Training, Uncertainty,
 };
+use rehang::report::Precision;
 use rehang::{Error, Head, HeadKind, Matrix, Result, Space};
 
-/// What every adapter file says it is, and the version that is written; every older one is read.
-const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 1 };
+/// What every adapter file says it is, and the latest version; every older one is read. Version 2 alone has halves. Others are
+/// written as version 1, which every rehang reads.
+const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 2 };
 
 /// What an adapter file is, for people and scripts.
 #[derive(Debug, Clone, Serialize)]
@@ -162,11 +167,54 @@ impl fmt::Display for AdapterSource {
 pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
     adapter.check()?;
     let metadata = describe(adapter)?;
+    let adapter_has_halves = adapter.training.halves;
     let mut adapter = adapter.clone();
     let mut head = HeadParts::taken_from(&mut adapter);
     let parts = Parts::of(&mut adapter, head.as_mut()).0;
     let tensors: Vec<_> = parts.iter().map(|(name, part)| part.tensor(name.clone())).collect();
-    tensors::write(&KIND, metadata, &tensors)
+    let version = if adapter_has_halves { KIND.version } else { 1 };
+    tensors::write(&FileKind { version, ..KIND }, metadata, &tensors)
+}
+
+/// The adapter with every number of its matrices rounded to half precision, which halves its file: h(o), σ² and the fingerprint are
+/// those of the rounded numbers from here on, in memory as well as in the file.
+///
+/// ```
+/// use rehang::{Adapter, Distance, Space};
+/// use rehang_files::adapter_file::{from_bytes, halved, to_bytes};
+///
+/// let space = |name| Space::new(name, 64, Distance::Cosine, true);
+/// let adapter = Adapter::identity(space("v1"), space("v2"), None)?;
+/// let halves = halved(&adapter)?;
+/// let bytes = to_bytes(&halves)?;
+/// assert!(bytes.len() + 2 * 64 * 64 <= to_bytes(&adapter)?.len() + 64);
+/// assert_eq!(from_bytes(&bytes, "a.safetensors")?, halves);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidOption`](rehang::ErrorKind::InvalidOption) for a number that half precision cannot hold (above 65,504).
+pub fn halved(adapter: &Adapter) -> Result<Adapter> {
+    let mut adapter = adapter.clone();
+    let mut head = HeadParts::taken_from(&mut adapter);
+    for (name, part) in Parts::of(&mut adapter, head.as_mut()).0 {
+        let Part::Matrix(matrix) = part else { continue };
+        for value in matrix.as_mut_slice() {
+            let rounded = f16::from_f32(*value).to_f32();
+            if !rounded.is_finite() {
+                let allowed =
+                    format!("f32: {name} holds {value}, and half precision ends at {}", f16::MAX.to_f32());
+                return Err(Error::option("precision", Precision::F16, &allowed));
+            }
+            *value = rounded;
+        }
+    }
+    if let Some(head) = head {
+        head.put_back(&mut adapter)?;
+    }
+    adapter.training.halves = true;
+    Ok(adapter)
 }
 
 /// A fingerprint of the whole adapter, as 16 hexadecimal digits: equal files have equal ones.
@@ -334,6 +382,9 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     if adapter.handicap > 0.0 {
         metadata.insert("handicap".into(), adapter.handicap.to_string());
     }
+    if training.halves {
+        metadata.insert(HALVES.0.into(), HALVES.1.into());
+    }
     if let Some(sketch) = &training.pairs_sketch {
         metadata.insert("pairs_sketch".into(), json(&SketchOutline::of(sketch))?);
     }
@@ -368,6 +419,13 @@ impl HeadParts {
         let Uncertainty::OutOfFold(learned) = &mut adapter.uncertainty else { return None };
         let head = learned.head.take()?;
         Some(Self { weight: head.weight().clone(), bias: head.bias().to_vec(), kind: head.kind() })
+    }
+
+    fn put_back(self, adapter: &mut Adapter) -> Result<()> {
+        if let Uncertainty::OutOfFold(learned) = &mut adapter.uncertainty {
+            learned.head = Some(Head::new(self.weight, Some(self.bias), self.kind)?);
+        }
+        Ok(())
     }
 }
 
@@ -505,9 +563,8 @@ fn assembled(metadata: &Metadata, mut tensors: BTreeMap<String, Tensor<'static>>
     if let Some(name) = tensors.keys().next() {
         return Err(format!("tensor {name:?} belongs to no part of the adapter"));
     }
-    if let (Uncertainty::OutOfFold(learned), Some(head)) = (&mut adapter.uncertainty, head) {
-        let head = Head::new(head.weight, Some(head.bias), head.kind);
-        learned.head = Some(head.map_err(|error| error.to_string())?);
+    if let Some(head) = head {
+        head.put_back(&mut adapter).map_err(|error| error.to_string())?;
     }
     Ok(adapter)
 }
@@ -567,6 +624,7 @@ fn outlined(
         hyper_parameters: parse_json(metadata, "hyper_parameters")?,
         version: text(metadata, "rehang_version")?.into(),
         pairs_sketch: metadata.get("pairs_sketch").map(sketch).transpose()?,
+        halves: is_halved(metadata),
     };
     let adapter = Adapter {
         old: parse_json(metadata, "old_space")?,

@@ -1,11 +1,12 @@
 //! rehang's own files of named tensors: safetensors with metadata and a check sum. Adapters and encoders are such files.
 //!
-//! Metadata hold `format`, `format_version` and `checksum`, and what else a kind of file needs; all tensors are F32. The
-//! same contents give the same bytes.
+//! Metadata hold `format`, `format_version` and `checksum`, and what else a kind of file needs. All tensors are F32, but for those
+//! of two axes where the metadata say `precision` `f16`: these are F16. The same contents give the same bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use half::f16;
 use rehang::{Error, Result};
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
@@ -25,6 +26,9 @@ pub struct FileKind {
 
 /// Metadata by key.
 pub type Metadata = BTreeMap<String, String>;
+
+/// The key and the value of the metadata of a file whose tensors of two axes are F16.
+pub const HALVES: (&str, &str) = ("precision", "f16");
 
 /// A sentence about what is wrong with a file; its reader adds which file.
 pub type Detail = String;
@@ -57,6 +61,9 @@ pub struct Tensor<'a> {
 /// # Ok::<(), rehang::Error>(())
 /// ```
 ///
+/// In a file of [`HALVES`], numbers of tensors of two axes have to be ones of half precision: others are rounded, and its check sum
+/// does not match.
+///
 /// # Errors
 ///
 /// None that contents could cause.
@@ -87,7 +94,7 @@ pub fn read(bytes: &[u8], kind: &FileKind) -> Result<(Metadata, BTreeMap<String,
             kind.version
         ));
     }
-    let tensors = plain(bytes)?;
+    let tensors = of_precision(bytes, is_halved(&metadata))?;
     let (written, computed) = (text(&metadata, "checksum")?, checksum(&metadata, tensors.values()));
     if written != computed {
         return Err(format!(
@@ -113,17 +120,37 @@ pub fn is_of(bytes: &[u8], kind: &FileKind) -> bool {
 ///
 /// A sentence for damaged files and tensors of another type.
 pub fn plain(bytes: &[u8]) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
+    of_precision(bytes, false)
+}
+
+/// Whether tensors of two axes are F16.
+pub(crate) fn is_halved(metadata: &Metadata) -> bool {
+    metadata.get(HALVES.0).is_some_and(|precision| precision == HALVES.1)
+}
+
+/// The type of a tensor with so many axes.
+fn dtype(axes: usize, halves: bool) -> Dtype {
+    if halves && axes == 2 { Dtype::F16 } else { Dtype::F32 }
+}
+
+/// The tensors of a file, each of its [`dtype`].
+fn of_precision(bytes: &[u8], halves: bool) -> Result<BTreeMap<String, Tensor<'static>>, Detail> {
     let container = SafeTensors::deserialize(bytes).map_err(|error| format!("it is damaged ({error})"))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in container.iter() {
         if view.dtype() == Dtype::I64 && name.ends_with("num_batches_tracked") {
             continue;
         }
-        if view.dtype() != Dtype::F32 {
-            return Err(format!("tensor {name:?} is of type {:?} where F32 is needed", view.dtype()));
+        let needed = dtype(view.shape().len(), halves);
+        if view.dtype() != needed {
+            return Err(format!("tensor {name:?} is of type {:?} where {needed:?} is needed", view.dtype()));
         }
-        let values: Vec<f32> =
-            view.data().as_chunks::<4>().0.iter().map(|&four| f32::from_le_bytes(four)).collect();
+        let values: Vec<f32> = match needed {
+            Dtype::F16 => {
+                view.data().as_chunks().0.iter().map(|&two| f16::from_le_bytes(two).to_f32()).collect()
+            }
+            _ => view.data().as_chunks().0.iter().map(|&four| f32::from_le_bytes(four)).collect(),
+        };
         let tensor = Tensor { name: name.into(), shape: view.shape().to_vec(), values: values.into() };
         tensors.insert(name.into(), tensor);
     }
@@ -215,7 +242,7 @@ fn checksum<'a, 'b: 'a>(metadata: &Metadata, tensors: impl Iterator<Item = &'a T
 /// One entry of the header of a safetensors file.
 #[derive(Serialize)]
 struct TensorEntry<'a> {
-    dtype: &'static str,
+    dtype: Dtype,
     shape: &'a [usize],
     data_offsets: [usize; 2],
 }
@@ -225,9 +252,11 @@ struct TensorEntry<'a> {
 fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
     let mut header = format!("{{\"__metadata__\":{}", json(metadata)?);
     let mut offset = 0;
+    let halves = is_halved(metadata);
     for tensor in tensors {
-        let end = offset + tensor.values.len() * size_of::<f32>();
-        let entry = TensorEntry { dtype: "F32", shape: &tensor.shape, data_offsets: [offset, end] };
+        let dtype = dtype(tensor.shape.len(), halves);
+        let end = offset + tensor.values.len() * dtype.bitsize() / 8;
+        let entry = TensorEntry { dtype, shape: &tensor.shape, data_offsets: [offset, end] };
         header += &[",", &json(&tensor.name)?, ":", &json(&entry)?].concat();
         offset = end;
     }
@@ -239,8 +268,11 @@ fn container(metadata: &Metadata, tensors: &[Tensor<'_>]) -> Result<Vec<u8>> {
     bytes.extend_from_slice(&(header.len() as u64).to_le_bytes());
     bytes.extend_from_slice(header.as_bytes());
     for tensor in tensors {
-        for value in tensor.values.iter() {
-            bytes.extend_from_slice(&value.to_le_bytes());
+        match dtype(tensor.shape.len(), halves) {
+            Dtype::F16 => {
+                bytes.extend(tensor.values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()));
+            }
+            _ => bytes.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes())),
         }
     }
     Ok(bytes)

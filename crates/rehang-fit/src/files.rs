@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+use rehang::adapter::{Adapter, apply};
 use rehang::check::{expect_count, expect_width};
 use rehang::finding::{Finding, with_messages};
-use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors};
+use rehang::report::Precision;
+use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
+use rehang_files::adapter_file::{halved, save, to_bytes};
 use rehang_files::{
     AtomicFile, HeadFiles, InputReader, Join, JoinFiles, Names, RowSelection, VectorSource,
     expect_same_items, said,
@@ -16,6 +19,11 @@ use crate::{
     guards,
 };
 
+/// Pairs that halves are judged on, at most.
+const ROUNDED: usize = 1_000;
+/// Percent of the expected squared error by which halves may move vectors before that is a warning.
+const MOVED_MAX: f64 = 1.0;
+
 /// The files of the pairs, the spaces that they are of, how the adapter is fitted, and where it goes.
 ///
 /// | Field | Default |
@@ -23,6 +31,7 @@ use crate::{
 /// | `old_model`, `new_model` | `old`, `new` |
 /// | `distance` | L2 |
 /// | `old_distance` | as `distance` |
+/// | `precision` | `f32` |
 #[derive(Debug, Clone)]
 pub struct FitFiles {
     /// Old vectors of the pairs, one file below the other.
@@ -63,6 +72,8 @@ pub struct FitFiles {
     pub options: NetworkOptions,
     /// Old vectors of evaluation items, which must not be among the pairs.
     pub evaluation_old: Option<VectorSource>,
+    /// How numbers of the adapter's matrices are kept: `f32`, or `f16`, which halves its file; a finding says what that changes.
+    pub precision: Precision,
     /// The adapter to write; without it nothing is written.
     pub output: Option<PathBuf>,
 }
@@ -90,6 +101,7 @@ impl FitFiles {
             parameters: FitParameters::default(),
             options: NetworkOptions::default(),
             evaluation_old: None,
+            precision: Precision::F32,
             output: None,
         }
     }
@@ -161,6 +173,9 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         }
     }
     expect_classes_of_head(files)?;
+    if files.precision == Precision::I8 {
+        return Err(Error::option("precision", files.precision, "f32 or f16"));
+    }
     // A bad output path fails now and not after the fit.
     files.output.as_ref().map(AtomicFile::create).transpose()?;
     if let Some(folder) = &files.options.checkpoints {
@@ -230,7 +245,12 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
     for input in &inputs.read {
         fitted.adapter.training.inputs.insert(input.role.clone(), input.fingerprint.clone());
     }
-    files.output.as_ref().map_or(Ok(()), |path| rehang_files::adapter_file::save(&fitted.adapter, path))?;
+    if files.precision == Precision::F16 {
+        let halves = halved(&fitted.adapter)?;
+        fitted.findings.push(moved_by_halves(&fitted.adapter, &halves, &pairs, progress)?);
+        fitted.adapter = halves;
+    }
+    files.output.as_ref().map_or(Ok(()), |path| save(&fitted.adapter, path))?;
     warn_of_head(head.as_ref(), &pairs, &mut inputs);
     if pairs.side().is_some() && fitted.adapter.side_dimension().is_none() {
         let seen = format!("{} does not look at side information.", fitted.adapter.training.method);
@@ -241,6 +261,40 @@ pub fn fit_files(files: &FitFiles, progress: &Progress) -> Result<FitAnswer> {
         inputs.warn("head-without-labels", seen);
     }
     Ok(FitAnswer { output: files.output.clone(), fitted, findings: inputs.findings })
+}
+
+/// What halves do to an adapter: how far they move what it makes of (at most [`ROUNDED`]) pairs, against the error that it expects.
+fn moved_by_halves(
+    adapter: &Adapter,
+    halves: &Adapter,
+    pairs: &Pairs,
+    progress: &Progress,
+) -> Result<Finding> {
+    let pairs = pairs.select(&(0..pairs.len().min(ROUNDED)).collect::<Vec<_>>());
+    let made = |adapter| apply(adapter, pairs.old(), pairs.side(), progress);
+    let (whole, rounded) = (made(adapter)?, made(halves)?);
+    let moved: f64 = (0..pairs.len())
+        .map(|row| squared_distance(whole.vectors.matrix().row(row), rounded.vectors.matrix().row(row)))
+        .sum();
+    let expected: f64 = whole.variance.iter().map(|&variance| f64::from(variance)).sum();
+    let percent = 100.0 * moved / expected;
+    let bytes = [adapter, halves].map(|adapter| Ok::<_, Error>(to_bytes(adapter)?.len() as f64 / 1e6));
+    let [whole, halves] = bytes;
+    let seen = format!(
+        "float16 makes the adapter {:.1} MB in place of {:.1}; it moves what the adapter makes by {percent:.2} % of the squared error that \
+         σ² expects.",
+        halves?, whole?
+    );
+    let finding = if percent > MOVED_MAX {
+        Finding::warning("rounded-adapter", seen)
+            .may_mean(
+                "Large terms of this map cancel each other, and rounding does not spare their difference.",
+            )
+            .remedy("Keep this adapter in f32.")
+    } else {
+        Finding::note("rounded-adapter", seen)
+    };
+    Ok(finding.evidence(&[("percent_of_error", percent)]))
 }
 
 /// The queries that maps are compared by, and what was judged of the `items` pairs.
@@ -335,5 +389,69 @@ fn warn_of_head(head: Option<&Head>, pairs: &Pairs, inputs: &mut InputReader) {
              this numbering of the classes?"
         );
         inputs.warn("foreign-head", seen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rehang::finding::Severity;
+
+    fn fitted(method: Method, precision: Precision, output: Option<PathBuf>) -> Result<FitAnswer> {
+        let demo = |name: &str| VectorSource::path(format!("../../demo/{name}"));
+        fit_files(
+            &FitFiles {
+                rows: Some(format!("{}=0", demo("role.npy")).parse()?),
+                parameters: FitParameters { method, compare: false, ..FitParameters::default() },
+                precision,
+                output,
+                ..FitFiles::new(demo("old.npy"), demo("new.npy"))
+            },
+            &Progress::default(),
+        )
+    }
+
+    #[test]
+    fn half_precision_halves_the_file_and_says_what_it_moves() {
+        let folder = tempfile::tempdir().unwrap();
+        for method in [Method::Ridge, Method::KernelRidge] {
+            let [whole, half] = [Precision::F32, Precision::F16].map(|precision| {
+                let path = folder.path().join(format!("{precision}.safetensors"));
+                let answer = fitted(method, precision, Some(path.clone())).unwrap();
+                (answer, fs_err::metadata(path).unwrap().len())
+            });
+            let is_rounding = |finding: &&Finding| finding.code == "rounded-adapter";
+            assert!(whole.0.fitted.findings.iter().find(is_rounding).is_none());
+            let finding = half.0.fitted.findings.iter().find(is_rounding).expect("it is said");
+            assert!(half.1 * 100 < whole.1 * 66, "{method}: {} and {} bytes", half.1, whole.1);
+            // Vectors of 32 numbers leave much of the file to what is no matrix.
+            // The slow twin: by the two adapters, pair by pair.
+            let rows = format!("{}=0", "../../demo/role.npy").parse().unwrap();
+            let old = InputReader::new(Some(&rows))
+                .unwrap()
+                .matrix("old", &[VectorSource::path("../../demo/old.npy")])
+                .unwrap();
+            let old = Vectors::measured("old", Distance::L2, old, "old").unwrap();
+            let made =
+                |answer: &FitAnswer| apply(&answer.fitted.adapter, &old, None, &Progress::default()).unwrap();
+            let (exact, rounded) = (made(&whole.0), made(&half.0));
+            let (a, b) = (exact.vectors.matrix().as_slice(), rounded.vectors.matrix().as_slice());
+            let moved: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            let expected: f64 = exact.variance.iter().map(|&of| f64::from(of)).sum();
+            let percent = finding.evidence[0].1;
+            assert!((percent - 100.0 * moved / expected).abs() < 1e-6 * percent, "{method}: {percent}");
+            // Large coefficients of kernel ridge cancel each other.
+            let (is_so, severity) = match method {
+                Method::Ridge => (percent > 0.0 && percent < 0.1, Severity::Note),
+                _ => (percent > MOVED_MAX, Severity::Warning),
+            };
+            assert!(is_so && finding.severity == severity, "{method}: {percent} {finding}");
+        }
+    }
+
+    #[test]
+    fn an_adapter_is_not_kept_in_bytes() {
+        let error = fitted(Method::Ridge, Precision::I8, None).unwrap_err().to_string();
+        assert!(error.contains("precision") && error.contains("f32 or f16"), "{error}");
     }
 }

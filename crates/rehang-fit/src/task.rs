@@ -205,6 +205,7 @@ pub(crate) fn adapter(
             hyper_parameters,
             version: env!("CARGO_PKG_VERSION").into(),
             pairs_sketch: Some(RowSketch::of(old.matrix())),
+            halves: false,
         },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
     }

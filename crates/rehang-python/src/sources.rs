@@ -90,6 +90,7 @@ of_text!(
     HeadKind,
     LossParts,
     Method,
+    Precision,
     Metric,
     RowSelection,
     SquaredScale,

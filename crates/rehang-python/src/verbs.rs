@@ -180,7 +180,7 @@ pub fn fit(
     let given = Options(options);
     let files = filled!(given, {
         labels, side, join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance,
-        old_distance, parameters, options, evaluation_old
+        old_distance, parameters, options, evaluation_old, precision
     } over FitFiles::new(given.needed("old", "a fit")?, given.needed("new", "a fit")?));
     let answer =
         call(py, show, Interrupted::Leaves, move |progress| rehang_fit::fit_files(&files, progress))?;

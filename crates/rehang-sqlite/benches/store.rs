@@ -1,6 +1,6 @@
 //! What the embedded gallery can do on this machine: writing, searching, memory and file size.
 //!
-//! `cargo bench -p rehang-sqlite --bench store -- [VECTORS] [FOLDER]`
+//! `cargo bench -p rehang-sqlite --bench store -- [VECTORS [FOLDER [WIDTH]]]`: 100,000, a temporary one, 128
 //!
 //! Every search is asserted on: the recall of all three ways is measured against brute force on the same queries.
 
@@ -20,7 +20,6 @@ use rehang_store::{
 };
 use usearch::{Index as Graph, IndexOptions, MetricKind, ScalarKind};
 
-const DIMENSION: usize = 128;
 const BATCH: usize = 4096;
 const QUERIES: usize = 1000;
 const K: usize = 10;
@@ -31,13 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n: usize = arguments.next().map_or(Ok(100_000), |text| text.parse())?;
     let temporary = tempfile::tempdir()?;
     let folder = arguments.next().map_or_else(|| temporary.path().to_path_buf(), Into::into);
+    let width: usize = arguments.next().map_or(Ok(128), |text| text.parse())?;
     let path = folder.join("bench.db");
-    let vectors = clustered(n + QUERIES, 1);
+    let vectors = clustered(n + QUERIES, width, 1);
     let queries = vectors.select(&(n..n + QUERIES).collect::<Vec<_>>());
-    println!("{n} vectors × {DIMENSION}, {QUERIES} queries, k = {K}");
+    println!("{n} vectors × {width}, {QUERIES} queries, k = {K}");
 
     let store = SqliteStore::create(&path)?;
-    let unit = |name: &str| Space::new(name, DIMENSION, Distance::Cosine, true);
+    let unit = |name: &str| Space::new(name, width, Distance::Cosine, true);
     store.create_space(&unit("old"), Provenance::Old)?;
     timed("put items with an old vector", n, || -> rehang::Result<()> {
         for start in (0..n).step_by(BATCH) {
@@ -137,7 +137,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     one_by_one("search: embedded store", &embedded);
     let index = Graph::new(&IndexOptions {
-        dimensions: DIMENSION,
+        dimensions: width,
         metric: MetricKind::Cos,
         quantization: ScalarKind::F32,
         connectivity: 16,
@@ -146,7 +146,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         multi: false,
     })?;
     index.reserve_capacity_and_threads(n, 16)?;
-    (0..n).into_par_iter().try_for_each(|at| index.add(at as u64 + 1, vectors.row(at)))?;
+    timed("build the graph: usearch alone", n, || {
+        (0..n)
+            .into_par_iter()
+            .try_for_each(|at| index.add(at as u64 + 1, vectors.row(at)))
+            .map_err(|error| rehang::Error::corrupt("usearch", error))
+    })?;
     one_by_one("search: usearch alone", &|at| {
         index.search(queries.row(at), K).expect("a search succeeds").keys
     });
@@ -196,10 +201,10 @@ fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang::Result<T>) 
 }
 
 /// Vectors of length 1 around 1,000 centres, as embeddings lie.
-fn clustered(n: usize, seed: u64) -> Matrix {
+fn clustered(n: usize, width: usize, seed: u64) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let centres = Matrix::from_fn(1000, DIMENSION, |_, _| rng.random_range(-1.0..1.0));
-    let mut rows = Matrix::zeros(n, DIMENSION);
+    let centres = Matrix::from_fn(1000, width, |_, _| rng.random_range(-1.0..1.0));
+    let mut rows = Matrix::zeros(n, width);
     for row in 0..n {
         let centre = rng.random_range(0..1000);
         for (value, &middle) in rows.row_mut(row).iter_mut().zip(centres.row(centre)) {

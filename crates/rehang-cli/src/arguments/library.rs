@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use rehang::curve::Metric;
+use rehang::report::Precision;
 use rehang::{Distance, Error, HeadKind, Result};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
@@ -41,7 +42,7 @@ macro_rules! are {
 }
 
 are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
-are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, RowSelection, SquaredScale, SwitchIf, UncertaintySource);
+are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, Precision, RowSelection, SquaredScale, SwitchIf, UncertaintySource);
 
 impl<T: Shared> Argument<T> for T {
     fn value(&self) -> Result<T> {

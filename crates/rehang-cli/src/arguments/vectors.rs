@@ -73,6 +73,8 @@ arguments! {
         no_compare: bool = [long],
         /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.
         evaluation_old: Option<VectorSource> = [long, value_name = "FILE"],
+        /// How numbers of the adapter's matrices are kept: f32, or f16, which halves its file; a line says what that changes.
+        precision: String = [long, default_value = "f32"],
         /// The adapter file to write.
         output: PathBuf = [short, long, value_name = "ADAPTER"],
     }

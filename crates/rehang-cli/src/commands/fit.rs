@@ -28,7 +28,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
     let files = options!(
         FitFiles {
             join, rows, queries_old, queries_new, qrels, ids, query_ids, head, old_model, new_model, distance, old_distance,
-            evaluation_old
+            evaluation_old, precision
         } from arguments,
         old: addresses::fetched(&arguments.old)?,
         new: addresses::fetched(&arguments.new)?,
@@ -56,10 +56,11 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
 
 /// Says what was found.
 pub fn say(answer: &FitAnswer) {
-    // Whether the two files were swapped, and what nothing here can know, is for a person to say.
+    // Whether the two files were swapped, and what nothing here can know, is for a person to say; what rounding changes was asked for.
     let is_said = |finding: &&Finding| {
-        let is_question = ["swapped", "unknown-without-labels"].contains(&finding.code.as_str());
-        finding.severity != Severity::Note || is_question
+        let is_asked =
+            ["swapped", "unknown-without-labels", "rounded-adapter"].contains(&finding.code.as_str());
+        finding.severity != Severity::Note || is_asked
     };
     say_findings(answer.fitted.findings.iter().filter(is_said).chain(&answer.findings));
 }

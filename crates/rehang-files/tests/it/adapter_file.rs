@@ -102,6 +102,49 @@ fn golden_files_load_and_give_what_they_gave_for_ever() {
     assert!(seen >= of_every_kind().len(), "a golden file of every kind is kept");
 }
 
+#[test]
+fn halves_are_rounded_once_and_kept_in_two_bytes() {
+    for (name, adapter) in of_every_kind() {
+        let halves = adapter_file::halved(&adapter).unwrap();
+        assert_eq!(adapter_file::halved(&halves).unwrap(), halves, "{name}: rounding what is rounded");
+        let bytes = adapter_file::to_bytes(&halves).unwrap();
+        assert_eq!(adapter_file::from_bytes(&bytes, name).unwrap(), halves, "{name}");
+        let (header, numbers) = split(&bytes);
+        assert_eq!(header["__metadata__"]["format_version"], "2", "{name}");
+        let (whole, all_numbers) = split(&adapter_file::to_bytes(&adapter).unwrap());
+        assert_eq!(whole["__metadata__"]["format_version"], "1", "{name}: others are for every version");
+        let mut spared = 0;
+        for (tensor, entry) in header.as_object().unwrap() {
+            let Some(shape) = entry["shape"].as_array() else { continue };
+            let count: u64 = shape.iter().map(|size| size.as_u64().unwrap()).product();
+            assert_eq!(entry["dtype"], if shape.len() == 2 { "F16" } else { "F32" }, "{name} {tensor}");
+            spared += if shape.len() == 2 { 2 * count as usize } else { 0 };
+        }
+        assert_eq!(numbers.len() + spared, all_numbers.len(), "{name}");
+        // A weight of 11 bits and more is another one, a weight of few bits the same.
+        for (layer, rounded) in adapter.map.mixer.iter().zip(&halves.map.mixer) {
+            for (&weight, &rounded) in layer.weight.as_slice().iter().zip(rounded.weight.as_slice()) {
+                assert!((weight - rounded).abs() <= weight.abs() / 2048.0 + 2.0_f32.powi(-25), "{name}");
+            }
+            assert_eq!(layer.bias, rounded.bias, "{name}: vectors are left alone");
+        }
+    }
+}
+
+#[test]
+fn what_half_precision_cannot_hold_is_refused() {
+    let mut adapter = of_every_kind().remove(0).1;
+    adapter.map.mixer[0].weight.as_mut_slice()[0] = 70_000.0;
+    let error = adapter_file::halved(&adapter).unwrap_err().to_string();
+    assert!(error.contains("70000") && error.contains("65504"), "{error}");
+    // An adapter that only says that it is of halves is not written as one that is.
+    let mut claims = of_every_kind().remove(0).1;
+    claims.map.mixer[0].weight.as_mut_slice()[0] = 0.1;
+    claims.training.halves = true;
+    let bytes = adapter_file::to_bytes(&claims).unwrap();
+    assert!(adapter_file::from_bytes(&bytes, "a").unwrap_err().to_string().contains("check sum"));
+}
+
 /// The header of a file as JSON and the numbers behind it.
 fn split(bytes: &[u8]) -> (Value, Vec<u8>) {
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -124,7 +167,7 @@ fn a_damaged_file_is_refused_with_its_reason() {
             header.as_object_mut().unwrap().remove("__metadata__");
         }),
         ("not an adapter", |header, _| header["__metadata__"]["format"] = "pt".into()),
-        ("update rehang", |header, _| header["__metadata__"]["format_version"] = "2".into()),
+        ("update rehang", |header, _| header["__metadata__"]["format_version"] = "3".into()),
         ("format version 0", |header, _| header["__metadata__"]["format_version"] = "0".into()),
         ("cannot be \"one\"", |header, _| header["__metadata__"]["format_version"] = "one".into()),
         ("\"checksum\" is missing", |header, _| {

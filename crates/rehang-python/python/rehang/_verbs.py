@@ -250,6 +250,7 @@ def fit(
     label_smoothing: float | None = None,
     uncertainty_weights: tuple[float, float] | None = None,
     evaluation_old: Vectors | None = None,
+    precision: Literal["f32", "f16"] = "f32",
     progress: bool | None = None,
 ) -> Adapter:
     """Learn the map from old to new vectors, and how far to trust it, from pairs.
@@ -291,6 +292,8 @@ def fit(
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional
         Old vectors of evaluation items, which must not be among the pairs.
+    precision : str
+        ``f16`` rounds the adapter's matrices to half precision, which halves its file; a warning says what that changes where it is much.
     progress : bool, optional
         Show a bar by ``tqdm``; by default where a person looks and ``tqdm`` is there.
 

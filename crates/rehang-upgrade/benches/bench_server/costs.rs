@@ -11,7 +11,7 @@ use rehang_store::{Filter, Index as _, Ledger, PAIRS_SEED, Queue};
 use rehang_upgrade::{Serving, Unobserved, UpgradeSetup, start, switch};
 
 use crate::postgresql::Postgres;
-use crate::{D_NEW, D_OLD, ORDER, Server as _, space, vector};
+use crate::{ORDER, Server as _, d_new, d_old, space, vector};
 
 const QUERIES: usize = 20;
 const TURNS: usize = 5;
@@ -38,10 +38,10 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     let server = Postgres::new(address.into());
     server.make("documents", rows);
     let store = server.open();
-    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let (old, new) = (space("old", d_old()), space("new", d_new()));
     let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
     let (started, _) = milliseconds(|| start(&store, &setup, &Unobserved).unwrap());
-    println!("{rows} rows, {D_NEW} coordinates; start: {:.1} s", started / 1e3);
+    println!("{rows} rows, {} coordinates; start: {:.1} s", d_new(), started / 1e3);
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
     let mut client = server.client();
     for share in SHARES {
@@ -62,9 +62,9 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                 let (mut found, mut found_plainly, mut all) = (0, 0, 0);
                 for turn in 0..TURNS {
                     for at in 0..QUERIES {
-                        let values = vector(rows * 3 + at * 37, D_NEW);
+                        let values = vector(rows * 3 + at * 37, d_new());
                         let (query, matrix) =
-                            (Vector::from(values.clone()), Matrix::new(D_NEW, values).unwrap());
+                            (Vector::from(values.clone()), Matrix::new(d_new(), values).unwrap());
                         let sql = "SELECT item::text FROM rehang.vector_2 ORDER BY value <=> $1 LIMIT $2";
                         let (took, by_pgvector) = milliseconds(|| ids(&mut client, sql, &query, k));
                         plain.push(took);
@@ -129,7 +129,7 @@ pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
         )
         .unwrap();
     let store = server.open();
-    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let (old, new) = (space("old", d_old()), space("new", d_new()));
     let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
     start(&store, &setup, &Unobserved).unwrap();
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
@@ -144,10 +144,10 @@ pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
         let query = |width: usize| Vector::from(vector(rows * 3 + at * 37, width));
         for role in ["bench_reader", "NONE"] {
             client.batch_execute(&format!("SET ROLE {role}")).unwrap();
-            let (took, found) = milliseconds(|| ids(&mut client, plain, &query(D_OLD), K));
+            let (took, found) = milliseconds(|| ids(&mut client, plain, &query(d_old()), K));
             assert_eq!(found.len() as i64, K, "the index goes on past rows that the policy hides");
             times.entry((role, "a plain query")).or_default().push(took);
-            let (took, found) = milliseconds(|| ids(&mut client, ours, &query(D_NEW), K));
+            let (took, found) = milliseconds(|| ids(&mut client, ours, &query(d_new()), K));
             times.entry((role, "rehang.search")).or_default().push(took);
             assert_eq!(found.len() as i64, K);
             let is_seen = |id: &String| id.parse::<usize>().unwrap().is_multiple_of(2);

@@ -15,7 +15,7 @@ use rehang_upgrade::{
     start, switch,
 };
 
-use crate::{D_NEW, D_OLD, Ends, ORDER, Server, Waits, search_rows, space, vector, write_rows};
+use crate::{Ends, ORDER, Server, Waits, d_new, d_old, search_rows, space, vector, write_rows};
 
 const WORKERS: usize = 4;
 const BATCH: usize = 256;
@@ -26,7 +26,7 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
     server.make("documents", rows);
     server.index();
     let store = server.adopt();
-    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let (old, new) = (space("old", d_old()), space("new", d_new()));
     let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let mut written = 0;
@@ -76,7 +76,7 @@ fn spawn(address: &str, number: usize) -> Child {
 pub fn work(store: &dyn Store, adapter: &Adapter, name: &str) {
     let setup = BackfillSetup {
         store,
-        encoder: &OfTexts(space("new", D_NEW)),
+        encoder: &OfTexts(space("new", d_new())),
         scope: BackfillScope::Gallery(adapter),
         limits: Limits { batch: BATCH, workers: 2, lease_ms: LEASE_MS, ..Limits::default() },
         clock: &SystemClock::start(),
@@ -108,7 +108,7 @@ fn check(store: &dyn Store, rows: usize, written: usize) {
             assert_eq!(record.item.source, Some(format!("text {text}")), "{}", record.item.id);
             let held = record.vector.expect("a vector");
             assert_eq!(held.provenance, Provenance::Native, "{}", record.item.id);
-            assert_eq!(held.vector, vector(text, D_NEW), "{}", record.item.id);
+            assert_eq!(held.vector, vector(text, d_new()), "{}", record.item.id);
         }
     }
     assert!(texts.is_empty(), "all rows of the application are there");
@@ -128,7 +128,7 @@ impl Encoder for OfTexts {
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<std::result::Result<Vec<f32>, ItemFailure>>> {
         let text = |input: &Input<'_>| input.source.trim_start_matches("text ").parse().unwrap();
-        Ok(inputs.iter().map(|input| Ok(vector(text(input), D_NEW))).collect())
+        Ok(inputs.iter().map(|input| Ok(vector(text(input), d_new()))).collect())
     }
 
     fn spent(&self) -> Spent {

@@ -1,6 +1,6 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
 //! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|policies|claims|promises …]]`, with the address of an empty
-//! database with pgvector, or of a server of Qdrant (`http://…`).
+//! database with pgvector, or of a server of Qdrant (`http://…`). `WIDTHS=1536x3072` before it: vectors of these widths, in place of 128 and 256.
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
 //!    staging table and one UPDATE of the application's rows from it, without any index on the vectors and without any row of ours; in
@@ -25,8 +25,8 @@ mod deaths;
 mod postgresql;
 mod qdrant;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,11 +40,24 @@ use rehang_upgrade::{
     UpgradeSetup, backfill, rollback, start, switch,
 };
 
-const D_OLD: usize = 128;
-const D_NEW: usize = 256;
 const BATCH: usize = 64;
 const ENCODER_TAKES: Duration = Duration::from_millis(200);
 const ORDER: OrderSettings = OrderSettings { policy: Policy::Sigma, seed: 0 };
+
+/// Widths of the old and the new space: `WIDTHS=1536x3072` in the environment, or 128 and 256.
+static WIDTHS: LazyLock<(usize, usize)> = LazyLock::new(|| {
+    let Ok(widths) = std::env::var("WIDTHS") else { return (128, 256) };
+    let read = widths.split_once('x').and_then(|(old, new)| Some((old.parse().ok()?, new.parse().ok()?)));
+    read.expect("WIDTHS as OLDxNEW")
+});
+
+fn d_old() -> usize {
+    WIDTHS.0
+}
+
+fn d_new() -> usize {
+    WIDTHS.1
+}
 
 /// Points in clusters, as embeddings are.
 fn vector(row: usize, d: usize) -> Vec<f32> {
@@ -135,19 +148,19 @@ fn main() {
 
 /// The map that doubles each coordinate's place, a little mixed.
 fn adapter() -> Adapter {
-    let weight = Matrix::from_fn(D_NEW, D_OLD, |row, column| if row / 2 == column { 1.0 } else { 0.01 });
+    let weight = Matrix::from_fn(d_new(), d_old(), |row, column| if row / 2 == column { 1.0 } else { 0.01 });
     Adapter::new(
-        space("old", D_OLD),
-        space("new", D_NEW),
-        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; D_NEW], relu: false }]),
-        Uncertainty::Linear { weight: vec![0.01; D_NEW], bias: 0.0 },
+        space("old", d_old()),
+        space("new", d_new()),
+        Map::of_layers(InputScaling::AsIs, vec![Dense { weight, bias: vec![0.0; d_new()], relu: false }]),
+        Uncertainty::Linear { weight: vec![0.01; d_new()], bias: 0.0 },
     )
 }
 
 fn fill_in_turns(server: &dyn Server, rows: usize) {
     let adapter = adapter();
     let filler = Filler::new(&adapter, "old", "new", ORDER).unwrap();
-    let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, D_NEW)).collect();
+    let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, d_new())).collect();
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for turn in 0..3 {
         server.make("bare", rows);
@@ -158,7 +171,7 @@ fn fill_in_turns(server: &dyn Server, rows: usize) {
         let began = Instant::now();
         let store = server.adopt();
         let adopted = began.elapsed().as_secs_f64();
-        store.create_space(&space("new", D_NEW), Provenance::Native).unwrap();
+        store.create_space(&space("new", d_new()), Provenance::Native).unwrap();
         server.rest("documents");
         let began = Instant::now();
         let written = filler.fill(&*store, Epoch::FIRST, &Select::All, &Unobserved).unwrap();
@@ -247,7 +260,7 @@ fn beside_an_application(server: &dyn Server, rows: usize) {
     let store = server.adopt();
     let store = &*store;
     let adapter = adapter();
-    let (old, new) = (space("old", D_OLD), space("new", D_NEW));
+    let (old, new) = (space("old", d_old()), space("new", d_new()));
     let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let timed = |what: &str, work: &mut dyn FnMut()| {
@@ -345,7 +358,7 @@ impl Encoder for Slow {
         let turn = self.turn.lock().unwrap();
         thread::sleep(ENCODER_TAKES);
         drop(turn);
-        Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0), D_NEW))).collect())
+        Ok(inputs.iter().map(|input| Ok(vector(input.id.parse().unwrap_or(0), d_new()))).collect())
     }
 
     fn spent(&self) -> Spent {

@@ -10,7 +10,7 @@ use rehang::Provenance;
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Problem, Store};
 
-use crate::{Application, D_NEW, D_OLD, Server, space, vector};
+use crate::{Application, Server, d_new, d_old, space, vector};
 
 pub struct Postgres {
     address: String,
@@ -37,7 +37,7 @@ impl Postgres {
             ..TableOptions::default()
         };
         let store = PostgresStore::adopt(&self.address, &options, Some("old"), &|_, _| true).unwrap();
-        store.create_space(&space("old", D_OLD), Provenance::Old).unwrap();
+        store.create_space(&space("old", d_old()), Provenance::Old).unwrap();
         store
     }
 }
@@ -49,13 +49,13 @@ fn vector_type(client: &mut Client) -> Type {
 impl Server for Postgres {
     fn make(&self, name: &str, rows: usize) {
         let mut client = self.client();
-        let columns = format!("id bigint PRIMARY KEY, body text, embedding vector({D_OLD})");
+        let columns = format!("id bigint PRIMARY KEY, body text, embedding vector({})", d_old());
         client.batch_execute(&format!("CREATE TABLE {name} ({columns})")).unwrap();
         let types = [Type::INT8, Type::TEXT, vector_type(&mut client)];
         let sink = client.copy_in(&format!("COPY {name} FROM STDIN BINARY")).unwrap();
         let mut writer = BinaryCopyInWriter::new(sink, &types);
         for row in 0..rows {
-            let old = Vector::from(vector(row, D_OLD));
+            let old = Vector::from(vector(row, d_old()));
             writer.write(&[&(row as i64), &format!("text {row}"), &old]).unwrap();
         }
         writer.finish().unwrap();
@@ -85,7 +85,8 @@ impl Server for Postgres {
         let began = Instant::now();
         client
             .batch_execute(&format!(
-                "ALTER TABLE bare ADD COLUMN new vector({D_NEW}); CREATE UNLOGGED TABLE staging (id bigint, value vector({D_NEW}))"
+                "ALTER TABLE bare ADD COLUMN new vector({width}); CREATE UNLOGGED TABLE staging (id bigint, value vector({width}))",
+                width = d_new()
             ))
             .unwrap();
         let sink = client.copy_in("COPY staging FROM STDIN BINARY").unwrap();
@@ -130,7 +131,7 @@ impl Statements {
 impl Application for Statements {
     fn write(&mut self, at: usize, rows: usize) {
         let Self(client) = self;
-        let (row, value) = (((at * 7919) % rows) as i64, Vector::from(vector(at, D_OLD)));
+        let (row, value) = (((at * 7919) % rows) as i64, Vector::from(vector(at, d_old())));
         let body = format!("text {at}");
         match at % 4 {
             0 => client.execute(
@@ -153,7 +154,7 @@ impl Application for Statements {
         let Self(client) = self;
         loop {
             let serving = Self::serving(client);
-            let query = Vector::from(vector(at, if serving == "old" { D_OLD } else { D_NEW }));
+            let query = Vector::from(vector(at, if serving == "old" { d_old() } else { d_new() }));
             match client.query("SELECT id FROM rehang.search('documents', $1::vector, 10)", &[&query]) {
                 Ok(rows) => return rows.len(),
                 Err(error) => assert_ne!(Self::serving(client), serving, "{error}"),

@@ -9,7 +9,7 @@ use rehang_store::{Examined, Ledger, Problem, Store};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-use crate::{Application, D_NEW, D_OLD, Server, space, vector};
+use crate::{Application, Server, d_new, d_old, space, vector};
 
 /// Points of one request.
 const POINTS: usize = 256;
@@ -50,12 +50,12 @@ impl Qdrant {
             "and both only where the write has reserved the point",
             "and the writer reads back what was written",
         ];
-        let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, D_NEW)).collect();
+        let vectors: Vec<Vec<f32>> = (0..rows).map(|row| vector(row, d_new())).collect();
         for turn in 0..2 {
             for (step, name) in STEPS.iter().enumerate() {
                 self.make("bare", rows);
                 self.rest("bare");
-                let dense = json!({"dense": {"size": D_NEW, "distance": "Cosine"}});
+                let dense = json!({"dense": {"size": d_new(), "distance": "Cosine"}});
                 self.send("PUT", "bare/vectors/new?wait=true", &dense);
                 if step >= 3 {
                     for (field, kind) in [("p", "keyword"), ("q", "float"), ("b", "integer")] {
@@ -128,18 +128,18 @@ impl Qdrant {
         };
         let address = QdrantAddress::new(&self.address);
         let store = QdrantStore::adopt(&address, &options, Some("old"), &|_, _| true).unwrap();
-        store.create_space(&space("old", D_OLD), Provenance::Old).unwrap();
+        store.create_space(&space("old", d_old()), Provenance::Old).unwrap();
         store
     }
 }
 
 fn point(id: usize, text: usize) -> Value {
-    json!({"id": id, "vector": {"embedding": vector(text, D_OLD)}, "payload": {"body": format!("text {text}")}})
+    json!({"id": id, "vector": {"embedding": vector(text, d_old())}, "payload": {"body": format!("text {text}")}})
 }
 
 impl Server for Qdrant {
     fn make(&self, name: &str, rows: usize) {
-        let vectors = json!({"vectors": {"embedding": {"size": D_OLD, "distance": "Cosine"}}});
+        let vectors = json!({"vectors": {"embedding": {"size": d_old(), "distance": "Cosine"}}});
         self.send("PUT", name, &vectors);
         for first in (0..rows).step_by(POINTS) {
             let points: Vec<Value> = (first..rows.min(first + POINTS)).map(|row| point(row, row)).collect();
@@ -167,7 +167,7 @@ impl Server for Qdrant {
 
     fn fill_bare(&self, vectors: &[Vec<f32>]) -> f64 {
         let began = Instant::now();
-        let dense = json!({"dense": {"size": D_NEW, "distance": "Cosine"}});
+        let dense = json!({"dense": {"size": d_new(), "distance": "Cosine"}});
         self.send("PUT", "bare/vectors/new?wait=true", &dense);
         for (page, vectors) in vectors.chunks(POINTS).enumerate() {
             let of = |(at, vector): (usize, &Vec<f32>)| json!({"id": page * POINTS + at, "vector": {"new": vector}});
@@ -216,7 +216,7 @@ impl Application for Requests<'_> {
     }
 
     fn search(&mut self, at: usize, to_new: bool) -> usize {
-        let (using, d) = if to_new { ("new", D_NEW) } else { ("embedding", D_OLD) };
+        let (using, d) = if to_new { ("new", d_new()) } else { ("embedding", d_old()) };
         let of_now = json!({
             "must": [{"key": "rehang_tag.s2.p", "match": {"any": ["adapted", "native"]}}],
             "must_not": [{"is_empty": {"key": "rehang"}}],

@@ -96,6 +96,9 @@ pub struct Training {
     /// versions that kept none. It is kept in the adapter's file and not shown.
     #[serde(skip)]
     pub pairs_sketch: Option<RowSketch>,
+    /// Whether all numbers of its matrices are ones of half precision, so that its file keeps each in two bytes.
+    #[serde(default)]
+    pub halves: bool,
 }
 
 /// The map h from one space to another with its uncertainty: all that is needed to turn old vectors into new ones.

@@ -149,6 +149,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
             hyper_parameters: BTreeMap::from([("epochs".into(), "80".into())]),
             version: "0.1.0".into(),
             pairs_sketch: None,
+            halves: false,
         },
     }
 }
