@@ -124,7 +124,7 @@ fn a_damaged_file_is_refused_with_its_reason() {
             header.as_object_mut().unwrap().remove("__metadata__");
         }),
         ("not an adapter", |header, _| header["__metadata__"]["format"] = "pt".into()),
-        ("update rehang", |header, _| header["__metadata__"]["format_version"] = "2".into()),
+        ("update rehang", |header, _| header["__metadata__"]["format_version"] = "3".into()),
         ("format version 0", |header, _| header["__metadata__"]["format_version"] = "0".into()),
         ("cannot be \"one\"", |header, _| header["__metadata__"]["format_version"] = "one".into()),
         ("\"checksum\" is missing", |header, _| {
