@@ -17,14 +17,21 @@ use crate::tensors::{
 };
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
-    RowSketch, SecondBranch, Training, Uncertainty,
+    PerKind, RowSketch, SecondBranch, Training, Uncertainty,
 };
 use rehang::report::Precision;
 use rehang::{Error, Head, HeadKind, Matrix, Result, Space};
 
-/// What every adapter file says it is, and the latest version; every older one is read. Version 2 alone has halves. Others are
-/// written as version 1, which every rehang reads.
+/// What every adapter file says it is, and the newest version; every older one is read.
 const KIND: FileKind = FileKind { format: "rehang-adapter", thing: "an adapter", version: 2 };
+
+/// The oldest version that can hold an adapter. It is the one that is written, so that older readers go on reading what they know, and
+/// the same adapter keeps its fingerprint.
+fn version_of(adapter: &Adapter) -> FileKind {
+    // Version 2 added kinds of old vectors with a map each, and halves.
+    let is_new = adapter.map.per_kind.is_some() || adapter.training.halves;
+    FileKind { version: if is_new { 2 } else { 1 }, ..KIND }
+}
 
 /// What an adapter file is, for people and scripts.
 #[derive(Debug, Clone, Serialize)]
@@ -166,14 +173,12 @@ impl fmt::Display for AdapterSource {
 /// As [`Adapter::check`]: an adapter that could not be applied is not written.
 pub fn to_bytes(adapter: &Adapter) -> Result<Vec<u8>> {
     adapter.check()?;
-    let metadata = describe(adapter)?;
-    let adapter_has_halves = adapter.training.halves;
+    let (metadata, kind) = (describe(adapter)?, version_of(adapter));
     let mut adapter = adapter.clone();
     let mut head = HeadParts::taken_from(&mut adapter);
     let parts = Parts::of(&mut adapter, head.as_mut()).0;
     let tensors: Vec<_> = parts.iter().map(|(name, part)| part.tensor(name.clone())).collect();
-    let version = if adapter_has_halves { KIND.version } else { 1 };
-    tensors::write(&FileKind { version, ..KIND }, metadata, &tensors)
+    tensors::write(&kind, metadata, &tensors)
 }
 
 /// The adapter with every number of its matrices rounded to half precision, which halves its file: h(o), σ² and the fingerprint are
@@ -300,6 +305,8 @@ struct MapOutline {
     mixer: Vec<bool>,
     skip: bool,
     kernel: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    per_kind: Option<PerKindOutline>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -307,6 +314,58 @@ struct MapOutline {
 struct SecondOutline {
     input: BranchInput,
     layers: Vec<bool>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PerKindOutline {
+    gate: Box<MapOutline>,
+    maps: Vec<MapOutline>,
+}
+
+impl MapOutline {
+    fn of(map: &Map) -> Self {
+        let relu = |layers: &[Dense]| layers.iter().map(|layer| layer.relu).collect();
+        let second = map.second.as_ref();
+        let per_kind = map.per_kind.as_ref();
+        Self {
+            input: map.input,
+            branch: relu(&map.branch),
+            second: second.map(|second| SecondOutline { input: second.input, layers: relu(&second.layers) }),
+            mixer: relu(&map.mixer),
+            skip: map.skip.is_some(),
+            kernel: map.kernel.is_some(),
+            per_kind: per_kind.map(|kinds| PerKindOutline {
+                gate: Box::new(Self::of(&kinds.gate)),
+                maps: kinds.maps.iter().map(Self::of).collect(),
+            }),
+        }
+    }
+
+    /// How many layers it has, those of its kinds included.
+    fn layers(&self) -> usize {
+        let second = self.second.as_ref().map_or(0, |second| second.layers.len());
+        let kinds = self.per_kind.iter().flat_map(|kinds| kinds.maps.iter().chain([&*kinds.gate]));
+        self.branch.len() + second + self.mixer.len() + kinds.map(Self::layers).sum::<usize>()
+    }
+
+    /// The map, with no numbers in its parts yet.
+    fn map(self) -> Map {
+        let dense = |relu: bool| Dense { weight: Matrix::default(), bias: Vec::new(), relu };
+        let layers = |relu: Vec<bool>| relu.into_iter().map(dense).collect();
+        Map {
+            input: self.input,
+            branch: layers(self.branch),
+            second: self.second.map(|of| SecondBranch { input: of.input, layers: layers(of.layers) }),
+            mixer: layers(self.mixer),
+            skip: self.skip.then(|| dense(false)),
+            kernel: self.kernel.then(KernelExpansion::default),
+            per_kind: self.per_kind.map(|kinds| {
+                let maps = kinds.maps.into_iter().map(Self::map).collect();
+                Box::new(PerKind { gate: kinds.gate.map(), maps })
+            }),
+        }
+    }
 }
 
 /// What an out-of-fold σ² is made of beside its numbers.
@@ -352,25 +411,12 @@ impl SketchOutline {
 
 /// All metadata but the check sum.
 fn describe(adapter: &Adapter) -> Result<Metadata> {
-    let relu = |layers: &[Dense]| layers.iter().map(|layer| layer.relu).collect();
-    let map = MapOutline {
-        input: adapter.map.input,
-        branch: relu(&adapter.map.branch),
-        second: adapter
-            .map
-            .second
-            .as_ref()
-            .map(|second| SecondOutline { input: second.input, layers: relu(&second.layers) }),
-        mixer: relu(&adapter.map.mixer),
-        skip: adapter.map.skip.is_some(),
-        kernel: adapter.map.kernel.is_some(),
-    };
     let training = &adapter.training;
     let mut metadata = Metadata::from([
         ("rehang_version".into(), training.version.clone()),
         ("old_space".into(), json(&adapter.old)?),
         ("new_space".into(), json(&adapter.new)?),
-        ("map".into(), json(&map)?),
+        ("map".into(), json(&MapOutline::of(&adapter.map))?),
         ("geometry".into(), adapter.geometry.name().into()),
         ("uncertainty".into(), adapter.uncertainty.name().into()),
         ("method".into(), training.method.clone()),
@@ -437,20 +483,7 @@ struct Parts<'a>(Vec<(String, Part<'a>)>);
 impl<'a> Parts<'a> {
     fn of(adapter: &'a mut Adapter, head: Option<&'a mut HeadParts>) -> Self {
         let mut parts = Self::default();
-        let map = &mut adapter.map;
-        parts.layers("branch", &mut map.branch);
-        if let Some(second) = &mut map.second {
-            parts.layers("second", &mut second.layers);
-        }
-        parts.layers("mixer", &mut map.mixer);
-        if let Some(skip) = &mut map.skip {
-            parts.layer("skip", skip);
-        }
-        if let Some(kernel) = &mut map.kernel {
-            parts.matrix("kernel.centres", &mut kernel.centres);
-            parts.matrix("kernel.coefficients", &mut kernel.coefficients);
-            parts.scalar("kernel.gamma", &mut kernel.gamma);
-        }
+        parts.map("", &mut adapter.map);
         match &mut adapter.geometry {
             Geometry::Raw => {}
             Geometry::Sphere { fallback } => parts.vector("geometry.fallback", fallback),
@@ -492,6 +525,28 @@ impl<'a> Parts<'a> {
             parts.scalar("input.mean_norm", &mut statistics.mean_norm);
         }
         parts
+    }
+
+    fn map(&mut self, of: &str, map: &'a mut Map) {
+        self.layers(&format!("{of}branch"), &mut map.branch);
+        if let Some(second) = &mut map.second {
+            self.layers(&format!("{of}second"), &mut second.layers);
+        }
+        self.layers(&format!("{of}mixer"), &mut map.mixer);
+        if let Some(skip) = &mut map.skip {
+            self.layer(&format!("{of}skip"), skip);
+        }
+        if let Some(kernel) = &mut map.kernel {
+            self.matrix(&format!("{of}kernel.centres"), &mut kernel.centres);
+            self.matrix(&format!("{of}kernel.coefficients"), &mut kernel.coefficients);
+            self.scalar(&format!("{of}kernel.gamma"), &mut kernel.gamma);
+        }
+        if let Some(kinds) = &mut map.per_kind {
+            self.map(&format!("{of}gate."), &mut kinds.gate);
+            for (kind, map) in kinds.maps.iter_mut().enumerate() {
+                self.map(&format!("{of}kind.{kind}."), map);
+            }
+        }
     }
 
     fn layers(&mut self, name: &str, layers: &'a mut [Dense]) {
@@ -575,21 +630,10 @@ fn outlined(
     tensors: &BTreeMap<String, Tensor<'_>>,
 ) -> Result<(Adapter, Option<HeadParts>), Detail> {
     let outline: MapOutline = parse_json(metadata, "map")?;
-    let second = outline.second.as_ref().map_or(0, |second| second.layers.len());
-    let count = outline.branch.len() + second + outline.mixer.len();
+    let count = outline.layers();
     if count > tensors.len() {
         return Err(format!("it holds {} tensors for the {count} layers of its map", tensors.len()));
     }
-    let dense = |relu: bool| Dense { weight: Matrix::default(), bias: Vec::new(), relu };
-    let layers = |relu: Vec<bool>| relu.into_iter().map(dense).collect();
-    let map = Map {
-        input: outline.input,
-        branch: layers(outline.branch),
-        second: outline.second.map(|of| SecondBranch { input: of.input, layers: layers(of.layers) }),
-        mixer: layers(outline.mixer),
-        skip: outline.skip.then(|| dense(false)),
-        kernel: outline.kernel.then(KernelExpansion::default),
-    };
     let geometry = match text(metadata, "geometry")? {
         "raw" => Geometry::Raw,
         "sphere" => Geometry::Sphere { fallback: Vec::new() },
@@ -629,7 +673,7 @@ fn outlined(
     let adapter = Adapter {
         old: parse_json(metadata, "old_space")?,
         new: parse_json(metadata, "new_space")?,
-        map,
+        map: outline.map(),
         geometry,
         uncertainty,
         // Versions of rehang that knew no handicap wrote none.

@@ -7,7 +7,7 @@
 //! | out | `vector` | `[batch, d_new]`: h(o) |
 //! | out | `sigma2` | `[batch]`: σ² |
 //!
-//! The map and the search for anchors are single precision, where nearly all the work is. Kernel expansions, lengths, distances, logits
+//! The map and the search for anchors are single precision, where nearly all the work is. Kernel expansions, the gate between kinds, lengths, distances, logits
 //! and σ² are double: terms that cancel, and the coefficients of σ², multiply whatever was rounded before. Constants are kept in single
 //! precision, so that a device that has no other may do all of it in single. NaN, infinite numbers and vectors that are not of length 1
 //! where they should be are for the caller to notice.
@@ -16,7 +16,7 @@ use crate::onnx::{Attribute, Network, TYPE_F32, TYPE_F64, TYPE_I64};
 use crate::tensors::json;
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, KernelExpansion, LOG_VARIANCE_LIMIT, Map, OutOfFold,
-    SPARE_CANDIDATES, Uncertainty, cosine_weight,
+    PerKind, SPARE_CANDIDATES, Uncertainty, cosine_weight,
 };
 use rehang::{Head, Matrix, Result, norm};
 
@@ -218,7 +218,29 @@ impl Writer {
             let output = self.kernel(kernel, scaled);
             raw = self.both("Add", &raw, &output);
         }
+        if let Some(kinds) = &map.per_kind {
+            let output = self.per_kind(kinds, scaled);
+            raw = self.both("Add", &raw, &output);
+        }
         raw
+    }
+
+    /// `Σ_k p_k(o) · map_k(o)`, p being the softmax of the gate; the softmax and the sum in double precision.
+    fn per_kind(&mut self, kinds: &PerKind, scaled: &str) -> String {
+        let gate = self.map(&kinds.gate, scaled, None);
+        let gate = self.double(&gate);
+        let parts = self.network.operator("Softmax", &[&gate], &[("axis", Attribute::Integer(-1))]);
+        let count = kinds.maps.len();
+        let added = kinds.maps.iter().enumerate().map(|(kind, map)| {
+            let only = Matrix::from_fn(1, count, |_, column| f32::from(u8::from(column == kind)));
+            let part = self.products(&parts, &only);
+            let output = self.map(map, scaled, None);
+            let output = self.double(&output);
+            self.both("Mul", &part, &output)
+        });
+        let added: Vec<String> = added.collect();
+        let sum = added.into_iter().reduce(|sum, added| self.both("Add", &sum, &added));
+        self.single(&sum.unwrap_or_default())
     }
 
     /// `Σ_j a_j · exp(−γ‖x − c_j‖²)`, summed in double precision: the terms are much larger than their sum.

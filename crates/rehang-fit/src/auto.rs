@@ -8,7 +8,7 @@ use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
 use rehang::{Error, Head, Pairs, Progress, Result};
 
-use crate::candidate::{Candidate, closed_form_candidates};
+use crate::candidate::{Candidate, closed_form_candidates, per_kind_candidate};
 use crate::compare::{Compared, Selection, selection_findings};
 use crate::geometry::GeometryKind;
 use crate::guards;
@@ -17,6 +17,7 @@ use crate::head_fit::known_labels;
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
+use crate::residuals;
 use crate::retrieval::Criterion;
 use crate::task::{Finished, Task};
 
@@ -46,7 +47,8 @@ pub(crate) fn fit_with(
     more: &[Candidate<'_>],
     progress: &Progress,
 ) -> Result<Fitted> {
-    let closed = closed_form_candidates(parameters.seed);
+    let mut closed = closed_form_candidates(parameters.seed);
+    closed.push(per_kind_candidate(parameters.seed));
     let candidates: Vec<&Candidate<'_>> = closed.iter().chain(more).collect();
     let of_method = |method: Method| {
         candidates.iter().copied().find(|candidate| candidate.method == method).ok_or_else(|| {
@@ -71,10 +73,14 @@ pub(crate) fn fit_with(
     findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
-    let task = Task { pairs, head, groups: &groups, parameters, progress };
+    let kinds = residuals::kinds(pairs, parameters.seed, progress)?;
+    let task = Task { pairs, head, groups: &groups, parameters, kinds: kinds.as_ref(), progress };
     let is_auto = parameters.method == Method::Auto;
     let is_tried = |candidate: &&Candidate<'_>| {
-        is_auto || candidate.method == parameters.method || (parameters.compare && !candidate.slow)
+        let applies =
+            candidate.method != Method::PerKind || kinds.as_ref().is_some_and(|kinds| kinds.small.is_some());
+        candidate.method == parameters.method
+            || (applies && (is_auto || (parameters.compare && !candidate.slow)))
     };
     let tried: Vec<&Candidate<'_>> = candidates.iter().copied().filter(is_tried).collect();
     let is_compared = is_auto || parameters.compare || parameters.geometry.is_none();

@@ -10,6 +10,7 @@ use crate::head_fit::class_numbers;
 use crate::kernel_ridge::fit_kernel_ridge;
 use crate::left_out::LeavesOut;
 use crate::method::Method;
+use crate::per_kind;
 
 /// What a method gives.
 #[derive(Debug)]
@@ -96,23 +97,38 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
     ]
 }
 
-/// Kernel ridge with its exact leave-one-out outputs.
-fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
-    // A pair without a known group is a group of its own.
+/// The method for old vectors of two kinds, which fails where a part of the pairs does not show them.
+pub(crate) fn per_kind_candidate(seed: u64) -> Candidate<'static> {
+    Candidate {
+        method: Method::PerKind,
+        slow: false,
+        fit: Box::new(move |pairs, groups, progress| per_kind::fit(pairs, groups, seed, progress)),
+        leaves_out: false,
+    }
+}
+
+/// Groups by number; a pair without a known group is a group of its own.
+pub(crate) fn group_numbers(groups: &[i64]) -> Vec<usize> {
     let (numbers, known) = class_numbers(groups);
     let mut next = known.len();
-    let groups: Vec<usize> = numbers
-        .into_iter()
-        .map(|number| {
-            number.unwrap_or_else(|| {
-                next += 1;
-                next - 1
-            })
+    let number = |number: Option<usize>| {
+        number.unwrap_or_else(|| {
+            next += 1;
+            next - 1
         })
-        .collect();
+    };
+    numbers.into_iter().map(number).collect()
+}
+
+/// Whether groups are more than one: a group is judged by what was learned from the others.
+pub(crate) fn several(groups: &[usize]) -> bool {
+    groups.windows(2).any(|two| two[0] != two[1])
+}
+
+/// Kernel ridge with its exact leave-one-out outputs.
+fn kernel(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
+    let groups = group_numbers(groups);
     let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    // A group is judged by what was learned from the others, so there have to be two at least.
-    let several = |groups: &[usize]| groups.windows(2).any(|two| two[0] != two[1]);
     let known = several(&groups).then_some(&groups[..]);
     let fitted = fit_kernel_ridge(old, new, known, InputScaling::UnitLength, seed, progress)?;
     let centres = fitted.centres.clone();

@@ -373,7 +373,8 @@ impl Task<'_> {
     ) -> Result<SigmaQuality> {
         let pairs = self.pairs.select(&split.fitted);
         let groups = self.groups_of(&split.fitted);
-        let part = Task { pairs: &pairs, groups: &groups, ..*self };
+        let kinds = self.kinds.map(|kinds| kinds.select(&split.fitted));
+        let part = Task { pairs: &pairs, groups: &groups, kinds: kinds.as_ref(), ..*self };
         let kind = GeometryKind::options(pairs.new_vectors().space())[0];
         let adapter = part.finish(candidate, fitted, kind)?.adapter;
         calibration_of(&adapter, split)
@@ -704,8 +705,14 @@ mod tests {
         let parameters = FitParameters { geometry: Some(GeometryKind::Raw), ..FitParameters::default() };
         let groups = crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0).unwrap();
         let progress = Progress::default();
-        let task =
-            Task { pairs: &pairs, head: None, groups: &groups, parameters: &parameters, progress: &progress };
+        let task = Task {
+            pairs: &pairs,
+            head: None,
+            groups: &groups,
+            parameters: &parameters,
+            kinds: None,
+            progress: &progress,
+        };
         let candidates = closed_form_candidates(0);
         let of = |method: Method| candidates.iter().find(|candidate| candidate.method == method).unwrap();
         let two = [of(Method::Procrustes), of(Method::Ridge)];
@@ -737,7 +744,14 @@ mod tests {
         let groups = crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0).unwrap();
         let progress = Progress::default();
         let selected = |parameters: &FitParameters| {
-            let task = Task { pairs: &pairs, head: None, groups: &groups, parameters, progress: &progress };
+            let task = Task {
+                pairs: &pairs,
+                head: None,
+                groups: &groups,
+                parameters,
+                kinds: None,
+                progress: &progress,
+            };
             let candidates = closed_form_candidates(0);
             task.compare(&candidates.iter().collect::<Vec<_>>()).unwrap().selection.unwrap()
         };

@@ -127,14 +127,24 @@ pub fn fit_kernel_ridge(
         return Err(Error::option("old vectors", "all of one direction", "at least two that differ"));
     }
     let mean = column_means(new);
-
     progress.begin("choosing the kernel", "settings", (GAMMAS.len() * LAMBDAS.len()) as u64);
     let subset = sample(n, SELECTION_PAIRS_MAX, seed);
     let subset_groups = groups.map(|groups| subset.iter().map(|&row| groups[row]).collect::<Vec<_>>());
     let targets = combined(&new.select(&subset), &mean, seed ^ 3);
     let subset = scaled.select(&subset);
-    let (gamma, lambda) = choose(&subset, &targets, subset_groups.as_deref(), variance, progress)?;
+    let settings = choose(&subset, &targets, subset_groups.as_deref(), variance, progress)?;
+    solved((&scaled, scaling), new, settings, seed, progress)
+}
 
+/// The kernel map of scaled old vectors with a known γ and λ.
+pub(crate) fn solved(
+    (scaled, scaling): (&Matrix, InputScaling),
+    new: &Matrix,
+    (gamma, lambda): (f64, f64),
+    seed: u64,
+    progress: &Progress,
+) -> Result<KernelRidge> {
+    let (n, variance, mean) = (scaled.rows(), total_variance(scaled), column_means(new));
     let centres = if n <= EXACT_PAIRS_MAX { (0..n).collect() } else { sample(n, CENTRES_MAX, seed ^ 1) };
     progress.begin("solving the kernel system", "steps", 3);
     let x = scaled.select(&centres);
@@ -150,7 +160,7 @@ pub fn fit_kernel_ridge(
     };
     progress.advance(1);
     let constant = Dense {
-        weight: Matrix::zeros(new.columns(), old.columns()),
+        weight: Matrix::zeros(new.columns(), scaled.columns()),
         bias: mean.iter().map(|&value| value as f32).collect(),
         relu: false,
     };

@@ -50,6 +50,14 @@ pub(crate) struct Kinds {
     pub across: f64,
 }
 
+impl Kinds {
+    /// What is known of the pairs `rows`.
+    pub(crate) fn select(&self, rows: &[usize]) -> Self {
+        let small = self.small.as_ref().map(|small| rows.iter().map(|&row| small[row]).collect());
+        Self { small, ..*self }
+    }
+}
+
 /// Looks for two kinds of old vectors. `None` where there is one, or where pairs are too few to say.
 ///
 /// 1. The pairs are halved at random. Each half is coloured, and judged on the other one.

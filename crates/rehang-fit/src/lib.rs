@@ -52,6 +52,7 @@ pub mod network;
 pub mod network_fit;
 pub mod objectives;
 mod parameters;
+mod per_kind;
 pub mod pseudo_classes;
 mod residuals;
 mod retrieval;

@@ -13,6 +13,7 @@ use crate::folds::{folds, shuffled};
 use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
 use crate::left_out::without_folds;
+use crate::per_kind::KIND_MIN;
 use crate::traits::{Trait, TraitValues};
 use crate::uncertainty_fit::power_of_e;
 
@@ -22,8 +23,6 @@ const PAIRS_MIN: usize = 100;
 const ITEMS_MAX: usize = 2_000;
 /// The fewest pairs that are a hump.
 const HUMP_MIN: usize = 8;
-/// The fewest pairs that a map of their own is fitted on.
-const OWN_MIN: usize = 20;
 
 /// Pairs that are another thing than the others, and what the reader should know of them.
 pub(crate) struct Residuals {
@@ -32,9 +31,24 @@ pub(crate) struct Residuals {
     pub finding: Option<Finding>,
 }
 
+/// Old vectors of two kinds, by [`two_kinds`].
+///
+/// # Errors
+///
+/// As [`two_kinds`].
+pub(crate) fn kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
+    if is_one_vector(pairs) { Ok(None) } else { two_kinds(pairs, seed, progress) }
+}
+
+/// Whether many items have one vector: that is told as what it is, and any map that is near to it would fit these pairs.
+fn is_one_vector(pairs: &Pairs) -> bool {
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some()
+}
+
 /// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
 ///
-/// 1. Old vectors of two kinds, by [`two_kinds`].
+/// 1. Old vectors of two kinds, which [`kinds`] found. `has_own_maps` says whether the map has one of its own for each.
 /// 2. Otherwise squared errors on a hump of their own, and new vectors that are far from all other new ones: they fit as badly as
 ///    chance.
 /// 3. The trait that separates them best is named, where one does.
@@ -45,33 +59,30 @@ pub(crate) struct Residuals {
 pub(crate) fn examine(
     pairs: &Pairs,
     (raw, geometry): (&Matrix, &Geometry),
+    (kinds, has_own_maps): (Option<Kinds>, bool),
     traits: &[Trait],
     seed: u64,
     progress: &Progress,
 ) -> Result<Residuals> {
     let mut seen = Residuals { small_kind: None, finding: None };
     let n = pairs.len();
-    if n < PAIRS_MIN {
-        return Ok(seen);
-    }
-    // One vector for many items is told as that, and any map that is near to it would fit these pairs.
-    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
-    if guards::one_vector("old", old, new).is_some() || guards::one_vector("new", new, old).is_some() {
+    if n < PAIRS_MIN || is_one_vector(pairs) {
         return Ok(seen);
     }
     let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));
     let logs = logs(&errors);
     let worst = upper_hump(&logs);
     let fitted_by_nothing = |hump: &Vec<bool>| -> Result<bool> {
-        let is_enough = hump.iter().filter(|&&of| of).count() >= OWN_MIN;
+        let is_enough = hump.iter().filter(|&&of| of).count() >= KIND_MIN;
         Ok(is_enough
             && times_worse_than_its_own_map(pairs, hump, &errors, geometry, seed, progress)?.is_none())
     };
-    // Many pairs that no map fits have neighbours like those of a second kind.
-    if let Some(kinds) = two_kinds(pairs, seed, progress)?
-        && !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false)
+    // Many pairs that no map fits have neighbours like those of a second kind. A kind that has its own map needs no other proof.
+    if let Some(kinds) = kinds
+        && (has_own_maps || !worst.as_ref().map(fitted_by_nothing).transpose()?.unwrap_or(false))
     {
-        seen.finding = Some(of_two_kinds(pairs, &kinds, &errors, (geometry, traits), seed, progress)?);
+        seen.finding =
+            Some(of_two_kinds(pairs, &kinds, &errors, (geometry, traits, has_own_maps), seed, progress)?);
         seen.small_kind = kinds.small;
         return Ok(seen);
     }
@@ -208,7 +219,7 @@ fn of_two_kinds(
     pairs: &Pairs,
     kinds: &Kinds,
     errors: &[f64],
-    (geometry, traits): (&Geometry, &[Trait]),
+    (geometry, traits, has_own_maps): (&Geometry, &[Trait], bool),
     seed: u64,
     progress: &Progress,
 ) -> Result<Finding> {
@@ -241,6 +252,12 @@ fn of_two_kinds(
         percent(kinds.within),
         percent(kinds.across)
     );
+    if has_own_maps {
+        // σ² and the forecast are those of the kinds as they are mixed among the pairs.
+        return Ok(Finding::note("two-kinds", seen)
+            .may_mean("Each kind is mapped by a map of its own; the old vector alone tells which.")
+            .evidence(&evidence));
+    }
     Ok(Finding::warning("two-kinds", seen)
         .may_mean("One map cannot serve both, and what is forecast holds for neither alone.")
         .remedy(remedy)
@@ -262,7 +279,7 @@ fn times_worse_than_its_own_map(
     /// What its own map has to leave of the variance of the kind's new vectors, at most.
     const UNEXPLAINED_MAX: f64 = 0.97;
     let mut rows: Vec<usize> = (0..pairs.len()).filter(|&row| kind[row]).collect();
-    if rows.len() < OWN_MIN {
+    if rows.len() < KIND_MIN {
         return Ok(None);
     }
     if rows.len() > ITEMS_MAX {
@@ -383,7 +400,8 @@ mod tests {
         let progress = Progress::default();
         let fit = |pairs: &Pairs, _: &[usize]| -> Result<Map> { Ok(ridge::fit(pairs, &progress)?.map) };
         let raw = cross_fit(pairs, &folds(pairs.len(), 5, 0), fit, &progress).unwrap();
-        examine(pairs, (&raw, &Geometry::Raw), traits, 0, &progress).unwrap()
+        let kinds = kinds(pairs, 0, &progress).unwrap();
+        examine(pairs, (&raw, &Geometry::Raw), (kinds, false), traits, 0, &progress).unwrap()
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::candidate::{Candidate, FittedMap, OwnEvidence};
 use crate::folds::{folds, group_folds, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
+use crate::kinds::Kinds;
 use crate::left_out::{LeavesOut, without_folds};
 use crate::method::Method;
 use crate::parameters::FitParameters;
@@ -43,6 +44,8 @@ pub(crate) struct Task<'a> {
     /// The class or cluster of every pair.
     pub groups: &'a [i64],
     pub parameters: &'a FitParameters,
+    /// Two kinds of old vectors, where they were found.
+    pub kinds: Option<&'a Kinds>,
     pub progress: &'a Progress,
 }
 
@@ -54,7 +57,7 @@ impl Task<'_> {
         fitted: FittedMap,
         kind: GeometryKind,
     ) -> Result<Finished> {
-        let Self { pairs, head, groups, parameters, progress } = *self;
+        let Self { pairs, head, groups, parameters, kinds, progress } = *self;
         let mut finding = None;
         let native = pairs.new_vectors();
         let needs_evidence =
@@ -90,7 +93,10 @@ impl Task<'_> {
                 let seen_pairs = pairs.select(&evidence.rows);
                 let traits = self.traits(&evidence.rows);
                 let outputs = (&evidence.items_left_out, &conform);
-                let residuals = residuals::examine(&seen_pairs, outputs, &traits, parameters.seed, progress)?;
+                let kinds = kinds.map(|kinds| kinds.select(&evidence.rows));
+                let kinds = (kinds, fitted.map.per_kind.is_some());
+                let residuals =
+                    residuals::examine(&seen_pairs, outputs, kinds, &traits, parameters.seed, progress)?;
                 finding = residuals.finding;
                 let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
                 let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;

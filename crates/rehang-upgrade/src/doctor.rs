@@ -38,7 +38,7 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `sigma`, and
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `sigma`, and
     /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
@@ -113,6 +113,15 @@ pub(crate) fn examine_store(
             100.0 * status.fraction
         );
         findings.push(note("upgrade", text));
+        if status.unvouched > 0 {
+            let seen = format!(
+                "{} native items were kept after which the encoder could not be compared with itself",
+                status.unvouched
+            );
+            let settled =
+                "The next run embeds the last of them again and compares, before it embeds anything else.";
+            findings.push(note("unvouched", seen).may_mean("They may be of another model.").remedy(settled));
+        }
         if status.sigma.is_some_and(|sigma| sigma.alarm) {
             let text = "σ² and the true errors of backfilled items disagree";
             findings.push(problem("sigma", text).next(Remedy::FitAgain));

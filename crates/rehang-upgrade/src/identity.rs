@@ -6,7 +6,8 @@
 
 use rehang::{Error, Provenance, Remedy, Result};
 use rehang_encode::{DIFFERENCE_MAX, Encoder, Input, Spent, difference, difference_in_words};
-use rehang_store::{Ledger, Record, Scan, Select, Store};
+use rehang_store::{Document, Ledger, Record, Scan, Select, Store};
+use serde::{Deserialize, Serialize};
 
 use crate::encoding::{encode, input_of};
 use crate::fill::Filler;
@@ -21,6 +22,10 @@ const COMPARED: usize = 16;
 const COMPARED_WITH_ITSELF: usize = 4;
 /// Items that are embedded again where nothing vouched for them.
 const COMPARED_UNVOUCHED: usize = 8;
+/// Workers whose last items are remembered for it: each may have met a service of its own.
+const WORKERS_REMEMBERED: usize = 8;
+/// How often a change of what they share is tried while others change it.
+const CHANGES_TRIED: usize = 20;
 /// Native items that are looked at for some with a source.
 const LOOKED_AT: usize = 256;
 /// Share of the compared items that may differ: a source may have changed without a word of the application.
@@ -35,35 +40,94 @@ fn unvouched_document(space: &str) -> String {
     format!("unvouched of {space}")
 }
 
-/// Remembers the last of some items whose vectors no comparison of the encoder with itself has followed: the next one is compared with
-/// them first.
+/// Natives that were kept though no comparison of the encoder with itself followed them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Unvouched {
+    /// How many.
+    items: u64,
+    /// The last of them of each worker, the latest last: what the next comparison looks at.
+    ids: Vec<String>,
+}
+
+impl Unvouched {
+    fn read(document: Option<&Document>) -> Self {
+        let text = document.map_or("", |(_, text)| text);
+        // Earlier versions of rehang kept the ids alone.
+        let of_ids = |ids: Vec<String>| Self { items: ids.len() as u64, ids };
+        serde_json::from_str(text).or_else(|_| serde_json::from_str(text).map(of_ids)).unwrap_or_default()
+    }
+
+    fn with(mut self, ids: &[String]) -> Self {
+        self.items += ids.len() as u64;
+        let last = &ids[ids.len().saturating_sub(COMPARED_UNVOUCHED)..];
+        self.ids.retain(|id| !last.contains(id));
+        self.ids.extend_from_slice(last);
+        let more = self.ids.len().saturating_sub(COMPARED_UNVOUCHED * WORKERS_REMEMBERED);
+        self.ids.drain(..more);
+        self
+    }
+
+    fn without(mut self, compared: &Self) -> Self {
+        self.items = self.items.saturating_sub(compared.items);
+        self.ids.retain(|id| !compared.ids.contains(id));
+        self
+    }
+}
+
+/// How many natives of a space were kept though no comparison of the encoder with itself followed them. The next run compares the last
+/// of them with the encoder before it embeds anything.
 ///
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]) -> Result<()> {
-    let last = serde_json::Value::from(&ids[ids.len().saturating_sub(COMPARED_UNVOUCHED)..]);
-    set_unvouched(store, space, &last.to_string())
+pub(crate) fn unvouched(store: &dyn Ledger, space: &str) -> Result<u64> {
+    Ok(Unvouched::read(store.document(&unvouched_document(space))?.as_ref()).items)
 }
 
-fn set_unvouched(store: &dyn Ledger, space: &str, text: &str) -> Result<()> {
-    loop {
-        let version = store.document(&unvouched_document(space))?.map(|(version, _)| version);
-        match store.set_document(&unvouched_document(space), version, text) {
+/// Remembers some items whose vectors no comparison of the encoder with itself has followed, beside those of other workers: the next
+/// comparison is with the last of them.
+///
+/// # Errors
+///
+/// As [`change_unvouched`].
+pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]) -> Result<()> {
+    change_unvouched(store, space, |kept| kept.with(ids))
+}
+
+/// # Errors
+///
+/// Changed meanwhile, where other workers were faster every time; those of the store.
+fn change_unvouched(store: &dyn Ledger, space: &str, change: impl Fn(Unvouched) -> Unvouched) -> Result<()> {
+    let name = unvouched_document(space);
+    for _ in 0..CHANGES_TRIED {
+        let kept = store.document(&name)?;
+        let (before, is_new) = (Unvouched::read(kept.as_ref()), kept.is_none());
+        let after = change(before.clone());
+        if after == before && (is_new || after.items == 0) {
+            return Ok(());
+        }
+        let text = if after.items == 0 { String::new() } else { serde_json::json!(after).to_string() };
+        match store.set_document(&name, kept.map(|(version, _)| version), &text) {
             Err(error) if error.is_changed_meanwhile() => {}
             outcome => return outcome.map(drop),
         }
     }
+    Err(Error::changed_meanwhile(
+        format!("the record of native vectors of {space:?} that their encoder could not vouch for"),
+        format!(
+            "other workers wrote it each of {CHANGES_TRIED} times that this one tried to; nothing of it was changed, and the same \
+             command may be run again"
+        ),
+    ))
 }
 
 /// Fails where natives that [no comparison followed](remember_unvouched) are of another model than the encoder is now.
 fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
-    let kept = store.document(&unvouched_document(space))?.map(|(_, text)| text).unwrap_or_default();
-    let ids: Vec<String> = serde_json::from_str(&kept).unwrap_or_default();
-    if ids.is_empty() {
+    let compared = Unvouched::read(store.document(&unvouched_document(space))?.as_ref());
+    if compared.ids.is_empty() {
         return Ok(());
     }
-    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let ids: Vec<&str> = compared.ids.iter().map(String::as_str).collect();
     let items: Vec<_> = store.get(&ids)?.into_iter().flatten().filter(|item| item.source.is_some()).collect();
     let keys: Vec<_> = items.iter().map(|item| item.key).collect();
     let natives: Vec<_> = items
@@ -95,7 +159,8 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
             .advise(Remedy::EmbedNativesAgain));
         }
     }
-    set_unvouched(store, space, "")
+    // What another worker remembered meanwhile waits for the next run.
+    change_unvouched(store, space, |kept| kept.without(&compared))
 }
 
 /// Name of the document about a space.
@@ -247,7 +312,7 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
         store.set_document(&document(new), Some(version), "")?;
     }
-    set_unvouched(store, new, "")?;
+    change_unvouched(store, new, |_| Unvouched::default())?;
     let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?.since(record.since);
     let total = store.counts(new)?.native;
     observer.observe(&Observation::Began { stage: "putting native vectors back", unit: "items", total });
@@ -267,4 +332,55 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     }
     filler.cover(store, epoch, observer).map_err(explain)?;
     Ok(put_back)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(of: std::ops::Range<usize>) -> Vec<String> {
+        of.map(|id| id.to_string()).collect()
+    }
+
+    #[test]
+    fn what_several_workers_could_not_vouch_for_stands_side_by_side() {
+        let both = Unvouched::default().with(&ids(0..16)).with(&ids(100..103));
+        assert_eq!(both.items, 19);
+        assert_eq!(both.ids, [ids(8..16), ids(100..103)].concat());
+        // What was compared goes; what came meanwhile stays.
+        let meanwhile = both.clone().with(&ids(200..202));
+        assert_eq!(meanwhile.without(&both), Unvouched { items: 2, ids: ids(200..202) });
+        let many =
+            (0..20).fold(Unvouched::default(), |kept, worker| kept.with(&ids(worker * 8..worker * 8 + 8)));
+        assert_eq!((many.items, many.ids), (160, ids(96..160)));
+        // As earlier versions wrote it.
+        let earlier = (3, r#"["a","b"]"#.to_owned());
+        assert_eq!(
+            Unvouched::read(Some(&earlier)),
+            Unvouched { items: 2, ids: vec!["a".into(), "b".into()] }
+        );
+        assert_eq!(Unvouched::read(Some(&(4, String::new()))), Unvouched::default());
+    }
+
+    #[test]
+    fn a_change_that_others_always_win_ends_with_an_error_that_says_so() {
+        use rehang_store_tests::MemoryStore;
+        use std::cell::Cell;
+
+        let store = MemoryStore::new();
+        let tries = Cell::new(0);
+        // Another worker writes between each look and each write of this one.
+        let always_late = |kept: Unvouched| {
+            tries.set(tries.get() + 1);
+            let version = store.document(&unvouched_document("s")).unwrap().map(|(version, _)| version);
+            store.set_document(&unvouched_document("s"), version, r#"{"items":1,"ids":["a"]}"#).unwrap();
+            kept.with(&ids(0..2))
+        };
+        let error = change_unvouched(&store, "s", always_late).unwrap_err();
+        assert!(error.is_changed_meanwhile() && error.to_string().contains("each of 20 times"), "{error}");
+        assert_eq!((tries.get(), unvouched(&store, "s").unwrap()), (20, 1));
+        // In time, it counts beside the other one's.
+        remember_unvouched(&store, "s", &ids(7..8)).unwrap();
+        assert_eq!(unvouched(&store, "s").unwrap(), 2);
+    }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backfill::Request;
 use crate::health::{SigmaHealth, health_of};
+use crate::identity::unvouched;
 use crate::record::{OrderSettings, Phase, Recorded, Serving};
 use crate::spending::spent_by_all;
 use crate::until::native_share;
@@ -39,6 +40,9 @@ pub struct Status {
     pub lag: u64,
     /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
     pub without_vector: u64,
+    /// Native items after which the encoder could not be compared with itself before a run ended. The next run compares the last of them
+    /// with the encoder before it embeds anything.
+    pub unvouched: u64,
     /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
     pub sigma: Option<SigmaHealth>,
     /// The first recorded failures.
@@ -88,6 +92,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         fraction,
         lag,
         without_vector: counts.lacking.saturating_sub(lag),
+        unvouched: if has_new { unvouched(store, new)? } else { 0 },
         sigma: if has_new { health_of(store, new)? } else { None },
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },

@@ -23,7 +23,7 @@ mod sketch;
 mod uncertainty;
 
 pub use apply::{Adapted, Applier, apply};
-pub use definition::{Adapter, BranchInput, Dense, InputScaling, Map, SecondBranch, Training};
+pub use definition::{Adapter, BranchInput, Dense, InputScaling, Map, PerKind, SecondBranch, Training};
 pub use expansion::KernelExpansion;
 pub use geometry::Geometry;
 pub use guard::{

@@ -31,7 +31,7 @@ arguments! {
         distance: String = [long, default_value = "l2"],
         /// Distance of the old space, where it differs: the do-nothing line is searched with it [default: as --distance].
         old_distance: Option<String> = [long, value_name = "DISTANCE"],
-        /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, residual-mlp, fct, fastfill or fastfill-reference.
+        /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, per-kind, residual-mlp, fct, fastfill or fastfill-reference.
         method: String = [long, default_value = "auto"],
         /// Which parts of the loss fastfill uses: l2, disc or both [default: what helps on held-out pairs].
         loss: Option<String> = [long, value_name = "PARTS"],

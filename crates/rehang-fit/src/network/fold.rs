@@ -152,5 +152,6 @@ pub(crate) fn fold(
         mixer: stack(layout.mixer.clone())?,
         skip: None,
         kernel: None,
+        per_kind: None,
     })
 }

@@ -265,8 +265,8 @@ def fit(
     labels : array or path, ``[n]``, optional
         Classes, whole numbers or names; negative means unknown.
     method : str
-        ``auto``, ``do-nothing``, ``procrustes``, ``ridge``, ``low-rank``, ``kernel-ridge``, ``residual-mlp``, ``fct``, ``fastfill`` or
-        ``fastfill-reference``.
+        ``auto``, ``do-nothing``, ``procrustes``, ``ridge``, ``low-rank``, ``kernel-ridge``, ``per-kind``, ``residual-mlp``, ``fct``,
+        ``fastfill`` or ``fastfill-reference``. ``per-kind`` needs old vectors of two kinds.
     distance, old_distance : str
         How the new space is searched, and the old one where that differs: ``l2``, ``cosine`` or ``dot``.
     seed : int

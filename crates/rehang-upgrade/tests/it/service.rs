@@ -270,14 +270,19 @@ fn the_next_run_compares_what_a_service_that_was_gone_gave_last() {
         let limits = Limits { batch: 16, ..Limits::default() };
         let said = world.backfill(&store, &*endpoint(&stub), limits).unwrap_err().to_string();
         assert!(said.contains("could not be compared with itself, which the next run does first"), "{said}");
+        let kept = status(&store, 0).unwrap().unvouched;
+        assert!(kept > 0 && said.contains(&format!("the last {kept} of them")), "{kept}: {said}");
         let next = world.backfill(&store, &watched(new_model), limits);
         if after == 600 {
             assert_eq!((next.unwrap().ending, right_natives(&store)), (Ending::NothingLeft, MANY));
+            assert_eq!(status(&store, 0).unwrap().unvouched, 0);
             continue;
         }
         let said = next.unwrap_err();
         assert!(said.is_conflict() && said.to_string().contains("which was among the last ones"), "{said}");
+        assert_eq!(status(&store, 0).unwrap().unvouched, kept);
         put_back(&store, &world.setup(), &Unobserved).unwrap();
+        assert_eq!(status(&store, 0).unwrap().unvouched, 0);
         world.backfill(&store, &watched(new_model), limits).unwrap();
         assert_eq!(right_natives(&store), MANY);
     }

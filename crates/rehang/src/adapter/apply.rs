@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::definition::{Adapter, BranchInput, Dense, InputScaling, Map, width_after};
-use super::expansion::PreparedExpansion;
+use super::definition::{Adapter, BranchInput, Dense, InputScaling, Map, PerKind, width_after};
+use super::expansion::{PreparedExpansion, exponential};
 use super::geometry::Geometry;
 use super::kernel::{Begin, Packed, RowsRef, dot};
 use super::out_of_fold::{Lengths, Scratch as OutOfFoldScratch};
@@ -149,19 +149,31 @@ impl Layer {
 pub struct Applier {
     d_side: Option<usize>,
     input: InputScaling,
+    map: PreparedMap,
+    geometry: Geometry,
+    uncertainty: Prepared,
+    /// Buffers that no thread uses at the moment; as many as threads ever worked at once.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// A map made ready.
+struct PreparedMap {
     branch: Vec<Layer>,
     second: Option<(BranchInput, Vec<Layer>)>,
     mixer: Vec<Layer>,
     skip: Option<Layer>,
     kernel: Option<PreparedExpansion>,
-    geometry: Geometry,
-    uncertainty: Prepared,
+    per_kind: Option<PreparedKinds>,
     widths: Widths,
-    /// Buffers that no thread uses at the moment; as many as threads ever worked at once.
-    scratch: Mutex<Vec<Scratch>>,
 }
 
-/// Widths inside the map.
+/// A [`PerKind`] made ready.
+struct PreparedKinds {
+    gate: Box<PreparedMap>,
+    maps: Vec<PreparedMap>,
+}
+
+/// Widths inside a map.
 #[derive(Clone, Copy)]
 struct Widths {
     old: usize,
@@ -183,11 +195,26 @@ impl Widths {
 #[derive(Default)]
 struct Scratch {
     old: Vec<f32>,
+    map: MapScratch,
+    centre_distances: Vec<f64>,
+    out_of_fold: OutOfFoldScratch,
+}
+
+/// Buffers of a map, which the maps of its kinds use one after the other.
+#[derive(Default)]
+struct MapScratch {
     joined: Vec<f32>,
     hidden: [Vec<f32>; 2],
     kernel: Vec<f64>,
-    centre_distances: Vec<f64>,
-    out_of_fold: OutOfFoldScratch,
+    kinds: KindScratch,
+}
+
+/// Buffers of the kinds of a map: what the gate gives for every row, and what the map of one kind does.
+#[derive(Default)]
+struct KindScratch {
+    gate: Vec<f32>,
+    parts: Vec<f64>,
+    output: Vec<f32>,
 }
 
 /// Distance between rows of `width` numbers in a buffer. Rows of a power of two would all fall into the same few sets
@@ -214,43 +241,25 @@ impl Applier {
     /// As [`Adapter::check`].
     pub fn new(adapter: &Adapter) -> Result<Self> {
         adapter.check()?;
-        let map = &adapter.map;
-        let second = map.second.as_ref();
-        let (d_old, d_side) = (adapter.old.dimension, adapter.side_dimension());
-        let lists = [Some(&map.branch), second.map(|second| &second.layers), Some(&map.mixer)];
-        let widths = Widths {
-            old: d_old,
-            new: adapter.new.dimension,
-            branch: width_after(&map.branch, d_old),
-            second: second.map_or(0, |second| match second.input {
-                BranchInput::Old => width_after(&second.layers, d_old),
-                BranchInput::Side => width_after(&second.layers, d_side.unwrap_or(0)),
-            }),
-            hidden: lists.into_iter().flatten().flatten().map(|layer| layer.weight.rows()).max().unwrap_or(0),
-        };
+        let d_side = adapter.side_dimension();
         Ok(Self {
             d_side,
-            input: map.input,
-            branch: Layer::all(&map.branch),
-            second: second.map(|second| (second.input, Layer::all(&second.layers))),
-            mixer: Layer::all(&map.mixer),
-            skip: map.skip.as_ref().map(Layer::new),
-            kernel: map.kernel.as_ref().map(PreparedExpansion::new),
+            input: adapter.map.input,
+            map: PreparedMap::new(&adapter.map, adapter.old.dimension, adapter.new.dimension, d_side),
             geometry: adapter.geometry.clone(),
             uncertainty: Prepared::new(&adapter.uncertainty)?,
-            widths,
             scratch: Mutex::new(Vec::new()),
         })
     }
 
     /// Width of the rows that go in.
     pub fn d_old(&self) -> usize {
-        self.widths.old
+        self.map.widths.old
     }
 
     /// Width of the rows that come out.
     pub fn d_new(&self) -> usize {
-        self.widths.new
+        self.map.widths.new
     }
 
     /// Width of the side information that goes in with every row; `None` where none is read.
@@ -301,7 +310,7 @@ impl Applier {
         if count == 0 {
             return Ok(());
         }
-        let rows = panel_rows(count, rayon::current_num_threads(), self.widths.widest());
+        let rows = panel_rows(count, rayon::current_num_threads(), self.map.widest());
         let results: Vec<Result<()>> = vectors
             .par_chunks_mut(rows * d_new)
             .zip(variance.par_chunks_mut(rows))
@@ -331,14 +340,14 @@ impl Applier {
 
     fn apply_panel(&self, panel: Panel<'_>, scratch: &mut Scratch) -> Result<()> {
         let Panel { first_row, old, side, vectors, variance, raw_norms } = panel;
-        let (count, d_new, widths) = (variance.len(), self.d_new(), self.widths);
-        let Scratch { old: scaled, joined, hidden, kernel, centre_distances, out_of_fold } = scratch;
+        let (count, d_old, d_new) = (variance.len(), self.d_old(), self.d_new());
+        let Scratch { old: scaled, map, centre_distances, out_of_fold } = scratch;
 
-        let old_stride = padded(widths.old);
+        let old_stride = padded(d_old);
         grow(scaled, count * old_stride);
-        for (row, values) in old.chunks_exact(widths.old).enumerate() {
+        for (row, values) in old.chunks_exact(d_old).enumerate() {
             expect_finite_row("old vectors", first_row + row, values)?;
-            let target = &mut scaled[row * old_stride..row * old_stride + widths.old];
+            let target = &mut scaled[row * old_stride..row * old_stride + d_old];
             target.copy_from_slice(values);
             if self.input == InputScaling::UnitLength {
                 normalise(target);
@@ -351,32 +360,8 @@ impl Applier {
             }
         }
 
-        for buffer in hidden.iter_mut() {
-            grow(buffer, count * padded(widths.hidden));
-        }
-        let mixer_width = widths.branch + widths.second;
-        if self.branch.is_empty() && self.second.is_none() {
-            run_layers(&self.mixer, scaled, widths.old, count, hidden, vectors, d_new);
-        } else {
-            let stride = padded(mixer_width);
-            grow(joined, count * stride);
-            run_layers(&self.branch, scaled, widths.old, count, hidden, joined, stride);
-            if let Some((input, layers)) = &self.second {
-                let (rows, width) = match (input, side, self.d_side) {
-                    (BranchInput::Side, Some(side), Some(width)) => (RowsRef::new(side, width), width),
-                    _ => (scaled, widths.old),
-                };
-                run_layers(layers, rows, width, count, hidden, &mut joined[widths.branch..], stride);
-            }
-            run_layers(&self.mixer, RowsRef::new(joined, stride), mixer_width, count, hidden, vectors, d_new);
-        }
-        if let Some(skip) = &self.skip {
-            let begin = Begin::OutputPlusBias;
-            skip.packed.multiply(scaled, count, 0..d_new, vectors, d_new, begin, false);
-        }
-        if let Some(expansion) = &self.kernel {
-            expansion.add(scaled, count, vectors, kernel);
-        }
+        let side = side.zip(self.d_side).map(|(side, width)| (RowsRef::new(side, width), width));
+        self.map.outputs(scaled, side, count, vectors, map);
         centre_distances.clear();
 
         for (row, raw) in vectors.chunks_exact_mut(d_new).enumerate() {
@@ -396,6 +381,118 @@ impl Applier {
             learned.variances(scaled, RowsRef::new(vectors, d_new), &lengths, variance, out_of_fold);
         }
         Ok(())
+    }
+}
+
+impl PreparedMap {
+    fn new(map: &Map, d_old: usize, d_new: usize, d_side: Option<usize>) -> Self {
+        let second = map.second.as_ref();
+        let lists = [Some(&map.branch), second.map(|second| &second.layers), Some(&map.mixer)];
+        let widths = Widths {
+            old: d_old,
+            new: d_new,
+            branch: width_after(&map.branch, d_old),
+            second: second.map_or(0, |second| match second.input {
+                BranchInput::Old => width_after(&second.layers, d_old),
+                BranchInput::Side => width_after(&second.layers, d_side.unwrap_or(0)),
+            }),
+            hidden: lists.into_iter().flatten().flatten().map(|layer| layer.weight.rows()).max().unwrap_or(0),
+        };
+        Self {
+            branch: Layer::all(&map.branch),
+            second: second.map(|second| (second.input, Layer::all(&second.layers))),
+            mixer: Layer::all(&map.mixer),
+            skip: map.skip.as_ref().map(Layer::new),
+            kernel: map.kernel.as_ref().map(PreparedExpansion::new),
+            per_kind: map.per_kind.as_ref().map(|per_kind| PreparedKinds::new(per_kind, d_old, d_new)),
+            widths,
+        }
+    }
+
+    /// The widest row of a buffer.
+    fn widest(&self) -> usize {
+        let kinds = self.per_kind.iter().flat_map(|kinds| kinds.maps.iter().chain([&*kinds.gate]));
+        kinds.map(Self::widest).fold(self.widths.widest(), usize::max)
+    }
+
+    /// Raw outputs of `count` scaled rows, and of side information with its width, into `outputs` `[count, d_new]`.
+    fn outputs(
+        &self,
+        scaled: RowsRef<'_>,
+        side: Option<(RowsRef<'_>, usize)>,
+        count: usize,
+        outputs: &mut [f32],
+        scratch: &mut MapScratch,
+    ) {
+        let widths = self.widths;
+        let d_new = widths.new;
+        let MapScratch { joined, hidden, kernel, .. } = scratch;
+        for buffer in hidden.iter_mut() {
+            grow(buffer, count * padded(widths.hidden));
+        }
+        let mixer_width = widths.branch + widths.second;
+        if self.branch.is_empty() && self.second.is_none() {
+            run_layers(&self.mixer, scaled, widths.old, count, hidden, outputs, d_new);
+        } else {
+            let stride = padded(mixer_width);
+            grow(joined, count * stride);
+            run_layers(&self.branch, scaled, widths.old, count, hidden, joined, stride);
+            if let Some((input, layers)) = &self.second {
+                let (rows, width) = match (input, side) {
+                    (BranchInput::Side, Some(side)) => side,
+                    _ => (scaled, widths.old),
+                };
+                run_layers(layers, rows, width, count, hidden, &mut joined[widths.branch..], stride);
+            }
+            run_layers(&self.mixer, RowsRef::new(joined, stride), mixer_width, count, hidden, outputs, d_new);
+        }
+        if let Some(skip) = &self.skip {
+            let begin = Begin::OutputPlusBias;
+            skip.packed.multiply(scaled, count, 0..d_new, outputs, d_new, begin, false);
+        }
+        if let Some(expansion) = &self.kernel {
+            expansion.add(scaled, count, outputs, kernel);
+        }
+        if let Some(kinds) = &self.per_kind {
+            kinds.add(scaled, count, outputs, scratch);
+        }
+    }
+}
+
+impl PreparedKinds {
+    fn new(per_kind: &PerKind, d_old: usize, d_new: usize) -> Self {
+        let prepared = |map, outputs| PreparedMap::new(map, d_old, outputs, None);
+        Self {
+            gate: Box::new(prepared(&per_kind.gate, per_kind.maps.len())),
+            maps: per_kind.maps.iter().map(|map| prepared(map, d_new)).collect(),
+        }
+    }
+
+    /// Adds the gate's mean over the kinds' maps of `count` scaled rows to `output` `[count, d_new]`.
+    fn add(&self, scaled: RowsRef<'_>, count: usize, output: &mut [f32], scratch: &mut MapScratch) {
+        let (kinds, d_new) = (self.maps.len(), self.maps[0].widths.new);
+        // The maps of the kinds need the other buffers.
+        let KindScratch { mut gate, mut parts, output: mut of_kind } = std::mem::take(&mut scratch.kinds);
+        grow(&mut gate, count * kinds);
+        grow(&mut of_kind, count * d_new);
+        self.gate.outputs(scaled, None, count, &mut gate[..count * kinds], scratch);
+        parts.clear();
+        for logits in gate[..count * kinds].chunks_exact(kinds) {
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let likely = |&logit: &f32| exponential(f64::from(logit) - f64::from(largest));
+            let total: f64 = logits.iter().map(likely).sum();
+            parts.extend(logits.iter().map(|logit| likely(logit) / total));
+        }
+        for (kind, map) in self.maps.iter().enumerate() {
+            map.outputs(scaled, None, count, &mut of_kind[..count * d_new], scratch);
+            let rows = output.chunks_exact_mut(d_new).zip(of_kind.chunks_exact(d_new));
+            for ((sums, values), parts) in rows.zip(parts.chunks_exact(kinds)) {
+                let part = parts[kind];
+                let added = |sum: f32, value: f32| (f64::from(sum) + part * f64::from(value)) as f32;
+                sums.iter_mut().zip(values).for_each(|(sum, &value)| *sum = added(*sum, value));
+            }
+        }
+        scratch.kinds = KindScratch { gate, parts, output: of_kind };
     }
 }
 

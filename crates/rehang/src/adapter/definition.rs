@@ -58,8 +58,8 @@ pub struct SecondBranch {
 
 /// A map from old vectors `[n, d_old]` (and side information `[n, d_side]`) to raw outputs `[n, d_new]`.
 ///
-/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o)`, where an absent part is left out and an empty
-/// list of layers is the identity. The closed forms are one or two layers in `mixer` without ReLU; a residual MLP has
+/// `raw(o) = mixer(concat(branch(o), second(o or side))) + skip(o) + kernel(o) + per_kind(o)`, where an absent part is left out and
+/// an empty list of layers is the identity. The closed forms are one or two layers in `mixer` without ReLU; a residual MLP has
 /// a `skip`; FCT and FastFill have two branches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Map {
@@ -75,6 +75,24 @@ pub struct Map {
     pub skip: Option<Dense>,
     /// A sum of kernels around known old vectors, which is added.
     pub kernel: Option<KernelExpansion>,
+    /// A map for each kind of old vectors, of which the gate's mean is added.
+    pub per_kind: Option<Box<PerKind>>,
+}
+
+/// A map for each of several kinds of old vectors, such as those of two models in one column, and a gate that tells the kinds apart
+/// by the old vector alone: `Σ_k p_k(o) · map_k(o)`, p being the softmax of what the gate gives.
+///
+/// Where the gate is sure, this is the map of the kind. Where it is not, it is the mean over kinds, which has the least expected
+/// squared error of all that the gate leaves open.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerKind {
+    /// `[n, d_old] → [n, kinds]`: the log of how likely each kind is, up to what all have in common.
+    pub gate: Map,
+    /// A map `[n, d_old] → [n, d_new]` for each kind, two at least.
+    ///
+    /// They and the gate read what the map around them makes of the old vector ([`Map::input`]), so theirs is
+    /// [`InputScaling::AsIs`]. They have neither a second branch nor kinds of their own.
+    pub maps: Vec<Map>,
 }
 
 /// What is known about how an adapter was made; written into its file and shown in reports.
@@ -256,7 +274,7 @@ impl Map {
     /// A map of layers alone, one after the other: `raw(o) = mixer(o)`, of the old vector as it is or scaled to length 1. Without layers it
     /// is the identity.
     pub fn of_layers(input: InputScaling, mixer: Vec<Dense>) -> Self {
-        Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None }
+        Self { input, branch: Vec::new(), second: None, mixer, skip: None, kernel: None, per_kind: None }
     }
 
     /// Width of what the mixer takes; without layers it is the output itself.
@@ -295,7 +313,32 @@ impl Map {
         if let Some(kernel) = &self.kernel {
             kernel.check(d_old, d_new)?;
         }
+        if let Some(per_kind) = &self.per_kind {
+            per_kind.check(d_old, d_new)?;
+        }
         Ok(())
+    }
+}
+
+impl PerKind {
+    fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
+        if self.maps.len() < 2 {
+            return Err(Error::option("kinds of old vectors with a map", self.maps.len(), "two or more"));
+        }
+        let check = |what: String, map: &Map, outputs: usize| {
+            let is_plain = map.input == InputScaling::AsIs && map.second.is_none() && map.per_kind.is_none();
+            if !is_plain {
+                let expected =
+                    "one that reads the old vector as it comes, without a second branch and without kinds";
+                return Err(Error::option(&what, "another map", expected));
+            }
+            map.check(d_old, outputs).map_err(|error| error.context(what))
+        };
+        check("the gate of the kinds".into(), &self.gate, self.maps.len())?;
+        self.maps
+            .iter()
+            .enumerate()
+            .try_for_each(|(kind, map)| check(format!("the map of kind {kind}"), map, d_new))
     }
 }
 

@@ -192,7 +192,7 @@ crate::vectorised! {
 /// degree 13 for `e^r` (its Taylor series, whose remainder is below 5e-18 of the value there).
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "the body must be compiled inside each version of the loop above")]
-fn exponential(x: f64) -> f64 {
+pub(super) fn exponential(x: f64) -> f64 {
     const LOG2_E: f64 = std::f64::consts::LOG2_E;
     // ln 2 in two parts, the first of which has few bits so that its multiples are exact.
     const LN2_HIGH: f64 = 0.693_147_180_369_123_8;

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter::{
     Adapter, BranchInput, Dense, Geometry, InputScaling, InputStatistics, KernelExpansion, Map, OutOfFold,
-    RowSketch, SecondBranch, Training, Uncertainty,
+    PerKind, RowSketch, SecondBranch, Training, Uncertainty,
 };
 use rehang::{Distance, Head, HeadKind, Matrix, Space};
 
@@ -45,6 +45,7 @@ pub struct Kind {
     pub mixer_layers: usize,
     pub skip: bool,
     pub kernel: bool,
+    pub kinds: usize,
     pub geometry: usize,
     pub uncertainty: usize,
     pub handicap: f64,
@@ -70,18 +71,44 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
     let joined = branch_width + second.as_ref().map_or(0, |(_, widths)| *widths.last().unwrap());
     let mixer = chain(joined, kind.mixer_layers, d_new);
     let d_new = if has_mixer { d_new } else { joined };
-    let map = Map {
+    let expansion = |random: &mut ChaCha8Rng, outputs: usize| KernelExpansion {
+        centres: matrix(random, 9, d_old),
+        coefficients: matrix(random, 9, outputs),
+        gamma: 0.5,
+    };
+    let mut map = Map {
         input: kind.input,
         branch: layers(random, &branch, true),
         second: second.map(|(input, widths)| SecondBranch { input, layers: layers(random, &widths, true) }),
         mixer: layers(random, &mixer, false),
         skip: kind.skip.then(|| dense(random, d_old, d_new, false)),
-        kernel: kind.kernel.then(|| KernelExpansion {
-            centres: matrix(random, 9, d_old),
-            coefficients: matrix(random, 9, d_new),
-            gamma: 0.5,
-        }),
+        kernel: kind.kernel.then(|| expansion(random, d_new)),
+        per_kind: None,
     };
+    if kind.kinds > 0 {
+        let gate = Map {
+            kernel: Some(expansion(random, kind.kinds)),
+            ..Map::of_layers(InputScaling::AsIs, vec![dense(random, d_old, kind.kinds, false)])
+        };
+        // Every second one has a hidden layer and a skip.
+        let of_kind = |of: usize| {
+            let widths = [d_old, hidden, d_new];
+            let is_deep = of % 2 == 1;
+            Map {
+                skip: is_deep.then(|| dense(random, d_old, d_new, false)),
+                kernel: (!is_deep).then(|| expansion(random, d_new)),
+                ..Map::of_layers(
+                    InputScaling::AsIs,
+                    if is_deep {
+                        layers(random, &widths, false)
+                    } else {
+                        vec![dense(random, d_old, d_new, false)]
+                    },
+                )
+            }
+        };
+        map.per_kind = Some(Box::new(PerKind { gate, maps: (0..kind.kinds).map(of_kind).collect() }));
+    }
     let geometry = match kind.geometry {
         0 => Geometry::Raw,
         1 => {
@@ -164,6 +191,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         mixer_layers,
         skip,
         kernel: false,
+        kinds: 0,
         geometry,
         uncertainty,
         handicap: 0.0,
@@ -177,6 +205,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
         ("plain-side-sphere-arcface", kind(as_is, 1, Some((BranchInput::Side, 0)), 1, true, 1, 4)),
         ("linear-sketched-pairs", kind(as_is, 0, None, 1, false, 0, 0)),
         ("linear-handicap", Kind { handicap: 0.375, ..kind(as_is, 0, None, 1, false, 1, 0) }),
+        ("three-kinds-sphere-softmax", Kind { kinds: 3, ..kind(unit, 0, None, 1, false, 1, 3) }),
     ];
     kinds
         .into_iter()
@@ -239,6 +268,21 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
     for (part, change) in changes {
         let mut adapter = sound.clone();
         learned(&mut adapter, change);
+        broken.push((part, adapter));
+    }
+    type ChangeKinds = fn(&mut PerKind);
+    let changes: [(&str, ChangeKinds); 5] = [
+        ("kinds of old vectors", |kinds| kinds.maps.truncate(1)),
+        ("gate of the kinds", |kinds| kinds.maps.truncate(2)),
+        ("map of kind 1", |kinds| kinds.maps[1].input = InputScaling::UnitLength),
+        ("map of kind 2", |kinds| kinds.maps[2].kernel.as_mut().unwrap().gamma = f32::NAN),
+        ("map of kind 0", |kinds| kinds.maps[0].per_kind = Some(Box::new(kinds.clone()))),
+    ];
+    let (_, sound) = of_every_kind().pop().unwrap();
+    sound.check().unwrap();
+    for (part, change) in changes {
+        let mut adapter = sound.clone();
+        change(adapter.map.per_kind.as_mut().unwrap());
         broken.push((part, adapter));
     }
     broken

@@ -64,6 +64,15 @@ fn slow_raw(map: &Map, old: &[f32], side: Option<&[f32]>) -> Vec<f64> {
             raw.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
         }
     }
+    if let Some(kinds) = &map.per_kind {
+        let scaled: Vec<f32> = old.iter().map(|&value| value as f32).collect();
+        let logits = slow_raw(&kinds.gate, &scaled, None);
+        let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
+        for (map, logit) in kinds.maps.iter().zip(&logits) {
+            let added = slow_raw(map, &scaled, None);
+            raw.iter_mut().zip(added).for_each(|(sum, added)| *sum += logit.exp() / total * added);
+        }
+    }
     raw
 }
 
@@ -186,6 +195,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
             mixer_layers,
             skip,
             kernel: uncertainty % 2 == 1,
+            kinds: [0, 2, 3][(branch_layers + mixer_layers) % 3],
             geometry,
             uncertainty,
             handicap: 0.0,
@@ -238,6 +248,7 @@ fn wide_adapter() -> (Adapter, Matrix, Matrix) {
         mixer_layers: 3,
         skip: true,
         kernel: true,
+        kinds: 2,
         geometry: 1,
         uncertainty: 3,
         handicap: 0.0,

@@ -195,6 +195,12 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
     if counts.without_source > 0 {
         text += &format!("  {} items have no source: they stay adapted\n", counts.without_source);
     }
+    if status.unvouched > 0 {
+        text += &format!(
+            "  after {} native items the encoder could not be compared with itself; the next `rehang upgrade run` compares them first\n",
+            status.unvouched
+        );
+    }
     if let Some(sigma) = &status.sigma {
         text += &format!("  {}\n", sigma_text(sigma));
         if sigma.alarm {

@@ -1,0 +1,378 @@
+//! A map for each of two kinds of old vectors, and a gate that tells them apart by the old vector alone.
+//!
+//! 1. [`two_kinds`] colours the pairs, by old and new vectors.
+//! 2. The gate is kernel ridge regression from the old vector on the kind: one column a kind, 1 for its pairs and 0 for all others. What
+//!    it gives for pairs left out goes through a multinomial logistic regression, which makes likelihoods of it.
+//! 3. A pair of which the gate, without it, is sure that it is of another kind than its colour becomes one of that kind, and the gate is
+//!    fitted anew.
+//! 4. Each kind's map is the kernel ridge regression of its pairs.
+//!
+//! Why it is here: one kernel map for both kinds keeps a width and a penalty that serve neither, and old vectors of one kind disturb
+//! those of the other. `bench/kinds/run.py` measures how much; `bench/runs/kinds.md` has the table.
+
+use std::collections::BTreeMap;
+
+use rehang::adapter::{Dense, InputScaling, KernelExpansion, Map, PerKind};
+use rehang::{Error, Head, Matrix, Pairs, Progress, Result};
+
+use crate::candidate::{FittedMap, group_numbers, several};
+use crate::folds::{LeftOut, shuffled};
+use crate::head_fit::fit_head;
+use crate::kernel_ridge::{KernelRidge, fit_kernel_ridge, solved};
+use crate::kinds::two_kinds;
+use crate::left_out::LeavesOut;
+use crate::linear_algebra::scaled;
+use crate::method::Method;
+
+/// The fewest pairs that a map of their own is fitted on.
+pub(crate) const KIND_MIN: usize = 20;
+/// The fewest of them that are left where others are left out; what is below goes without a map.
+const KIND_LEFT_MIN: usize = 5;
+/// Pairs that the gate is fitted on, at most: what kind a vector is of is a simpler question than where it goes.
+const GATE_PAIRS_MAX: usize = 2_000;
+/// How often pairs take the kind that the gate says.
+const ROUNDS: usize = 2;
+
+/// γ and λ of a kernel.
+type Settings = (f64, f64);
+
+/// Fits a map for each kind of old vectors.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at least twenty pairs each;
+/// as [`fit_kernel_ridge`].
+pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
+    let of_one_kind = || Error::missing("old vectors of two kinds that can be told apart", Method::PerKind);
+    let found = two_kinds(pairs, seed, progress)?.and_then(|kinds| kinds.small).ok_or_else(of_one_kind)?;
+    let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
+    let mut kinds: Vec<usize> = found.into_iter().map(usize::from).collect();
+    let is_whole = |kinds: &[usize]| (0..2).all(|kind| members(kinds, kind).len() >= KIND_MIN);
+    let mut gate = None;
+    for _ in 0..ROUNDS {
+        if !is_whole(&kinds) {
+            return Err(of_one_kind());
+        }
+        let fitted = Gate::fit(&old, &kinds, 2, gate.map(|gate: Gate| gate.settings), seed, progress)?;
+        kinds = fitted.kinds(&old, &kinds)?;
+        gate = Some(fitted);
+    }
+    let gate = gate.map(|gate| gate.settings);
+    if !is_whole(&kinds) {
+        return Err(of_one_kind());
+    }
+    let all: Vec<usize> = (0..pairs.len()).collect();
+    let mut fit = PerKindFit { kinds, groups: group_numbers(groups), gate, maps: vec![None; 2], seed };
+    let (map, settings) = fit.on(&old, pairs.new_vectors().matrix(), &all, progress)?;
+    fit.maps = settings;
+    let said = |of: fn(Settings) -> f64| {
+        let said = fit.maps.iter().flatten().map(|&settings| of(settings).to_string());
+        said.collect::<Vec<_>>().join(", ")
+    };
+    let pairs_of = (0..2).map(|kind| members(&fit.kinds, kind).len().to_string());
+    let choices = BTreeMap::from([
+        ("pairs of kinds".into(), pairs_of.collect::<Vec<_>>().join(", ")),
+        ("gamma".into(), said(|(gamma, _)| gamma)),
+        ("lambda".into(), said(|(_, lambda)| lambda)),
+    ]);
+    Ok(FittedMap {
+        map,
+        choices,
+        geometry: None,
+        evidence: None,
+        uncertainty: None,
+        without: Some(Box::new(fit)),
+    })
+}
+
+fn members(kinds: &[usize], kind: usize) -> Vec<usize> {
+    (0..kinds.len()).filter(|&row| kinds[row] == kind).collect()
+}
+
+/// The kind of every pair, and the settings that were chosen on all pairs; `None` where they are chosen at the fit.
+#[derive(Debug)]
+struct PerKindFit {
+    kinds: Vec<usize>,
+    /// The class or cluster of every pair, by which settings are chosen.
+    groups: Vec<usize>,
+    gate: Option<Settings>,
+    maps: Vec<Option<Settings>>,
+    seed: u64,
+}
+
+impl PerKindFit {
+    /// The map of some pairs, and the settings of each kind's.
+    fn on(
+        &self,
+        old: &Matrix,
+        new: &Matrix,
+        rows: &[usize],
+        progress: &Progress,
+    ) -> Result<(Map, Vec<Option<Settings>>)> {
+        let of_kind = |kind: &usize| rows.iter().copied().filter(|&row| self.kinds[row] == *kind).collect();
+        let present: Vec<(usize, Vec<usize>)> = (0..self.maps.len())
+            .map(|kind| (kind, of_kind(&kind)))
+            .filter(|(_, rows): &(usize, Vec<usize>)| rows.len() >= KIND_LEFT_MIN)
+            .collect();
+        let mut settings = vec![None; self.maps.len()];
+        let mut maps = Vec::new();
+        for (kind, rows) in &present {
+            let (old, new) = (old.select(rows), new.select(rows));
+            let groups: Vec<usize> = rows.iter().map(|&row| self.groups[row]).collect();
+            let groups = several(&groups).then_some(&groups[..]);
+            let fitted = kernel(&old, (&new, groups), self.maps[*kind], self.seed, progress)?;
+            settings[*kind] = Some((fitted.gamma, fitted.lambda));
+            maps.push(fitted.map);
+        }
+        if maps.len() < 2 {
+            let map = maps.pop().ok_or_else(|| Error::empty("pairs"))?;
+            return Ok((Map { input: InputScaling::UnitLength, ..map }, settings));
+        }
+        let mut of_rows: Vec<(usize, usize)> = Vec::new();
+        for (number, (_, rows)) in present.iter().enumerate() {
+            of_rows.extend(rows.iter().map(|&row| (row, number)));
+        }
+        of_rows.sort_unstable();
+        let (rows, kinds): (Vec<usize>, Vec<usize>) = of_rows.into_iter().unzip();
+        let gate = Gate::fit(&old.select(&rows), &kinds, maps.len(), self.gate, self.seed, progress)?.map();
+        let zero = constant(vec![0.0; new.columns()], old.columns());
+        let map = Map {
+            per_kind: Some(Box::new(PerKind { gate, maps })),
+            ..Map::of_layers(InputScaling::UnitLength, vec![zero])
+        };
+        Ok((map, settings))
+    }
+}
+
+impl LeavesOut for PerKindFit {
+    fn outputs(&self, pairs: &Pairs, splits: &[LeftOut], progress: &Progress) -> Result<Vec<Matrix>> {
+        let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
+        let of_split = |split: &LeftOut| {
+            progress.check()?;
+            let (map, _) = self.on(&old, pairs.new_vectors().matrix(), &split.fitted, progress)?;
+            map.outputs(&pairs.old().matrix().select(&split.asked), None)
+        };
+        splits.iter().map(of_split).collect()
+    }
+}
+
+/// A layer that gives the same for every vector.
+fn constant(bias: Vec<f32>, inputs: usize) -> Dense {
+    Dense { weight: Matrix::zeros(bias.len(), inputs), bias, relu: false }
+}
+
+fn kernel(
+    old: &Matrix,
+    (targets, groups): (&Matrix, Option<&[usize]>),
+    settings: Option<Settings>,
+    seed: u64,
+    progress: &Progress,
+) -> Result<KernelRidge> {
+    match settings {
+        Some(settings) => solved((old, InputScaling::AsIs), targets, settings, seed, progress),
+        None => fit_kernel_ridge(old, targets, groups, InputScaling::AsIs, seed, progress),
+    }
+}
+
+/// What tells kinds apart.
+struct Gate {
+    kernel: KernelRidge,
+    /// The pairs that it was fitted on, increasing.
+    rows: Vec<usize>,
+    /// What it gave for each of them without it, `[rows, kinds]`.
+    left_out: Matrix,
+    /// From what the kernel map gives to the log of how likely each kind is.
+    likely: Head,
+    settings: Settings,
+}
+
+impl Gate {
+    fn fit(
+        old: &Matrix,
+        kinds: &[usize],
+        count: usize,
+        settings: Option<Settings>,
+        seed: u64,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let mut rows = shuffled(kinds.len(), seed ^ 0x6761_7465);
+        rows.truncate(GATE_PAIRS_MAX);
+        rows.sort_unstable();
+        let targets =
+            Matrix::from_fn(rows.len(), count, |row, kind| f32::from(u8::from(kinds[rows[row]] == kind)));
+        let kernel = kernel(&old.select(&rows), (&targets, None), settings, seed, progress)?;
+        let left_out = kernel.leave_one_out(&targets);
+        let labels: Vec<i64> = rows.iter().map(|&row| kinds[row] as i64).collect();
+        let likely = fit_head(&left_out, &labels, progress)?;
+        let settings = (kernel.gamma, kernel.lambda);
+        Ok(Self { kernel, rows, left_out, likely, settings })
+    }
+
+    /// The kind of every pair: another one than `kinds` say where the gate is sure of that, the pair itself left out.
+    fn kinds(&self, old: &Matrix, kinds: &[usize]) -> Result<Vec<usize>> {
+        /// Where old vectors leave the kind open, the colour knows more: it has seen the new vector too.
+        const SURE: f64 = 0.8;
+        let mut given = self.kernel.map.outputs(old, None)?;
+        for (place, &row) in self.rows.iter().enumerate() {
+            given.row_mut(row).copy_from_slice(self.left_out.row(place));
+        }
+        let kind = |row: usize| {
+            let logits = self.logits(given.row(row), self.likely.bias());
+            let is_sure = |kind: &usize| {
+                let than = f64::from(logits[*kind]);
+                let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - than).exp()).sum();
+                total.recip() > SURE
+            };
+            (0..logits.len()).find(is_sure).unwrap_or(kinds[row])
+        };
+        Ok((0..given.rows()).map(kind).collect())
+    }
+
+    fn logits(&self, given: &[f32], bias: &[f32]) -> Vec<f32> {
+        let of = |(kind, &bias): (usize, &f32)| {
+            let products = self.likely.weight().row(kind).iter().zip(given);
+            products.map(|(&weight, &value)| f64::from(weight) * f64::from(value)).sum::<f64>()
+                + f64::from(bias)
+        };
+        bias.iter().enumerate().map(|kind| of(kind) as f32).collect()
+    }
+
+    /// Old vectors to logits: the regression behind the kernel map is a part of its numbers.
+    fn map(self) -> Map {
+        let map = &self.kernel.map;
+        let count = self.likely.classes();
+        let bias = map
+            .mixer
+            .first()
+            .map_or_else(|| self.likely.bias().to_vec(), |mean| self.logits(&mean.bias, self.likely.bias()));
+        let none = vec![0.0; count];
+        let expansion = map.kernel.as_ref().map(|expansion| {
+            let coefficients: Vec<Vec<f32>> = (0..expansion.coefficients.rows())
+                .map(|centre| self.logits(expansion.coefficients.row(centre), &none))
+                .collect();
+            KernelExpansion {
+                centres: expansion.centres.clone(),
+                coefficients: Matrix::from_fn(coefficients.len(), count, |centre, kind| {
+                    coefficients[centre][kind]
+                }),
+                gamma: expansion.gamma,
+            }
+        });
+        let inputs = map.mixer.first().map_or(0, |mean| mean.weight.columns());
+        Map { kernel: expansion, ..Map::of_layers(InputScaling::AsIs, vec![constant(bias, inputs)]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auto::fit_with;
+    use crate::parameters::FitParameters;
+    use crate::tests::test_data::{affine, pairs as make, random_matrix};
+    use rehang::adapter::true_errors;
+
+    /// Items in ten clusters, whose old vectors have a bent half of what the new ones have and noise; those of the small kind are
+    /// turned and moved. The noise of `seed`, and of nothing else, differs.
+    fn items(n: usize, seed: u64, is_small: impl Fn(usize) -> bool) -> Pairs {
+        let (centres, within) = (random_matrix(10, 24, 1), random_matrix(n, 24, seed));
+        let new = Matrix::from_fn(n, 24, |row, axis| centres.row(row % 10)[axis] + within.row(row)[axis]);
+        let noise = random_matrix(n, 16, seed + 1);
+        let old = affine(&new, &random_matrix(16, 24, 4), &[0.0; 16]);
+        let old = Matrix::from_fn(n, 16, |row, axis| {
+            let value = |axis: usize| (0.2 * old.row(row)[axis]).tanh() + 0.3 * noise.row(row)[axis];
+            let sign = if axis.is_multiple_of(3) { -1.0 } else { 1.0 };
+            if is_small(row) { sign * value((axis + 5) % 16) + 0.5 } else { value(axis) }
+        });
+        make(old, new, None)
+    }
+
+    fn every_fifth(row: usize) -> bool {
+        row / 10 % 5 == 1
+    }
+
+    fn made(pairs: &Pairs) -> FittedMap {
+        fit(pairs, &vec![-1; pairs.len()], 0, &Progress::default()).unwrap()
+    }
+
+    /// The squared error of either kind.
+    fn errors(map: &Map, asked: &Pairs, is_small: impl Fn(usize) -> bool) -> [f64; 2] {
+        let raw = map.outputs(asked.old().matrix(), None).unwrap();
+        let errors = true_errors(asked.new_vectors().matrix(), &raw);
+        let of =
+            |kind: bool| (0..asked.len()).filter(|&row| is_small(row) == kind).map(|row| errors[row]).sum();
+        [of(false), of(true)]
+    }
+
+    #[test]
+    fn each_kind_is_mapped_as_well_as_by_a_map_that_is_told_its_kind() {
+        let (pairs, asked) = (items(1_500, 2, every_fifth), items(600, 20, every_fifth));
+        let map = made(&pairs).map;
+        let old = scaled(asked.old().matrix(), InputScaling::UnitLength);
+        let logits = map.per_kind.as_ref().unwrap().gate.outputs(&old, None).unwrap();
+        let right =
+            (0..600).filter(|&row| (logits.row(row)[1] > logits.row(row)[0]) == every_fifth(row)).count();
+        assert!(right > 590, "{right}");
+        let one = |pairs: &Pairs| {
+            let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+            fit_kernel_ridge(old, new, None, InputScaling::UnitLength, 0, &Progress::default()).unwrap().map
+        };
+        let of_both = errors(&one(&pairs), &asked, every_fifth);
+        let told = [false, true].map(|kind| {
+            let rows: Vec<usize> = (0..1_500).filter(|&row| every_fifth(row) == kind).collect();
+            errors(&one(&pairs.select(&rows)), &asked, every_fifth)[usize::from(kind)]
+        });
+        let own = errors(&map, &asked, every_fifth);
+        for kind in 0..2 {
+            assert!(
+                own[kind] < 1.08 * told[kind],
+                "{kind}: {own:?} where a map that is told leaves {told:?}"
+            );
+        }
+        assert!(own[1] < 0.95 * of_both[1] && own[0] < of_both[0], "{own:?} against {of_both:?} of one map");
+    }
+
+    #[test]
+    fn it_is_tried_where_there_are_two_kinds_and_kept_where_it_is_better() {
+        let tried = |pairs: &Pairs| {
+            let parameters = FitParameters::default();
+            fit_with(pairs, None, &parameters, &[], &Progress::default()).unwrap()
+        };
+        let mixed = tried(&items(1_500, 2, every_fifth));
+        assert_eq!(mixed.adapter.training.method, "per-kind");
+        let said = mixed.findings.iter().find(|finding| finding.code == "two-kinds").unwrap();
+        assert!(said.may_mean.contains("a map of its own") && said.remedy.is_empty(), "{said}");
+        // σ² comes from pairs that neither the maps nor the gate had seen.
+        let ratio = mixed.sigma.unwrap().calibration.ratio;
+        assert!((0.9..1.1).contains(&ratio), "{ratio}");
+        let sound = tried(&items(1_500, 2, |_| false));
+        assert!(sound.selection.unwrap().rows.iter().all(|row| row.method != Method::PerKind));
+        let asked = FitParameters { method: Method::PerKind, ..FitParameters::default() };
+        let error =
+            fit_with(&items(1_500, 2, |_| false), None, &asked, &[], &Progress::default()).unwrap_err();
+        assert!(error.to_string().contains("old vectors of two kinds"), "{error}");
+    }
+
+    #[test]
+    fn what_pairs_left_out_leave_is_a_fit_without_them() {
+        let pairs = items(600, 2, every_fifth);
+        let all: Vec<usize> = (0..600).collect();
+        let large: Vec<usize> = all.iter().copied().filter(|&row| !every_fifth(row)).collect();
+        let fit = PerKindFit {
+            kinds: all.iter().map(|&row| usize::from(every_fifth(row))).collect(),
+            groups: all.clone(),
+            gate: Some((0.5, 0.1)),
+            maps: vec![Some((0.25, 0.1)), Some((0.5, 0.03))],
+            seed: 0,
+        };
+        // Of one kind alone only its map is left.
+        let splits = [all.clone(), large].map(|fitted| LeftOut { fitted, asked: all.clone() });
+        let outputs = fit.outputs(&pairs, &splits, &Progress::default()).unwrap();
+        let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
+        let (whole, settings) =
+            fit.on(&old, pairs.new_vectors().matrix(), &all, &Progress::default()).unwrap();
+        assert_eq!(settings, fit.maps);
+        let is_same = |found: &Matrix, map: &Map, old: &Matrix| *found == map.outputs(old, None).unwrap();
+        assert!(is_same(&outputs[0], &whole, pairs.old().matrix()));
+        assert!(is_same(&outputs[1], &whole.per_kind.unwrap().maps[0], &old));
+    }
+}
