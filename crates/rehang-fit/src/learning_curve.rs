@@ -21,6 +21,9 @@ const PAIRS_MIN: usize = 60;
 const PAIRS_MAX: usize = 4000;
 /// The maps of which the best counts, in the best geometry: which one that is depends on how many pairs there are.
 const MAPS: [Method; 3] = [Method::Procrustes, Method::Ridge, Method::KernelRidge];
+/// Points by which a map is behind the best one the first time, for half of the pairs and for all, that the other times are spared:
+/// repeats spread by less.
+const BEHIND: f64 = 5.0;
 /// The share of the last doubling's gain that is expected of the next one.
 const KEPT: f64 = 0.9;
 
@@ -66,6 +69,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
     // By size, then by map and geometry: one value a repeat.
     let kinds = GeometryKind::options(pairs.new_vectors().space());
     let mut measured = vec![vec![Vec::with_capacity(repeats); maps.len() * kinds.len()]; SIZES.len()];
+    let mut is_fitted = vec![true; maps.len()];
     progress.begin("measuring what pairs are worth", "maps", (repeats * maps.len() * SIZES.len()) as u64);
     for repeat in 0..repeats as u64 {
         let seed = seed ^ (repeat << 32);
@@ -74,7 +78,10 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
         let native = left_out.new_vectors();
         for (measured, divisor) in measured.iter_mut().zip(SIZES) {
             let part = rest.select(&parted(&folds(rest.len(), divisor, seed), 0).0);
-            for (measured, candidate) in measured.chunks_mut(kinds.len()).zip(&maps) {
+            for (map, (measured, candidate)) in measured.chunks_mut(kinds.len()).zip(&maps).enumerate() {
+                if !is_fitted[map] {
+                    continue;
+                }
                 progress.check()?;
                 // A pair's group says only what else is to be left out with it, which nothing here looks at.
                 let map = (candidate.fit)(&part, &vec![-1; part.len()], &Progress::default())?.map;
@@ -86,8 +93,11 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
                 progress.advance(1);
             }
         }
+        if repeat == 0 {
+            is_fitted = near_the_best(&measured, kinds.len());
+        }
     }
-    let best: Vec<&[f64]> = measured.iter().map(|of_maps| best(of_maps)).collect();
+    let best: Vec<&[f64]> = measured.iter().map(|of_maps| best(of_maps, repeats)).collect();
     let gains: Vec<f64> = best[1].iter().zip(best[0]).map(|(all, half)| all - half).collect();
     let gain = mean(&gains);
     let squares: f64 = gains.iter().map(|value| (value - gain).powi(2)).sum();
@@ -105,9 +115,19 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
 /// What is fitted on: one part of so many of what is not left out.
 const SIZES: [usize; 2] = [2, 1];
 
-/// The values with the largest mean.
-fn best(of_maps: &[Vec<f64>]) -> &[f64] {
-    of_maps.iter().max_by(|a, b| mean(a).total_cmp(&mean(b))).map_or(&[], Vec::as_slice)
+/// Which maps are no more than [`BEHIND`] behind the best one at one size at least: of each size, values by map and `kinds` geometries.
+fn near_the_best(measured: &[Vec<Vec<f64>>], kinds: usize) -> Vec<bool> {
+    let largest = |rows: &[Vec<f64>]| rows.iter().map(|row| row[0]).fold(f64::NEG_INFINITY, f64::max);
+    let of_map = |map: usize| {
+        measured.iter().any(|rows| largest(&rows[map * kinds..][..kinds]) >= largest(rows) - BEHIND)
+    };
+    (0..measured[0].len() / kinds).map(of_map).collect()
+}
+
+/// The values with the largest mean, of those that were measured every time.
+fn best(of_maps: &[Vec<f64>], repeats: usize) -> &[f64] {
+    let whole = of_maps.iter().filter(|values| values.len() == repeats);
+    whole.max_by(|a, b| mean(a).total_cmp(&mean(b))).map_or(&[], Vec::as_slice)
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -147,6 +167,18 @@ mod tests {
         let curve = measured(&pairs(100, 64, 0.01));
         assert!(curve.gain > 5.0 && curve.next > 1.5, "{curve:?}");
         assert_eq!(curve.next, KEPT * curve.gain);
+    }
+
+    #[test]
+    fn a_map_that_is_far_behind_at_both_sizes_is_not_fitted_again() {
+        // Two geometries each of three maps, at two sizes.
+        let half = [50.0, 60.0, 64.9, 10.0, 65.1, 10.0].map(|value| vec![value]).to_vec();
+        let all = [75.0, 60.0, 70.0, 70.0, 80.0, 20.0].map(|value| vec![value]).to_vec();
+        assert_eq!(near_the_best(&[half.clone(), all.clone()], 2), [true, true, true]);
+        let all = [all[0].clone(), all[1].clone(), vec![84.9], vec![70.0], vec![90.0], vec![20.0]].to_vec();
+        assert_eq!(near_the_best(&[half, all], 2), [false, true, true]);
+        let whole = [vec![1.0, 5.0], vec![90.0], vec![4.0, 4.0]];
+        assert_eq!(best(&whole, 2), [4.0, 4.0]);
     }
 
     #[test]
