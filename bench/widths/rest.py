@@ -4,7 +4,7 @@
                    [--store PROGRAM [--vectors N]] [--server PROGRAM --address ADDRESS [--rows N]]
 
 REHANG is the program, built with `--release`; PROGRAM is what `bench/program.sh rehang-sqlite store` prints, or
-`bench/program.sh rehang-upgrade bench_server --features postgres` for an empty database. Needs numpy, onnxruntime. Rivals are a process
+`bench/program.sh rehang-upgrade bench_server --features postgres` for an empty database with the extension `vector`. Needs numpy, onnxruntime. Rivals are a process
 of their own for every run, in turns with ours, from files to files as ours. It is an error where answers differ.
 
 Cells are medians: seconds (processor seconds), and with a rival ours, theirs, and the ratio of processor seconds.
@@ -181,7 +181,7 @@ class Width:
         findings = json.loads(lines[-1])["findings"]
         percent = next(dict(of["evidence"])["percent_of_error"] for of in findings if of["code"] == "rounded-adapter")
         self.fit("ridge")
-        return f"{whole / 1e6:.1f} MB, {half / 1e6:.1f} MB, {percent:.4f} % of the error"
+        return f"{whole / 1e6:.1f} MB, {half / 1e6:.1f} MB, {percent:.1e} % of the error"
 
     def curve(self) -> str:
         files = [part for name in ("adapted", "order", "labels") for part in (f"--{name}", self.file(name))]
