@@ -1,15 +1,16 @@
 """Inner products of vectors of different lengths: how many of the true nearest a graph of an embedded gallery finds.
 
-    PYTHON bench/dot/run.py target/release/rehang [--settings]
+    PYTHON bench/dot/run.py target/release/rehang [--settings] [--kinds 64x64 …]
 
 25,000 vectors whose lengths differ by a factor of ten, 200 queries; brute force is the truth. A line is the coordinates, the dimensions
-that they lie in, the seconds of the build, and the share of the true nearest k that is found, k by k, beside the milliseconds of a
+that they lie in, the processor's seconds of the build, and the share of the true nearest k that is found, k by k, beside the milliseconds of a
 search. `--settings` needs the Python package `usearch`, the library behind the graph: it builds the same lifted graph by hand, with
 other settings.
 """
 import argparse
 import json
 import pathlib
+import resource
 import subprocess
 import tempfile
 import time
@@ -17,7 +18,6 @@ import time
 import numpy as np
 
 ITEMS, QUERIES = 25_000, 200
-KINDS = [(64, 12), (64, 64), (128, 24)]
 KS = [10, 100, 500, 5_000]
 
 
@@ -45,9 +45,10 @@ def of_rehang(rehang, items, queries, truth):
         np.save(f"{folder}/queries.npy", queries)
         pathlib.Path(folder, "items.jsonl").write_text("".join(f'{{"id": "{row}"}}\n' for row in range(ITEMS)))
         run("gallery", "import", "--gallery", "G.db", "--space", "m", "--vectors", "items.npy", "--items", "items.jsonl", "--distance", "dot")
-        started = time.time()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         run("gallery", "index", "--gallery", "G.db", "--space", "m")
-        built, cells = time.time() - started, []
+        after, cells = resource.getrusage(resource.RUSAGE_CHILDREN), []
+        built = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         for k in KS:
             started = time.time()
             hits = run("search", "--gallery", "G.db", "--vectors", "queries.npy", "-k", str(k))["results"]
@@ -63,9 +64,9 @@ def of_settings(items, queries, truth, connectivity, added, looked_at):
     lifted = np.hstack([items, np.sqrt(np.maximum(squares.max() - squares, 0))])
     asked = np.hstack([queries, np.zeros((QUERIES, 1), np.float32)])
     index = Index(ndim=lifted.shape[1], metric="l2sq", connectivity=connectivity, expansion_add=added)
-    started = time.time()
+    started = time.process_time()
     index.add(np.arange(ITEMS), lifted.astype(np.float32), threads=1)
-    built, cells = time.time() - started, []
+    built, cells = time.process_time() - started, []
     for k in KS[:3]:
         started = time.time()
         found = index.search(asked, max(looked_at, 2 * k), threads=1).keys
@@ -78,10 +79,11 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("rehang", help="the binary")
     arguments.add_argument("--settings", action="store_true")
+    arguments.add_argument("--kinds", nargs="*", default=["64x12", "64x64", "128x24"], help="coordinates, and what they lie in")
     arguments = arguments.parse_args()
     rehang = str(pathlib.Path(arguments.rehang).absolute())
     print(f"| coordinates | in | graph | build | {' | '.join(f'k = {k}' for k in KS)} |")
-    for d, inner in KINDS:
+    for d, inner in [map(int, kind.split("x")) for kind in arguments.kinds]:
         items, queries = data(d, inner)
         truth = np.argsort(-(queries @ items.T), axis=1)
         rows = [("rehang", of_rehang(rehang, items, queries, truth))]
