@@ -4,8 +4,9 @@
 
 2,000 pairs are fitted on, and 500 items of classes that pairs know and 500 of others are measured: squared error as a part of the
 variance of the new vectors, of items of the large and of the small kind; mAP and top-1 of new queries over adapted items. `rehang fit`
-finds kinds by itself; beside it stand numpy's ridge and kernel ridge (penalty and width chosen by leave-one-out), one for both kinds,
-one for each where somebody tells the kinds, and one for each with a gate of two normal distributions. A line of the table is the set,
+finds kinds by itself, and brings vectors to length 1. With `--told`, numpy's ridge and kernel ridge (penalty and width chosen by
+leave-one-out) stand beside it: one for both kinds, one for each where somebody tells the kinds, and one for each with a gate of two
+normal distributions. A line of the table is the set,
 what makes the kinds, the share of the small one, the maps, the two errors, and mAP and top-1 of known and of other classes: means and
 standard deviations over the splits.
 
@@ -145,6 +146,8 @@ class Fitted:
         np.save(folder / "label.npy", label.astype(np.int64))
         files = ["--old", folder / "old.npy", "--new", folder / "new.npy", "--labels", folder / "label.npy"]
         how = ["--method", method, "-o", folder / "adapter.safetensors", "--json"]
+        if method != "auto":
+            how.append("--no-compare")
         done = subprocess.run([rehang, "fit", *files, *how], capture_output=True, text=True)
         self.said, self.kept = done.stderr.strip().splitlines()[-1:], None
         if done.returncode in (0, 1):
@@ -191,6 +194,7 @@ def main():
     arguments.add_argument("--items", type=int, default=500)
     arguments.add_argument("--splits", type=int, default=3)
     arguments.add_argument("--rehang", default="target/quick/rehang", help="the binary")
+    arguments.add_argument("--told", action="store_true", help="numpy's maps too, of kinds that somebody tells")
     arguments.add_argument("--methods", nargs="*", default=["kernel-ridge", "per-kind"], help="what it fits, such as auto")
     arguments = arguments.parse_args()
     for name in arguments.sets:
@@ -200,6 +204,10 @@ def main():
                 continue
             for share in arguments.shares:
                 rows = [one(parts, way, share, seed, arguments) for seed in range(arguments.splits)]
+                names = [f"rehang fit: {method}" for method in ("kernel-ridge", "per-kind")]
+                if all(name in rows[0] for name in names):
+                    for row in rows:
+                        row["per-kind less kernel-ridge"] = list(np.subtract(row[names[1]], row[names[0]]))
                 for method in rows[0]:
                     values = np.array([row[method] for row in rows])
                     mean, sd = values.mean(0), values.std(0, ddof=1) if len(rows) > 1 else values[0] * 0
@@ -226,12 +234,6 @@ def one(parts, way, share, seed, arguments):
             x[kind] = unit(parts[part][3][rows].astype(np.float64))[kind]
         drawn[part] = (x, y, label, kind)
     x, y, label, kind = drawn["train"]
-    maps = {}
-    both = {"ridge": Ridge, "kernel": Kernel}
-    for which, fit in both.items():
-        maps[f"one {which}"] = fit(x, y)
-    own = {which: (fit(x[kind], y[kind]), fit(x[~kind], y[~kind])) for which, fit in both.items()}
-    gate = Gaussians(x, kind)
     out = {}
 
     def measure(method, predict):
@@ -245,16 +247,23 @@ def one(parts, way, share, seed, arguments):
             quality += retrieval(native, adapted, label)
         out[method] = [*np.mean(errors, axis=0), *quality]
 
-    for method, of in maps.items():
-        measure(method, lambda items, kinds, of=of: of(items))
-    for which, (small, large) in own.items():
-        measure(f"{which} for each, kinds known", lambda items, kinds: np.where(kinds[:, None], small(items), large(items)))
+    if arguments.told:
+        maps = {}
+        both = {"ridge": Ridge, "kernel": Kernel}
+        for which, fit in both.items():
+            maps[f"one {which}"] = fit(x, y)
+        own = {which: (fit(x[kind], y[kind]), fit(x[~kind], y[~kind])) for which, fit in both.items()}
+        gate = Gaussians(x, kind)
+        for method, of in maps.items():
+            measure(method, lambda items, kinds, of=of: of(items))
+        for which, (small, large) in own.items():
+            measure(f"{which} for each, kinds known", lambda items, kinds: np.where(kinds[:, None], small(items), large(items)))
 
-        def gated(items, kinds):
-            part = gate(items)[:, None]
-            return part * small(items) + (1 - part) * large(items)
+            def gated(items, kinds):
+                part = gate(items)[:, None]
+                return part * small(items) + (1 - part) * large(items)
 
-        measure(f"{which} for each, told by their covariances", gated)
+            measure(f"{which} for each, told by their covariances", gated)
     for method in arguments.methods:
         with tempfile.TemporaryDirectory() as folder:
             fitted = Fitted(arguments.rehang, pathlib.Path(folder), method, x, y, label)

@@ -45,6 +45,7 @@ fn adapters() -> Vec<(&'static str, Adapter)> {
         mixer: chain(&mut random, &[512, 2048, 2048, 128], false),
         skip: None,
         kernel: None,
+        per_kind: None,
     };
     let dmu = Map::of_layers(InputScaling::AsIs, chain(&mut random, &[1024, 1024, 1024, 1024, 1024], false));
     [("fct", fct, 128), ("dmu", dmu, 1024)]

@@ -27,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         applier.apply_rows(0, old.as_slice(), side, &mut vectors, &mut variance, &mut raw_norms)?;
         let version = if adapter.map.per_kind.is_some() { 2 } else { 1 };
         let path = folder.join(format!("adapter-v{version}-{name}.safetensors"));
+        // Golden files are never written again.
         if path.exists() {
-            println!("{} is there already; golden files are never written again", path.display());
             continue;
         }
         rehang_files::adapter_file::save(&adapter, &path)?;

@@ -229,7 +229,8 @@ impl Writer {
     fn per_kind(&mut self, kinds: &PerKind, scaled: &str) -> String {
         let gate = self.map(&kinds.gate, scaled, None);
         let gate = self.double(&gate);
-        let parts = self.network.operator("Softmax", &[&gate], &[("axis", Attribute::Integer(-1))]);
+        let logs = self.network.operator("LogSoftmax", &[&gate], &[("axis", Attribute::Integer(-1))]);
+        let parts = self.network.operator("Exp", &[&logs], &[]);
         let count = kinds.maps.len();
         let added = kinds.maps.iter().enumerate().map(|(kind, map)| {
             let only = Matrix::from_fn(1, count, |_, column| f32::from(u8::from(column == kind)));

@@ -19,6 +19,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ridge with a cosine": {"method": "ridge", "distance": "cosine"},
     "low-rank": {"method": "low-rank"},
     "kernel-ridge": {"method": "kernel-ridge"},
+    "old vectors of two kinds": {"method": "per-kind", "compare": False},
     "residual-mlp": {"method": "residual-mlp", "epochs": 3},
     "fct": {"method": "fct", "epochs": 2},
     "fastfill": {"method": "fastfill", "epochs": 2},
@@ -39,6 +40,10 @@ def case(request: Any, pairs: Any, gallery: Any) -> tuple[rehang.Adapter, list[n
     inputs[0] = np.concatenate([inputs[0][:600], np.zeros((1, old.shape[1]), dtype=np.float32), old[:1].astype(np.float32)])
     if name == "do-nothing":
         new = old[:, ::-1].copy()
+    if name == "old vectors of two kinds":
+        old = old.copy()
+        for rows in (old, inputs[0]):
+            rows[1::2] = rows[1::2, ::-1].copy()
     if name == "vectors of length 1":
         old, new = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (old, new))
         inputs[0] = np.delete(inputs[0], 600, axis=0)

@@ -114,13 +114,12 @@ pub(crate) fn examine_store(
         );
         findings.push(note("upgrade", text));
         if status.unvouched > 0 {
-            let seen = format!(
-                "{} native items were kept after which the encoder could not be compared with itself",
+            let text = format!(
+                "{} native items were kept after which the encoder could not be compared with itself, so they may be another model's; \
+                 the next run embeds the last of them again and compares, before it embeds anything else",
                 status.unvouched
             );
-            let settled =
-                "The next run embeds the last of them again and compares, before it embeds anything else.";
-            findings.push(note("unvouched", seen).may_mean("They may be of another model.").remedy(settled));
+            findings.push(note("unvouched", text));
         }
         if status.sigma.is_some_and(|sigma| sigma.alarm) {
             let text = "σ² and the true errors of backfilled items disagree";

@@ -225,6 +225,7 @@ pub fn of_every_kind() -> Vec<(&'static str, Adapter)> {
 pub fn broken() -> Vec<(&'static str, Adapter)> {
     type Change = fn(&mut Adapter);
     type ChangeLearned = fn(&mut OutOfFold);
+    type ChangeKinds = fn(&mut PerKind);
     let learned = |adapter: &mut Adapter, change: ChangeLearned| match &mut adapter.uncertainty {
         Uncertainty::OutOfFold(learned) => change(learned),
         _ => panic!("this adapter has an out-of-fold σ²"),
@@ -270,7 +271,6 @@ pub fn broken() -> Vec<(&'static str, Adapter)> {
         learned(&mut adapter, change);
         broken.push((part, adapter));
     }
-    type ChangeKinds = fn(&mut PerKind);
     let changes: [(&str, ChangeKinds); 5] = [
         ("kinds of old vectors", |kinds| kinds.maps.truncate(1)),
         ("gate of the kinds", |kinds| kinds.maps.truncate(2)),
