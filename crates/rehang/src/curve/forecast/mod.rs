@@ -183,8 +183,8 @@ fn check(input: &ForecastInput<'_>) -> Result<()> {
     }
     let mut sorted = input.held_out.to_vec();
     sorted.sort_unstable();
-    if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
-        return Err(Error::duplicate("the held-out rows", format!("row {}", twice[0])));
+    if let Some([row, ..]) = sorted.windows(2).find(|two| two[0] == two[1]) {
+        return Err(Error::duplicate("the held-out rows", format!("row {row}")));
     }
     if let Some(&outside) = sorted.last().filter(|&&row| row >= items) {
         let detail = format!("row {outside} is held out, but the gallery has {items} items");
@@ -271,7 +271,7 @@ impl<'a> Ground<'a> {
         let is_sample = input.queries.is_none();
         let left = if is_sample { 1.0 - input.held_out.len() as f64 / items as f64 } else { 1.0 };
         let metrics = self.measured.metrics.iter().enumerate().map(|(slot, &metric)| {
-            let table = self.table(slot, metric, &seen, today.as_deref());
+            let table = Self::table(slot, metric, &seen, today.as_deref());
             // Judged queries are few and their answers are chosen, so only the adapted vectors say what a size does to them.
             let by_old = today.is_some() && matches!(input.relevance, Relevance::Labels { .. });
             let exact = exact.as_ref().and_then(|values| values.get(metric)).copied();
@@ -358,7 +358,7 @@ impl<'a> Ground<'a> {
     }
 
     /// One metric of every counted query.
-    fn table(&self, slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
+    fn table(slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
         let rows = seen.iter().enumerate().map(|(place, seen)| {
             let today = today.map(|today| &today[place]);
             let mut row = vec![Some(seen.switch[slot]), today.map(|today| today.whole[slot])];
