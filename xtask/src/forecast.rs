@@ -101,8 +101,9 @@ struct Whole<'a> {
     distances: [rehang::Distance; 2],
     /// Each order, with its permutation and its curve.
     orders: Vec<(&'static str, Vec<usize>, Curve)>,
-    /// Agreement at the start, and today's.
-    agreement: [f64; 2],
+    /// Agreement in a random order, and today's.
+    agreement_line: Vec<f64>,
+    agreement_today: f64,
 }
 
 impl<'a> Whole<'a> {
@@ -118,7 +119,8 @@ impl<'a> Whole<'a> {
             handicap: fitted.handicap,
             distances: [part.old.space().distance, part.new.space().distance],
             orders: Vec::new(),
-            agreement: [0.0; 2],
+            agreement_line: Vec::new(),
+            agreement_today: f64::NAN,
         };
         let input = OrderInput {
             items: sigma.len(),
@@ -132,8 +134,9 @@ impl<'a> Whole<'a> {
             let truth = whole.curve(&all, &permutation, whole.by_label(whole.labels), 0)?;
             whole.orders.push((policy.name(), permutation, truth));
         }
-        let start = whole.curve(&all, &all, Relevance::Nearest(DEPTH), 0)?;
-        whole.agreement = of_agreement(&start);
+        let of_agreement = whole.curve(&all, &shuffled(all.len(), 1), Relevance::Nearest(DEPTH), 0)?;
+        whole.agreement_line = of_agreement.lines[Metric::agreement_at(DEPTH)].values().to_vec();
+        whole.agreement_today = today_of(&of_agreement);
         Ok(whole)
     }
 
@@ -155,11 +158,7 @@ impl<'a> Whole<'a> {
         let today = DoNothing { gallery: &old, queries: None, distance: old_distance };
         let input = CurveInput::new(&new, &adapted, order, relevance, distance);
         let input = CurveInput { handicap: self.handicap, do_nothing: Some(today), ..input };
-        let metrics = match relevance {
-            Relevance::Nearest(_) => Vec::new(),
-            _ => Metric::measurable(relevance, DEPTH),
-        };
-        curve(&input, &CurveOptions { metrics, kept_cuts, ..CurveOptions::default() }, &Progress::default())
+        curve(&input, &CurveOptions { kept_cuts, ..CurveOptions::default() }, &Progress::default())
     }
 
     /// Forecasts of one sample, whole and as today.
@@ -176,6 +175,7 @@ impl<'a> Whole<'a> {
         let input = ForecastInput {
             old: self.old,
             adapted: &self.adapted,
+            items: self.labels.len(),
             held_out,
             native: &native,
             order: None,
@@ -227,26 +227,32 @@ impl<'a> Whole<'a> {
         let relevance = Relevance::Nearest(DEPTH);
         let made = forecast(&ForecastInput { relevance, ..input }, DEPTH, &progress)?;
         let own: Vec<usize> = (0..size).collect();
-        let alone = self.curve(held_out, &own, relevance, 2)?;
+        let alone = self.curve(held_out, &own, relevance, made.shares.len())?;
         let metric = Metric::agreement_at(DEPTH);
         let of = &made.metrics[metric];
         let name = |what: &str| format!("{metric}, {what}");
-        promise(name("0 switch"), 0, of.at[0], self.agreement[0]);
-        promise(name("0 switch"), 1, alone.bands(RESAMPLES, 0.95, split)?[metric][0], self.agreement[0]);
+        let band = alone.bands(RESAMPLES, 0.95, split)?;
+        let last = self.agreement_line.len() - 1;
+        // The end agrees with itself.
+        for (number, (point, said)) in POINTS.into_iter().take(4).enumerate() {
+            let truth = self.agreement_line[point * last / (made.shares.len() - 1)];
+            promise(name(&format!("{number} {said}")), 0, of.at[point], truth);
+            promise(name(&format!("{number} {said}")), 1, band[metric][point], truth);
+        }
         if let Some(today) = of.do_nothing {
-            let value = of_agreement(&alone)[1];
-            promise(name("1 do nothing"), 0, today, self.agreement[1]);
+            let value = today_of(&alone);
+            promise(name("do nothing"), 0, today, self.agreement_today);
             let alone = Interval { estimate: value, low: value, high: value };
-            promise(name("1 do nothing"), 1, alone, self.agreement[1]);
+            promise(name("do nothing"), 1, alone, self.agreement_today);
         }
         Ok(())
     }
 }
 
-fn of_agreement(curve: &Curve) -> [f64; 2] {
+/// Agreement of the search as it is today.
+fn today_of(curve: &Curve) -> f64 {
     let metric = Metric::agreement_at(DEPTH);
-    let today = curve.do_nothing.as_ref().map_or(f64::NAN, |today| today.evaluation.values[metric]);
-    [curve.lines[metric].start(), today]
+    curve.do_nothing.as_ref().map_or(f64::NAN, |today| today.evaluation.values[metric])
 }
 
 fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enough>>>) {
@@ -294,12 +300,11 @@ fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enou
             100.0 * told as f64 / all.len() as f64
         );
     }
-    let averages: Vec<&Vec<Promise>> = promises
-        .iter()
-        .filter(|((_, what), _)| [TOP1, MAP].iter().any(|metric| what.starts_with(&format!("{metric},"))))
-        .map(|(_, [whole, _])| whole)
-        .collect();
-    let all: Vec<&Promise> = averages.into_iter().flatten().collect();
-    let inside = all.iter().filter(|one| one.is_inside).count();
-    println!("\nmAP and top-1: {inside} of {} intervals hold the truth.", all.len());
+    println!();
+    for metric in [MAP, TOP1, Metric::agreement_at(DEPTH)] {
+        let of_metric = promises.iter().filter(|((_, what), _)| what.starts_with(&format!("{metric},")));
+        let all: Vec<&Promise> = of_metric.flat_map(|(_, [whole, _])| whole).collect();
+        let inside = all.iter().filter(|one| one.is_inside).count();
+        println!("{metric}: {inside} of {} intervals hold the truth.", all.len());
+    }
 }

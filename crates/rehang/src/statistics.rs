@@ -135,6 +135,13 @@ pub(crate) fn below(random: &mut impl Rng, bound: usize) -> usize {
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }
 
+/// A random permutation of the values.
+pub(crate) fn shuffle<T>(values: &mut [T], random: &mut impl Rng) {
+    for place in 0..values.len() {
+        values.swap(place, place + below(random, values.len() - place));
+    }
+}
+
 /// The q-quantile of ascending values, interpolated linearly.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;

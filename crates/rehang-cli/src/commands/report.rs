@@ -35,7 +35,7 @@ pub fn outcome(report: &Report) -> Exit {
 pub fn make(arguments: &ReportArguments) -> Result<Report> {
     let files = options!(
         ReportFiles {
-            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, widths, title,
+            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, gallery, gallery_labels, gallery_ids, head, random_orders, seed, bootstrap, widths, title,
             output
         } from arguments,
         side: arguments.side.iter().cloned().collect(),

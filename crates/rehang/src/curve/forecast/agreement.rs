@@ -5,20 +5,25 @@
 //! sizes of one part: lists of k among n items, and of k/2 among halves of them. Below k' = 0.4 nothing is known of f; then the numbers speak of
 //! a gallery as large as that.
 //!
-//! Between the switch and the end, which agrees with itself, agreement is not forecast: there its two halves change their density.
+//! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much, and their way scaled to the
+//! switch of N items too little where the natives are many. So a share of α takes the part α of the first and the rest of the second; its interval
+//! is as much wider as the two are apart.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::estimate::{Z, percent_around};
-use super::{ForecastInput, ForecastQueries, GalleryForecast, MetricForecast};
+use super::{ForecastInput, ForecastQueries, GalleryForecast, MetricForecast, POINTS};
 use crate::curve::evaluate::distances_by_query;
+use crate::curve::exact::{CurveInput, curve};
+use crate::curve::line::{Line, grid_cuts};
+use crate::curve::measured::CurveOptions;
 use crate::curve::metrics::{ByMetric, Metric};
-use crate::curve::relevance::QueryCount;
+use crate::curve::relevance::{QueryCount, Relevance};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::space::Distance;
-use crate::statistics::{Interval, below};
+use crate::statistics::{Interval, shuffle};
 use crate::vectors::Matrix;
 
 /// Depths at which agreement is measured, beside the one that is asked for.
@@ -28,6 +33,9 @@ const HALVINGS: usize = 4;
 /// The smallest k' at which f is known.
 const DEPTH_MIN: f64 = 0.4;
 
+/// The interval from n items is 1 + 100/n times as wide as their spread says.
+const FEW: f64 = 100.0;
+
 /// The nearest held-out items of a query: among all, then among the half that it lies in, halving by halving.
 type Lists = Vec<Vec<u32>>;
 
@@ -36,9 +44,10 @@ pub(super) fn forecast(
     depth: usize,
     progress: &Progress,
 ) -> Result<GalleryForecast> {
-    let (items, known) = (input.old.rows(), input.held_out.len());
+    let (items, known) = (input.items, input.held_out.len());
     let queries = input.queries.map_or(input.native, |queries| queries.new);
     let passes = 2 + usize::from(input.queries.is_none_or(|queries| queries.old.is_some()));
+    let alone = alone(input, depth, progress)?;
     progress.begin("forecast", "queries", (passes * queries.rows()) as u64);
     // A list is shorter than the half that it is of.
     let mut depths: Vec<usize> =
@@ -68,18 +77,60 @@ pub(super) fn forecast(
     let speaks_of = items.min(largest.max(known));
     let left = if is_own { (1.0 - known as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
     let of = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, speaks_of), left);
-    let end = Interval { estimate: 100.0, low: 100.0, high: 100.0 };
-    let metric =
-        MetricForecast { do_nothing: today.as_deref().map(of), at: vec![of(&adapted), end], enough: None };
+    let shares: Vec<f64> =
+        grid_cuts(items, POINTS).into_iter().map(|cut| cut as f64 / items as f64).collect();
+    let at = along(of(&adapted), &alone, &shares);
+    let metric = MetricForecast { do_nothing: today.as_deref().map(of), at, enough: None };
     let given = queries.rows();
     Ok(GalleryForecast {
         items,
         held_out: known,
         speaks_of,
         queries: QueryCount { given, counted: given, ..QueryCount::default() },
-        shares: vec![0.0, 1.0],
+        shares,
         metrics: ByMetric::from_iter([(Metric::agreement_at(depth), metric)]),
     })
+}
+
+/// Agreement along a backfill of the held-out items, among themselves.
+fn alone(input: &ForecastInput<'_>, depth: usize, progress: &Progress) -> Result<Line> {
+    let mut order: Vec<usize> = (0..input.held_out.len()).collect();
+    if let Some(of_all) = input.order {
+        let mut place = vec![0; of_all.len()];
+        for (at, &item) in of_all.iter().enumerate() {
+            place[item] = at;
+        }
+        order.sort_unstable_by_key(|&row| place[input.held_out[row]]);
+    } else {
+        shuffle(&mut order, &mut ChaCha8Rng::seed_from_u64(0));
+    }
+    let adapted = input.adapted.select(input.held_out);
+    let relevance = Relevance::Nearest(depth);
+    let curve_input = CurveInput {
+        queries: input.queries.map(|queries| queries.new),
+        handicap: input.handicap,
+        ..CurveInput::new(input.native, &adapted, &order, relevance, input.distance)
+    };
+    Ok(curve(&curve_input, &CurveOptions::default(), progress)?.lines[Metric::agreement_at(depth)].clone())
+}
+
+/// Agreement at every share, from the one at the switch and the way of the held-out items `alone`.
+fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
+    let known = alone.values().len() - 1;
+    let half = (switch.high - switch.low) / 200.0;
+    shares
+        .iter()
+        .map(|&share| {
+            let among = alone.values()[(share * known as f64).round() as usize];
+            // The part of its way that the curve has gone.
+            let gone =
+                if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
+            let scaled = switch.estimate + gone * (100.0 - switch.estimate);
+            let apart = share * (among - scaled);
+            let width = ((1.0 - gone.clamp(0.0, 1.0)) * half).hypot(apart / 100.0);
+            percent_around((scaled + apart) / 100.0, width)
+        })
+        .collect()
 }
 
 /// Which half every item lies in, halving by halving.
@@ -88,9 +139,7 @@ fn halves(items: usize) -> Vec<Vec<bool>> {
         .map(|halving| {
             let mut random = ChaCha8Rng::seed_from_u64(halving);
             let mut half: Vec<bool> = (0..items).map(|item| item % 2 == 0).collect();
-            for last in (1..items).rev() {
-                half.swap(last, below(&mut random, last + 1));
-            }
+            shuffle(&mut half, &mut random);
             half
         })
         .collect()
@@ -163,7 +212,8 @@ fn carried(
     let beyond = (-at.ln()).max(0.0);
     // Where every item is known, nothing is carried over.
     let model = if known >= items { 0.0 } else { 0.01 * (1.0 + 2.0 * beyond) };
-    let half = Z * (1.3 * error * (1.0 + beyond)).hypot(model);
+    let few = 1.0 + FEW / known as f64;
+    let half = Z * few * (1.3 * error * (1.0 + beyond)).hypot(model);
     percent_around(estimate, half)
 }
 

@@ -105,16 +105,20 @@ impl Weights {
         if forms.is_empty() {
             return vec![0.0; self.mixtures.len()];
         }
+        // At one distance an item's adapted vector stands before its native one.
+        let key = |item: u32, is_native: bool| 2 * item + u32::from(is_native);
         forms.sort_unstable_by(|a, b| {
-            a.distance.total_cmp(&b.distance).then((a.item, a.is_native).cmp(&(b.item, b.is_native)))
+            let [of_a, of_b] = [a, b].map(|form| key(form.item, form.is_native));
+            a.distance.total_cmp(&b.distance).then(of_a.cmp(&of_b))
         });
         let mut thresholds = Thresholds::default();
-        thresholds.build(forms.iter().map(|form| (form.distance, form.item)));
+        thresholds.build(forms.iter().map(|form| (form.distance, key(form.item, form.is_native))));
         let steps = self.step.iter().copied().max().unwrap_or(1) as usize + 1;
         // Items at each place by the step at which they become native.
-        let counted = |distances: &[f64], items: &[u32]| {
+        let counted = |distances: &[f64], items: &[u32], is_native: bool| {
+            let keys: Vec<u32> = items.iter().map(|&item| key(item, is_native)).collect();
             let mut places = vec![0; items.len()];
-            thresholds.place_plain(distances, items, &mut places);
+            thresholds.place_plain(distances, &keys, &mut places);
             let mut counts = vec![0_u32; (forms.len() + 1) * steps];
             for (&place, &item) in places.iter().zip(items) {
                 if !outside[item as usize] {
@@ -124,7 +128,7 @@ impl Weights {
             counts
         };
         let all: Vec<u32> = (0..adapted.len() as u32).collect();
-        let (natives, adapted) = (counted(native, &self.held_out), counted(adapted, &all));
+        let (natives, adapted) = (counted(native, &self.held_out, true), counted(adapted, &all, false));
         let precision = |mixture: &Mixture| {
             let Mixture { natives_to, adapted_from, .. } = *mixture;
             let (mut above, mut right_above, mut sum, mut total) = (0.0, 0.0, 0.0, 0.0);
@@ -208,6 +212,7 @@ mod tests {
             let input = ForecastInput {
                 old: &vectors,
                 adapted: &vectors,
+                items,
                 held_out: &held_out,
                 native: &known,
                 order,
@@ -219,8 +224,10 @@ mod tests {
             };
             let (weights, right) = (Weights::new(&input, &cuts), Right::new(&input));
             for query in 0..held_out.len() {
-                let adapted: Vec<f64> = (0..items).map(|_| next()).collect();
-                let native: Vec<f64> = (0..held_out.len()).map(|_| next()).collect();
+                // Many are equal.
+                let mut coarse = || (next() * 20.0).floor();
+                let adapted: Vec<f64> = (0..items).map(|_| coarse()).collect();
+                let native: Vec<f64> = (0..held_out.len()).map(|_| coarse()).collect();
                 let made = weights.precision(&right, query, &native, &adapted);
                 let own = held_out[query];
                 let is_right = |item: usize| labels[item] == labels[own];

@@ -11,6 +11,13 @@ const RESAMPLES: usize = 400;
 /// How much of the old vectors' size effect, in logits, the end of average precision has.
 const OLD_EFFECT: f64 = 0.6;
 
+/// A size effect is known to about a third, so one in twenty is off by this part of it.
+const EFFECT_OFF: f64 = Z / 3.0;
+/// What is extrapolated from n items has an interval 1 + 50/n times as wide as their spread says.
+const FEW: f64 = 50.0;
+/// The interval of a share has this on either side: shares of a forecast are 5 % apart, and one random order is not another.
+const RESOLUTION: f64 = 0.01;
+
 /// Numbers of every query, `[queries, columns]`; a query may lack some.
 pub(super) struct Table {
     columns: usize,
@@ -109,6 +116,10 @@ pub(super) struct Columns<'a> {
     pub(super) exact: Option<f64>,
     /// Whether it is average precision.
     pub(super) is_average: bool,
+    /// Whether items are re-embedded in a given order.
+    pub(super) is_ordered: bool,
+    /// Held-out items.
+    pub(super) held_out: usize,
 }
 
 /// One value of a curve: its estimate, the column whose spread it has, how many times, and what else is added to its standard error.
@@ -123,7 +134,7 @@ impl Columns<'_> {
     /// The forecast; `left` is the root of the part of the gallery that is not sampled.
     pub(super) fn forecast(&self, table: &Table, left: f64) -> MetricForecast {
         let smallest = 0.5 / table.queries().max(1) as f64;
-        let values = self.values(&table.means(), smallest);
+        let values = self.values(&table.means(), smallest, 1.0);
         let at: Vec<Interval> = values
             .iter()
             .map(|value| {
@@ -140,34 +151,45 @@ impl Columns<'_> {
         };
         let estimates: Vec<f64> = values.iter().map(|value| value.estimate).collect();
         let times = values[END].times * left;
-        let drawn: Vec<Vec<f64>> = table
-            .resampled()
-            .iter()
-            .map(|means| self.values(means, smallest).iter().map(|value| value.estimate).collect())
-            .collect();
-        MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, times) }
+        let drawn: Vec<Vec<f64>> =
+            table.resampled().iter().map(|means| self.estimates(means, smallest, 1.0)).collect();
+        // The size effect may be another one, all along the curve.
+        let others = [1.0 - EFFECT_OFF, 1.0 + EFFECT_OFF]
+            .map(|effect| self.estimates(&table.means(), smallest, effect));
+        MetricForecast { do_nothing, at, enough: enough(self.shares, &estimates, &drawn, &others, times) }
     }
 
-    fn values(&self, means: &Means, smallest: f64) -> Vec<Value> {
+    fn estimates(&self, means: &Means, smallest: f64, effect: f64) -> Vec<f64> {
+        self.values(means, smallest, effect).iter().map(|value| value.estimate).collect()
+    }
+
+    /// Every share's value, with size effects `effect` times as large as they were measured.
+    fn values(&self, means: &Means, smallest: f64, effect: f64) -> Vec<Value> {
         let logit = |value: f64| {
             let value = value.clamp(smallest, 1.0 - smallest);
             (value / (1.0 - value)).ln()
         };
         let switch = means.get(SWITCH).unwrap_or_default();
         let today = self.exact.map(|value| value / 100.0).or_else(|| means.get(TODAY));
+        // Without an effect nothing is rounded.
+        let carried = |value: f64, effect: f64| {
+            if effect == 0.0 { value } else { 1.0 / (1.0 + (-(logit(value) + effect)).exp()) }
+        };
         // Of natives in a gallery of N items in place of a view's, in logits.
-        let of_adapted =
-            |view: usize| means.get(adapted(view)).map_or(0.0, |small| logit(switch) - logit(small));
+        let of_adapted = |view: usize| {
+            means.get(adapted(view)).map_or(0.0, |small| effect * (logit(switch) - logit(small)))
+        };
         let of_old = |view: usize, whole: Option<f64>| match (means.get(old(view)), whole) {
-            (Some(small), Some(whole)) if self.by_old => logit(whole) - logit(small),
+            (Some(small), Some(whole)) if self.by_old => effect * (logit(whole) - logit(small)),
             _ => of_adapted(view),
         };
+        let few = 1.0 + FEW / self.held_out as f64;
         let value = |at: usize| {
             let share = self.shares[at];
             let times = match share {
                 0.0 => 1.0,
-                share if share <= 0.5 => 1.25,
-                _ => 1.5,
+                share if share <= 0.5 => 1.25 * few,
+                _ => 1.5 * few,
             };
             if self.is_average {
                 return Value {
@@ -182,8 +204,11 @@ impl Columns<'_> {
             };
             // The sample's own queries on both sides, so that what they have in common cancels.
             let shift = (1.0 - share) * of_adapted(at) + share * of_old(at, means.get(TODAY));
-            let estimate = if shift == 0.0 { small } else { expit(logit(small) + shift) };
-            Value { estimate, column: mixed(at), times, more: (estimate - small).abs() / 3.0 }
+            let estimate = carried(small, shift);
+            // Of natives that an order chose to cover the gallery, the known ones alone cover less.
+            let thinned = if self.is_ordered { 1.0 - share } else { 0.0 };
+            let more = (1.0 + thinned) * (estimate - small).abs() / 3.0;
+            Value { estimate, column: mixed(at), times, more }
         };
         let mut values: Vec<Value> = (0..POINTS).map(value).collect();
         if self.is_average {
@@ -191,21 +216,16 @@ impl Columns<'_> {
                 [POINTS, POINTS + 1].map(|mixture| means.get(precision(mixture)).unwrap_or(switch));
             let along = 2.0 * three_quarters - half;
             let known = means.get(mixed(END)).unwrap_or(switch);
-            let carried = expit(logit(known) + OLD_EFFECT * of_old(END, today));
-            let end = f64::midpoint(along, carried).clamp(0.0, 1.0);
+            let end = f64::midpoint(along, carried(known, OLD_EFFECT * of_old(END, today))).clamp(0.0, 1.0);
+            let missing = end - values[END].estimate;
             for (value, &share) in values.iter_mut().zip(self.shares) {
                 // From three quarters on the line goes over into the end.
-                let late = ((share - 0.75) / 0.25).clamp(0.0, 1.0);
-                value.estimate += late * (end - value.estimate);
+                value.estimate += ((share - 0.75) / 0.25).clamp(0.0, 1.0) * missing;
             }
             values[END].column = mixed(END);
         }
         values
     }
-}
-
-fn expit(value: f64) -> f64 {
-    1.0 / (1.0 + (-value).exp())
 }
 
 /// An estimate and half of its interval, both 0 to 1, in percent.
@@ -215,8 +235,15 @@ pub(super) fn percent_around(estimate: f64, half: f64) -> Interval {
     Interval { estimate, low: low.min(estimate), high: high.max(estimate) }
 }
 
-/// The share that is enough, with the interval that curves of resampled queries give, `times` as wide.
-fn enough(shares: &[f64], estimates: &[f64], drawn: &[Vec<f64>], times: f64) -> Option<Interval> {
+/// The share that is enough, with the interval that curves of resampled queries give, `times` as wide, and no smaller than what `others`
+/// say.
+fn enough(
+    shares: &[f64],
+    estimates: &[f64],
+    drawn: &[Vec<f64>],
+    others: &[Vec<f64>],
+    times: f64,
+) -> Option<Interval> {
     let interval = |estimate: f64, mut values: Vec<f64>| {
         values.sort_unstable_by(f64::total_cmp);
         let [low, high] = [(1.0 - LEVEL) / 2.0, f64::midpoint(1.0, LEVEL)]
@@ -230,7 +257,12 @@ fn enough(shares: &[f64], estimates: &[f64], drawn: &[Vec<f64>], times: f64) -> 
     }
     let reached = |values: &[f64]| first_above(shares, values, ENOUGH * values[values.len() - 1]);
     let share = interval(reached(estimates), drawn.iter().map(|values| reached(values)).collect());
-    let share = Interval { low: share.low.max(0.0), high: share.high.min(1.0), ..share };
+    let (low, high) = others
+        .iter()
+        .map(|values| reached(values))
+        .fold((share.low, share.high), |(low, high), other| (low.min(other), high.max(other)));
+    let (low, high) = ((low - RESOLUTION).max(0.0), (high + RESOLUTION).min(1.0));
+    let share = Interval { low, high, ..share };
     (share.high - share.low <= 0.5).then_some(share)
 }
 
@@ -265,11 +297,11 @@ mod tests {
         let drawn = |spread: f64| -> Vec<Vec<f64>> {
             (-9..10).map(|step| vec![0.2, 0.4 + spread * f64::from(step), 0.5]).collect()
         };
-        let told = enough(&shares, &[0.2, 0.4, 0.5], &drawn(0.001), 1.5).unwrap();
-        assert!((told.estimate - 0.95).abs() < 1e-9 && told.low < 0.95 && told.high < 1.0);
-        assert_eq!(enough(&shares, &[0.5, 0.5, 0.5], &[vec![0.5; 3]], 1.5), None);
+        let told = enough(&shares, &[0.2, 0.4, 0.5], &drawn(0.001), &[], 1.5).unwrap();
+        assert!((told.estimate - 0.95).abs() < 1e-9 && told.low < 0.95 && told.high <= 1.0);
+        assert_eq!(enough(&shares, &[0.5, 0.5, 0.5], &[vec![0.5; 3]], &[], 1.5), None);
         // Half of these curves reach the end at once.
-        assert_eq!(enough(&shares, &[0.2, 0.45, 0.5], &drawn(0.03), 1.5), None);
+        assert_eq!(enough(&shares, &[0.2, 0.45, 0.5], &drawn(0.03), &[], 1.5), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::right::Right;
 use crate::curve::measured::Measured;
 use crate::curve::relevance::Positive;
 use crate::curve::sweep::{self, Query, Workspace};
-use crate::statistics::below;
+use crate::statistics::shuffle;
 
 /// Marks a column that is adapted.
 const ADAPTED: u32 = u32::MAX;
@@ -49,9 +49,7 @@ pub(super) fn views(input: &ForecastInput<'_>, cuts: &[usize]) -> Vec<View> {
     let items = input.old.rows();
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut shuffled = |mut values: Vec<usize>| {
-        for last in (1..values.len()).rev() {
-            values.swap(last, below(&mut random, last + 1));
-        }
+        shuffle(&mut values, &mut random);
         values
     };
     let mut row_of = vec![ADAPTED; items];
