@@ -41,6 +41,7 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
         side: arguments.side.iter().cloned().collect(),
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
+        gallery_items: None,
         command: command()
     );
     expect_outputs(&files.output)?;
