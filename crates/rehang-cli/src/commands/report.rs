@@ -1,5 +1,6 @@
 //! `rehang report`.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rehang::finding::{Finding, Severity};
@@ -87,13 +88,24 @@ pub fn verdict(report: &Report) -> String {
             format!("above doing nothing from {fraction:.1} % re-embedded on")
         }
     };
-    format!(
+    let mut text = format!(
         "{} of {}: do nothing {today} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
         metric.name,
         curve.name(),
         one_decimal(line.start),
         one_decimal(line.end)
-    )
+    );
+    if let Some(gallery) = &report.gallery {
+        let enough = line.enough.map_or_else(
+            || "no share of it can be told".to_owned(),
+            |share| {
+                let [at, low, high] = [share.fraction, share.low, share.high].map(|share| 100.0 * share);
+                format!("98 % of the end from {at:.0} % native on ({low:.0}–{high:.0})")
+            },
+        );
+        let _ = writeln!(text, "A forecast for a gallery of {} items: {enough}", gallery.speaks_of);
+    }
+    text
 }
 
 /// The command line as it was given, written so that a shell reads it again.
