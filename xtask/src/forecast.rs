@@ -106,6 +106,10 @@ struct Whole<'a> {
     agreement_today: f64,
 }
 
+fn by_label(labels: &[i64]) -> Relevance<'_> {
+    Relevance::Labels { gallery: labels, queries: None }
+}
+
 impl<'a> Whole<'a> {
     fn new(set: &str, part: &'a Part, fitted: &rehang::Adapter) -> Result<Self> {
         let adapted = adapter::apply(fitted, &part.old, None, &Progress::default())?;
@@ -131,17 +135,13 @@ impl<'a> Whole<'a> {
         let all: Vec<usize> = (0..sigma.len()).collect();
         for policy in [Policy::Random, Policy::Coverage] {
             let permutation = order(policy, &input)?.permutation;
-            let truth = whole.curve(&all, &permutation, whole.by_label(whole.labels), 0)?;
+            let truth = whole.curve(&all, &permutation, by_label(whole.labels), 0)?;
             whole.orders.push((policy.name(), permutation, truth));
         }
         let of_agreement = whole.curve(&all, &shuffled(all.len(), 1), Relevance::Nearest(DEPTH), 0)?;
         whole.agreement_line = of_agreement.lines[Metric::agreement_at(DEPTH)].values().to_vec();
         whole.agreement_today = today_of(&of_agreement);
         Ok(whole)
-    }
-
-    fn by_label<'l>(&self, labels: &'l [i64]) -> Relevance<'l> {
-        Relevance::Labels { gallery: labels, queries: None }
     }
 
     /// The exact curve of some of the items, in an order of these.
@@ -180,7 +180,7 @@ impl<'a> Whole<'a> {
             native: &native,
             order: None,
             queries: None,
-            relevance: self.by_label(self.labels),
+            relevance: by_label(self.labels),
             distance,
             old_distance,
             handicap: self.handicap,
@@ -204,7 +204,7 @@ impl<'a> Whole<'a> {
             }
             let mut own: Vec<usize> = (0..size).collect();
             own.sort_by_key(|&row| place[held_out[row]]);
-            let alone = self.curve(held_out, &own, self.by_label(&labels), made.shares.len())?;
+            let alone = self.curve(held_out, &own, by_label(&labels), made.shares.len())?;
             let bands: ByMetric<Vec<Interval>> = alone.bands(RESAMPLES, 0.95, split)?;
             for (metric, of) in made.metrics.iter() {
                 let line = truth.lines[metric].values();

@@ -157,7 +157,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     }
     let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
     let whole = files.whole(first, &old, &mut inputs)?;
-    let own_labels = whole.as_ref().and_then(|whole| whole.labels_of_sample());
+    let own_labels = whole.as_ref().and_then(WholeFiles::labels_of_sample);
     // Without labels too they have an effect here: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
     let relevance = match (&own_labels, &whole) {

@@ -445,7 +445,7 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
          whole gallery; what natives add is carried over from the held-out ones. Behind each number stands the range that holds the \
          truth in 95 of 100 samples. A share is told only where the metric gains something and the range is narrower than half of the \
          gallery.",
-        counted(gallery.held_out, "item", "items"),
+        count(gallery.held_out),
         counted(gallery.items, "item", "items"),
     );
     if gallery.speaks_of < gallery.items {

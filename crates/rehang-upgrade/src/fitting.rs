@@ -759,13 +759,9 @@ pub(crate) fn measure(
     asked.gallery = vec![gallery.old];
     asked.gallery_labels = gallery.labels.into_iter().collect();
     asked.gallery_items = Some(gallery.items);
-    match queries {
-        // As people ask: an item's class says nothing of what a query wanted.
-        Some((by_old, by_new)) => {
-            (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
-        }
-        // The gallery's labels are those of the pairs too.
-        None => {}
+    // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
+    if let Some((by_old, by_new)) = queries {
+        (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
     }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let made = report(&asked, progress)?;

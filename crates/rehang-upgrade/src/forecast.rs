@@ -303,6 +303,29 @@ mod tests {
     }
 
     #[test]
+    fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
+        use rehang::report::{CurveBand, WholeGallery};
+
+        let mut whole = report();
+        for series in &mut whole.curves {
+            let curve = series.metrics.get_mut("map").unwrap();
+            let edge = |by: f64| curve.values.iter().map(|value| value + by).collect();
+            curve.band = Some(CurveBand { about: String::new(), low: edge(-2.0), high: edge(3.0) });
+            curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
+        }
+        // A band around what was measured is no range of a forecast.
+        let measured = read(&whole).unwrap();
+        assert_eq!((measured.gallery, measured.ranges.len()), (None, 0));
+        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into() };
+        whole.gallery = Some(of);
+        let forecast = read(&whole).unwrap();
+        assert_eq!(forecast.gallery, Some(7500));
+        assert_eq!(forecast.ranges[0], (0.0, 18.0, 23.0));
+        assert_eq!(forecast.ranges[2], (0.25, 23.0, 28.0));
+        assert_eq!(forecast.enough.map(|share| share.high), Some(0.75));
+    }
+
+    #[test]
     fn a_report_of_something_else_is_refused_or_warned_about() {
         let mut other = report();
         other.curves.truncate(1);
