@@ -65,6 +65,7 @@ fn measure(data: &Data, adapter: &Adapter) -> Result<Report> {
         labels_are_names: false,
         groups: None,
         head: Some(&data.head),
+        gallery: None,
     };
     let contender = StudyAdapter { name: adapter.training.method.clone(), adapter };
     let options = StudyOptions { policies: vec![Policy::Coverage], ..StudyOptions::default() };

@@ -135,6 +135,16 @@ impl Answers {
         self.group_names.get(usize::try_from(group).ok()?).map(String::as_str)
     }
 
+    /// Class labels of the gallery.
+    pub fn labels(&self) -> Option<&Labels> {
+        self.labels.as_ref()
+    }
+
+    /// Class labels of separate queries.
+    pub fn query_labels(&self) -> Option<&[i64]> {
+        self.query_labels.as_deref()
+    }
+
     /// What makes an item a right answer; `None` where nothing was given.
     pub fn relevance(&self) -> Option<Relevance<'_>> {
         if let Some(qrels) = &self.qrels {

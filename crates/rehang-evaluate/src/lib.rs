@@ -12,6 +12,7 @@ mod order;
 mod report;
 mod sizes;
 pub mod study;
+mod whole;
 
 pub use answers::{AnswerFiles, Answers};
 pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, check_grid, curve, further};

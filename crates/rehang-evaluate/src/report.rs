@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::study::{StudyAdapter, StudyInput, StudyOptions, StudyQueries, overlap_warning, study};
+use crate::study::{
+    StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, overlap_warning, study,
+};
+use crate::whole::rows_in;
 use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
+use rehang::curve::Relevance;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{InputRecord, Precision, Report};
-use rehang::{Adapter, Error, Matrix, Progress, Result, Vectors};
+use rehang::{Adapter, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
@@ -48,6 +52,15 @@ pub struct ReportFiles {
     pub rows: Option<RowSelection>,
     /// Right answers, queries and groups.
     pub answers: AnswerFiles,
+    /// Old vectors of the whole gallery that `old` is a random sample of, one file below the other: the report is then a forecast of it.
+    /// The items of `old` are found in it by their vectors.
+    pub gallery: Vec<VectorSource>,
+    /// Items of the whole gallery, where `gallery` is a random part of it.
+    pub gallery_items: Option<usize>,
+    /// Class labels of the whole gallery; they say those of `old` too.
+    pub gallery_labels: Vec<VectorSource>,
+    /// Ids of the whole gallery's items, for judgements.
+    pub gallery_ids: Vec<VectorSource>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// The orders; the first that is not the oracle carries the verdict.
@@ -85,6 +98,10 @@ impl ReportFiles {
             force: false,
             rows: None,
             answers: AnswerFiles::default(),
+            gallery: Vec::new(),
+            gallery_items: None,
+            gallery_labels: Vec::new(),
+            gallery_ids: Vec::new(),
             head: HeadFiles::default(),
             orders: policies,
             random_orders,
@@ -139,9 +156,22 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
         side = Some(join.old_side("side information", inputs.matrix("side", &files.side)?)?);
     }
     let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
+    let whole = files.whole(first, &old, &mut inputs)?;
+    let own_labels = whole.as_ref().and_then(WholeFiles::labels_of_sample);
     // Without labels too they have an effect here: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
-    answers.warn_idle(&mut inputs, &[]);
+    let relevance = match (&own_labels, &whole) {
+        (Some(labels), Some(whole)) if answers.relevance().is_none() => {
+            Some(Relevance::Labels { gallery: labels, queries: whole.answers.query_labels() })
+        }
+        _ => {
+            answers.warn_idle(&mut inputs, &[]);
+            answers.relevance()
+        }
+    };
+    if let Some(whole) = whole.as_ref().filter(|_| relevance.is_some()) {
+        whole.expect_relevance(files)?;
+    }
     let head = inputs.head(&files.head)?;
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
     inputs.expect_apart(&outputs)?;
@@ -154,10 +184,18 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             .queries
             .as_ref()
             .map(|queries| StudyQueries { new: queries, old: queries_old.as_ref() }),
-        relevance: answers.relevance(),
-        labels_are_names: head.is_some() && answers.labels_are_names,
+        relevance,
+        labels_are_names: head.is_some()
+            && (answers.labels_are_names
+                || whole.as_ref().is_some_and(|whole| whole.answers.labels_are_names)),
         groups: answers.groups.as_deref(),
         head: head.as_ref(),
+        gallery: whole.as_ref().map(|whole| StudyGallery {
+            old: &whole.old,
+            items: files.gallery_items.unwrap_or(whole.old.len()),
+            rows: &whole.rows,
+            relevance: whole.answers.relevance(),
+        }),
     };
     let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();
     let contenders: Vec<StudyAdapter<'_>> = names(&methods, &files.adapters)
@@ -218,6 +256,82 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     }
     report.inputs = inputs.read;
     Ok(Reported { report, findings: inputs.findings })
+}
+
+/// What was read of a whole gallery.
+struct WholeFiles {
+    old: Vectors,
+    /// The row of every item of the sample.
+    rows: Vec<usize>,
+    answers: Answers,
+}
+
+impl WholeFiles {
+    /// Class labels of the sample, where the gallery has some.
+    fn labels_of_sample(&self) -> Option<Labels> {
+        let labels = self.answers.labels()?;
+        Some(self.rows.iter().map(|&row| labels[row]).collect())
+    }
+
+    /// Fails where the sample has right answers and the gallery has none.
+    fn expect_relevance(&self, files: &ReportFiles) -> Result<()> {
+        let (needed, beside) = if files.answers.qrels.is_some() {
+            ("`gallery_ids`", "`qrels`")
+        } else {
+            ("`gallery_labels`", "`labels`")
+        };
+        self.answers
+            .relevance()
+            .map_or_else(|| Err(Error::missing(needed, format!("`gallery` with {beside}"))), |_| Ok(()))
+    }
+}
+
+impl ReportFiles {
+    /// Reads the whole gallery, where one is given, and finds the sample `old` in it.
+    fn whole(
+        &self,
+        adapter: &Adapter,
+        old: &Vectors,
+        inputs: &mut InputReader,
+    ) -> Result<Option<WholeFiles>> {
+        if self.gallery.is_empty() {
+            let given = [("gallery_labels", &self.gallery_labels), ("gallery_ids", &self.gallery_ids)];
+            return match given.into_iter().find(|(_, files)| !files.is_empty()) {
+                Some((name, _)) => Err(Error::missing("`gallery`", format!("`{name}`"))),
+                None => Ok(None),
+            };
+        }
+        // Rows are picked from the sample alone.
+        let mut read = InputReader::new(None)?;
+        let path = said(&self.gallery);
+        let gallery = read.matrix("gallery", &self.gallery)?;
+        adapter.expect_input_width(gallery.columns()).map_err(|error| error.context(path.clone()))?;
+        let rows = rows_in(&gallery, old.matrix(), &path)?;
+        let items = gallery.rows();
+        let join = read.join(&JoinFiles::default(), items, items)?;
+        let qrels = self.answers.qrels.clone().filter(|_| !self.gallery_ids.is_empty());
+        let answers = AnswerFiles {
+            labels: self.gallery_labels.clone(),
+            ids: self.gallery_ids.clone(),
+            query_ids: self.answers.query_ids.clone().filter(|_| qrels.is_some()),
+            qrels,
+            groups: Vec::new(),
+            ..self.answers.clone()
+        };
+        let answers = Answers::read(&answers, &mut read, &join, items, None)?;
+        read.expect_apart(&self.output.iter().map(|path| ("output", Some(path))).collect::<Vec<_>>())?;
+        read.note_all();
+        inputs.findings.append(&mut read.findings);
+        for mut record in read.read {
+            if !inputs.read.iter().any(|other| other.fingerprint == record.fingerprint) {
+                if record.role != "gallery" {
+                    record.role = format!("gallery: {}", record.role);
+                }
+                inputs.read.push(record);
+            }
+        }
+        Ok(Some(WholeFiles { old: Vectors::new(adapter.old.clone(), gallery, &path)?, rows, answers }))
+    }
 }
 
 /// Items of the gallery that are among the pairs, and whether that number is exact; `None` where it cannot be told. What is

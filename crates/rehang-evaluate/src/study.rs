@@ -23,6 +23,7 @@ use rehang::verdict::{Verdict, is_below};
 use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
 
 use crate::sizes::{expect_widths, sizes};
+use crate::whole::Whole;
 
 /// Level of every interval.
 const LEVEL: f64 = 0.95;
@@ -52,6 +53,21 @@ pub struct StudyInput<'a> {
     pub groups: Option<&'a [i64]>,
     /// The new model's head, for the orders and errors that look through it.
     pub head: Option<&'a Head>,
+    /// The gallery that these items are a random sample of: curves and levels are then a forecast of it, and not those of the sample.
+    pub gallery: Option<StudyGallery<'a>>,
+}
+
+/// The whole gallery that the items of a study are a sample of.
+#[derive(Debug, Clone, Copy)]
+pub struct StudyGallery<'a> {
+    /// Its old vectors, `[N, d_old]`, or those of a random part of it with the items of the study in it.
+    pub old: &'a Vectors,
+    /// Its items, N.
+    pub items: usize,
+    /// The row there of every item of the study, `[n]`.
+    pub rows: &'a [usize],
+    /// What is a right answer among all its items; without it agreement is forecast.
+    pub relevance: Option<Relevance<'a>>,
 }
 
 /// Separate queries, embedded by both models.
@@ -183,17 +199,30 @@ pub fn study(
             report.sizes = sizes(ground, adapted.vectors.matrix(), options, progress)?;
         }
         report.calibrations.push(study_calibration(ground, contender, &adapted, &variance, &errors)?);
+        let whole = ground
+            .gallery
+            .map(|gallery| Whole::new(gallery, contender, ground.side, progress))
+            .transpose()?;
         for &policy in &options.policies {
             let own = contender.adapter.uncertainty.head();
             let head = policy.head(own, ground.head);
-            let orders = orders(head, policy, &adapted, &variance, &errors, options)?;
+            let groups = ground.groups.filter(|_| ground.relevance.is_some());
+            if let Some(whole) = whole.as_ref().filter(|_| !policy.is_evaluation_only()) {
+                whole.add(&mut report, ground, (policy, head), options, progress)?;
+            }
+            if whole.is_some() && groups.is_none() {
+                continue;
+            }
+            let orders = orders(head, policy, &adapted, &variance, Some(&errors), options)?;
             let handicap = contender.adapter.handicap;
             let curve = |permutation: &Vec<usize>| {
                 one_curve(ground, &adapted, handicap, permutation, options, progress)
             };
             let curves = orders.iter().map(curve).collect::<Result<Vec<_>>>()?;
-            report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
-            if let Some(groups) = ground.groups.filter(|_| ground.relevance.is_some()) {
+            if whole.is_none() {
+                report.curves.push(series(contender, policy, &curves, &report.do_nothing, options)?);
+            }
+            if let Some(groups) = groups {
                 group_names = curves[0].groups.iter().map(|group| group.group).collect();
                 group_curves.push(group_curve(contender, policy, &curves, groups, &orders, ground)?);
             }
@@ -202,13 +231,14 @@ pub fn study(
     // A live upgrade cannot follow an order that is for evaluation only. Curves of the first adapter stand first, in the order of the
     // policies.
     let followed = options.policies.iter().position(|policy| !policy.is_evaluation_only());
-    report.headline = followed.unwrap_or(0);
+    // Of a whole gallery those that are for evaluation only are not there.
+    report.headline = followed.filter(|_| ground.gallery.is_none()).unwrap_or(0);
     report.groups = ground
         .groups
         .filter(|_| !group_curves.is_empty())
         .map(|groups| group_study(groups, &group_names, group_curves, today.as_ref(), native.as_ref()));
     if let Some(groups) = report.groups.as_mut() {
-        groups.headline = report.headline;
+        groups.headline = followed.unwrap_or(0);
         if ground.queries.is_some() {
             // They are groups of queries; which group an item of the gallery belongs to is not known.
             groups.gallery_share.clear();
@@ -299,12 +329,12 @@ fn one_curve(
 }
 
 /// The permutations of one policy: several for the random one.
-fn orders(
+pub(crate) fn orders(
     head: Option<&Head>,
     policy: Policy,
     adapted: &Adapted,
     variance: &[f64],
-    errors: &[f64],
+    errors: Option<&[f64]>,
     options: &StudyOptions,
 ) -> Result<Vec<Vec<usize>>> {
     let count = if policy == Policy::Random { options.random_orders.max(1) } else { 1 };
@@ -313,7 +343,7 @@ fn orders(
             let input = OrderInput {
                 items: variance.len(),
                 sigma: Some(variance),
-                squared_errors: Some(errors),
+                squared_errors: errors,
                 classified: head.map(|head| (head, adapted.vectors.matrix())),
                 vectors: Some(adapted.vectors.matrix()),
                 seed: options.seed.wrapping_add(repetition),
@@ -445,7 +475,7 @@ fn band_around(values: &[f64], points: &[usize], cuts: &[usize], intervals: &[In
 }
 
 /// Values of the intervals at ascending `cuts`, linearly interpolated at `points`.
-fn interpolate(
+pub(crate) fn interpolate(
     cuts: &[usize],
     intervals: &[Interval],
     points: &[usize],
@@ -861,6 +891,7 @@ pub(crate) mod tests {
             labels_are_names: false,
             groups: Some(&groups),
             head: None,
+            gallery: None,
         };
         let (one, other) = (identity(7), identity(9));
         let contenders = [
@@ -912,6 +943,7 @@ pub(crate) mod tests {
             labels_are_names: false,
             groups: Some(&groups),
             head: None,
+            gallery: None,
         };
         let adapter = identity(7);
         let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
@@ -999,6 +1031,7 @@ pub(crate) mod tests {
             labels_are_names: false,
             groups: None,
             head: None,
+            gallery: None,
         }
     }
 

@@ -278,7 +278,7 @@ pub fn report(
     let adapters =
         adapters.iter().map(|(name, adapter)| adapter_source(name, adapter)).collect::<PyResult<_>>()?;
     let mut files = filled!(given, {
-        join, side, pairs_old, force, rows, answers, head, orders, random_orders, seed, bootstrap, widths, precisions, title
+        join, side, pairs_old, force, rows, answers, gallery, gallery_labels, gallery_ids, head, orders, random_orders, seed, bootstrap, widths, precisions, title
     } over ReportFiles::new(adapters, given.needed("old", "a report")?, given.needed("new", "a report")?));
     files.command = "rehang.report(…) of Python".into();
     let made =

@@ -37,10 +37,17 @@ pub(crate) fn spread(estimate: &NumberWithSpread) -> String {
         Some(Spread::Deviation { deviation, .. }) if shown(deviation).is_some() => {
             format!("±\u{a0}{}", metric(deviation))
         }
-        Some(Spread::Interval { low, high, .. }) if shown(low).is_some() && shown(high).is_some() => {
-            format!("{}–{}", metric(low), metric(high))
-        }
+        Some(Spread::Interval { low, high, .. }) => range(low, high),
         _ => String::new(),
+    }
+}
+
+/// Both ends of a range: `44.0–46.2`; empty where one is unknown.
+pub(crate) fn range(low: f64, high: f64) -> String {
+    if shown(low).is_some() && shown(high).is_some() {
+        format!("{}–{}", metric(low), metric(high))
+    } else {
+        String::new()
     }
 }
 

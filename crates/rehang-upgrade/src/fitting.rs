@@ -578,16 +578,19 @@ impl DrawnPairs {
         self.held_out.iter().map(|&held_out| i64::from(held_out)).collect()
     }
 
-    /// Numbers of the labels in the order of their names, −1 without one; `None` where no item has a label.
     fn label_numbers(&self) -> Option<Vec<i64>> {
-        let mut numbers: BTreeMap<&str, i64> =
-            self.labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
-        for (number, place) in (0..).zip(numbers.values_mut()) {
-            *place = number;
-        }
-        let number = |label: &Option<String>| label.as_deref().map_or(-1, |label| numbers[label]);
-        (!numbers.is_empty()).then(|| self.labels.iter().map(number).collect())
+        label_numbers(&self.labels)
     }
+}
+
+/// Numbers of the labels in the order of their names, −1 without one; `None` where no item has a label.
+fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
+    let mut numbers: BTreeMap<&str, i64> = labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
+    for (number, place) in (0..).zip(numbers.values_mut()) {
+        *place = number;
+    }
+    let number = |label: &Option<String>| label.as_deref().map_or(-1, |label| numbers[label]);
+    (!numbers.is_empty()).then(|| labels.iter().map(number).collect())
 }
 
 /// Names of the files of pairs.
@@ -614,6 +617,56 @@ impl PairSources {
     /// The rows that are held out, or all others.
     fn rows(&self, held_out: bool) -> RowSelection {
         RowSelection { file: self.held_out.clone(), values: vec![i64::from(held_out)] }
+    }
+}
+
+/// Numbers of old vectors that a forecast reads at most (256 MiB): memory is bounded.
+const GALLERY_NUMBERS_MAX: usize = 1 << 26;
+
+/// The gallery that a forecast is of, as far as it is needed.
+struct Whole {
+    old: VectorSource,
+    labels: Option<VectorSource>,
+    /// Its items; more than there are rows where these are a random part.
+    items: usize,
+}
+
+impl Whole {
+    /// Of a gallery with labels, where these say what a right answer is, every old vector, or those of a random part of it. Agreement
+    /// depends on no more than the number of items. The held-out pairs are in it in any case: an item may change meanwhile.
+    fn read(store: &dyn Ledger, space: &Space, pairs: &DrawnPairs, by_label: bool) -> Result<Self> {
+        let counts = store.counts(&space.name)?;
+        let counted = usize::try_from(counts.items.saturating_sub(counts.lacking)).unwrap_or(usize::MAX);
+        let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
+        let mut values: Vec<f32> =
+            held_out.iter().flat_map(|&row| pairs.old.row(row).iter().copied()).collect();
+        let mut labels: Vec<Option<String>> = held_out.iter().map(|&row| pairs.labels[row].clone()).collect();
+        let mut items = counted.max(held_out.len());
+        if by_label && pairs.labels.iter().any(Option::is_some) {
+            let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
+            let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
+            let drawn = sample::some(store, &space.name, items_max, Some(&space.name))?;
+            let is_whole = drawn.len() < items_max;
+            for record in drawn {
+                let Some(vector) = record.vector else { continue };
+                let is_known = known.contains(record.item.id.as_str());
+                if !is_known && space.distance.can_place(&vector.vector) {
+                    values.extend(vector.vector);
+                    labels.push(record.item.label);
+                }
+            }
+            if is_whole {
+                items = labels.len();
+            }
+        }
+        let old = Matrix::new(space.dimension, values)?;
+        let numbers = label_numbers(&labels).filter(|_| by_label);
+        Ok(Self {
+            items: items.max(old.rows()),
+            old: VectorSource::given("the gallery", old),
+            labels: numbers
+                .map(|numbers| VectorSource::given("the gallery's labels", Scalars::Integers(numbers))),
+        })
     }
 }
 
@@ -697,16 +750,18 @@ pub(crate) fn measure(
         return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
             .advise(rehang::Remedy::DrawPairs));
     }
+    let queries = QueryFiles::of(folder).vectors(old, new);
+    let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
     let pairs = pairs.written(&folder.join("pairs"))?;
     let rows = pairs.rows(true);
     let mut asked = ReportFiles::new(vec![adapter.into()], pairs.old, pairs.new);
     asked.rows = Some(rows);
-    match QueryFiles::of(folder).vectors(old, new) {
-        // As people ask: an item's class says nothing of what a query wanted.
-        Some((by_old, by_new)) => {
-            (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
-        }
-        None => asked.answers.labels = pairs.labels,
+    asked.gallery = vec![gallery.old];
+    asked.gallery_labels = gallery.labels.into_iter().collect();
+    asked.gallery_items = Some(gallery.items);
+    // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
+    if let Some((by_old, by_new)) = queries {
+        (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
     }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let made = report(&asked, progress)?;
@@ -763,6 +818,53 @@ mod tests {
         let pairs = DrawnPairs::read(&store, &old, &new, 9).unwrap();
         assert_eq!((pairs.len(), pairs.misplaced), (2, 1));
         assert!(!pairs.ids.contains(&"b".to_owned()), "{:?}", pairs.ids);
+    }
+
+    #[test]
+    fn a_forecast_is_of_the_whole_gallery_or_of_its_number_of_items() {
+        use rehang::{Distance, Provenance};
+        use rehang_files::InputReader;
+        use rehang_store::{ItemWrite, NewVector};
+
+        let store = rehang_store_tests::MemoryStore::new();
+        let (old, new) =
+            (Space::new("old", 2, Distance::Cosine, false), Space::new("new", 2, Distance::Cosine, false));
+        store.create_space(&old, Provenance::Old).unwrap();
+        store.create_space(&new, Provenance::Native).unwrap();
+        for item in 0..40_u8 {
+            // One item has no direction, and one no old vector.
+            let length = if item == 7 { 0.0 } else { 1.0 + f32::from(item) };
+            let mut vectors = vec![NewVector::of_model("old", vec![length, 0.0], Provenance::Old)];
+            if item == 9 {
+                vectors.clear();
+            }
+            vectors.push(NewVector::of_model("new", vec![1.0, length], Provenance::Native));
+            let label = (item % 5 > 0).then(|| format!("class {}", item % 5));
+            store
+                .put(&[ItemWrite { label, ..ItemWrite::new(format!("d{item}"), Some("x".into()), vectors) }])
+                .unwrap();
+        }
+        let pairs = DrawnPairs::read(&store, &old, &new, 40).unwrap();
+        let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
+        assert!(!held_out.is_empty() && held_out.len() < pairs.len());
+        let read = |whole: &Whole| {
+            let mut inputs = InputReader::new(None).unwrap();
+            inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
+        };
+        // By labels all that can be placed, the held-out ones first and once.
+        let whole = Whole::read(&store, &old, &pairs, true).unwrap();
+        let rows = read(&whole);
+        assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
+        for (row, &pair) in held_out.iter().enumerate() {
+            assert_eq!(rows.row(row), pairs.old.row(pair));
+        }
+        let mut lengths: Vec<u32> = (0..38).map(|row| rows.row(row)[0] as u32).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        assert_eq!(lengths.len(), 38);
+        // By queries their number alone.
+        let whole = Whole::read(&store, &old, &pairs, false).unwrap();
+        assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }
 
     #[test]

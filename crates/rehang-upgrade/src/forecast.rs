@@ -1,7 +1,7 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{FORMAT_VERSION, Report, percent_rounded_up};
+use rehang::report::{EnoughShare, FORMAT_VERSION, Report, percent_rounded_up};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
@@ -28,12 +28,18 @@ pub struct Forecast {
     pub curve: String,
     /// Items that it was measured on.
     pub items: usize,
+    /// The size of the gallery that it is a forecast of; `None` where those items were searched among themselves.
+    pub gallery: Option<usize>,
     /// Quality without an upgrade: old queries on old vectors.
     pub do_nothing: Option<f64>,
     /// Quality at the switch, with nothing native.
     pub start: f64,
     /// Quality at some shares of native items, `(share, quality)`; the last one is the end.
     pub curve_at: Vec<(f64, f64)>,
+    /// Where the quality lies in 95 of 100 samples, at the switch and at those shares: `(share, low, high)`; none where it was measured.
+    pub ranges: Vec<(f64, f64, f64)>,
+    /// The share of native items that is enough for 98 % of the end, where something can be said of it.
+    pub enough: Option<EnoughShare>,
     /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
     pub passes_do_nothing_at: Option<f64>,
     /// What a person should know of it.
@@ -118,12 +124,23 @@ impl Forecast {
         if points.is_empty() || points.windows(2).any(|two| two[0].0 > two[1].0) {
             return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
         }
+        let band = line_of.band.as_ref().filter(|_| report.gallery.is_some());
+        let ranges = band.map_or_else(Vec::new, |band| {
+            let edge =
+                |edge: &[f64]| curve.fractions.iter().copied().zip(edge.iter().copied()).collect::<Vec<_>>();
+            let (low, high) = (edge(&band.low), edge(&band.high));
+            let shares = std::iter::once(0.0).chain(SHOWN);
+            shares.map(|share| (share, at(&low, share), at(&high, share))).collect()
+        });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
         Ok(Self {
             source: source.into(),
             metric: metric.name.clone(),
             curve: curve.name(),
             items: report.measured_on.first().map_or(0, |set| set.items),
+            gallery: report.gallery.as_ref().map(|gallery| gallery.speaks_of),
+            ranges,
+            enough: line_of.enough,
             do_nothing,
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
@@ -283,6 +300,29 @@ mod tests {
         assert_eq!((forecast.at(0.375), forecast.at(7.0)), (30.0, 55.0));
         assert!(forecast.is_below_doing_nothing(0.499) && !forecast.is_below_doing_nothing(0.5));
         assert_eq!(forecast.passes_at_percent(), Some(50.0));
+    }
+
+    #[test]
+    fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
+        use rehang::report::{CurveBand, WholeGallery};
+
+        let mut whole = report();
+        for series in &mut whole.curves {
+            let curve = series.metrics.get_mut("map").unwrap();
+            let edge = |by: f64| curve.values.iter().map(|value| value + by).collect();
+            curve.band = Some(CurveBand { about: String::new(), low: edge(-2.0), high: edge(3.0) });
+            curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
+        }
+        // A band around what was measured is no range of a forecast.
+        let measured = read(&whole).unwrap();
+        assert_eq!((measured.gallery, measured.ranges.len()), (None, 0));
+        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into() };
+        whole.gallery = Some(of);
+        let forecast = read(&whole).unwrap();
+        assert_eq!(forecast.gallery, Some(7500));
+        assert_eq!(forecast.ranges[0], (0.0, 18.0, 23.0));
+        assert_eq!(forecast.ranges[2], (0.25, 23.0, 28.0));
+        assert_eq!(forecast.enough.map(|share| share.high), Some(0.75));
     }
 
     #[test]

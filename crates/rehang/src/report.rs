@@ -120,6 +120,10 @@ pub struct Report {
     /// What new vectors of other widths and precisions give, where that was asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<SizeScores>,
+    /// The gallery that `do_nothing`, `new_model` and `curves` are a forecast of; `None` where they were measured on the items
+    /// themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gallery: Option<WholeGallery>,
     /// What the reader should be careful about.
     #[serde(default)]
     pub warnings: Vec<Finding>,
@@ -143,6 +147,7 @@ impl Report {
             calibrations: Vec::new(),
             groups: None,
             sizes: Vec::new(),
+            gallery: None,
             warnings: Vec::new(),
         }
     }
@@ -173,6 +178,35 @@ impl Report {
             _ => Verdict::NotMeasured,
         }
     }
+}
+
+/// A whole gallery of which a report forecasts what an upgrade buys, from a few items whose new vectors are known
+/// ([`crate::curve::forecast()`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WholeGallery {
+    /// Its items.
+    pub items: usize,
+    /// Those whose new vectors are known, and which no adapter was fitted on.
+    pub held_out: usize,
+    /// Items of the gallery that the numbers speak of; fewer than `items` where the held-out ones, or the vectors that were read, say
+    /// nothing of more.
+    pub speaks_of: usize,
+    /// Quality when nothing is done, by [`ShownMetric::id`]; with an interval where not every query was asked.
+    pub do_nothing: BTreeMap<String, NumberWithSpread>,
+}
+
+/// The share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EnoughShare {
+    /// The share.
+    #[serde(deserialize_with = "nullable::one")]
+    pub fraction: f64,
+    /// Lower end.
+    #[serde(deserialize_with = "nullable::one")]
+    pub low: f64,
+    /// Upper end.
+    #[serde(deserialize_with = "nullable::one")]
+    pub high: f64,
 }
 
 /// What made a report.
@@ -314,7 +348,7 @@ pub enum Spread {
         /// How many runs.
         runs: usize,
     },
-    /// A bootstrap interval over the queries.
+    /// An interval over the queries: of their bootstrap, or of a forecast.
     Interval {
         /// Lower end.
         #[serde(deserialize_with = "nullable::one")]
@@ -385,6 +419,9 @@ pub struct MetricCurve {
     /// Queries whose answer changed, where the metric has right and wrong answers (top-1, top-5).
     #[serde(default)]
     pub flips: Option<FlipCurves>,
+    /// How much of the backfill is enough, where the curve is a forecast of a whole gallery; `None` also where nothing can be said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enough: Option<EnoughShare>,
 }
 
 impl MetricCurve {
@@ -424,6 +461,7 @@ impl MetricCurve {
             }),
             passes_do_nothing_at: Verdict::along(exact, do_nothing).passes_at(),
             flips: None,
+            enough: None,
         }
     }
 }

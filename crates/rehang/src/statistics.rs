@@ -87,27 +87,8 @@ pub fn bootstrap_means(
         return Err(Error::option("level", level, "a number between 0 and 1"));
     }
     check_finite("values to resample", values, columns, 0)?;
-    let mean_of = |rows_drawn: &mut dyn Iterator<Item = usize>| {
-        let mut sums = vec![0.0; columns];
-        for row in rows_drawn {
-            for (sum, value) in sums.iter_mut().zip(&values[row * columns..]) {
-                *sum += value;
-            }
-        }
-        for sum in &mut sums {
-            *sum /= rows as f64;
-        }
-        sums
-    };
-    let estimates = mean_of(&mut (0..rows));
-    let drawn: Vec<Vec<f64>> = (0..resamples)
-        .into_par_iter()
-        .map(|resample| {
-            let mut random = ChaCha8Rng::seed_from_u64(seed);
-            random.set_stream(resample as u64);
-            mean_of(&mut (0..rows).map(|_| below(&mut random, rows)))
-        })
-        .collect();
+    let estimates = means_of_rows(values, columns, 0..rows);
+    let drawn = resampled_means(values, columns, resamples, seed);
     Ok((0..columns)
         .map(|column| {
             let mut means: Vec<f64> = drawn.iter().map(|means| means[column]).collect();
@@ -121,13 +102,48 @@ pub fn bootstrap_means(
         .collect())
 }
 
+/// The mean of every column of `[rows, columns]` over some rows.
+fn means_of_rows(values: &[f64], columns: usize, rows: impl ExactSizeIterator<Item = usize>) -> Vec<f64> {
+    let (mut sums, count) = (vec![0.0; columns], rows.len());
+    for row in rows {
+        for (sum, value) in sums.iter_mut().zip(&values[row * columns..]) {
+            *sum += value;
+        }
+    }
+    for sum in &mut sums {
+        *sum /= count as f64;
+    }
+    sums
+}
+
+/// The means of the columns of `[rows, columns]` over as many rows, drawn with replacement, `resamples` times. Resample i has a random
+/// stream of its own.
+pub(crate) fn resampled_means(values: &[f64], columns: usize, resamples: usize, seed: u64) -> Vec<Vec<f64>> {
+    let rows = values.len() / columns;
+    (0..resamples)
+        .into_par_iter()
+        .map(|resample| {
+            let mut random = ChaCha8Rng::seed_from_u64(seed);
+            random.set_stream(resample as u64);
+            means_of_rows(values, columns, (0..rows).map(|_| below(&mut random, rows)))
+        })
+        .collect()
+}
+
 /// A random index below `bound`, from the high half of a 128-bit product; the bias is below `bound / 2^64`.
 pub(crate) fn below(random: &mut impl Rng, bound: usize) -> usize {
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }
 
+/// A random permutation of the values.
+pub(crate) fn shuffle<T>(values: &mut [T], random: &mut impl Rng) {
+    for place in 0..values.len() {
+        values.swap(place, place + below(random, values.len() - place));
+    }
+}
+
 /// The q-quantile of ascending values, interpolated linearly.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;
     let low = place.floor() as usize;
     let high = (low + 1).min(sorted.len() - 1);

@@ -184,6 +184,13 @@ arguments! {
         force: bool = [long],
         rows: RowArguments = [flatten],
         answers: AnswerArguments = [flatten],
+        /// Old vectors of the whole gallery that --old is a random sample of (repeat for several files): the report then forecasts that
+        /// gallery, with intervals. Items of --old are found in it by their vectors.
+        gallery: Vec<VectorSource> = [long, value_name = "FILE"],
+        /// Class labels of the whole gallery; --labels is then not needed (repeat for several files).
+        gallery_labels: Vec<VectorSource> = [long, value_name = "FILE", requires = "gallery"],
+        /// Ids of the whole gallery's items, for --qrels (repeat for several files).
+        gallery_ids: Vec<VectorSource> = [long, value_name = "FILE", requires_all = ["gallery", "qrels"]],
         head: HeadArguments = [flatten],
         /// Orders to compare, separated by commas; the first that is not the oracle carries the verdict.
         orders: Vec<String> = [long, value_name = "ORDERS", value_delimiter = ',', default_value = "coverage,sigma,random,oracle"],

@@ -1,5 +1,6 @@
 //! `rehang report`.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rehang::finding::{Finding, Severity};
@@ -35,12 +36,13 @@ pub fn outcome(report: &Report) -> Exit {
 pub fn make(arguments: &ReportArguments) -> Result<Report> {
     let files = options!(
         ReportFiles {
-            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, head, random_orders, seed, bootstrap, widths, title,
+            adapters, old, new, join, pairs_old, pairs_rows, force, rows, answers, gallery, gallery_labels, gallery_ids, head, random_orders, seed, bootstrap, widths, title,
             output
         } from arguments,
         side: arguments.side.iter().cloned().collect(),
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
+        gallery_items: None,
         command: command()
     );
     expect_outputs(&files.output)?;
@@ -86,13 +88,24 @@ pub fn verdict(report: &Report) -> String {
             format!("above doing nothing from {fraction:.1} % re-embedded on")
         }
     };
-    format!(
+    let mut text = format!(
         "{} of {}: do nothing {today} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
         metric.name,
         curve.name(),
         one_decimal(line.start),
         one_decimal(line.end)
-    )
+    );
+    if let Some(gallery) = &report.gallery {
+        let enough = line.enough.map_or_else(
+            || "no share of it can be told".to_owned(),
+            |share| {
+                let [at, low, high] = [share.fraction, share.low, share.high].map(|share| 100.0 * share);
+                format!("98 % of the end from {at:.0} % native on ({low:.0}–{high:.0})")
+            },
+        );
+        let _ = writeln!(text, "A forecast for a gallery of {} items: {enough}", gallery.speaks_of);
+    }
+    text
 }
 
 /// The command line as it was given, written so that a shell reads it again.

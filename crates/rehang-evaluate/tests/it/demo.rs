@@ -161,3 +161,74 @@ fn judgements_of_items_that_do_not_take_part_are_left_out_and_counted() {
     let seen = format!("{others} of {} judgements are of items that do not take part.", taken + others);
     assert!(reported.findings.iter().any(|finding| finding.seen == seen), "{:?}", reported.findings);
 }
+
+#[test]
+fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    let made = |name: &str| VectorSource::path(place(name));
+    let progress = Progress::default();
+    let adapter = ridge(folder.path());
+    let mut gallery = InputReader::new(Some(&role(1))).unwrap();
+    let [old, new] = ["old.npy", "new.npy"].map(|name| gallery.matrix("rows", &[demo(name)]).unwrap());
+    let labels = gallery.labels("labels", &[demo("label.npy")], &mut Names::default()).unwrap();
+    let sample: Vec<usize> = (0..old.rows()).filter(|row| row % 4 == 1).collect();
+    rehang_files::write_matrix(place("all-old.npy"), &old, None).unwrap();
+    rehang_files::write_labels(place("all-labels.npy"), &labels).unwrap();
+    rehang_files::write_matrix(place("old.npy"), &old.select(&sample), None).unwrap();
+    rehang_files::write_matrix(place("new.npy"), &new.select(&sample), None).unwrap();
+
+    let orders = vec![Policy::Coverage, Policy::Random, Policy::Oracle];
+    let whole = ReportFiles {
+        rows: Some(role(1)),
+        orders: orders.clone(),
+        answers: AnswerFiles { labels: vec![demo("label.npy")], ..AnswerFiles::default() },
+        bootstrap: 0,
+        ..ReportFiles::new(vec![adapter.as_path().into()], demo("old.npy"), demo("new.npy"))
+    };
+    let truth = report(&whole, &progress).unwrap().report;
+    let of_sample = ReportFiles {
+        orders,
+        gallery: vec![made("all-old.npy")],
+        gallery_labels: vec![made("all-labels.npy")],
+        ..ReportFiles::new(vec![adapter.as_path().into()], made("old.npy"), made("new.npy"))
+    };
+    let forecast = report(&of_sample, &progress).unwrap().report;
+    let about = forecast.gallery.as_ref().unwrap();
+    assert_eq!((about.items, about.held_out, about.speaks_of), (1079, sample.len(), 1079));
+    // What takes true errors cannot be followed, and is not forecast.
+    let orders: Vec<&str> = forecast.curves.iter().map(|series| series.order.as_str()).collect();
+    assert_eq!((orders, forecast.headline), (vec!["coverage", "random"], 0));
+    let mut inside = 0;
+    for id in ["map", "top1"] {
+        let (said, is) = (forecast.do_nothing[id], truth.do_nothing[id]);
+        assert!((said - is).abs() < 1e-9 && about.do_nothing[id].spread.is_none(), "{id} {said} {is}");
+        for (series, true_series) in forecast.curves.iter().zip(&truth.curves) {
+            let (said, is) = (&series.metrics[id], &true_series.metrics[id]);
+            let band = said.band.as_ref().unwrap();
+            for place in [0, 50, 100, 150, 200] {
+                assert!((series.fractions[place] - true_series.fractions[place]).abs() < 1e-3);
+                let (low, high) = (band.low[place], band.high[place]);
+                inside += usize::from((low..=high).contains(&is.values[place]));
+            }
+        }
+    }
+    assert!(inside >= 19, "{inside} of 20 intervals hold the truth");
+    let enough = forecast.curves[1].metrics["map"].enough.unwrap();
+    assert!(
+        enough.low <= enough.fraction && enough.fraction <= enough.high && enough.low > 0.5,
+        "{enough:?}"
+    );
+
+    // Without right answers agreement is forecast; labels of the sample alone say nothing of the gallery.
+    let mut agreement = of_sample.clone();
+    agreement.gallery_labels.clear();
+    let forecast = report(&agreement, &progress).unwrap().report;
+    let curve = &forecast.headline_curve().unwrap().metrics["agreement@10"];
+    assert_eq!((curve.end, forecast.new_model["agreement@10"]), (100.0, 100.0));
+    agreement.answers.labels = vec![made("all-labels.npy")];
+    assert!(report(&agreement, &progress).is_err());
+    let mut elsewhere = of_sample;
+    elsewhere.gallery = vec![demo("new.npy")];
+    assert!(report(&elsewhere, &progress).is_err());
+}

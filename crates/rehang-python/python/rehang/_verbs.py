@@ -575,6 +575,9 @@ def report(
     orders: Sequence[str] | None = None,
     random_orders: int | None = None,
     side: Vectors | None = None,
+    gallery: Vectors | None = None,
+    gallery_labels: Values | None = None,
+    gallery_ids: Values | None = None,
     pairs_old: Vectors | None = None,
     head_weight: Vectors | None = None,
     head_bias: Values | None = None,
@@ -601,6 +604,11 @@ def report(
         Both vectors of every item of the gallery.
     orders : list of str, optional
         ``coverage``, ``sigma``, ``random`` and ``oracle`` by default; the first that is not the oracle carries the verdict.
+    gallery : array or path, optional, ``[N, d_old]``
+        Old vectors of the whole gallery that ``old`` is a random sample of: the report then forecasts that gallery, with
+        intervals. Items of ``old`` are found in it by their vectors.
+    gallery_labels, gallery_ids : array or path, optional
+        Class labels of the whole gallery (``labels`` is then not needed), and ids of its items for ``qrels``.
     pairs_old : array or path, optional
         Old vectors of the pairs: gallery items among them are counted.
     widths, precisions : list of int, list of str, optional

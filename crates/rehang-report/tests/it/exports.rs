@@ -6,9 +6,9 @@ use crate::common::{assert_as_committed, assert_self_contained, assert_well_form
 use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
-    InputRecord, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, ShownMetric, Spaces, Spread,
-    display_points,
+    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves, GroupCurves,
+    GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, ShownMetric,
+    Spaces, Spread, WholeGallery, display_points,
 };
 use rehang::statistics::{Calibration, CalibrationBin};
 use rehang::{Distance, Space};
@@ -529,4 +529,48 @@ fn the_headline_curve_keeps_its_look_in_every_chart() {
         assert_eq!((chart.lines[0].name.as_str(), chart.lines[0].look), ("fastfill · sigma", Look::Main));
     }
     assert!(metric_chart(&report, "no such metric").is_none());
+}
+
+#[test]
+fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
+    let mut report = fixture();
+    let today = NumberWithSpread {
+        value: 41.0,
+        spread: Some(Spread::Interval { low: 40.5, high: 41.5, level: 0.95 }),
+    };
+    report.gallery = Some(WholeGallery {
+        items: 1_000_000,
+        held_out: 500,
+        speaks_of: 12_500,
+        do_nothing: [("map".to_owned(), today)].into(),
+    });
+    let headline = report.headline;
+    let series = &mut report.curves[headline];
+    series.metrics.retain(|id, _| ["map", "top1"].contains(&id.as_str()));
+    for curve in series.metrics.values_mut() {
+        let edge = |by: f64| curve.values.iter().map(|value| value + by).collect();
+        curve.band = Some(CurveBand { about: "95 % interval".into(), low: edge(-1.0), high: edge(2.0) });
+    }
+    let map = series.metrics.get_mut("map").unwrap();
+    map.enough = Some(EnoughShare { fraction: 0.31, low: 0.25, high: 0.38 });
+    let start = map.start;
+    let text = markdown(&report);
+    let section = text.split("## The whole gallery").nth(1).unwrap().split("## ").next().unwrap();
+    for said in ["500 of the gallery", "1,000,000", "12,500", "40.5–41.5", "25–38"] {
+        assert!(section.contains(said), "{said} in {section}");
+    }
+    let range = format!("{:.1}–{:.1}", start - 1.0, start + 2.0);
+    assert!(section.contains(&range), "{range} in {section}");
+    // Nothing is said of the share of a metric that none is known of.
+    assert!(
+        section.lines().any(|line| line.starts_with("| Top-1") && line.trim_end().ends_with("– |")),
+        "{section}"
+    );
+    let page = html(&report);
+    assert_well_formed(&page);
+    assert_self_contained(&page);
+    assert!(page.contains("98 % of the end from"));
+    let again: Report = serde_json::from_str(&json(&report)).unwrap();
+    let enough = |report: &Report| report.curves[headline].metrics["map"].enough;
+    assert_eq!((&again.gallery, enough(&again)), (&report.gallery, enough(&report)));
 }

@@ -9,7 +9,7 @@ use super::input::{Search, check_vectors};
 use super::measured::{CurveOptions, Measured};
 use super::metrics::ByMetric;
 use super::relevance::{Answers, Qrels, QueryCount, Relevance};
-use super::sweep::{self, Depths, OWN_FIXED, Query, Ranking, Workspace};
+use super::sweep::{self, Depths, Query, Workspace};
 use crate::check::expect_count;
 use crate::processor::Processor;
 
@@ -296,16 +296,8 @@ fn summarise(
     let rankings = rank_all(gallery, queries, &answers, distance, progress, |work, query| {
         sweep::rank(work, query, &measured.depths)
     })?;
-    let of_query = |ranking: &Ranking, slot: usize| {
-        let within = |depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
-        match slot {
-            0 => within(1),
-            1 => within(5),
-            2 => ranking.precision,
-            head => ranking.heads[head - OWN_FIXED],
-        }
-    };
-    let values = |slot: usize| rankings.iter().map(move |ranking| of_query(ranking, slot));
+    let by_query: Vec<Vec<f64>> = rankings.iter().map(|ranking| measured.values(ranking)).collect();
+    let values = |slot: usize| by_query.iter().map(move |values| values[slot]);
     Ok(Evaluation {
         queries: answers.count,
         values: measured

@@ -69,9 +69,14 @@ impl Distances {
         self.items
     }
 
+    /// The distances of one query, `[n]`.
+    pub(super) fn of_query(&self, query: usize) -> &[f64] {
+        &self.values[query * self.items..][..self.items]
+    }
+
     /// The distances of one query in an order of the items.
     pub(super) fn in_order(&self, query: usize, order: &[usize], out: &mut [f64]) {
-        let line = &self.values[query * self.items..][..self.items];
+        let line = self.of_query(query);
         for (value, &item) in out.iter_mut().zip(order) {
             *value = line[item];
         }

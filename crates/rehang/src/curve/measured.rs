@@ -3,7 +3,7 @@
 use super::input::COUNT_MAX;
 use super::metrics::{MAP, Metric, TOP1, TOP5};
 use super::relevance::Relevance;
-use super::sweep::{self, Depths};
+use super::sweep::{self, Depths, OWN_FIXED, Ranking};
 use crate::error::{Error, Result};
 
 /// What to compute beside top-1, top-5, mAP and their flips.
@@ -59,6 +59,18 @@ impl Measured {
         options.flips_at.map_or(Ok(()), |depth| within("flips", depth))?;
         let depths = Depths::new(&metrics, options.flips_at);
         Ok(Self { metrics, flips: [1, 5].into_iter().chain(options.flips_at).collect(), depths })
+    }
+
+    /// What a ranking is worth by each of the metrics, 0 to 1.
+    pub fn values(&self, ranking: &Ranking) -> Vec<f64> {
+        let within = |depth: usize| if ranking.first_rank <= depth { 1.0 } else { 0.0 };
+        let of_slot = |slot: usize| match slot {
+            0 => within(1),
+            1 => within(5),
+            2 => ranking.precision,
+            head => ranking.heads[head - OWN_FIXED],
+        };
+        (0..self.metrics.len()).map(of_slot).collect()
     }
 
     pub fn is_agreement(&self) -> bool {

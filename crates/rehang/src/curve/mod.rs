@@ -40,6 +40,7 @@ mod centre;
 mod distances;
 mod evaluate;
 mod exact;
+mod forecast;
 mod input;
 mod known;
 mod line;
@@ -55,6 +56,9 @@ pub use evaluate::{
     ranks_of_answers,
 };
 pub use exact::{Curve, CurveInput, DoNothingLine, Flips, GROUPS_MAX, GroupLine, PerQuery, curve};
+pub use forecast::{
+    ENOUGH, ForecastInput, ForecastQueries, GalleryForecast, HELD_OUT_MIN, MetricForecast, forecast,
+};
 pub use input::{COUNT_MAX, check_vectors};
 pub use known::Distances;
 pub use line::{Grid, Line, grid_cuts};

@@ -697,7 +697,7 @@ pub(crate) fn rank(work: &mut Workspace, query: &Query<'_>, depths: &Depths) -> 
     work.thresholds.build(work.sorted.iter().map(|&(distance, item, _)| (distance, item)));
     let outside = work.thresholds.len();
     work.adapted.resize(query.items.len(), 0);
-    work.thresholds.place::<[f64; LANES]>(query.native, query.items, &mut work.adapted);
+    work.thresholds.place_plain(query.native, query.items, &mut work.adapted);
     for &time in query.ignored {
         work.adapted[time as usize] = outside as u32;
     }

@@ -83,6 +83,11 @@ impl Thresholds {
         }
     }
 
+    /// [`Self::place`] in plain code, where time goes elsewhere.
+    pub(crate) fn place_plain(&self, distances: &[f64], items: &[u32], places: &mut [u32]) {
+        self.place::<[f64; LANES]>(distances, items, places);
+    }
+
     #[inline(always)]
     fn place_eight<E: Eight>(&self, distances: &[f64; LANES], items: &[u32], places: &mut [u32]) {
         let buckets = self.buckets::<E>(distances);

@@ -4,7 +4,7 @@ use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::policy::{Definition, HeadUse, Order};
-use crate::statistics::below;
+use crate::statistics::shuffle;
 
 pub(super) static RANDOM: Definition = Definition {
     about: "is a shuffle",
@@ -14,10 +14,7 @@ pub(super) static RANDOM: Definition = Definition {
         let items = evidence.input.items;
         let mut random = ChaCha8Rng::seed_from_u64(evidence.input.seed);
         let mut permutation: Vec<usize> = (0..items).collect();
-        for place in 0..items {
-            let other = place + below(&mut random, items - place);
-            permutation.swap(place, other);
-        }
+        shuffle(&mut permutation, &mut random);
         Ok(Order::by_places(permutation))
     },
     scores: |page| Ok((0..page.vectors.rows()).map(page.drawn).collect()),

@@ -50,16 +50,29 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
             .into();
     };
     let today = forecast.do_nothing.map_or("not measured".into(), one_decimal);
+    let of = forecast.gallery.map_or_else(
+        || "searched among themselves".to_owned(),
+        |items| format!("for a gallery of {items}, each number with the range of 95 in 100 samples"),
+    );
+    let ranged = |share: f64, value: f64| {
+        let range = forecast.ranges.iter().find(|range| range.0 == share && range.1 < range.2);
+        let range = range.map(|(_, low, high)| format!(" ({}–{})", one_decimal(*low), one_decimal(*high)));
+        one_decimal(value) + &range.unwrap_or_default()
+    };
     let mut text = format!(
-        "\nforecast  {} of {} on {} held-out items, searched among themselves ({})\n          do nothing {today}, at the switch {}",
+        "\nforecast  {} of {} on {} held-out items, {of} ({})\n          do nothing {today}, at the switch {}",
         forecast.metric,
         forecast.curve,
         forecast.items,
         forecast.source,
-        one_decimal(forecast.start)
+        ranged(0.0, forecast.start)
     );
     for (share, value) in &forecast.curve_at {
-        text += &format!(", {:.0} % native {}", 100.0 * share, one_decimal(*value));
+        text += &format!(", {:.0} % native {}", 100.0 * share, ranged(*share, *value));
+    }
+    if let Some(enough) = forecast.enough {
+        let [at, low, high] = [enough.fraction, enough.low, enough.high].map(|share| 100.0 * share);
+        text += &format!("\n          98 % of the end from {at:.0} % native on ({low:.0}–{high:.0})");
     }
     text += match (forecast.do_nothing, forecast.passes_at_percent()) {
         (None, _) => "\n".into(),

@@ -1,0 +1,190 @@
+//! A study's items as a sample: what they say of the whole gallery that they were drawn from.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rehang::adapter::{self, Adapted};
+use rehang::curve::{
+    ForecastInput, ForecastQueries, GalleryForecast, Line, MetricForecast, Relevance, forecast,
+};
+use rehang::order::Policy;
+use rehang::report::{
+    CurveBand, CurveSeries, DISPLAY_POINTS, EnoughShare, MetricCurve, NumberWithSpread, Report, ShownMetric,
+    Spread, WholeGallery,
+};
+use rehang::statistics::Interval;
+use rehang::{Error, Head, Matrix, Progress, Result};
+
+use crate::curve::LEVEL;
+use crate::study::{StudyAdapter, StudyGallery, StudyInput, StudyOptions, interpolate, orders};
+
+/// A whole gallery by way of one adapter.
+pub(crate) struct Whole<'a> {
+    gallery: StudyGallery<'a>,
+    contender: &'a StudyAdapter<'a>,
+    adapted: Adapted,
+    variance: Vec<f64>,
+}
+
+impl<'a> Whole<'a> {
+    pub(crate) fn new(
+        gallery: StudyGallery<'a>,
+        contender: &'a StudyAdapter<'a>,
+        side: Option<&Matrix>,
+        progress: &Progress,
+    ) -> Result<Self> {
+        if side.is_some() {
+            return Err(Error::option(
+                "side",
+                "side information",
+                "nothing beside `gallery`, of whose items it is not known",
+            ));
+        }
+        let adapted = adapter::apply(contender.adapter, gallery.old, None, progress)
+            .map_err(|error| error.context(format!("applying {} to the whole gallery", contender.name)))?;
+        let variance = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+        Ok(Self { gallery, contender, adapted, variance })
+    }
+
+    /// Adds the curve of one order to a report, and the levels that it is held against.
+    pub(crate) fn add(
+        &self,
+        report: &mut Report,
+        ground: &StudyInput<'_>,
+        (policy, head): (Policy, Option<&Head>),
+        options: &StudyOptions,
+        progress: &Progress,
+    ) -> Result<()> {
+        let permutation = match policy {
+            Policy::Random => None,
+            _ => orders(head, policy, &self.adapted, &self.variance, None, options)?.into_iter().next(),
+        };
+        let input = ForecastInput {
+            old: self.gallery.old.matrix(),
+            adapted: self.adapted.vectors.matrix(),
+            items: self.gallery.items,
+            held_out: self.gallery.rows,
+            native: ground.new.matrix(),
+            order: permutation.as_deref(),
+            queries: ground.queries.map(|queries| ForecastQueries { new: queries.new, old: queries.old }),
+            relevance: self.gallery.relevance.unwrap_or(Relevance::Nearest(options.k)),
+            distance: ground.new.space().distance,
+            old_distance: ground.old.space().distance,
+            handicap: self.contender.adapter.handicap,
+        };
+        let made = forecast(&input, options.k, progress)?;
+        // Levels depend on no order, and the end of no adapter.
+        if report.gallery.is_none() {
+            set_levels(report, &made);
+        }
+        let metrics = made.metrics.iter().map(|(metric, of)| (metric.id(), metric_curve(&made.shares, of)));
+        report.curves.push(CurveSeries {
+            method: self.contender.name.clone(),
+            order: policy.name().into(),
+            fractions: points().map(|point| point as f64 / (DISPLAY_POINTS - 1) as f64).collect(),
+            metrics: metrics.collect(),
+            handicap: self.contender.adapter.handicap,
+        });
+        Ok(())
+    }
+}
+
+fn points() -> std::ops::Range<usize> {
+    0..DISPLAY_POINTS
+}
+
+fn set_levels(report: &mut Report, made: &GalleryForecast) {
+    report.metrics.retain(|shown| made.metrics.metrics().any(|metric| metric.id() == shown.id));
+    let today = |of: &MetricForecast| of.do_nothing;
+    let do_nothing: BTreeMap<String, Interval> =
+        made.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), today(of)?))).collect();
+    report.do_nothing = do_nothing.iter().map(|(id, at)| (id.clone(), at.estimate)).collect();
+    report.new_model = made
+        .metrics
+        .iter()
+        .filter_map(|(metric, of)| Some((ShownMetric::from(metric).id, of.at.last()?.estimate)))
+        .collect();
+    report.gallery = Some(WholeGallery {
+        items: made.items,
+        held_out: made.held_out,
+        speaks_of: made.speaks_of,
+        do_nothing: do_nothing.into_iter().map(|(id, at)| (id, with_spread(at))).collect(),
+    });
+}
+
+fn with_spread(at: Interval) -> NumberWithSpread {
+    let spread = (at.low < at.high).then_some(Spread::Interval { low: at.low, high: at.high, level: LEVEL });
+    NumberWithSpread { value: at.estimate, spread }
+}
+
+/// A metric at every point that a report shows: linear between the shares of the forecast.
+fn metric_curve(shares: &[f64], of: &MetricForecast) -> MetricCurve {
+    let last = DISPLAY_POINTS - 1;
+    let cuts: Vec<usize> = shares.iter().map(|share| (share * last as f64).round() as usize).collect();
+    let all: Vec<usize> = points().collect();
+    let along = |value: fn(&Interval) -> f64| interpolate(&cuts, &of.at, &all, value);
+    let values = along(|at| at.estimate);
+    let area = Line::new(values.clone()).area();
+    let do_nothing = of.do_nothing.map(|at| at.estimate);
+    MetricCurve {
+        band: Some(CurveBand {
+            about: format!("{:.0} % interval of the forecast", 100.0 * LEVEL),
+            low: along(|at| at.low),
+            high: along(|at| at.high),
+        }),
+        enough: of.enough.map(|share| EnoughShare {
+            fraction: share.estimate,
+            low: share.low,
+            high: share.high,
+        }),
+        ..MetricCurve::from_exact(&values, area.into(), do_nothing, &all)
+    }
+}
+
+/// The row in a gallery of every item of a sample, by its old vector: each row serves one item.
+///
+/// # Errors
+///
+/// [`Corrupt`](rehang::ErrorKind::Corrupt) where an item is not there, naming `what` is searched.
+pub(crate) fn rows_in(gallery: &Matrix, sample: &Matrix, what: &str) -> Result<Vec<usize>> {
+    let bits = |row: &[f32]| row.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<u32>>();
+    let mut waiting: HashMap<Vec<u32>, Vec<usize>> =
+        (0..sample.rows()).map(|item| (bits(sample.row(item)), Vec::new())).collect();
+    for row in (0..gallery.rows()).rev() {
+        if let Some(rows) = waiting.get_mut(&bits(gallery.row(row))) {
+            rows.push(row);
+        }
+    }
+    let found: Vec<Option<usize>> =
+        (0..sample.rows()).map(|item| waiting.get_mut(&bits(sample.row(item))).and_then(Vec::pop)).collect();
+    match found.iter().position(Option::is_none) {
+        None => Ok(found.into_iter().flatten().collect()),
+        Some(first) => {
+            let missing = found.iter().filter(|row| row.is_none()).count();
+            let detail = format!(
+                "{missing} of the {} items of `old` are not among its {} rows (the first is row {first}); give the old vectors of the \
+                 whole gallery, as they were made",
+                sample.rows(),
+                gallery.rows()
+            );
+            Err(Error::corrupt(what, detail))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_found_by_their_old_vectors_and_a_row_serves_one() {
+        let gallery = Matrix::new(1, vec![5.0, 2.0, 7.0, 2.0, 0.0]).unwrap();
+        let sample = Matrix::new(1, vec![2.0, -0.0, 2.0]).unwrap();
+        assert_eq!(rows_in(&gallery, &sample, "all.npy").unwrap(), [1, 4, 3]);
+        let thrice = Matrix::new(1, vec![2.0, 2.0, 2.0, 9.0]).unwrap();
+        let error = rows_in(&gallery, &thrice, "all.npy").unwrap_err().to_string();
+        assert!(
+            error.contains("all.npy") && error.contains("2 of the 4") && error.contains("row 2"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Which items are right answers to which query, where a query may be an item of the gallery.
+
+use super::ForecastInput;
+use crate::curve::relevance::{QueryCount, Relevance};
+use crate::error::{Error, Result};
+
+/// The right answers of a forecast.
+pub(super) struct Right<'a> {
+    relevance: Relevance<'a>,
+    /// The item that each query is; `None` for separate queries.
+    own: Option<&'a [usize]>,
+    queries: usize,
+}
+
+impl<'a> Right<'a> {
+    pub(super) fn new(input: &ForecastInput<'a>) -> Self {
+        Self {
+            relevance: input.relevance,
+            own: input.queries.is_none().then_some(input.held_out),
+            queries: input.queries.map_or(input.held_out.len(), |queries| queries.new.rows()),
+        }
+    }
+
+    /// The item that a query is.
+    pub(super) fn own(&self, query: usize) -> Option<usize> {
+        self.own.map(|own| own[query])
+    }
+
+    /// What an item is worth to a query: above 0 for a right answer, below 0 for one that is in no ranking.
+    pub(super) fn gain(&self, query: usize, item: usize) -> f64 {
+        match self.relevance {
+            Relevance::Labels { gallery, .. } => {
+                let label = self.label(query);
+                if label == Some(gallery[item]) && gallery[item] >= 0 { 1.0 } else { 0.0 }
+            }
+            Relevance::Judgements(qrels) => {
+                let judged = qrels.query(query);
+                judged.binary_search_by_key(&item, |&(item, _)| item).map_or(0.0, |place| judged[place].1)
+            }
+            Relevance::Nearest(_) => 0.0,
+        }
+    }
+
+    fn label(&self, query: usize) -> Option<i64> {
+        match self.relevance {
+            Relevance::Labels { gallery, queries } => match (queries, self.own) {
+                (Some(labels), _) => labels.get(query).copied(),
+                (None, Some(own)) => Some(gallery[own[query]]),
+                (None, None) => None,
+            },
+            Relevance::Judgements(_) | Relevance::Nearest(_) => None,
+        }
+    }
+
+    /// Queries with a right answer in the whole gallery of `items`, ascending, and why the others are left out.
+    pub(super) fn counted(&self, items: usize) -> Result<(Vec<usize>, QueryCount)> {
+        let mut count = QueryCount { given: self.queries, ..QueryCount::default() };
+        let mut counted = Vec::new();
+        for query in 0..self.queries {
+            let is_right = |item: usize| self.gain(query, item) > 0.0 && self.own(query) != Some(item);
+            if self.label(query).is_some_and(|label| label < 0) {
+                count.unlabelled += 1;
+            } else if (0..items).any(is_right) {
+                counted.push(query);
+            } else {
+                count.without_positives += 1;
+            }
+        }
+        count.counted = counted.len();
+        if counted.is_empty() { Err(Error::no_right_answers()) } else { Ok((counted, count)) }
+    }
+}

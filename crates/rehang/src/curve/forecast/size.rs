@@ -1,0 +1,139 @@
+//! Metrics of the first ranks: smaller galleries of the right mixture, and how they are carried over to the whole one.
+//!
+//! At a share α the gallery of N items has αN natives, of which n are known at most. The largest gallery that can be made of them with that
+//! share has S = n/α items: the n natives, and S − n adapted vectors. It is searched as it stands. What a gallery of N items has beyond it
+//! is the size effect in logits: of the adapted vectors for their part of the mixture, and of the old vectors, which are of a model too, for
+//! the part of the natives. While α ≤ n/N there are natives enough, and nothing is left to carry over.
+//!
+//! In a given order only natives among the first αN items may stand in it, so S is about n.
+
+use rand::rand_core::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::ForecastInput;
+use super::right::Right;
+use crate::curve::measured::Measured;
+use crate::curve::relevance::Positive;
+use crate::curve::sweep::{self, Query, Workspace};
+use crate::statistics::shuffle;
+
+/// Marks a column that is adapted.
+const ADAPTED: u32 = u32::MAX;
+
+/// A gallery that stands for the whole one at a share.
+pub(super) struct View {
+    /// The item of every column, and its row among the natives, or [`ADAPTED`]; none where no native is known.
+    columns: Vec<(u32, u32)>,
+}
+
+impl View {
+    /// Items with their distances in the mixed gallery; `native` are those to the held-out natives, `adapted` to all adapted vectors.
+    pub(super) fn mixed<'a>(
+        &'a self,
+        native: &'a [f64],
+        adapted: &'a [f64],
+    ) -> impl Iterator<Item = (u32, f64)> + 'a {
+        self.columns.iter().map(|&(item, row)| {
+            (item, if row == ADAPTED { adapted[item as usize] } else { native[row as usize] })
+        })
+    }
+
+    /// The same items with their distances in one gallery.
+    pub(super) fn all_of<'a>(&'a self, distances: &'a [f64]) -> impl Iterator<Item = (u32, f64)> + 'a {
+        self.columns.iter().map(|&(item, _)| (item, distances[item as usize]))
+    }
+}
+
+/// The view of every cut; without an order its natives are drawn at random.
+pub(super) fn views(input: &ForecastInput<'_>, cuts: &[usize]) -> Vec<View> {
+    let items = input.old.rows();
+    let mut random = ChaCha8Rng::seed_from_u64(0);
+    let mut shuffled = |mut values: Vec<usize>| {
+        shuffle(&mut values, &mut random);
+        values
+    };
+    let mut row_of = vec![ADAPTED; items];
+    for (row, &item) in (0..).zip(input.held_out) {
+        row_of[item] = row;
+    }
+    let held_out = shuffled(input.held_out.to_vec());
+    let others = shuffled((0..items).filter(|&item| row_of[item] == ADAPTED).collect());
+    let place = input.order.map(|order| {
+        let mut place = vec![0; items];
+        for (at, &item) in order.iter().enumerate() {
+            place[item] = at;
+        }
+        place
+    });
+    let adapted = |item: usize| (item as u32, ADAPTED);
+    let native = |item: usize| (item as u32, row_of[item]);
+    cuts.iter()
+        .map(|&cut| {
+            let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
+            let natives: Vec<usize> = match &place {
+                Some(_) => held_out.iter().copied().filter(|&item| is_first(item)).collect(),
+                None => held_out.iter().copied().take(cut).collect(),
+            };
+            // Without natives it is the switch.
+            if natives.is_empty() {
+                return View { columns: Vec::new() };
+            }
+            let size = ((natives.len() as f64 * items as f64 / cut as f64).round() as usize).min(items);
+            // In an order, an item that is native by now does not stand in the gallery adapted.
+            let rest = others.iter().chain(&held_out).copied();
+            let rest: Vec<usize> = match &place {
+                Some(_) => rest.filter(|&item| !is_first(item)).collect(),
+                None => others.iter().chain(&held_out[natives.len()..]).copied().collect(),
+            };
+            let filled = size.saturating_sub(natives.len());
+            let columns = natives.iter().map(|&item| native(item));
+            View { columns: columns.chain(rest.into_iter().take(filled).map(adapted)).collect() }
+        })
+        .collect()
+}
+
+/// One query's ranking of some columns.
+#[derive(Default)]
+pub(super) struct Row {
+    distances: Vec<f64>,
+    items: Vec<u32>,
+    positives: Vec<Positive>,
+    ignored: Vec<u32>,
+}
+
+impl Row {
+    /// Replaces the content by these items with their distances; the query's own item is left out.
+    pub(super) fn fill(
+        &mut self,
+        columns: &mut dyn Iterator<Item = (u32, f64)>,
+        right: &Right<'_>,
+        query: usize,
+    ) {
+        self.distances.clear();
+        self.items.clear();
+        self.positives.clear();
+        self.ignored.clear();
+        let own = right.own(query).map(|item| item as u32);
+        for (item, distance) in columns.filter(|&(item, _)| Some(item) != own) {
+            let time = self.items.len() as u32;
+            self.items.push(item);
+            self.distances.push(distance);
+            let gain = right.gain(query, item as usize);
+            if gain > 0.0 {
+                self.positives.push(Positive { time, gain });
+            } else if gain < 0.0 {
+                self.ignored.push(time);
+            }
+        }
+    }
+
+    /// Every metric of the ranking, 0 to 1; `None` where it has no right answer.
+    pub(super) fn rank(&self, work: &mut Workspace, measured: &Measured) -> Option<Vec<f64>> {
+        if self.positives.is_empty() {
+            return None;
+        }
+        let Self { distances, items, positives, ignored } = self;
+        let query = Query { native: distances, items, positives, ignored, ..Query::default() };
+        Some(measured.values(&sweep::rank(work, &query, &measured.depths)))
+    }
+}

@@ -1,0 +1,310 @@
+//! `cargo xtask forecast [SPLITS [FOLDER [SET…]]]`: what a forecast of the whole gallery promises, against what is true of it.
+//!
+//! A part of a set is a gallery whose new vectors are all known. Of a random sample of them a forecast is made, and beside it today's: the curve among
+//! the sample's own items. Truth is the exact curve of all items.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rand::rand_core::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rehang::adapter;
+use rehang::curve::{
+    ByMetric, Curve, CurveInput, CurveOptions, DoNothing, ENOUGH, ForecastInput, MAP, Metric, Relevance,
+    TOP1, curve, forecast,
+};
+use rehang::order::{OrderInput, Policy, order};
+use rehang::statistics::Interval;
+use rehang::{Error, Matrix, Progress, Result};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+
+use crate::papers::units::{Part, Set};
+
+const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
+/// Pairs that the map is fitted on.
+const PAIRS: usize = 2000;
+const SAMPLES: [usize; 3] = [200, 500, 1000];
+/// A sample is at most this part of its gallery, in percent.
+const PART_MAX: usize = 60;
+/// Points of the forecast that are compared.
+const POINTS: [(usize, &str); 5] = [(0, "switch"), (5, "25 %"), (10, "50 %"), (15, "75 %"), (20, "end")];
+const DEPTH: usize = 10;
+/// Resamples of today's intervals.
+const RESAMPLES: usize = 200;
+
+/// What was promised of one number, by one split of one part.
+struct Promise {
+    part: String,
+    /// Above the truth, in points.
+    off: f64,
+    half: f64,
+    is_inside: bool,
+}
+
+/// Promises by what they are of, the sample's size first.
+type Promises = BTreeMap<(usize, String), [Vec<Promise>; 2]>;
+
+/// A share that was promised to be enough.
+struct Enough {
+    off: f64,
+    is_inside: bool,
+}
+
+/// Prints one table a sample size.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let (splits, rest) = match arguments {
+        [] => (5, arguments),
+        [splits, rest @ ..] => {
+            (splits.parse().map_err(|_| Error::option("SPLITS", splits, "a whole number"))?, rest)
+        }
+    };
+    let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
+    let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { SETS.to_vec() };
+    let mut promises = Promises::new();
+    let mut enough = BTreeMap::new();
+    for set in sets {
+        let data = Set::read(&folder, set)?;
+        let rows = shuffled(data.pairs.len(), 7);
+        let pairs = data.pairs.select(&rows[..rows.len().min(PAIRS)]);
+        let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
+        let fitted =
+            fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+        for part in &data.parts {
+            eprintln!("{set} {} …", part.name);
+            let whole = Whole::new(set, part, &fitted.adapter)?;
+            for size in SAMPLES.into_iter().filter(|size| 100 * size <= PART_MAX * whole.labels.len()) {
+                for split in 0..splits {
+                    whole.split(size, split, &mut promises, &mut enough)?;
+                }
+            }
+        }
+    }
+    print(&promises, &enough);
+    Ok(())
+}
+
+fn shuffled(items: usize, seed: u64) -> Vec<usize> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut keyed: Vec<(u64, usize)> = (0..items).map(|item| (random.next_u64(), item)).collect();
+    keyed.sort_unstable();
+    keyed.into_iter().map(|(_, item)| item).collect()
+}
+
+/// A gallery whose truth is known.
+struct Whole<'a> {
+    name: String,
+    old: &'a Matrix,
+    new: &'a Matrix,
+    adapted: Matrix,
+    labels: &'a [i64],
+    handicap: f64,
+    distances: [rehang::Distance; 2],
+    /// Each order, with its permutation and its curve.
+    orders: Vec<(&'static str, Vec<usize>, Curve)>,
+    /// Agreement in a random order, and today's.
+    agreement_line: Vec<f64>,
+    agreement_today: f64,
+}
+
+fn by_label(labels: &[i64]) -> Relevance<'_> {
+    Relevance::Labels { gallery: labels, queries: None }
+}
+
+impl<'a> Whole<'a> {
+    fn new(set: &str, part: &'a Part, fitted: &rehang::Adapter) -> Result<Self> {
+        let adapted = adapter::apply(fitted, &part.old, None, &Progress::default())?;
+        let sigma: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
+        let mut whole = Self {
+            name: format!("{set} {}", part.name),
+            old: part.old.matrix(),
+            new: part.new.matrix(),
+            adapted: adapted.vectors.matrix().clone(),
+            labels: &part.labels,
+            handicap: fitted.handicap,
+            distances: [part.old.space().distance, part.new.space().distance],
+            orders: Vec::new(),
+            agreement_line: Vec::new(),
+            agreement_today: f64::NAN,
+        };
+        let input = OrderInput {
+            items: sigma.len(),
+            sigma: Some(&sigma),
+            vectors: Some(&whole.adapted),
+            ..OrderInput::default()
+        };
+        let all: Vec<usize> = (0..sigma.len()).collect();
+        for policy in [Policy::Random, Policy::Coverage] {
+            let permutation = order(policy, &input)?.permutation;
+            let truth = whole.curve(&all, &permutation, by_label(whole.labels), 0)?;
+            whole.orders.push((policy.name(), permutation, truth));
+        }
+        let of_agreement = whole.curve(&all, &shuffled(all.len(), 1), Relevance::Nearest(DEPTH), 0)?;
+        whole.agreement_line = of_agreement.lines[Metric::agreement_at(DEPTH)].values().to_vec();
+        whole.agreement_today = today_of(&of_agreement);
+        Ok(whole)
+    }
+
+    /// The exact curve of some of the items, in an order of these.
+    fn curve(
+        &self,
+        rows: &[usize],
+        order: &[usize],
+        relevance: Relevance<'_>,
+        kept_cuts: usize,
+    ) -> Result<Curve> {
+        let of = |vectors: &Matrix| vectors.select(rows);
+        let (old, new, adapted) = (of(self.old), of(self.new), of(&self.adapted));
+        let [old_distance, distance] = self.distances;
+        let today = DoNothing { gallery: &old, queries: None, distance: old_distance };
+        let input = CurveInput::new(&new, &adapted, order, relevance, distance);
+        let input = CurveInput { handicap: self.handicap, do_nothing: Some(today), ..input };
+        curve(&input, &CurveOptions { kept_cuts, ..CurveOptions::default() }, &Progress::default())
+    }
+
+    /// Forecasts of one sample, whole and as today.
+    fn split(
+        &self,
+        size: usize,
+        split: u64,
+        promises: &mut Promises,
+        enough: &mut BTreeMap<(usize, String), Vec<Option<Enough>>>,
+    ) -> Result<()> {
+        let held_out = &shuffled(self.labels.len(), 100 + split)[..size];
+        let native = self.new.select(held_out);
+        let [old_distance, distance] = self.distances;
+        let input = ForecastInput {
+            old: self.old,
+            adapted: &self.adapted,
+            items: self.labels.len(),
+            held_out,
+            native: &native,
+            order: None,
+            queries: None,
+            relevance: by_label(self.labels),
+            distance,
+            old_distance,
+            handicap: self.handicap,
+        };
+        let labels: Vec<i64> = held_out.iter().map(|&item| self.labels[item]).collect();
+        let progress = Progress::default();
+        let mut promise = |what: String, which: usize, at: Interval, truth: f64| {
+            promises.entry((size, what)).or_default()[which].push(Promise {
+                part: self.name.clone(),
+                off: at.estimate - truth,
+                half: (at.high - at.low) / 2.0,
+                is_inside: at.low <= truth && truth <= at.high,
+            });
+        };
+        for (name, permutation, truth) in &self.orders {
+            let ordered = (*name != Policy::Random.name()).then_some(&permutation[..]);
+            let made = forecast(&ForecastInput { order: ordered, ..input }, DEPTH, &progress)?;
+            let mut place = vec![0; permutation.len()];
+            for (at, &item) in permutation.iter().enumerate() {
+                place[item] = at;
+            }
+            let mut own: Vec<usize> = (0..size).collect();
+            own.sort_by_key(|&row| place[held_out[row]]);
+            let alone = self.curve(held_out, &own, by_label(&labels), made.shares.len())?;
+            let bands: ByMetric<Vec<Interval>> = alone.bands(RESAMPLES, 0.95, split)?;
+            for (metric, of) in made.metrics.iter() {
+                let line = truth.lines[metric].values();
+                let cut = |point: usize| point * (line.len() - 1) / (made.shares.len() - 1);
+                for (number, (point, said)) in POINTS.into_iter().enumerate() {
+                    let what = format!("{metric}, {name}, {number} {said}");
+                    promise(what.clone(), 0, of.at[point], line[cut(point)]);
+                    promise(what, 1, bands[metric][point], line[cut(point)]);
+                }
+                let level = ENOUGH * truth.lines[metric].end();
+                let last = line.iter().rposition(|&value| value < level).map_or(0, |below| below + 1);
+                let needed = last as f64 / (line.len() - 1) as f64;
+                let told = of.enough.map(|share| Enough {
+                    off: (share.estimate - needed).abs(),
+                    is_inside: share.low <= needed && needed <= share.high,
+                });
+                enough.entry((size, format!("{metric}, {name}"))).or_default().push(told);
+            }
+        }
+        let relevance = Relevance::Nearest(DEPTH);
+        let made = forecast(&ForecastInput { relevance, ..input }, DEPTH, &progress)?;
+        let own: Vec<usize> = (0..size).collect();
+        let alone = self.curve(held_out, &own, relevance, made.shares.len())?;
+        let metric = Metric::agreement_at(DEPTH);
+        let of = &made.metrics[metric];
+        let name = |what: &str| format!("{metric}, {what}");
+        let band = alone.bands(RESAMPLES, 0.95, split)?;
+        let last = self.agreement_line.len() - 1;
+        // The end agrees with itself.
+        for (number, (point, said)) in POINTS.into_iter().take(4).enumerate() {
+            let truth = self.agreement_line[point * last / (made.shares.len() - 1)];
+            promise(name(&format!("{number} {said}")), 0, of.at[point], truth);
+            promise(name(&format!("{number} {said}")), 1, band[metric][point], truth);
+        }
+        if let Some(today) = of.do_nothing {
+            let value = today_of(&alone);
+            promise(name("do nothing"), 0, today, self.agreement_today);
+            let alone = Interval { estimate: value, low: value, high: value };
+            promise(name("do nothing"), 1, alone, self.agreement_today);
+        }
+        Ok(())
+    }
+}
+
+/// Agreement of the search as it is today.
+fn today_of(curve: &Curve) -> f64 {
+    let metric = Metric::agreement_at(DEPTH);
+    curve.do_nothing.as_ref().map_or(f64::NAN, |today| today.evaluation.values[metric])
+}
+
+fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enough>>>) {
+    println!(
+        "| n | of | bias | covered, % | worst part, % | half-width | among held-out: bias | covered, % | half-width |"
+    );
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    for ((size, what), [whole, alone]) in promises {
+        let cells = |all: &[Promise]| {
+            let mean = |of: &dyn Fn(&Promise) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+            [
+                mean(&|one| one.off),
+                100.0 * mean(&|one| f64::from(u8::from(one.is_inside))),
+                mean(&|one| one.half),
+            ]
+        };
+        let mut parts: BTreeMap<&str, Vec<bool>> = BTreeMap::new();
+        for one in whole {
+            parts.entry(&one.part).or_default().push(one.is_inside);
+        }
+        let share = |inside: &Vec<bool>| {
+            100.0 * inside.iter().filter(|&&inside| inside).count() as f64 / inside.len() as f64
+        };
+        let worst = parts.values().map(share).fold(100.0, f64::min);
+        let ([bias, covered, half], [bias_alone, covered_alone, half_alone]) = (cells(whole), cells(alone));
+        println!(
+            "| {size} | {what} | {bias:+.1} | {covered:.0} | {worst:.0} | {half:.1} | {bias_alone:+.1} | {covered_alone:.0} | {half_alone:.1} |"
+        );
+    }
+    println!(
+        "\n| n | share that reaches {:.0} % of the end | told, % | median off, points | covered, % |",
+        100.0 * ENOUGH
+    );
+    println!("|--:|---|--:|--:|--:|");
+    for ((size, what), all) in enough {
+        let mut off: Vec<f64> = all.iter().flatten().map(|one| 100.0 * one.off).collect();
+        off.sort_unstable_by(f64::total_cmp);
+        let inside = all.iter().flatten().filter(|one| one.is_inside).count();
+        let told = off.len();
+        let middle = off.get(told / 2).map_or("–".into(), |off| format!("{off:.1}"));
+        let covered =
+            if told == 0 { "–".into() } else { format!("{:.0}", 100.0 * inside as f64 / told as f64) };
+        println!(
+            "| {size} | {what} | {:.0} | {middle} | {covered} |",
+            100.0 * told as f64 / all.len() as f64
+        );
+    }
+    println!();
+    for metric in [MAP, TOP1, Metric::agreement_at(DEPTH)] {
+        let of_metric = promises.iter().filter(|((_, what), _)| what.starts_with(&format!("{metric},")));
+        let all: Vec<&Promise> = of_metric.flat_map(|(_, [whole, _])| whole).collect();
+        let inside = all.iter().filter(|one| one.is_inside).count();
+        println!("{metric}: {inside} of {} intervals hold the truth.", all.len());
+    }
+}
