@@ -26,7 +26,7 @@ use crate::sizes::{expect_widths, sizes};
 use crate::whole::Whole;
 
 /// Level of every interval.
-const LEVEL: f64 = 0.95;
+pub(crate) const LEVEL: f64 = 0.95;
 /// Cuts at which bands are drawn from the queries; between them their distances from the curve are interpolated.
 const BAND_CUTS: usize = 41;
 /// Fewer counted queries than this make every number noise.

@@ -14,8 +14,7 @@ use rehang::report::{
 use rehang::statistics::Interval;
 use rehang::{Error, Head, Matrix, Progress, Result};
 
-use crate::curve::LEVEL;
-use crate::study::{StudyAdapter, StudyGallery, StudyInput, StudyOptions, interpolate, orders};
+use crate::study::{LEVEL, StudyAdapter, StudyGallery, StudyInput, StudyOptions, interpolate, orders};
 
 /// A whole gallery by way of one adapter.
 pub(crate) struct Whole<'a> {

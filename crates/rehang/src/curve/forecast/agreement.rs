@@ -5,15 +5,14 @@
 //! sizes of one part: lists of k among n items, and of k/2 among halves of them. Below k' = 0.4 nothing is known of f; then the numbers speak of
 //! a gallery as large as that.
 //!
-//! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much, and their way scaled to the
-//! switch of N items too little where the natives are many. So a share of α takes the part α of the first and the rest of the second; its interval
-//! is as much wider as the two are apart.
+//! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much. Their way is scaled to the
+//! switch of N items, and the interval reaches towards what they tell themselves.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use super::data::{ForecastInput, ForecastQueries, GalleryForecast, MetricForecast, POINTS};
 use super::estimate::{Z, percent_around};
-use super::{ForecastInput, ForecastQueries, GalleryForecast, MetricForecast, POINTS};
 use crate::curve::evaluate::distances_by_query;
 use crate::curve::exact::{CurveInput, curve};
 use crate::curve::line::{Line, grid_cuts};
@@ -33,6 +32,8 @@ const HALVINGS: usize = 4;
 /// The smallest k' at which f is known.
 const DEPTH_MIN: f64 = 0.4;
 
+/// The part of the distance from the held-out items' own agreement that an interval on the way has at least, on either side.
+const APART: f64 = 0.6;
 /// The interval from n items is 1 + 100/n times as wide as their spread says.
 const FEW: f64 = 100.0;
 
@@ -126,9 +127,11 @@ fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
             let gone =
                 if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
             let scaled = switch.estimate + gone * (100.0 - switch.estimate);
-            let apart = share * (among - scaled);
+            // At the switch nothing was scaled.
+            let part = if share == 0.0 { 0.0 } else { share.max(APART) };
+            let apart = part * (among - scaled);
             let width = ((1.0 - gone.clamp(0.0, 1.0)) * half).hypot(apart / 100.0);
-            percent_around((scaled + apart) / 100.0, width)
+            percent_around(scaled / 100.0, width)
         })
         .collect()
 }

@@ -6,7 +6,7 @@
 //! `(W⁺ + 1 + m)/(W + 1 + m)`, where a native of weight w stands for w right answers at one place, of which `m = max((w − 1)/2, 0)` are above the
 //! middle one. The average precision is the mean over all right answers, each by its weight.
 
-use super::ForecastInput;
+use super::data::ForecastInput;
 use super::right::Right;
 use crate::curve::thresholds::Thresholds;
 

@@ -1,6 +1,6 @@
 //! From what every query saw to a forecast with its intervals.
 
-use super::{ENOUGH, MetricForecast, POINTS};
+use super::data::{ENOUGH, MetricForecast, POINTS};
 use crate::statistics::{Interval, quantile, resampled_means};
 
 /// Standard errors on either side of an estimate that hold [`LEVEL`] of a normal distribution.

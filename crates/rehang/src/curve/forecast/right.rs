@@ -1,6 +1,6 @@
 //! Which items are right answers to which query, where a query may be an item of the gallery.
 
-use super::ForecastInput;
+use super::data::ForecastInput;
 use crate::curve::relevance::{QueryCount, Relevance};
 use crate::error::{Error, Result};
 

@@ -10,7 +10,7 @@
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::ForecastInput;
+use super::data::ForecastInput;
 use super::right::Right;
 use crate::curve::measured::Measured;
 use crate::curve::relevance::Positive;
