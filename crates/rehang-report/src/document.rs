@@ -265,8 +265,12 @@ fn verdict(report: &Report) -> (&'static str, String) {
         Verdict::SwitchNow => (
             "Switch now",
             format!(
-                "Before anything is re-embedded, {name} is {start} against {nothing_text} for doing nothing; it never falls \
-                 below that line, and ends at {end}."
+                "Before anything is re-embedded, {name} is {start} against {nothing_text} for doing nothing; {}, and ends at {end}.",
+                if may_be_below(report, curve, nothing) {
+                    "it is not expected to fall below that line, which lies within its range"
+                } else {
+                    "it never falls below that line"
+                }
             ),
         ),
         Verdict::ReembedFirst { until } if is_below(curve.start, nothing) => (
@@ -293,6 +297,12 @@ fn verdict(report: &Report) -> (&'static str, String) {
             ),
         ),
     }
+}
+
+/// Whether the range of a forecast reaches below doing nothing.
+fn may_be_below(report: &Report, curve: &MetricCurve, nothing: f64) -> bool {
+    let band = curve.band.as_ref().filter(|_| report.gallery.is_some());
+    band.is_some_and(|band| band.low.iter().any(|&low| is_below(low, nothing)))
 }
 
 /// A value of the headline curve; of a forecast with its range.
@@ -355,14 +365,15 @@ fn key_numbers(report: &Report) -> Vec<KeyNumber> {
         numbers.push(KeyNumber {
             label: "98 % of the end from",
             value: enough(first),
-            unit: of_first.map_or_else(
-                || "not to be told".into(),
-                |share| {
+            unit: if of_first.is_some() { "%\u{a0}native" } else { "not to be told" }.into(),
+            others: of_first
+                .map(|share| {
                     let [low, high] = [share.low, share.high].map(|at| decimal(100.0 * at, 0));
-                    format!("%\u{a0}native, {low}–{high}")
-                },
-            ),
-            others: others.iter().map(|other| format!("{}\u{a0}{}", other.name, enough(other))).collect(),
+                    format!("{low}–{high}")
+                })
+                .into_iter()
+                .chain(others.iter().map(|other| format!("{}\u{a0}{}", other.name, enough(other))))
+                .collect(),
         });
     }
     numbers
@@ -426,15 +437,8 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
         let along = [0.0, 0.25, 0.5, 0.75, 1.0].map(|place| at(curve, place));
         Row::new(shown.name.clone(), std::iter::once(nothing).chain(along).chain([enough]))
     });
-    let headings = [
-        "do nothing",
-        "at the switch",
-        "25 % native",
-        "50 %",
-        "75 %",
-        "all native",
-        "98 % of the end from, % native",
-    ];
+    let headings =
+        ["do nothing", "at the switch", "25 % native", "50 %", "75 %", "all native", "98 % of it from"];
     let table = Table {
         caption: format!("{}: the whole gallery, %", series.name()),
         columns: columns("metric", headings),
