@@ -80,6 +80,7 @@ pub fn learning_curve(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<O
             let part = rest.select(&parted(&folds(rest.len(), divisor, seed), 0).0);
             for (map, (measured, candidate)) in measured.chunks_mut(kinds.len()).zip(&maps).enumerate() {
                 if !is_fitted[map] {
+                    progress.advance(1);
                     continue;
                 }
                 progress.check()?;

@@ -34,6 +34,9 @@ const DEPTH_MIN: f64 = 0.4;
 
 /// The part of the distance from the held-out items' own agreement that an interval on the way has at least, on either side.
 const APART: f64 = 0.6;
+/// By what part of itself an interval on the way grows with the share: that all items go the held-out ones' way is a rule of thumb. Without it 65 %
+/// of the intervals held the truth at 75 % native, and 72 % at 50 %, of 200 items.
+const WIDER: f64 = 1.6;
 /// The interval from n items is 1 + 100/n times as wide as their spread says.
 const FEW: f64 = 100.0;
 
@@ -131,7 +134,7 @@ fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
             let part = if share == 0.0 { 0.0 } else { share.max(APART) };
             let apart = part * (among - scaled);
             let width = ((1.0 - gone.clamp(0.0, 1.0)) * half).hypot(apart / 100.0);
-            percent_around(scaled / 100.0, width)
+            percent_around(scaled / 100.0, width * (1.0 + WIDER * share))
         })
         .collect()
 }
