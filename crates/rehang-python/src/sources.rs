@@ -16,7 +16,7 @@ use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang_fit::objectives::squared::SquaredScale;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
-use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until};
+use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until, parse_until};
 
 use crate::error::raised;
 
@@ -133,7 +133,12 @@ of_texts!(Policy, Precision);
 
 impl<'py> FromOptions<'py> for Until {
     fn read(given: &Options<'_, 'py>, name: &str) -> PyResult<Option<Self>> {
-        Ok(given.get(name)?.map(Self::Fraction))
+        let Some(value) = given.object(name)? else { return Ok(None) };
+        if let Ok(text) = value.cast::<PyString>() {
+            let read = parse_until(name, &text.to_cow()?);
+            return read.map(Some).map_err(|error| raised(given.0.py(), &error));
+        }
+        Ok(Some(Self::Fraction(value.extract()?)))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::setup::expect_between;
-use crate::until::{Until, reaches};
+use crate::until::{Until, reaches, share_of};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
 
@@ -276,6 +276,7 @@ impl Upgrade {
             });
         }
         let until = asked.pairs.run.until.unwrap_or(configuration.limits.until);
+        let until = share_of(until, forecast.as_ref())?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::Home),

@@ -326,6 +326,27 @@ mod tests {
     }
 
     #[test]
+    fn enough_is_the_cautious_end_of_the_share_that_a_forecast_says() {
+        use crate::until::{Until, share_of};
+
+        let mut report = report();
+        let said = |report: &Report| share_of(Until::Enough, Some(&read(report).unwrap()));
+        let error = said(&report).unwrap_err().to_string();
+        assert!(
+            error.contains("98% of new") && error.contains("report.json") && error.contains("60%"),
+            "{error}"
+        );
+        let curve = report.curves[1].metrics.get_mut("map").unwrap();
+        curve.enough = Some(EnoughShare { fraction: 0.6, low: 0.5, high: 0.75 });
+        assert_eq!(said(&report).unwrap(), Until::Fraction(0.75));
+        report.warnings.push(Finding::problem("shuffled", "x"));
+        assert!(said(&report).is_err(), "a forecast that is worthless says nothing");
+        let error = share_of(Until::Enough, None).unwrap_err();
+        assert_eq!(error.remedy(), Some(&Remedy::MakeReport));
+        assert_eq!(share_of(Until::Fraction(0.2), None).unwrap(), Until::Fraction(0.2));
+    }
+
+    #[test]
     fn a_report_of_something_else_is_refused_or_warned_about() {
         let mut other = report();
         other.curves.truncate(1);

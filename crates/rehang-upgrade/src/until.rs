@@ -1,8 +1,10 @@
 //! How far a backfill goes, and what share of a gallery is native by now: the one place that makes counts of shares.
 
-use rehang::{Error, Result};
+use rehang::{Error, Remedy, Result};
 use rehang_store::Counts;
 use serde::{Deserialize, Serialize};
+
+use crate::forecast::Forecast;
 
 /// How far a backfill goes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -11,6 +13,9 @@ pub enum Until {
     All,
     /// Until this share of all items is native (0–1).
     Fraction(f64),
+    /// Until the gallery has 98 % of what the new model on everything gives, by the cautious end of what the forecast says of that share.
+    /// [`Upgrade::run`](crate::Upgrade::run) puts that share in its place; a bare backfill knows no forecast and goes on to the end.
+    Enough,
 }
 
 impl Until {
@@ -18,7 +23,7 @@ impl Until {
     /// [`Upgrade::auto`](crate::Upgrade::auto) all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
     pub fn target(self, items: u64) -> u64 {
         match self {
-            Self::All => items,
+            Self::All | Self::Enough => items,
             Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
         }
     }
@@ -38,6 +43,29 @@ fn is_share(share: f64) -> bool {
     (0.0..=1.0).contains(&share)
 }
 
+/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`].
+///
+/// # Errors
+///
+/// Missing input where there is no forecast; an invalid option where it says no share: it is too wide, the metric gains nothing, or the
+/// report is of held-out items among themselves.
+pub(crate) fn share_of(until: Until, forecast: Option<&Forecast>) -> Result<Until> {
+    if until != Until::Enough {
+        return Ok(until);
+    }
+    let forecast = forecast.ok_or_else(|| {
+        Error::missing("a forecast", format!("`until` {ENOUGH:?}")).advise(Remedy::MakeReport)
+    })?;
+    let share = forecast.enough.filter(|_| forecast.is_reliable).ok_or_else(|| {
+        let expected = format!(
+            "a share such as 60%: {} does not say from which share on {} stays there. Draw more pairs and report again, or name a share",
+            forecast.source, forecast.metric
+        );
+        Error::option("until", ENOUGH, expected)
+    })?;
+    Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
+}
+
 pub(crate) fn expect_until(until: Until) -> Result<Until> {
     match until {
         Until::Fraction(share) if !is_share(share) => {
@@ -47,15 +75,23 @@ pub(crate) fn expect_until(until: Until) -> Result<Until> {
     }
 }
 
-/// `all`, a share such as `0.3`, or `30%`.
+/// [`Until::Enough`] as people write it: [`rehang::curve::ENOUGH`] of what the new model gives.
+const ENOUGH: &str = "98% of new";
+
+/// `all`, a share such as `0.3`, or `30%`, or `98% of new`.
 ///
 /// # Errors
 ///
 /// An invalid option, named as the parameter, for anything else, and for shares beyond 0 to 1.
 pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
-    let wrong = || Error::option(parameter, text, "all, or a share from 0 to 1 such as 0.3 or 30%");
+    let wrong = || {
+        Error::option(parameter, text, format!("all, a share from 0 to 1 such as 0.3 or 30%, or {ENOUGH:?}"))
+    };
     if text == "all" {
         return Ok(Until::All);
+    }
+    if text == ENOUGH {
+        return Ok(Until::Enough);
     }
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
@@ -72,10 +108,12 @@ mod tests {
     fn shares_are_read_as_people_write_them() {
         assert_eq!(parse_until("until", "30%").unwrap(), Until::Fraction(0.3));
         assert_eq!(parse_until("until", "all").unwrap(), Until::All);
+        assert_eq!(parse_until("until", "98% of new").unwrap(), Until::Enough);
+        assert_eq!(ENOUGH, format!("{:.0}% of new", 100.0 * rehang::curve::ENOUGH));
         for share in [-0.1, 30.0, f64::NAN] {
             assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
         }
-        for bad in ["1.5", "-0.1", "130%", "most", "nan"] {
+        for bad in ["1.5", "-0.1", "130%", "most", "nan", "90% of new"] {
             assert!(parse_until("until", bad).is_err(), "{bad}");
         }
     }

@@ -33,7 +33,7 @@ use crate::sample;
 use crate::setup::expect_same;
 use crate::spending;
 use crate::status::{self, Status};
-use crate::until::Until;
+use crate::until::{Until, share_of};
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
@@ -439,7 +439,7 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
-    /// [`Configuration::limits_of`].
+    /// [`Configuration::limits_of`]. Of [`Until::Enough`]: missing input without a forecast, an invalid option where it says no share.
     pub fn run(
         &self,
         asked: &RunOptions,
@@ -455,7 +455,10 @@ impl Upgrade {
             opened = self.open_encoder()?;
             opened.as_ref()
         };
-        let limits = self.configuration.limits_of(asked, encoder)?;
+        let mut limits = self.configuration.limits_of(asked, encoder)?;
+        if limits.until == Until::Enough {
+            limits.until = share_of(limits.until, self.configuration.forecast(&planned)?.as_ref())?;
+        }
         let setup = BackfillSetup {
             store: self.store(),
             encoder,

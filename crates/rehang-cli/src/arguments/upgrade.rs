@@ -63,8 +63,9 @@ arguments! {
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
         sample: SampleSize = [flatten],
-        /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
-        until: Option<String> = [long, value_name = "FRACTION|all"],
+        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
+        /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
+        until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
         /// Limits; the budget is over all steps.
         limits: RunLimits = [flatten],
     }
@@ -133,8 +134,9 @@ arguments! {
     /// Options of `rehang upgrade run`.
     UpgradeRunArguments {
         config: UpgradeConfig = [flatten],
-        /// End when this share of all items is native (0.3, or 30%), or go on until nothing is left.
-        until: Option<String> = [long, value_name = "FRACTION|all"],
+        /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
+        /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
+        until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
         limits: RunLimits = [flatten],
     }
 

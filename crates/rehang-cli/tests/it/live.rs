@@ -347,6 +347,22 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     place.json(&upgrade("switch", &[]));
     assert_eq!(info(), "clip");
 
+    // What was measured on other items says no share that is enough, a forecast of the whole gallery does.
+    let run_to_enough = || code(&place, &upgrade("run", &["--until", "98% of new"]));
+    let (refused, _, error) = run_to_enough();
+    assert!(refused == 2 && error.contains("a share such as 60%"), "{error}");
+    for curve in weak["curves"].as_array_mut().unwrap() {
+        curve["metrics"]["map"]["enough"] = serde_json::json!({"fraction": 0.3, "low": 0.2, "high": 0.5});
+    }
+    place.write_bytes("report.json", weak.to_string().as_bytes());
+    // Items that the table does not have fail on the way.
+    let (ended, _, error) = run_to_enough();
+    assert_eq!(ended, 1, "{error}");
+    let (_, status, _) = code(&place, &upgrade("status", &["--json"]));
+    let counts = &serde_json::from_str::<serde_json::Value>(&status).unwrap()["counts"];
+    let [items, native] = ["items", "native"].map(|name| counts[name].as_u64().unwrap());
+    assert_eq!(native, items.div_ceil(2), "{counts}");
+
     for (bytes, says) in [(&b"{}"[..], "no report"), (b"", "no report"), (b"\xff", "report.json")] {
         place.write_bytes("report.json", bytes);
         let (code, _, error) = code(&place, &upgrade("plan", &[]));

@@ -304,7 +304,7 @@ class Upgrade:
         queries: Path | None = None,
         budget: int | None = None,
         rate: float | None = None,
-        until: float | None = None,
+        until: float | str | None = None,
         merged: bool = False,
         switch_if: str | None = None,
         normalise: bool = False,
@@ -394,7 +394,7 @@ class Upgrade:
         self,
         *,
         encoder: Encode | None = None,
-        until: float | None = None,
+        until: float | str | None = None,
         budget: int | None = None,
         rate: float | None = None,
         workers: int | None = None,
@@ -409,8 +409,9 @@ class Upgrade:
         ----------
         encoder : callable, optional
             As in :meth:`pairs`.
-        until : float, optional
-            The share of native items to stop at, from 0 to 1.
+        until : float or str, optional
+            The share of native items to stop at, from 0 to 1; or ``"98% of new"``: where the forecast says that this much of the new
+            model's quality is reached, by the cautious end of its range.
         budget : int, optional
             Items that this run makes native, at most.
         rate : float, optional
