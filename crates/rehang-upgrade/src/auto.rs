@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
 use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
-use crate::forecast::Forecast;
+use crate::forecast::{Forecast, share_of};
 use crate::index::prepare_index;
 use crate::limits::RunOptions;
 use crate::observe::expect_going;
 use crate::record::{Phase, Recorded, Serving};
 use crate::sample;
 use crate::setup::expect_between;
-use crate::until::{Until, reaches, share_of};
+use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::record::{Recorded, Serving};
 use crate::setup::{UpgradeSetup, as_sentences, expect_of_adapter};
-use crate::until::{native_share, reaches};
+use crate::until::{ENOUGH, Until, native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
@@ -234,6 +234,29 @@ fn at(points: &[(f64, f64)], share: f64) -> f64 {
     }
 }
 
+/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`].
+///
+/// # Errors
+///
+/// Missing input where there is no forecast; an invalid option where it says no share: it is too wide, the metric gains nothing, or the
+/// report is of held-out items among themselves.
+pub(crate) fn share_of(until: Until, forecast: Option<&Forecast>) -> Result<Until> {
+    if until != Until::Enough {
+        return Ok(until);
+    }
+    let forecast = forecast.ok_or_else(|| {
+        Error::missing("a forecast", format!("`until` {ENOUGH:?}")).advise(Remedy::MakeReport)
+    })?;
+    let share = forecast.enough.filter(|_| forecast.is_reliable).ok_or_else(|| {
+        let expected = format!(
+            "a share such as 60%: {} does not say from which share on {} stays there. Draw more pairs and report again, or name a share",
+            forecast.source, forecast.metric
+        );
+        Error::option("until", ENOUGH, expected)
+    })?;
+    Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
+}
+
 #[cfg(test)]
 mod tests {
     use rehang::report::{
@@ -327,8 +350,6 @@ mod tests {
 
     #[test]
     fn enough_is_the_cautious_end_of_the_share_that_a_forecast_says() {
-        use crate::until::{Until, share_of};
-
         let mut report = report();
         let said = |report: &Report| share_of(Until::Enough, Some(&read(report).unwrap()));
         let error = said(&report).unwrap_err().to_string();

@@ -1,10 +1,8 @@
 //! How far a backfill goes, and what share of a gallery is native by now: the one place that makes counts of shares.
 
-use rehang::{Error, Remedy, Result};
+use rehang::{Error, Result};
 use rehang_store::Counts;
 use serde::{Deserialize, Serialize};
-
-use crate::forecast::Forecast;
 
 /// How far a backfill goes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -43,29 +41,6 @@ fn is_share(share: f64) -> bool {
     (0.0..=1.0).contains(&share)
 }
 
-/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`].
-///
-/// # Errors
-///
-/// Missing input where there is no forecast; an invalid option where it says no share: it is too wide, the metric gains nothing, or the
-/// report is of held-out items among themselves.
-pub(crate) fn share_of(until: Until, forecast: Option<&Forecast>) -> Result<Until> {
-    if until != Until::Enough {
-        return Ok(until);
-    }
-    let forecast = forecast.ok_or_else(|| {
-        Error::missing("a forecast", format!("`until` {ENOUGH:?}")).advise(Remedy::MakeReport)
-    })?;
-    let share = forecast.enough.filter(|_| forecast.is_reliable).ok_or_else(|| {
-        let expected = format!(
-            "a share such as 60%: {} does not say from which share on {} stays there. Draw more pairs and report again, or name a share",
-            forecast.source, forecast.metric
-        );
-        Error::option("until", ENOUGH, expected)
-    })?;
-    Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
-}
-
 pub(crate) fn expect_until(until: Until) -> Result<Until> {
     match until {
         Until::Fraction(share) if !is_share(share) => {
@@ -76,7 +51,7 @@ pub(crate) fn expect_until(until: Until) -> Result<Until> {
 }
 
 /// [`Until::Enough`] as people write it: [`rehang::curve::ENOUGH`] of what the new model gives.
-const ENOUGH: &str = "98% of new";
+pub(crate) const ENOUGH: &str = "98% of new";
 
 /// `all`, a share such as `0.3`, or `30%`, or `98% of new`.
 ///

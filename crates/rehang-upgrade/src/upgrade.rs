@@ -20,7 +20,7 @@ use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
-use crate::forecast::{Forecast, expect_worthwhile};
+use crate::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
 use crate::limits::{Limits, RunOptions};
@@ -33,7 +33,7 @@ use crate::sample;
 use crate::setup::expect_same;
 use crate::spending;
 use crate::status::{self, Status};
-use crate::until::{Until, share_of};
+use crate::until::Until;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
