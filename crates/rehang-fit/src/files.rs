@@ -278,12 +278,11 @@ fn moved_by_halves(
         .sum();
     let expected: f64 = whole.variance.iter().map(|&variance| f64::from(variance)).sum();
     let percent = 100.0 * moved / expected;
-    let bytes = [adapter, halves].map(|adapter| Ok::<_, Error>(to_bytes(adapter)?.len() as f64 / 1e6));
-    let [whole, halves] = bytes;
+    let megabytes = |adapter| Ok::<_, Error>(to_bytes(adapter)?.len() as f64 / 1e6);
+    let (before, after) = (megabytes(adapter)?, megabytes(halves)?);
     let seen = format!(
-        "float16 makes the adapter {:.1} MB in place of {:.1}; it moves what the adapter makes by {percent:.2} % of the squared error that \
-         σ² expects.",
-        halves?, whole?
+        "float16 makes the adapter {after:.1} MB in place of {before:.1}; it moves what the adapter makes by {percent:.2} % of the squared error that \
+         σ² expects."
     );
     let finding = if percent > MOVED_MAX {
         Finding::warning("rounded-adapter", seen)
@@ -423,8 +422,8 @@ mod tests {
             let is_rounding = |finding: &&Finding| finding.code == "rounded-adapter";
             assert!(whole.0.fitted.findings.iter().find(is_rounding).is_none());
             let finding = half.0.fitted.findings.iter().find(is_rounding).expect("it is said");
-            assert!(half.1 * 100 < whole.1 * 66, "{method}: {} and {} bytes", half.1, whole.1);
             // Vectors of 32 numbers leave much of the file to what is no matrix.
+            assert!(half.1 * 100 < whole.1 * 66, "{method}: {} and {} bytes", half.1, whole.1);
             // The slow twin: by the two adapters, pair by pair.
             let rows = format!("{}=0", "../../demo/role.npy").parse().unwrap();
             let old = InputReader::new(Some(&rows))
