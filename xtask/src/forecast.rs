@@ -17,6 +17,7 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::Interval;
 use rehang::{Error, Matrix, Progress, Result};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang_upgrade::Until;
 
 use crate::papers::units::{Part, Set};
 
@@ -48,6 +49,8 @@ type Promises = BTreeMap<(usize, String), [Vec<Promise>; 2]>;
 struct Enough {
     off: f64,
     is_inside: bool,
+    /// A run that ends at the upper end of the range, as `--until "98% of new"` does, has less than that.
+    is_short: bool,
 }
 
 /// Prints one table a sample size.
@@ -220,6 +223,8 @@ impl<'a> Whole<'a> {
                 let told = of.enough.map(|share| Enough {
                     off: (share.estimate - needed).abs(),
                     is_inside: share.low <= needed && needed <= share.high,
+                    is_short: line[Until::Fraction(share.high).target(permutation.len() as u64) as usize]
+                        < level,
                 });
                 enough.entry((size, format!("{metric}, {name}"))).or_default().push(told);
             }
@@ -283,24 +288,29 @@ fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enou
         );
     }
     println!(
-        "\n| n | share that reaches {:.0} % of the end | told, % | median off, points | covered, % |",
+        "\n| n | share that reaches {:.0} % of the end | told, % | median off, points | covered, % | a run that ends there falls short, % |",
         100.0 * ENOUGH
     );
-    println!("|--:|---|--:|--:|--:|");
+    println!("|--:|---|--:|--:|--:|--:|");
     for ((size, what), all) in enough {
         let mut off: Vec<f64> = all.iter().flatten().map(|one| 100.0 * one.off).collect();
         off.sort_unstable_by(f64::total_cmp);
-        let inside = all.iter().flatten().filter(|one| one.is_inside).count();
         let told = off.len();
         let middle = off.get(told / 2).map_or("–".into(), |off| format!("{off:.1}"));
-        let covered =
-            if told == 0 { "–".into() } else { format!("{:.0}", 100.0 * inside as f64 / told as f64) };
+        let part = |of: fn(&Enough) -> bool| match all.iter().flatten().filter(|one| of(one)).count() {
+            _ if told == 0 => "–".to_owned(),
+            count => format!("{:.0}", 100.0 * count as f64 / told as f64),
+        };
         println!(
-            "| {size} | {what} | {:.0} | {middle} | {covered} |",
-            100.0 * told as f64 / all.len() as f64
+            "| {size} | {what} | {:.0} | {middle} | {} | {} |",
+            100.0 * told as f64 / all.len() as f64,
+            part(|one| one.is_inside),
+            part(|one| one.is_short),
         );
     }
-    println!();
+    let all: Vec<&Enough> = enough.values().flatten().flatten().collect();
+    let short = all.iter().filter(|one| one.is_short).count();
+    println!("\n{short} of {} runs that end at the upper end fall short.", all.len());
     for metric in [MAP, TOP1, Metric::agreement_at(DEPTH)] {
         let of_metric = promises.iter().filter(|((_, what), _)| what.starts_with(&format!("{metric},")));
         let all: Vec<&Promise> = of_metric.flat_map(|(_, [whole, _])| whole).collect();

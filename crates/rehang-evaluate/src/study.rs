@@ -14,9 +14,9 @@ use rehang::curve::{
 };
 use rehang::order::{OrderInput, Policy, group_shares, order};
 use rehang::report::{
-    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy,
-    KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores, ShownMetric, Spaces,
-    Spread, display_points, percent_rounded_up,
+    ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves,
+    GroupStudy, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores,
+    ShownMetric, Spaces, Spread, display_points, percent_rounded_up,
 };
 use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang::verdict::{Verdict, is_below};
@@ -658,6 +658,27 @@ fn group_study(
     }
 }
 
+/// The primary metrics beside the one of the verdict that the headline curve starts below doing nothing in, in words. Of a forecast, those whose
+/// whole range lies below.
+fn worse_at_the_switch(report: &Report, verdict_of: &str) -> Vec<String> {
+    let Some(series) = report.headline_curve() else { return Vec::new() };
+    let others = report.metrics.iter().filter(|metric| metric.primary && metric.id != verdict_of);
+    let worse = others.filter_map(|metric| {
+        let (curve, line) = (series.metrics.get(&metric.id)?, *report.do_nothing.get(&metric.id)?);
+        let band = curve.band.as_ref().filter(|_| report.gallery.is_some());
+        let start = band.and_then(|band| band.high.first().copied()).unwrap_or(curve.start);
+        if !line.is_finite() || !is_below(start, line) {
+            return None;
+        }
+        let passes = report.verdict_of(series, &metric.id).passes_at().map_or_else(
+            || "and never passes it".to_owned(),
+            |at| format!("and passes it at {:.1} % native", percent_rounded_up(at)),
+        );
+        Some(format!("{} is {:.1}, below doing nothing ({line:.1}), {passes}", metric.name, curve.start))
+    });
+    worse.collect()
+}
+
 /// What a reader must not overlook in these numbers.
 fn warnings(
     report: &Report,
@@ -796,6 +817,20 @@ fn warnings(
             ),
             Verdict::SwitchNow | Verdict::NotMeasured => {}
         }
+    }
+    let others = worse_at_the_switch(report, &metric.id);
+    if !others.is_empty() {
+        warn(
+            ANOTHER_METRIC,
+            Severity::Warning,
+            format!("At the switch {}.", others.join("; ")),
+            &format!(
+                "The verdict speaks of {} alone. Where one metric gains and another loses, the first results get worse while the lists get better, or the \
+                 other way round.",
+                metric.name
+            ),
+            "Ask which of them your users feel. If it is the one that falls, re-embed up to that point before the switch, or serve merged searches.",
+        );
     }
     for calibration in &report.calibrations {
         let (method, ratio) = (&calibration.method, calibration.table.ratio);
@@ -1207,6 +1242,42 @@ pub(crate) mod tests {
                 .collect();
             assert_eq!(dips, [expected.next().unwrap()]);
         }
+    }
+
+    #[test]
+    fn a_metric_that_falls_at_the_switch_beside_the_one_of_the_verdict_is_said() {
+        let new = vectors("new", |item| item as f32);
+        let old = vectors("old", |item| item as f32);
+        let labels: Vec<i64> = (0..300).map(|item| item / 3).collect();
+        let ground = plain(&old, &new, Some(Relevance::Labels { gallery: &labels, queries: None }));
+        let adapter = identity(7);
+        let contenders = [StudyAdapter { name: "one".into(), adapter: &adapter }];
+        let options = options(&[Policy::Random], 0);
+        let mut report = study(&ground, &contenders, &options, &Progress::default()).unwrap();
+        let said = |report: &Report| {
+            let found = warnings(report, &ground, &contenders, &options);
+            found.into_iter().find(|warning| warning.code == ANOTHER_METRIC).map(|warning| warning.seen)
+        };
+        report.do_nothing = [("map".to_owned(), 50.0), ("top1".to_owned(), 91.0)].into();
+        let metrics = &mut report.curves[0].metrics;
+        metrics.get_mut("map").unwrap().start = 60.0;
+        let top1 = metrics.get_mut("top1").unwrap();
+        (top1.start, top1.passes_do_nothing_at) = (91.0, Some(0.0));
+        assert_eq!(said(&report), None, "as good as today");
+        let top1 = report.curves[0].metrics.get_mut("top1").unwrap();
+        (top1.start, top1.passes_do_nothing_at) = (71.0, Some(0.37));
+        let expected =
+            "At the switch Top-1 is 71.0, below doing nothing (91.0), and passes it at 37.0 % native.";
+        assert_eq!(said(&report).as_deref(), Some(expected));
+        // Of a forecast the whole range has to lie below.
+        let top1 = report.curves[0].metrics.get_mut("top1").unwrap();
+        let edge = |by: f64| vec![71.0 + by; top1.values.len()];
+        top1.band = Some(CurveBand { about: String::new(), low: edge(-25.0), high: edge(25.0) });
+        assert_eq!(said(&report).as_deref(), Some(expected), "a band around what was measured");
+        let do_nothing = [].into();
+        report.gallery =
+            Some(rehang::report::WholeGallery { items: 9000, held_out: 300, speaks_of: 9000, do_nothing });
+        assert_eq!(said(&report), None);
     }
 
     #[test]

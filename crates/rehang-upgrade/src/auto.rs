@@ -276,7 +276,7 @@ impl Upgrade {
             });
         }
         let until = asked.pairs.run.until.unwrap_or(configuration.limits.until);
-        let until = share_of(until, forecast.as_ref())?;
+        let until = share_of(until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
         Ok(match (is_left, is_reached) {
             (false, _) => Next::Halt(Halt::Home),

@@ -634,7 +634,7 @@ impl Backfill {
     fn room(&self) -> usize {
         let in_hand = self.in_hand().count() as u64;
         let of_target = match self.limits.until {
-            Until::All | Until::Enough => u64::MAX,
+            Until::All | Until::Enough | Until::Worth { .. } => u64::MAX,
             Until::Fraction(_) => self.target().saturating_sub(self.native() + in_hand),
         };
         let of_budget =

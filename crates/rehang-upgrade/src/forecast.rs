@@ -1,15 +1,16 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{EnoughShare, FORMAT_VERSION, Report, percent_rounded_up};
+use rehang::report::{ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Report, percent_rounded_up};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
 use serde::Serialize;
 
+use crate::estimate::CostEstimate;
 use crate::record::{Recorded, Serving};
 use crate::setup::{UpgradeSetup, as_sentences, expect_of_adapter};
-use crate::until::{ENOUGH, Until, native_share, reaches};
+use crate::until::{ENOUGH, Unit, Until, native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
@@ -50,6 +51,9 @@ pub struct Forecast {
     /// Every point of the curve, `(share, quality)`, shares ascending from 0 to 1.
     #[serde(skip)]
     points: Vec<(f64, f64)>,
+    /// The lower and the upper end of the range at every point.
+    #[serde(skip)]
+    edges: Option<[Vec<(f64, f64)>; 2]>,
 }
 
 impl Forecast {
@@ -77,7 +81,8 @@ impl Forecast {
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let mut findings = Vec::new();
+        let of_others = report.warnings.iter().filter(|warning| warning.code == ANOTHER_METRIC);
+        let mut findings: Vec<Finding> = of_others.cloned().collect();
         let order = setup.order.policy.name();
         let method = &setup.adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then it is unknown which.
@@ -125,12 +130,13 @@ impl Forecast {
             return Err(Error::corrupt(source, "the shares of its curve are missing or not ascending"));
         }
         let band = line_of.band.as_ref().filter(|_| report.gallery.is_some());
-        let ranges = band.map_or_else(Vec::new, |band| {
-            let edge =
-                |edge: &[f64]| curve.fractions.iter().copied().zip(edge.iter().copied()).collect::<Vec<_>>();
-            let (low, high) = (edge(&band.low), edge(&band.high));
+        let edges = band.map(|band| {
+            [&band.low, &band.high]
+                .map(|edge| curve.fractions.iter().copied().zip(edge.iter().copied()).collect::<Vec<_>>())
+        });
+        let ranges = edges.as_ref().map_or_else(Vec::new, |edges| {
             let shares = std::iter::once(0.0).chain(SHOWN);
-            shares.map(|share| (share, at(&low, share), at(&high, share))).collect()
+            shares.map(|share| (share, at(&edges[0], share), at(&edges[1], share))).collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
         Ok(Self {
@@ -148,6 +154,7 @@ impl Forecast {
             findings,
             is_reliable,
             points,
+            edges,
         })
     }
 
@@ -156,10 +163,28 @@ impl Forecast {
         at(&self.points, share)
     }
 
+    /// The range of [`Forecast::at`], `(low, high)`; `None` where the curve was measured among its own items.
+    pub fn range_at(&self, share: f64) -> Option<(f64, f64)> {
+        self.edges.as_ref().map(|[low, high]| (at(low, share), at(high, share)))
+    }
+
     /// The first share of native items from which on the curve `holds`, at every point of the report; `None` where it never does.
     pub fn stays_from(&self, holds: impl Fn(f64) -> bool) -> Option<f64> {
         let kept = self.points.iter().rev().take_while(|(_, value)| holds(*value)).last();
         kept.map(|(share, _)| *share)
+    }
+
+    /// The share at which the forecast quality less its price is largest, where all items together have to bring `points`; the smallest one of
+    /// equals. A dip on the way to more does not end it.
+    fn worth(&self, points: f64) -> f64 {
+        let mut best = (f64::NEG_INFINITY, 1.0);
+        for (share, quality) in &self.points {
+            let left = quality - points * share;
+            if left > best.0 {
+                best = (left, *share);
+            }
+        }
+        best.1
     }
 
     /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
@@ -234,27 +259,52 @@ fn at(points: &[(f64, f64)], share: f64) -> f64 {
     }
 }
 
-/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`].
+/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`] and [`Until::Worth`]; `cost` is that of all items.
 ///
 /// # Errors
 ///
-/// Missing input where there is no forecast; an invalid option where it says no share: it is too wide, the metric gains nothing, or the
-/// report is of held-out items among themselves.
-pub(crate) fn share_of(until: Until, forecast: Option<&Forecast>) -> Result<Until> {
-    if until != Until::Enough {
-        return Ok(until);
+/// Missing input where there is no forecast, or no price or rate; an invalid option where the forecast says no share: it is too wide, the metric gains
+/// nothing, or the report is of held-out items among themselves. Those of `cost`.
+pub(crate) fn share_of(
+    until: Until,
+    forecast: Option<&Forecast>,
+    cost: impl FnOnce() -> Result<CostEstimate>,
+) -> Result<Until> {
+    let expect = |asked: &str| {
+        forecast.ok_or_else(|| {
+            Error::missing("a forecast", format!("`until` {asked:?}")).advise(Remedy::MakeReport)
+        })
+    };
+    match until {
+        Until::All | Until::Fraction(_) => Ok(until),
+        Until::Enough => {
+            let forecast = expect(ENOUGH)?;
+            let share = forecast.enough.filter(|_| forecast.is_reliable).ok_or_else(|| {
+                let expected = format!(
+                    "a share such as 60%: {} does not say from which share on {} stays there. Draw more pairs and report again, or name a \
+                     share",
+                    forecast.source, forecast.metric
+                );
+                Error::option("until", ENOUGH, expected)
+            })?;
+            Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
+        }
+        Until::Worth { points, unit } => {
+            let asked = format!("worth {points}/{}", unit.sign());
+            let forecast = expect(&asked)?;
+            if !forecast.is_reliable {
+                let expected = format!("a share such as 60%: {} is not to be relied on", forecast.source);
+                return Err(Error::option("until", asked, expected));
+            }
+            let cost = cost()?;
+            let (whole, lacks) = match unit {
+                Unit::Money => (cost.money, "price_per_million_tokens"),
+                Unit::Hours => (cost.seconds.map(|seconds| seconds / 3600.0), "the rate of an earlier run"),
+            };
+            let whole = whole.ok_or_else(|| Error::missing(lacks, format!("`until` {asked:?}")))?;
+            Ok(Until::Fraction(forecast.worth(points * whole)))
+        }
     }
-    let forecast = forecast.ok_or_else(|| {
-        Error::missing("a forecast", format!("`until` {ENOUGH:?}")).advise(Remedy::MakeReport)
-    })?;
-    let share = forecast.enough.filter(|_| forecast.is_reliable).ok_or_else(|| {
-        let expected = format!(
-            "a share such as 60%: {} does not say from which share on {} stays there. Draw more pairs and report again, or name a share",
-            forecast.source, forecast.metric
-        );
-        Error::option("until", ENOUGH, expected)
-    })?;
-    Ok(Until::Fraction(share.high.clamp(0.0, 1.0)))
 }
 
 #[cfg(test)]
@@ -338,20 +388,68 @@ mod tests {
         }
         // A band around what was measured is no range of a forecast.
         let measured = read(&whole).unwrap();
-        assert_eq!((measured.gallery, measured.ranges.len()), (None, 0));
+        assert_eq!((measured.gallery, measured.ranges.len(), measured.range_at(0.5)), (None, 0, None));
         let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into() };
         whole.gallery = Some(of);
         let forecast = read(&whole).unwrap();
         assert_eq!(forecast.gallery, Some(7500));
         assert_eq!(forecast.ranges[0], (0.0, 18.0, 23.0));
         assert_eq!(forecast.ranges[2], (0.25, 23.0, 28.0));
+        assert_eq!((forecast.at(0.375), forecast.range_at(0.375)), (30.0, Some((28.0, 33.0))));
         assert_eq!(forecast.enough.map(|share| share.high), Some(0.75));
+    }
+
+    /// The cost of a gallery whose encoder says nothing of it.
+    fn free() -> Result<CostEstimate> {
+        Ok(of_gallery(None, None))
+    }
+
+    fn of_gallery(money: Option<f64>, seconds: Option<f64>) -> CostEstimate {
+        let unknown = (None, None, None, None, None);
+        let (basis, tokens, budget_items, probed_items, failed) = unknown;
+        CostEstimate { seconds, basis, tokens, money, budget_items, probed_items, failed }
+    }
+
+    #[test]
+    fn a_run_ends_where_a_further_unit_buys_less_than_it_has_to() {
+        let mut report = report();
+        report.curves[1] = series("coverage", &[20.0, 40.0, 50.0, 55.0, 56.0]);
+        let forecast = read(&report).unwrap();
+        let until = |points: f64, unit, cost: CostEstimate| {
+            share_of(Until::Worth { points, unit }, Some(&forecast), || Ok(cost))
+                .map_err(|error| error.to_string())
+        };
+        // All items cost 100: a quarter costs 25.
+        let of_money = |points| until(points, Unit::Money, of_gallery(Some(100.0), None));
+        for (points, share) in [(0.01, 1.0), (0.1, 0.75), (0.3, 0.5), (0.5, 0.25), (1.0, 0.0)] {
+            assert_eq!(of_money(points), Ok(Until::Fraction(share)), "{points}");
+        }
+        let by_hour = until(3.0, Unit::Hours, of_gallery(None, Some(36_000.0)));
+        assert_eq!(by_hour, Ok(Until::Fraction(0.5)), "ten hours, 30 points");
+        let lacks = until(1.0, Unit::Money, of_gallery(None, Some(1.0))).unwrap_err();
+        assert!(lacks.contains("price_per_million_tokens") && lacks.contains("worth 1/$"), "{lacks}");
+        assert!(until(1.0, Unit::Hours, of_gallery(Some(1.0), None)).unwrap_err().contains("rate"));
+        // A dip on the way to more does not end it.
+        report.curves[1] = series("coverage", &[20.0, 15.0, 50.0, 50.0, 50.0]);
+        assert_eq!(read(&report).unwrap().worth(10.0), 0.5);
+    }
+
+    #[test]
+    fn a_metric_that_falls_beside_the_verdict_is_said_in_the_plan() {
+        let mut report = report();
+        report.warnings.push(Finding::warning(ANOTHER_METRIC, "At the switch Top-1 is 60.0."));
+        let forecast = read(&report).unwrap();
+        assert_eq!(
+            forecast.findings.iter().map(|one| one.code.as_str()).collect::<Vec<_>>(),
+            [ANOTHER_METRIC]
+        );
+        assert!(forecast.is_reliable);
     }
 
     #[test]
     fn enough_is_the_cautious_end_of_the_share_that_a_forecast_says() {
         let mut report = report();
-        let said = |report: &Report| share_of(Until::Enough, Some(&read(report).unwrap()));
+        let said = |report: &Report| share_of(Until::Enough, Some(&read(report).unwrap()), free);
         let error = said(&report).unwrap_err().to_string();
         assert!(
             error.contains("98% of new") && error.contains("report.json") && error.contains("60%"),
@@ -362,9 +460,9 @@ mod tests {
         assert_eq!(said(&report).unwrap(), Until::Fraction(0.75));
         report.warnings.push(Finding::problem("shuffled", "x"));
         assert!(said(&report).is_err(), "a forecast that is worthless says nothing");
-        let error = share_of(Until::Enough, None).unwrap_err();
+        let error = share_of(Until::Enough, None, free).unwrap_err();
         assert_eq!(error.remedy(), Some(&Remedy::MakeReport));
-        assert_eq!(share_of(Until::Fraction(0.2), None).unwrap(), Until::Fraction(0.2));
+        assert_eq!(share_of(Until::Fraction(0.2), None, free).unwrap(), Until::Fraction(0.2));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub use spending::spent_by_all;
 pub use status::{Left, Status, left, status};
 pub use table::{TableLocation, URL_ENV};
 pub use transfer::{Export, ExportedSpace, Import, Imported, export, import};
-pub use until::{Until, parse_until};
+pub use until::{Unit, Until, parse_until};
 pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,

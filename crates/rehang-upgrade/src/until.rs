@@ -14,6 +14,35 @@ pub enum Until {
     /// Until the gallery has 98 % of what the new model on everything gives, by the cautious end of what the forecast says of that share.
     /// [`Upgrade::run`](crate::Upgrade::run) puts that share in its place; a bare backfill knows no forecast and goes on to the end.
     Enough,
+    /// Until a further unit buys less than so many points of the forecast's metric: the share at which the forecast quality less that price is
+    /// largest. [`Upgrade::run`](crate::Upgrade::run) puts that share in its place, as for [`Until::Enough`].
+    Worth {
+        /// Points of the metric that a unit has to bring, above 0.
+        points: f64,
+        /// What is paid.
+        unit: Unit,
+    },
+}
+
+/// What re-embedding is paid with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// The money of the configuration's price.
+    Money,
+    /// Hours of all workers together.
+    Hours,
+}
+
+impl Unit {
+    const ALL: [Self; 2] = [Self::Money, Self::Hours];
+
+    /// As people write it behind `worth 0.5/`.
+    pub(crate) fn sign(self) -> char {
+        match self {
+            Self::Money => '$',
+            Self::Hours => 'h',
+        }
+    }
 }
 
 impl Until {
@@ -21,7 +50,7 @@ impl Until {
     /// [`Upgrade::auto`](crate::Upgrade::auto) all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
     pub fn target(self, items: u64) -> u64 {
         match self {
-            Self::All | Self::Enough => items,
+            Self::All | Self::Enough | Self::Worth { .. } => items,
             Self::Fraction(fraction) => (fraction * items as f64 - 1e-9).ceil().max(0.0) as u64,
         }
     }
@@ -53,20 +82,29 @@ pub(crate) fn expect_until(until: Until) -> Result<Until> {
 /// [`Until::Enough`] as people write it: [`rehang::curve::ENOUGH`] of what the new model gives.
 pub(crate) const ENOUGH: &str = "98% of new";
 
-/// `all`, a share such as `0.3`, or `30%`, or `98% of new`.
+/// `all`, a share such as `0.3`, or `30%`, or `98% of new`, or `worth 0.01/$` (`worth 0.5/h`): the points that a unit of money (an hour) has to bring.
 ///
 /// # Errors
 ///
 /// An invalid option, named as the parameter, for anything else, and for shares beyond 0 to 1.
 pub fn parse_until(parameter: &str, text: &str) -> Result<Until> {
     let wrong = || {
-        Error::option(parameter, text, format!("all, a share from 0 to 1 such as 0.3 or 30%, or {ENOUGH:?}"))
+        let expected =
+            format!("all, a share from 0 to 1 such as 0.3 or 30%, {ENOUGH:?}, or \"worth POINTS/$\" (/h)");
+        Error::option(parameter, text, expected)
     };
     if text == "all" {
         return Ok(Until::All);
     }
     if text == ENOUGH {
         return Ok(Until::Enough);
+    }
+    if let Some(price) = text.strip_prefix("worth ") {
+        let unit = Unit::ALL.into_iter().find(|unit| price.ends_with(unit.sign())).ok_or_else(wrong)?;
+        let points = price.trim_end_matches(unit.sign()).strip_suffix('/').ok_or_else(wrong)?;
+        let points = points.trim().parse::<f64>().map_err(|_| wrong())?;
+        let is_price = points.is_finite() && points > 0.0;
+        return if is_price { Ok(Until::Worth { points, unit }) } else { Err(wrong()) };
     }
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
@@ -88,7 +126,16 @@ mod tests {
         for share in [-0.1, 30.0, f64::NAN] {
             assert!(expect_until(Until::Fraction(share)).is_err(), "{share}");
         }
-        for bad in ["1.5", "-0.1", "130%", "most", "nan", "90% of new"] {
+        assert_eq!(
+            parse_until("until", "worth 0.001/$").unwrap(),
+            Until::Worth { points: 0.001, unit: Unit::Money }
+        );
+        assert_eq!(
+            parse_until("until", "worth 2 /h").unwrap(),
+            Until::Worth { points: 2.0, unit: Unit::Hours }
+        );
+        let bad_prices = ["worth 0/$", "worth -1/h", "worth nan/h", "worth 3", "worth 3/€", "worth inf/$"];
+        for bad in ["1.5", "-0.1", "130%", "most", "nan", "90% of new"].into_iter().chain(bad_prices) {
             assert!(parse_until("until", bad).is_err(), "{bad}");
         }
     }

@@ -136,6 +136,13 @@ impl Upgrade {
         Ok(Outlook { plan, estimate, searches, forecast, probe_failure: probe_failure.flatten() })
     }
 
+    /// What all items of the gallery cost, by what is known before a run.
+    pub(crate) fn cost_of_all(&self, planned: &Planned) -> Result<CostEstimate> {
+        let (limits, service) = (&self.configuration.limits, self.configuration.service());
+        let items = self.store.counts(&planned.new.name)?.items;
+        estimate(self.store(), &planned.setup(), items, limits, service, None)
+    }
+
     /// Embeds some items in batches like those of a run; gives what that took, and why the first item without a vector has none.
     fn probe(&self, items: usize) -> Result<Option<(Probed, Option<String>)>> {
         if items == 0 {
@@ -439,7 +446,8 @@ impl Upgrade {
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
-    /// [`Configuration::limits_of`]. Of [`Until::Enough`]: missing input without a forecast, an invalid option where it says no share.
+    /// [`Configuration::limits_of`]. Of [`Until::Enough`] and [`Until::Worth`]: missing input without a forecast, or without a price or rate; an
+    /// invalid option where it says no share.
     pub fn run(
         &self,
         asked: &RunOptions,
@@ -456,8 +464,9 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
-        if limits.until == Until::Enough {
-            limits.until = share_of(limits.until, self.configuration.forecast(&planned)?.as_ref())?;
+        if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
+            let forecast = self.configuration.forecast(&planned)?;
+            limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
         let setup = BackfillSetup {
             store: self.store(),
@@ -470,6 +479,15 @@ impl Upgrade {
         let summary = backfill(&setup, observer)?;
         let failed_in_all = self.store.counts(&self.configuration.new.name)?.failed;
         Ok(Run { summary, failed_in_all, until: limits.until })
+    }
+
+    /// What is forecast of this upgrade; `None` without a report, and while there is no adapter yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::planned`] and [`Configuration::forecast`].
+    pub fn forecast(&self) -> Result<Option<Forecast>> {
+        self.configuration.forecast(&self.planned()?)
     }
 
     /// As [`status`](status::status).

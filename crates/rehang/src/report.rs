@@ -195,6 +195,9 @@ pub struct WholeGallery {
     pub do_nothing: BTreeMap<String, NumberWithSpread>,
 }
 
+/// The code of the finding that a metric beside the one of the verdict falls at the switch.
+pub const ANOTHER_METRIC: &str = "another-metric-falls";
+
 /// The share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EnoughShare {

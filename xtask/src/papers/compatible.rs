@@ -49,6 +49,11 @@ const TABLE_4: [Row; 6] = [
     ("φ_n (ours), both, one batch for encoder and ψ", "dmu, one batch + ψ", None),
     DEFAULT,
 ];
+const TABLE_5: [Row; 3] = [
+    ("ψ of 512", "dmu, ψ of 512 + ψ", Some([24.78, 22.12, 16.85, 3.13])),
+    ("ψ of 1024", "dmu + ψ", OURS_THERE),
+    ("ψ of 2048", "dmu, ψ of 2048 + ψ", Some([24.96, 22.77, 20.29, 2.42])),
+];
 const TABLE_7: [Row; 7] = [
     ("BCT (ArcFace)", "bct", BCT_THERE),
     ("DMU (ArcFace)", "dmu + ψ", OURS_THERE),
@@ -65,6 +70,52 @@ const TABLE_8: [Row; 6] = [
     ("FD of features", "focal-distillation, features", None),
     ("ours", "dmu + ψ", OURS_THERE),
     DEFAULT,
+];
+
+/// A row of RACT's tables of settings: the paper's words, the study, the method in it, and mAP on GLDv2-test at 0, 20, …, 100 % (R50 to R50).
+type Setting = (&'static str, &'static str, &'static str, Option<[f64; 6]>);
+
+const SETTINGS: &str = "ract-settings";
+/// What the paper prints of its own settings: in tables 3 to 6, and in table 7, which is open-data.
+const RACT_THERE: Option<[f64; 6]> = Some([11.13, 11.88, 12.47, 13.32, 14.37, 15.14]);
+const RACT_TABLE_3: [Setting; 4] = [
+    ("τ = 0.1", SETTINGS, "temperature 0.1", Some([11.13, 11.44, 11.70, 12.05, 12.57, 13.28])),
+    ("τ = 0.08", SETTINGS, "temperature 0.08", Some([11.24, 11.65, 11.96, 12.29, 12.97, 13.73])),
+    ("τ = 0.05", SETTINGS, "ract", RACT_THERE),
+    ("τ = 0.01", SETTINGS, "temperature 0.01", Some([10.34, 10.07, 10.54, 12.55, 15.12, 15.87])),
+];
+const RACT_TABLE_4: [Setting; 5] = [
+    ("λ = 0.1", SETTINGS, "weight 0.1", Some([10.66, 10.66, 11.28, 12.66, 14.34, 15.64])),
+    ("λ = 0.5", SETTINGS, "weight 0.5", Some([10.94, 11.71, 12.24, 13.19, 14.31, 15.07])),
+    ("λ = 1", SETTINGS, "ract", RACT_THERE),
+    ("λ = 2", SETTINGS, "weight 2", Some([11.10, 11.77, 12.37, 13.16, 13.97, 14.76])),
+    ("λ = 5", SETTINGS, "weight 5", Some([11.24, 11.79, 12.17, 12.60, 13.34, 14.32])),
+];
+const RACT_TABLE_5: [Setting; 3] = [
+    ("32 (40)", "ract-batch-32", "ract", Some([10.98, 11.83, 12.51, 13.53, 14.79, 15.77])),
+    ("64 (60)", SETTINGS, "ract", Some([11.05, 11.81, 12.53, 13.43, 14.50, 15.34])),
+    ("128 (80)", "ract-batch-128", "ract", RACT_THERE),
+];
+const RACT_TABLE_6: [Setting; 2] = [
+    ("w/", SETTINGS, "sampler", Some([11.41, 12.11, 12.65, 13.41, 14.33, 15.08])),
+    ("w/o", SETTINGS, "ract", RACT_THERE),
+];
+const RACT_TABLE_7: [Setting; 3] = [
+    ("τ1 = 0.05, τ2 = 0.05", SETTINGS, "ract", Some([10.76, 11.31, 11.66, 12.59, 13.51, 14.09])),
+    ("τ1 = 0.05, τ2 = 0.1", SETTINGS, "temperatures 0.05 and 0.1", Some([10.64, 11.14, 11.51, 12.53, 13.43, 14.12])),
+    ("τ1 = 0.1, τ2 = 0.05", SETTINGS, "temperatures 0.1 and 0.05", Some([10.56, 11.15, 11.52, 12.43, 13.47, 13.89])),
+];
+const RACT_FIGURE_14: [Setting; 4] = [
+    ("η = 0.2", SETTINGS, "eta 0.2", None),
+    ("η = 1", SETTINGS, "eta 1", None),
+    ("η = 5", SETTINGS, "eta 5", None),
+    ("as one (6)", SETTINGS, "ract", None),
+];
+const RACT_FIGURE_15: [Setting; 4] = [
+    ("vanilla triplet (14)", SETTINGS, "vanilla triplet", None),
+    ("triplet (15)", SETTINGS, "triplet", None),
+    ("triplet with a sampler (table 8)", SETTINGS, "triplet, sampler", None),
+    ("contrastive (6)", SETTINGS, "ract", None),
 ];
 
 /// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101. The paper has
@@ -111,6 +162,13 @@ impl Studies {
             }
             ("ract", "orders", [part]) => self.orders(part),
             ("ract", "others", [part]) => self.others(part),
+            ("ract", "table-3", [part]) => self.settings(&RACT_TABLE_3, part),
+            ("ract", "table-4", [part]) => self.settings(&RACT_TABLE_4, part),
+            ("ract", "table-5", [part]) => self.settings(&RACT_TABLE_5, part),
+            ("ract", "table-6", [part]) => self.settings(&RACT_TABLE_6, part),
+            ("ract", "table-7", [part]) => self.settings(&RACT_TABLE_7, part),
+            ("ract", "figure-14", [part]) => self.settings(&RACT_FIGURE_14, part),
+            ("ract", "figure-15", [part]) => self.settings(&RACT_FIGURE_15, part),
             ("bct", "table-1", [part]) => self.bct_1(part),
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
@@ -119,6 +177,7 @@ impl Studies {
             ("dmu", "table-1", [part]) => self.dmu(&TABLE_1, part),
             ("dmu", "table-3", [part]) => self.dmu(&TABLE_3, part),
             ("dmu", "table-4", [part]) => self.dmu(&TABLE_4, part),
+            ("dmu", "table-5", [part]) => self.dmu(&TABLE_5, part),
             ("dmu", "table-7", [part]) => self.dmu(&TABLE_7, part),
             ("dmu", "table-8", [part]) => self.dmu(&TABLE_8, part),
             _ => Err(Error::option("a page of results", format!("{paper} {name}"), "the name of a table")),
@@ -180,6 +239,28 @@ impl Studies {
         })
         .collect();
         Ok(markdown(&columns, &rows))
+    }
+
+    /// RACT's tables of settings: mAP along a backfill in random order, its lowest point, and NFR@1.
+    fn settings(&self, rows: &[Setting], part: &str) -> Result<String> {
+        let headings: Vec<String> = (0..=5).map(|fifth| format!("{} %", 20 * fifth)).collect();
+        let mut columns = vec!["Setting"];
+        columns.extend(headings.iter().map(String::as_str));
+        columns.extend(["lowest", "NFR@1, mean"]);
+        let line = |&(label, study, method, paper): &Setting| -> Result<Vec<String>> {
+            let study = self.get(study)?;
+            let cell = |number: &dyn Fn(&OrderOutcome) -> f64, paper: Option<f64>| {
+                let found =
+                    study.over_seeds(method, part, |outcome| Some(number(outcome.backfill("random")?)));
+                with_paper(found, paper)
+            };
+            let mut row = vec![label.to_owned()];
+            row.extend((0..=5).map(|fifth| cell(&|of| of.map[20 * fifth], paper.map(|paper| paper[fifth]))));
+            row.push(cell(&|of| of.min.map, None));
+            row.push(cell(&|of| of.negative_flips, None));
+            Ok(row)
+        };
+        Ok(markdown(&columns, &rows.iter().map(line).collect::<Result<Vec<_>>>()?))
     }
 
     /// RACT's figure 6: area of mAP, and NFR@1, by order.

@@ -20,13 +20,16 @@ use rehang_files::AtomicFile;
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 13] = [
+const STUDIES: [(&str, u32); 16] = [
     ("fastfill", 12),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
     ("ract-open-class", 6),
     ("ract-digits", 3),
     ("bct", 10),
+    ("ract-settings", 12),
+    ("ract-batch-32", 2),
+    ("ract-batch-128", 2),
     ("bct-from-normalised-softmax", 3),
     ("bct-from-softmax", 3),
     ("bct-old-40", 5),

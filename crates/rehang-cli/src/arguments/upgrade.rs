@@ -64,8 +64,9 @@ arguments! {
         method: String = [long, value_name = "METHOD", default_value = "auto"],
         sample: SampleSize = [flatten],
         /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
-        /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
-        until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
+        /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
+        /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
+        until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
         /// Limits; the budget is over all steps.
         limits: RunLimits = [flatten],
     }
@@ -135,8 +136,9 @@ arguments! {
     UpgradeRunArguments {
         config: UpgradeConfig = [flatten],
         /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
-        /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
-        until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
+        /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
+        /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
+        until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
         limits: RunLimits = [flatten],
     }
 

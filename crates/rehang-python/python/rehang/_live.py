@@ -411,7 +411,8 @@ class Upgrade:
             As in :meth:`pairs`.
         until : float or str, optional
             The share of native items to stop at, from 0 to 1; or ``"98% of new"``: where the forecast says that this much of the new
-            model's quality is reached, by the cautious end of its range.
+            model's quality is reached, by the cautious end of its range; or ``"worth 0.01/$"`` or ``"worth 0.5/h"``: where a further unit
+            of money, or an hour, is forecast to bring less than so many points.
         budget : int, optional
             Items that this run makes native, at most.
         rate : float, optional

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rehang::{Remedy, Result};
 use rehang_store::Store;
 use rehang_upgrade::{
-    AutoOptions, Clock, Halt, Left, Next, Phase, Request, SigmaHealth, Status, Step, SystemClock, Upgrade,
-    left,
+    AutoOptions, Clock, Forecast, Halt, Left, Next, Phase, Request, SigmaHealth, Status, Step, SystemClock,
+    Upgrade, left,
 };
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 
@@ -18,6 +18,10 @@ use crate::arguments::upgrade::UpgradeStatusArguments;
 use crate::commands::{Exit, written};
 use crate::wording;
 
+/// Steps of the curve that a status draws.
+const DRAWN: i32 = 40;
+/// From the lowest of its values, and doing nothing, to the highest.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Time between two lines of `status --watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Items that a status lists for people.
@@ -32,7 +36,9 @@ pub fn status(arguments: &UpgradeStatusArguments, json: bool) -> Result<Exit> {
     loop {
         let status = upgrade.status(arguments.failures)?;
         // What is wrong with the configuration is for the next verb to say.
-        let stands = Stands { status: &status, next: upgrade.next(&AutoOptions::default(), false).ok() };
+        let forecast = upgrade.forecast().ok().flatten();
+        let next = upgrade.next(&AutoOptions::default(), false).ok();
+        let stands = Stands { status: &status, next, forecast: forecast.as_ref() };
         let now = clock.now_ms();
         let rate = before.map(|(time, native)| {
             status.counts.native.saturating_sub(native) as f64 * 1000.0 / (now - time).max(1) as f64
@@ -105,6 +111,7 @@ struct Stands<'a> {
     #[serde(flatten)]
     status: &'a Status,
     next: Option<Next>,
+    forecast: Option<&'a Forecast>,
 }
 
 /// A status with the ids of everything that cannot come home, in memory for one page of them.
@@ -176,6 +183,9 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         status.lag,
     );
     text += &way_text(stands.next);
+    if let Some(forecast) = stands.forecast {
+        text += &forecast_text(forecast, status.fraction);
+    }
     match status.request {
         Request::Run => {}
         Request::Pause => text += "  paused: `rehang upgrade resume` lets backfills go on\n",
@@ -214,6 +224,35 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         }
     }
     text
+}
+
+/// What is forecast by now and at the end, with the curve and the place on it.
+fn forecast_text(forecast: &Forecast, share: f64) -> String {
+    let with_range = |share: f64| {
+        let range = forecast.range_at(share).map(|(low, high)| format!(" ({low:.1}–{high:.1})"));
+        format!("{:.1}{}", forecast.at(share), range.unwrap_or_default())
+    };
+    let shares: Vec<f64> = (0..=DRAWN).map(|cell| f64::from(cell) / f64::from(DRAWN)).collect();
+    let values: Vec<f64> = shares.iter().map(|&share| forecast.at(share)).collect();
+    let (low, high) = values
+        .iter()
+        .chain(&forecast.do_nothing)
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &value| (low.min(value), high.max(value)));
+    let here = (share.clamp(0.0, 1.0) * f64::from(DRAWN)).floor();
+    let bars = values.iter().zip(0..).map(|(value, cell)| {
+        let height = (value - low) / (high - low).max(f64::MIN_POSITIVE) * (BARS.len() - 1) as f64;
+        let bar = BARS[height.round() as usize];
+        if f64::from(cell) == here { format!("[{bar}]") } else { bar.to_string() }
+    });
+    let nothing = forecast.do_nothing.map(|value| format!(", {value:.1} by doing nothing"));
+    format!(
+        "  {} is forecast at {} by now, {} at the end{}\n  {}\n",
+        forecast.metric,
+        with_range(share),
+        with_range(1.0),
+        nothing.unwrap_or_default(),
+        bars.collect::<String>()
+    )
 }
 
 /// The way, with the place where the upgrade is.
