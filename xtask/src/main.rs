@@ -7,7 +7,8 @@
 //! `cargo xtask demo-data` trains the two encoders of the demo and writes everything in `demo/` that is not taken from
 //! scikit-learn by `scripts/extract-digits.py`.
 //!
-//! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run, or another report into another file.
+//! `cargo xtask picture` draws `docs/curve.svg` from the report of a demo run, or another report into another file, beside what
+//! was true.
 //!
 //! `cargo xtask kill [TIMES]` kills the binary in the middle of upgrades, 1,000 times unless told otherwise.
 //!
@@ -60,9 +61,10 @@ fn main() -> ExitCode {
         ["demo-data"] => demo_data::run(),
         ["tidy"] => tidy::run(),
         ["cli-docs"] => cli_docs::run(),
-        ["picture"] => picture::run("rehang-demo/report.json", picture::README),
-        ["picture", path] => picture::run(path, picture::README),
-        ["picture", path, output] => picture::run(path, output),
+        ["picture"] => picture::run("rehang-demo/report.json", picture::README, None),
+        ["picture", path] => picture::run(path, picture::README, None),
+        ["picture", path, output] => picture::run(path, output, None),
+        ["picture", path, output, truth] => picture::run(path, output, Some(truth)),
         ["papers", rest @ ..] => papers::run(rest),
         ["learning", rest @ ..] => learning::run(rest),
         ["forecast", rest @ ..] => forecast::run(rest),
@@ -82,7 +84,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

@@ -1,17 +1,36 @@
-//! `cargo xtask picture [REPORT.json [OUT.svg]]`: the README's picture, from the report of a demo run, or that of another report.
+//! `cargo xtask picture [REPORT.json [OUT.svg [TRUTH.json]]]`: the README's picture, from the report of a demo run, or that of another report.
 
 use rehang::report::Report;
 use rehang::{Error, Result};
 use rehang_files::AtomicFile;
+use rehang_report::{ChartLine, Look};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// The README's picture.
 pub const README: &str = "docs/curve.svg";
 
-/// Draws the mAP curves of a report.
-pub fn run(path: &str, output: &str) -> Result<()> {
-    let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
-    let report: Report = serde_json::from_str(&text).map_err(|error| Error::corrupt(path, error))?;
-    let chart =
+/// What `scripts/live-forecast.py` measured in a live gallery: shares of native items with mAP in percent.
+#[derive(Deserialize)]
+struct Truth {
+    points: Vec<(f64, f64)>,
+}
+
+/// Draws the mAP curves of a report; with a file of what was true, the headline curve and the truth alone.
+pub fn run(path: &str, output: &str, truth: Option<&str>) -> Result<()> {
+    let report: Report = read(path)?;
+    let mut chart =
         rehang_report::metric_chart(&report, "map").ok_or_else(|| Error::missing("a curve of mAP", path))?;
+    if let Some(truth) = truth.map(read::<Truth>).transpose()? {
+        chart.lines.truncate(1);
+        chart.lines[0].name = "forecast".into();
+        let measured = ChartLine::new("measured, live", truth.points);
+        chart.lines.push(ChartLine { look: Look::Dotted(1), ..measured });
+    }
     AtomicFile::write(output, rehang_report::svg_curve(&chart))
+}
+
+fn read<T: DeserializeOwned>(path: &str) -> Result<T> {
+    let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
+    serde_json::from_str(&text).map_err(|error| Error::corrupt(path, error))
 }
