@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 ROWS = [
     ("do nothing", ["--method", "do-nothing"], [None]),
     ("l2", ["--method", "fct"], ["mean", "sum"]),
@@ -43,6 +45,9 @@ def main() -> None:
         head = ["--head-weight", f"{place}/head_new_weight.npy", "--head-bias", f"{place}/head_new_bias.npy"]
         with tempfile.TemporaryDirectory() as temporary:
             adapter, adapted, order = (f"{temporary}/{part}" for part in ("a.safetensors", "h.npy", "order.npy"))
+            seen = np.load(place / "role.npy") == 1
+            for part in ("old", "new", "label"):
+                np.save(f"{temporary}/{part}.npy", np.load(place / f"{part}.npy")[seen])
             for label, options, units in ROWS:
                 for unit in units:
                     areas, starts = [], []
@@ -50,15 +55,14 @@ def main() -> None:
                         files = ["--old", f"{place}/old.npy", "--new", f"{place}/new.npy", "--rows", f"{place}/role.npy=0", "--labels", f"{place}/label.npy"]
                         more = ["--squared", unit, "--seed", str(seed), *head] if unit else []
                         more += ["--epochs", str(asked.epochs)] if unit and asked.epochs else []
-                        run("fit", *files, *options, *more, "--no-compare", "--force", "-o", adapter)
-                        seen = ["--rows", f"{place}/role.npy=1"]
-                        run("transform", adapter, f"{place}/old.npy", *seen, "-o", adapted, "--force")
+                        run("fit", *files, *options, *more, "--no-compare", "-o", adapter)
+                        run("transform", adapter, f"{temporary}/old.npy", "-o", adapted)
                         items = json.loads(run("order", "--policy", "random", "--adapted", adapted, "-o", order, "--json"))
                         assert items
-                        measured = json.loads(run("curve", "--new", f"{place}/new.npy", "--adapted", adapted, "--order", order, "--labels", f"{place}/label.npy",
-                                                  *seen, "--distance", "cosine", "--bootstrap", "0", "--json"))
-                        areas.append(measured["map"]["area"])
-                        starts.append(measured["map"]["start"])
+                        measured = json.loads(run("curve", "--new", f"{temporary}/new.npy", "--adapted", adapted, "--order", order,
+                                                  "--labels", f"{temporary}/label.npy", "--distance", "cosine", "--bootstrap", "0", "--json"))
+                        areas.append(measured["area"]["map"])
+                        starts.append(measured["start"]["map"])
                     print(f"| {name} | {label} | {unit or '–'} | {statistics.mean(areas):.1f} | {statistics.mean(starts):.1f} |", flush=True)
 
 
