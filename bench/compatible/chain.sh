@@ -2,14 +2,19 @@
 # A chain of upgrades on Omniglot: φ1 saw 80 classes, φ2 120, φ3 160; each is trained by BCT against the one before it, and
 # the cross matrix says whether φ3 can still be searched against φ1's gallery, which it never saw (BCT §4.4). Three seeds; searched
 # are held-out images of the 160 classes, and classes that none of the models saw.
-#   bench/compatible/chain.sh [FOLDER OF THE DATA] [REHANG]
+#   bench/compatible/chain.sh [FOLDER OF THE DATA] [REHANG] [METHOD [FORM]]
+# METHOD is bct unless it is told; RACT's (figure 7) are `ract contrastive` and `ract vanilla`.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 data=$(realpath "${1:-../shared/data}/img_omniglot")
 target=$(bench/target.sh)
 rehang=$(realpath "${2:-$target/release/rehang}")
-work=$target/compatible-chain
-mkdir -p "$work" bench/runs/compatible-chain
+method=${3:-bct}
+form=${4:-}
+name=compatible-chain${3:+-$3}${4:+-$4}
+work=$target/$name
+results=bench/runs/$name
+mkdir -p "$work" "$results"
 config() { # number, classes of the model before, classes of this one, seed
   cat <<TOML
 [data]
@@ -38,9 +43,9 @@ seed = $4
 model = "phi$1"
 encoder = "phi$1.safetensors"
 TOML
+  if [ "$1" -gt 1 ] && [ -n "$form" ]; then printf '[method]\nform = "%s"\n' "$form"; fi
   if [ "$1" -gt 1 ]; then printf '[old]\nencoder = "phi%d.safetensors"\n' $(($1 - 1)); fi
 }
-results=bench/runs/compatible-chain
 : > "$results/cross.txt"
 for seed in 0 1 2; do
   rm -f "$work"/*
@@ -48,8 +53,8 @@ for seed in 0 1 2; do
   config 2 80 120 "$seed" > "$work/2.toml"
   config 3 120 160 "$seed" > "$work/3.toml"
   "$rehang" train plain "$work/1.toml" > "$work/1.log"
-  "$rehang" train bct "$work/2.toml" > "$work/2.log"
-  "$rehang" train bct "$work/3.toml" > "$work/3.log"
+  "$rehang" train "$method" "$work/2.toml" > "$work/2.log"
+  "$rehang" train "$method" "$work/3.toml" > "$work/3.log"
   for part in test unseen; do
     for number in 1 2 3; do
       "$rehang" embed "$work/phi$number.safetensors" "$work/3.toml" --part $part -o "$work/phi$number.npy" \

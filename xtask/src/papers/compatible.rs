@@ -117,6 +117,8 @@ const RACT_FIGURE_15: [Setting; 4] = [
     ("triplet with a sampler (table 8)", SETTINGS, "triplet, sampler", None),
     ("contrastive (6)", SETTINGS, "ract", None),
 ];
+const RACT_FIGURE_18: [Setting; 2] =
+    [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
 /// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101. The paper has
 /// no digits.
@@ -169,6 +171,7 @@ impl Studies {
             ("ract", "table-7", [part]) => self.settings(&RACT_TABLE_7, part),
             ("ract", "figure-14", [part]) => self.settings(&RACT_FIGURE_14, part),
             ("ract", "figure-15", [part]) => self.settings(&RACT_FIGURE_15, part),
+            ("ract", "figure-18", [part]) => self.settings(&RACT_FIGURE_18, part),
             ("bct", "table-1", [part]) => self.bct_1(part),
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
