@@ -1,25 +1,26 @@
 //! `cargo xtask forecast [SPLITS [FOLDER [SET…]]]`: what a forecast of the whole gallery promises, against what is true of it.
 //!
 //! A part of a set is a gallery whose new vectors are all known. Of a random sample of them a forecast is made, and beside it today's: the curve among
-//! the sample's own items. Truth is the exact curve of all items.
+//! the sample's own items. Truth is the exact curve of all items. Of the documents with judged queries each sample is asked by half of the queries, and the truth by all.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::adapter;
 use rehang::curve::{
-    ByMetric, Curve, CurveInput, CurveOptions, DoNothing, ENOUGH, ForecastInput, MAP, Metric, Relevance,
-    TOP1, curve, forecast,
+    ByMetric, Curve, CurveInput, CurveOptions, DoNothing, ENOUGH, ForecastInput, ForecastQueries, MAP,
+    Metric, Relevance, TOP1, curve, forecast,
 };
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::Interval;
-use rehang::{Error, Matrix, Progress, Result};
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
 use crate::papers::units::{Part, Set};
+use crate::regret::{JUDGED, JUDGED_PAIRS, JudgedSet};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Pairs that the map is fitted on.
@@ -45,6 +46,22 @@ struct Promise {
 /// Promises by what they are of, the sample's size first.
 type Promises = BTreeMap<(usize, String), [Vec<Promise>; 2]>;
 
+/// Notes what was promised: `which` is 0 for the forecast and 1 for today's.
+fn promise(
+    promises: &mut Promises,
+    (size, part, what): (usize, &str, String),
+    which: usize,
+    at: Interval,
+    truth: f64,
+) {
+    promises.entry((size, what)).or_default()[which].push(Promise {
+        part: part.to_owned(),
+        off: at.estimate - truth,
+        half: (at.high - at.low) / 2.0,
+        is_inside: at.low <= truth && truth <= at.high,
+    });
+}
+
 /// A share that was promised to be enough.
 struct Enough {
     off: f64,
@@ -63,6 +80,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     };
     let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
     let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { SETS.to_vec() };
+    let sets = sets.into_iter().filter(|set| *set != JUDGED);
     let mut promises = Promises::new();
     let mut enough = BTreeMap::new();
     for set in sets {
@@ -82,7 +100,91 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             }
         }
     }
+    if rest.len() <= 1 || rest[1..].contains(&JUDGED) {
+        judged(&folder.join(JUDGED), splits, &mut promises)?;
+    }
     print(&promises, &enough);
+    Ok(())
+}
+
+/// Forecasts of the documents that are no pairs, by judgements.
+fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
+    eprintln!("{JUDGED} …");
+    let set = JudgedSet::read(folder)?;
+    let rows = shuffled(set.documents[0].rows(), 7);
+    let (known, rest) = rows.split_at(JUDGED_PAIRS);
+    let of = |model: usize, rows: &[usize]| set.documents[model].select(rows);
+    let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::Cosine, rows, name);
+    let pairs = Pairs::new(vectors("old", of(0, known))?, vectors("new", of(1, known))?, None, None)?;
+    let parameters = FitParameters { method: Method::Ridge, compare: false, ..FitParameters::default() };
+    let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+    let (old, new) = (vectors("old", of(0, rest))?, of(1, rest));
+    let applied = adapter::apply(&fitted.adapter, &old, None, &Progress::default())?;
+    let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
+    let (old, adapted) = (old.matrix(), applied.vectors.matrix());
+    let items = rest.len();
+    let input = OrderInput { items, sigma: Some(&sigma), vectors: Some(adapted), ..OrderInput::default() };
+    let asked: Vec<usize> = (0..set.queries[0].rows()).collect();
+    let metric = Metric::ndcg_at(DEPTH);
+    // The exact curve of some documents by some queries.
+    let curve_of = |rows: &[usize], order: &[usize], asked: &[usize], kept_cuts: usize| -> Result<Curve> {
+        let documents: Vec<usize> = rows.iter().map(|&row| rest[row]).collect();
+        let qrels = set.among(&documents, asked)?;
+        let (native, adapted) = (new.select(rows), adapted.select(rows));
+        let queries = set.queries[1].select(asked);
+        let relevance = Relevance::Judgements(&qrels);
+        let input = CurveInput::new(&native, &adapted, order, relevance, Distance::Cosine);
+        let input = CurveInput { handicap: fitted.adapter.handicap, queries: Some(&queries), ..input };
+        let options = CurveOptions { kept_cuts, metrics: vec![metric], ..CurveOptions::default() };
+        curve(&input, &options, &Progress::default())
+    };
+    let all: Vec<usize> = (0..items).collect();
+    for policy in [Policy::Random, Policy::Coverage] {
+        let permutation = order(policy, &input)?.permutation;
+        let truth = curve_of(&all, &permutation, &asked, 0)?;
+        let mut place = vec![0; items];
+        for (at, &item) in permutation.iter().enumerate() {
+            place[item] = at;
+        }
+        for size in SAMPLES.into_iter().filter(|size| 100 * size <= PART_MAX * items) {
+            for split in 0..splits {
+                let held_out = &shuffled(items, 100 + split)[..size];
+                let asked = &shuffled(asked.len(), 500 + split)[..asked.len() / 2];
+                let queries = [&set.queries[0], &set.queries[1]].map(|queries| queries.select(asked));
+                let qrels = set.among(rest, asked)?;
+                let made = forecast(
+                    &ForecastInput {
+                        old,
+                        adapted,
+                        items,
+                        held_out,
+                        native: &new.select(held_out),
+                        order: (policy != Policy::Random).then_some(&permutation[..]),
+                        queries: Some(ForecastQueries { new: &queries[1], old: Some(&queries[0]) }),
+                        relevance: Relevance::Judgements(&qrels),
+                        distance: Distance::Cosine,
+                        old_distance: Distance::Cosine,
+                        handicap: fitted.adapter.handicap,
+                    },
+                    DEPTH,
+                    &Progress::default(),
+                )?;
+                let mut own: Vec<usize> = (0..size).collect();
+                own.sort_by_key(|&row| place[held_out[row]]);
+                let alone = curve_of(held_out, &own, asked, made.shares.len())?;
+                let bands = alone.bands(RESAMPLES, 0.95, split)?;
+                let line = truth.lines[metric].values();
+                for (number, (point, said)) in POINTS.into_iter().enumerate() {
+                    let what = format!("{metric}, {}, {number} {said}", policy.name());
+                    let value = line[point * (line.len() - 1) / (made.shares.len() - 1)];
+                    let at = [made.metrics[metric].at[point], bands[metric][point]];
+                    for (which, at) in at.into_iter().enumerate() {
+                        promise(promises, (size, JUDGED, what.clone()), which, at, value);
+                    }
+                }
+            }
+        }
+    }
     Ok(())
 }
 
@@ -191,12 +293,7 @@ impl<'a> Whole<'a> {
         let labels: Vec<i64> = held_out.iter().map(|&item| self.labels[item]).collect();
         let progress = Progress::default();
         let mut promise = |what: String, which: usize, at: Interval, truth: f64| {
-            promises.entry((size, what)).or_default()[which].push(Promise {
-                part: self.name.clone(),
-                off: at.estimate - truth,
-                half: (at.high - at.low) / 2.0,
-                is_inside: at.low <= truth && truth <= at.high,
-            });
+            promise(promises, (size, &self.name, what), which, at, truth);
         };
         for (name, permutation, truth) in &self.orders {
             let ordered = (*name != Policy::Random.name()).then_some(&permutation[..]);
@@ -311,7 +408,7 @@ fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enou
     let all: Vec<&Enough> = enough.values().flatten().flatten().collect();
     let short = all.iter().filter(|one| one.is_short).count();
     println!("\n{short} of {} runs that end at the upper end fall short.", all.len());
-    for metric in [MAP, TOP1, Metric::agreement_at(DEPTH)] {
+    for metric in [MAP, TOP1, Metric::ndcg_at(DEPTH), Metric::agreement_at(DEPTH)] {
         let of_metric = promises.iter().filter(|((_, what), _)| what.starts_with(&format!("{metric},")));
         let all: Vec<&Promise> = of_metric.flat_map(|(_, [whole, _])| whole).collect();
         let inside = all.iter().filter(|one| one.is_inside).count();

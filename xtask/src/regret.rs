@@ -30,7 +30,7 @@ const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
 /// A set of documents with judged queries.
 pub const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.
-const JUDGED_PAIRS: usize = 700;
+pub const JUDGED_PAIRS: usize = 700;
 /// The digits with other classes unseen each time, by `scripts/digits-draws.py`. Two classes of ten decide which map is best in one draw, so
 /// the mean over all says what the choice costs on the digits.
 const DRAWS: [&str; 4] = ["toy_digits", "digits_56", "digits_69", "digits_78"];
@@ -111,27 +111,48 @@ fn labelled(folder: &Path, set: &str) -> Result<Study> {
     Ok(Study { pairs: data.pairs, grounds: grounds.collect(), knowns })
 }
 
-/// Every second document is a pair, the others are the test part; so are the queries dealt out.
-fn judged(folder: &Path) -> Result<Study> {
-    let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
-    let ids = |name: &str| {
-        rehang_files::InputReader::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))])
-    };
-    let (old, new) = (matrix("docs_old.npy")?, matrix("docs_new.npy")?);
-    let (queries_old, queries_new) = (matrix("queries_old.npy")?, matrix("queries_new.npy")?);
-    let (items, asked) = (ids("corpus.jsonl")?, ids("queries.jsonl")?);
-    let all = read_qrels(folder.join("qrels.tsv"), &asked, &items)?;
-    let among = |documents: &[usize], queries: &[usize]| {
+/// A set of documents with judged queries, as it lies in its folder.
+pub struct JudgedSet {
+    /// Documents by the old model and by the new one.
+    pub documents: [Matrix; 2],
+    /// Queries likewise.
+    pub queries: [Matrix; 2],
+    /// Of each query, documents with their gains.
+    judgements: Vec<Vec<(usize, f64)>>,
+}
+
+impl JudgedSet {
+    pub fn read(folder: &Path) -> Result<Self> {
+        let matrix = |name: &str| rehang_files::read_matrix(&VectorSource::path(folder.join(name)));
+        let ids = |name: &str| {
+            rehang_files::InputReader::new(None)?.ids("ids", &[VectorSource::path(folder.join(name))])
+        };
+        Ok(Self {
+            documents: [matrix("docs_old.npy")?, matrix("docs_new.npy")?],
+            queries: [matrix("queries_old.npy")?, matrix("queries_new.npy")?],
+            judgements: read_qrels(folder.join("qrels.tsv"), &ids("queries.jsonl")?, &ids("corpus.jsonl")?)?,
+        })
+    }
+
+    /// The judgements of some queries on a gallery of some documents, both in the order given.
+    pub fn among(&self, documents: &[usize], queries: &[usize]) -> Result<Qrels> {
         let place = |item: usize| documents.iter().position(|&document| document == item);
         let of_query = |&query: &usize| {
-            all[query].iter().filter_map(|&(item, gain)| Some((place(item)?, gain))).collect()
+            self.judgements[query].iter().filter_map(|&(item, gain)| Some((place(item)?, gain))).collect()
         };
         Qrels::new(queries.iter().map(of_query).collect())
-    };
+    }
+}
+
+/// Every second document is a pair, the others are the test part; so are the queries dealt out.
+fn judged(folder: &Path) -> Result<Study> {
+    let set = JudgedSet::read(folder)?;
+    let ([old, new], [queries_old, queries_new]) = (&set.documents, &set.queries);
+    let (items, asked) = (old.rows(), queries_old.rows());
     let every_second = |count: usize, of: usize| (0..count).filter(|row| row % 2 == of).collect::<Vec<_>>();
-    let documents: Vec<usize> = every_second(items.len(), 0).into_iter().take(JUDGED_PAIRS).collect();
-    let (learned, tested) = (every_second(asked.len(), 0), every_second(asked.len(), 1));
-    let rest: Vec<usize> = (0..items.len()).filter(|item| !documents.contains(item)).collect();
+    let documents: Vec<usize> = every_second(items, 0).into_iter().take(JUDGED_PAIRS).collect();
+    let (learned, tested) = (every_second(asked, 0), every_second(asked, 1));
+    let rest: Vec<usize> = (0..items).filter(|item| !documents.contains(item)).collect();
     let vectors = |name: &str, rows: Matrix| Vectors::measured(name, Distance::L2, rows, name);
     let pairs = Pairs::new(
         vectors("old", old.select(&documents))?,
@@ -145,14 +166,14 @@ fn judged(folder: &Path) -> Result<Study> {
         name: "test".into(),
         old: vectors("old", old.select(&rest))?,
         new: vectors("new", new.select(&rest))?,
-        queries: Some([&queries_old, &queries_new].map(|queries| queries.select(&tested))),
+        queries: Some([queries_old, queries_new].map(|queries| queries.select(&tested))),
         labels: Vec::new(),
-        qrels: Some(among(&rest, &tested)?),
+        qrels: Some(set.among(&rest, &tested)?),
     };
     let knowns = vec![
         ("nothing", false, None),
         ("queries", false, Some(queries(None))),
-        ("judgements", false, Some(queries(Some(among(&documents, &learned)?)))),
+        ("judgements", false, Some(queries(Some(set.among(&documents, &learned)?)))),
     ];
     Ok(Study { pairs, grounds: vec![ground], knowns })
 }

@@ -102,8 +102,18 @@ const RACT_TABLE_6: [Setting; 2] = [
 ];
 const RACT_TABLE_7: [Setting; 3] = [
     ("τ1 = 0.05, τ2 = 0.05", SETTINGS, "ract", Some([10.76, 11.31, 11.66, 12.59, 13.51, 14.09])),
-    ("τ1 = 0.05, τ2 = 0.1", SETTINGS, "temperatures 0.05 and 0.1", Some([10.64, 11.14, 11.51, 12.53, 13.43, 14.12])),
-    ("τ1 = 0.1, τ2 = 0.05", SETTINGS, "temperatures 0.1 and 0.05", Some([10.56, 11.15, 11.52, 12.43, 13.47, 13.89])),
+    (
+        "τ1 = 0.05, τ2 = 0.1",
+        SETTINGS,
+        "temperatures 0.05 and 0.1",
+        Some([10.64, 11.14, 11.51, 12.53, 13.43, 14.12]),
+    ),
+    (
+        "τ1 = 0.1, τ2 = 0.05",
+        SETTINGS,
+        "temperatures 0.1 and 0.05",
+        Some([10.56, 11.15, 11.52, 12.43, 13.47, 13.89]),
+    ),
 ];
 const RACT_FIGURE_14: [Setting; 4] = [
     ("η = 0.2", SETTINGS, "eta 0.2", None),
@@ -117,8 +127,7 @@ const RACT_FIGURE_15: [Setting; 4] = [
     ("triplet with a sampler (table 8)", SETTINGS, "triplet, sampler", None),
     ("contrastive (6)", SETTINGS, "ract", None),
 ];
-const RACT_FIGURE_18: [Setting; 2] =
-    [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
+const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
 /// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101. The paper has
 /// no digits.
