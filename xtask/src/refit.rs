@@ -20,7 +20,8 @@ use crate::papers::units::{Part, SETS, Set};
 
 const POLICIES: [Policy; 3] = [Policy::Random, Policy::Sigma, Policy::Coverage];
 /// Pairs that the first map is fitted on, of all classes or of every second one.
-const FIRST: [(&str, usize, i64); 3] = [("2,000 pairs", 2000, 1), ("500 pairs", 500, 1), ("half the classes", 2000, 2)];
+const FIRST: [(&str, usize, i64); 3] =
+    [("2,000 pairs", 2000, 1), ("500 pairs", 500, 1), ("half the classes", 2000, 2)];
 /// Points of area below which a decision made no difference.
 const NOTHING: f64 = 0.1;
 
@@ -53,7 +54,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let folder = PathBuf::from(arguments.get(1).copied().unwrap_or("../shared/data"));
     let sets: Vec<&str> = if arguments.len() > 2 { arguments[2..].to_vec() } else { SETS.to_vec() };
     let (mut ways, mut questions, mut pages) = (Vec::new(), Vec::new(), Vec::new());
-    println!("| gallery | part | first map | order | mAP without | with | top-1 without | with | taken | error falls at 10 %, 40 % |");
+    println!(
+        "| gallery | part | first map | order | mAP without | with | top-1 without | with | taken | error falls at 10 %, 40 % |"
+    );
     println!("|---|---|---|---|--:|--:|--:|--:|--:|---|");
     for set in sets {
         let data = Set::read(&folder, set)?;
@@ -96,7 +99,8 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 /// The first pairs of a random order, of every so many classes.
 fn first_pairs(pairs: &Pairs, count: usize, every: i64) -> Pairs {
     let is_in = |row: usize| pairs.labels().is_none_or(|labels| labels[row].rem_euclid(every) == 0);
-    let rows: Vec<usize> = shuffled(pairs.len(), 7).into_iter().filter(|&row| is_in(row)).take(count).collect();
+    let rows: Vec<usize> =
+        shuffled(pairs.len(), 7).into_iter().filter(|&row| is_in(row)).take(count).collect();
     pairs.select(&rows)
 }
 
@@ -287,13 +291,21 @@ fn print_ways(ways: &[Way]) {
 }
 
 fn print_questions(questions: &[Asked]) {
-    println!("\n| the error falls by | questions | taken | mAP of the rest | lowest | top-1 of the rest | lowest |");
+    println!(
+        "\n| the error falls by | questions | taken | mAP of the rest | lowest | top-1 of the rest | lowest |"
+    );
     println!("|---|--:|--:|--:|--:|--:|--:|");
-    let classes = [("less than 0.5 %", -9.0, 0.005), ("0.5 to 2 %", 0.005, 0.02), ("2 to 8 %", 0.02, 0.08), ("more", 0.08, 9.0)];
+    let classes = [
+        ("less than 0.5 %", -9.0, 0.005),
+        ("0.5 to 2 %", 0.005, 0.02),
+        ("2 to 8 %", 0.02, 0.08),
+        ("more", 0.08, 9.0),
+    ];
     for (name, low, high) in classes {
         let group: Vec<&Asked> =
             questions.iter().filter(|asked| (low..high).contains(&asked.gain.fall())).collect();
-        let lowest = |metric: usize| group.iter().map(|asked| asked.worth[metric]).fold(f64::INFINITY, f64::min);
+        let lowest =
+            |metric: usize| group.iter().map(|asked| asked.worth[metric]).fold(f64::INFINITY, f64::min);
         println!(
             "| {name} | {} | {} | {:+.2} | {:+.1} | {:+.2} | {:+.1} |",
             group.len(),

@@ -59,7 +59,8 @@ impl RefitGain {
     /// A count mismatch where there are not as many errors of both.
     pub fn of(before: &[f64], after: &[f64]) -> Result<Option<Self>> {
         rehang::check::expect_count("errors of one map", before.len(), "of the other", after.len())?;
-        let both = || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
+        let both =
+            || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
         let of_before: Vec<f64> = both().map(|(before, _)| *before).collect();
         let (Some(fall), Some(before)) = (mean_sd(&falls), mean_sd(&of_before)) else { return Ok(None) };

@@ -27,6 +27,9 @@ pub enum UpgradeCommand {
     Switch(UpgradeSwitchArguments),
     /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
     Run(UpgradeRunArguments),
+    /// Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted vectors anew. A run asks by
+    /// itself at 10 % and 40 % native.
+    Refit(UpgradeConfig),
     /// How the upgrade stands.
     Status(UpgradeStatusArguments),
     /// Ask a running backfill to finish its batches and end; `resume` allows the next one.
@@ -66,6 +69,8 @@ arguments! {
         /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
         /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
+        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
+        no_refit: bool = [long],
         /// Limits; the budget is over all steps.
         limits: RunLimits = [flatten],
     }
@@ -137,6 +142,8 @@ arguments! {
         /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
         /// model's quality is reached, by the cautious end of its range; or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|all"],
+        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
+        no_refit: bool = [long],
         limits: RunLimits = [flatten],
     }
 
