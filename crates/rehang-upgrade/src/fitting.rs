@@ -466,7 +466,9 @@ impl DrawnPairs {
                 let records = store.scan(&page)?;
                 let Some(last) = records.last() else { return Ok(()) };
                 after = Some(last.item.key);
-                records.into_iter().for_each(|record| take(record.item));
+                for record in records {
+                    take(record.item);
+                }
             }
         };
         let mut first = FirstKeys::new(PAIRS_SEED, PAIRS_MAX);
@@ -632,18 +634,18 @@ impl DrawnPairs {
     /// Writes them into a folder, and gives them as those files without reading these again.
     fn written(self, folder: &Path) -> Result<PairSources> {
         self.write(folder)?;
-        self.given(folder)
+        Ok(self.given(folder))
     }
 
     /// Gives them as those files, which are not written.
-    fn given(self, folder: &Path) -> Result<PairSources> {
+    fn given(self, folder: &Path) -> PairSources {
         let values = |file, values| VectorSource::given(&shown(folder, file), Scalars::Integers(values));
-        Ok(PairSources {
+        PairSources {
             held_out: values(HELD_OUT_ROWS, self.held_out_rows()),
             labels: self.label_numbers().map(|labels| values(LABELS, labels)).into_iter().collect(),
             old: VectorSource::given(&shown(folder, OLD), self.old),
             new: VectorSource::given(&shown(folder, NEW), self.new),
-        })
+        }
     }
 
     /// What is known of the pairs that are not held out beside their vectors: where some of them are another thing than the others, it
@@ -826,7 +828,7 @@ pub(crate) fn fit_again(
     }
     // The method was chosen among others when the map was fitted first.
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
-    let pairs = pairs.given(&folder.join("natives"))?;
+    let pairs = pairs.given(&folder.join("natives"));
     Ok(Some((fit_on(pairs, (old, new), folder, parameters, progress)?.fitted.adapter, count)))
 }
 
