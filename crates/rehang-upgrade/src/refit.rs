@@ -230,6 +230,10 @@ pub fn refit(
     let recorded = expect_upgrade(store, setup)?;
     let plan = changing_map(store, recorded, setup, decided)?;
     observer.reach(Place::RefitRecorded)?;
+    if !plan.refitting {
+        // Another process has made all of it.
+        return Ok(0);
+    }
     complete(store, setup, &plan, observer)
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Refitting<'a> {
     /// Of fits and reports, which end where it is cancelled.
     progress: &'a Progress,
     counted: Mutex<Option<Sender<Counts>>>,
+    /// Set when a forecast of the map in use was made, or tried in vain.
+    forecast: OnceLock<()>,
     /// The error by which a test has this process die.
     death: OnceLock<Error>,
 }
@@ -67,7 +69,8 @@ impl Beside for Refitting<'_> {
 
 impl<'a> Refitting<'a> {
     pub(crate) fn new(upgrade: &'a Upgrade, observer: &'a dyn Observer, progress: &'a Progress) -> Self {
-        Self { upgrade, observer, progress, counted: Mutex::default(), death: OnceLock::new() }
+        let (counted, forecast, death) = (Mutex::default(), OnceLock::new(), OnceLock::new());
+        Self { upgrade, observer, progress, counted, forecast, death }
     }
 
     fn file(&self, fingerprint: &str) -> PathBuf {
@@ -135,7 +138,8 @@ impl<'a> Refitting<'a> {
         let new = &upgrade.configuration().new.name;
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
         let asked_at = due(&refits, counts);
-        if asked_at.is_none() && !record.refitting && undone(&refits, &record).is_none() {
+        let is_begun = record.refitting || undone(&refits, &record).is_some();
+        if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record) {
             return Ok(None);
         }
         let _lock = upgrade.configuration().gallery.lock()?;
@@ -169,6 +173,9 @@ impl<'a> Refitting<'a> {
         {
             self.take(last, &record)?;
             return Ok(Some(last.clone()));
+        }
+        if self.lacks_forecast(&refits, &record) {
+            self.forecast(&record.adapter)?;
         }
         let Some(asked_at) = asked(&refits) else { return Ok(None) };
         let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else { return Ok(None) };
@@ -208,17 +215,31 @@ impl<'a> Refitting<'a> {
     /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the folder of the upgrade.
     fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
         let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
-        let path = self.file(&decided.after);
-        let adapter = rehang_files::adapter_file::load(&path)?;
+        let adapter = rehang_files::adapter_file::load(self.file(&decided.after))?;
         let (old, new) = (&configuration.old, &configuration.new);
         let setup = UpgradeSetup { old, new, adapter: &adapter, order: record.order };
         refit(store, &setup, decided, self)?;
+        self.forecast(&decided.after)
+    }
+
+    /// Whether a refit was taken up, and its process died before it made the forecast.
+    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> bool {
+        let is_taken = refits.iter().any(|refit| refit.taken && refit.after == record.adapter);
+        let report = || fitting::report_file(&self.upgrade.configuration().folder(), &record.adapter);
+        self.forecast.get().is_none() && is_taken && !report().exists()
+    }
+
+    /// Makes the forecast of a map, where there is none.
+    fn forecast(&self, map: &str) -> Result<()> {
         expect_going(self)?;
+        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
+        self.forecast.get_or_init(|| ());
         let folder = configuration.folder();
-        if fitting::report_file(&folder, &decided.after).exists() {
+        if fitting::report_file(&folder, map).exists() {
             return Ok(());
         }
-        match fitting::measure(store, (old, new), &folder, (&path, &decided.after), self.progress) {
+        let spaces = (&configuration.old, &configuration.new);
+        match fitting::measure(store, spaces, &folder, (&self.file(map), map), self.progress) {
             // Too few pairs are held out for a report.
             Err(error) if error.is_conflict() => Ok(()),
             made => made.map(drop),

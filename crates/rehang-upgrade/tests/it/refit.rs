@@ -280,6 +280,8 @@ fn whatever_a_refit_dies_of_the_next_run_goes_on_with_it() {
         upgrade.run(&until(0.11), Some(&model), &Unobserved).unwrap();
         assert_eq!(refits(upgrade.store(), "new-model").unwrap(), there, "asked once, {place:?}");
         assert_eq!(check(&upgrade, &model), there[0].after, "{place:?}");
+        let report = format!("report-{}.json", there[0].after);
+        assert!(upgrade.configuration().folder().join(report).exists(), "no forecast after {place:?}");
     }
 }
 
