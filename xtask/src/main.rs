@@ -23,6 +23,8 @@
 //!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
+//! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
+//!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
 //!
 //! `cargo xtask regret [FOLDER [SET…]]` measures what the choice of `rehang fit` costs against the best candidate that it had.
@@ -50,6 +52,7 @@ mod merge;
 mod papers;
 mod picture;
 mod records;
+mod refit;
 mod regret;
 mod tidy;
 
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ["learning", rest @ ..] => learning::run(rest),
         ["forecast", rest @ ..] => forecast::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
+        ["refit", rest @ ..] => refit::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
         ["regret", rest @ ..] => regret::run(rest),
@@ -84,7 +88,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

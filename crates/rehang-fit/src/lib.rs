@@ -54,6 +54,7 @@ pub mod objectives;
 mod parameters;
 mod per_kind;
 pub mod pseudo_classes;
+pub mod refit;
 mod residuals;
 mod retrieval;
 mod schedule;

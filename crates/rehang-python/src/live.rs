@@ -360,8 +360,15 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         }
         "run" => {
             let asked = given.or("run", RunOptions::default())?;
-            Box::new(move |upgrade, encoder, progress| plain(&upgrade.run(&asked, encoder, progress)?))
+            Box::new(move |upgrade, encoder, progress| {
+                let run = upgrade.run(&asked, encoder, progress)?;
+                warned(&run, &run.findings)
+            })
         }
+        "refit" => Box::new(|upgrade, _, progress| {
+            let answer = upgrade.refit(progress)?;
+            warned(&answer, answer.drift().as_slice())
+        }),
         "status" => {
             let failures = given.or("failures", LISTED)?;
             Box::new(move |upgrade, _, _| plain(&upgrade.status(failures)?))

@@ -39,6 +39,10 @@ places! {
     BeforeFilled,
     /// The record says that all is filled.
     AfterFilled,
+    /// A refit is decided; the record has the map before.
+    RefitDecided,
+    /// The record has the new map, in an epoch of its own; nothing is made anew yet.
+    RefitRecorded,
     /// What merged searches are scaled by is at the front of the queue; nothing says yet that they serve.
     SamplePlaced,
     /// Everything is checked; searches still go to the old space.

@@ -14,21 +14,25 @@ use std::sync::Arc;
 
 use rehang::finding::Finding;
 use rehang::report::Report;
-use rehang::{Adapter, Error, Matrix, Progress, Result, Space, Vectors};
+use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Cut, Spent};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
+use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
 use rehang_fit::{
     FitAnswer, FitFiles, FitParameters, LearningCurve, Method, Trait, fit_files, learning_curve,
 };
-use rehang_store::{ItemKey, Ledger, find_space, shuffled};
+use rehang_store::{
+    FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::backfill::Ending;
 use crate::limits::RunOptions;
-use crate::observe::{Observation, Observer};
+use crate::observe::{Observation, Observer, expect_going};
 use crate::query::{self, Query, QueryEncoders};
+use crate::refit;
 use crate::sample;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
@@ -40,6 +44,8 @@ const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
 /// every model has them.
 const HELD_OUT_MIN: usize = 30;
+/// Natives that are read at a time.
+const NATIVES_PAGE: usize = 2048;
 /// The first sample; each further one is twice as large.
 pub(crate) const FIRST_SAMPLE: usize = 250;
 
@@ -52,12 +58,15 @@ fn document(new: &str) -> String {
 }
 
 /// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there is none.
+/// Where the upgrade has been refitted since, the map in use.
 pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
-    Ok(store.document(&document(new))?.map(|(_, fingerprint)| fingerprint).filter(|it| !it.is_empty()))
+    let fitted = store.document(&document(new))?.map(|(_, fingerprint)| fingerprint);
+    fitted.filter(|it| !it.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
 }
 
 /// Forgets it: what it was fitted on is given up.
 pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
+    refit::forget(store, new)?;
     match store.document(&document(new))? {
         Some((version, _)) => store.set_document(&document(new), Some(version), "").map(drop),
         None => Ok(()),
@@ -435,6 +444,93 @@ impl DrawnPairs {
     ///
     /// Those of the store; nothing is found where there is no new space.
     pub fn read(store: &dyn Ledger, old: &Space, new: &Space, items: usize) -> Result<Self> {
+        if find_space(store, &new.name)?.is_none() {
+            return Self::of(store, old, new, Vec::new());
+        }
+        let records = sample::natives(store, &old.name, &new.name, items)?;
+        Self::of(store, old, new, records.into_iter().map(|record| record.item).collect())
+    }
+
+    /// The pairs among all that is native, wherever in the shuffle: the first of it where there are more than a fit takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; cancelled where a stop is wanted.
+    pub fn natives(store: &dyn Ledger, old: &Space, new: &Space, observer: &dyn Observer) -> Result<Self> {
+        let each = |take: &mut dyn FnMut(Item)| -> Result<()> {
+            let mut after = None;
+            loop {
+                expect_going(observer)?;
+                let native = Select::Provenance(Provenance::Native);
+                let page = Scan::new(&new.name, native, NATIVES_PAGE).after(after).without_contents();
+                let records = store.scan(&page)?;
+                let Some(last) = records.last() else { return Ok(()) };
+                after = Some(last.item.key);
+                for record in records {
+                    take(record.item);
+                }
+            }
+        };
+        let mut first = FirstKeys::new(PAIRS_SEED, PAIRS_MAX);
+        each(&mut |item| first.take(item.key))?;
+        let chosen: BTreeSet<ItemKey> = first.keys().0.into_iter().collect();
+        let mut ids = Vec::with_capacity(chosen.len());
+        each(&mut |item| {
+            if chosen.contains(&item.key) {
+                ids.push(item.id);
+            }
+        })?;
+        let mut items = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(NATIVES_PAGE) {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            items.extend(store.get(&ids)?.into_iter().flatten());
+        }
+        Self::of(store, old, new, items)
+    }
+
+    /// Items that are kept for measuring, native or not: those held out among the first of the shuffle. So they are a random sample of
+    /// what can be embedded, and no fit ever takes one of them. None in a gallery that is too small to measure on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn kept(store: &dyn Ledger, old: &Space, new: &str) -> Result<Vec<Record>> {
+        let items = usize::try_from(sample::embeddable(store, new)?).unwrap_or(usize::MAX);
+        let kept = kept_for_measuring(items);
+        if kept < MEASURED_MIN {
+            return Ok(Vec::new());
+        }
+        let first = sample::first(store, new, (kept as f64 / HELD_OUT) as usize)?;
+        let mut records = Vec::with_capacity(kept);
+        for page in first.chunks(NATIVES_PAGE) {
+            let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
+            let olds = store.vectors(&old.name, &keys)?;
+            records.extend(page.iter().zip(olds).filter_map(|(record, before)| {
+                let before = before?.vector;
+                (old.distance.can_place(&before) && is_held_out(&before)).then(|| record.clone())
+            }));
+        }
+        Ok(records)
+    }
+
+    /// The pairs among the items that are kept for measuring; `None` until nearly all of them are native, since those that are may be there
+    /// for being the hardest.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn measured(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Option<Self>> {
+        let kept = Self::kept(store, old, &new.name)?;
+        let (count, mut native) = (kept.len(), kept);
+        native.retain(sample::is_native);
+        if native.len() < MEASURED_MIN || (native.len() as f64) < sample::NATIVE_SHARE * count as f64 {
+            return Ok(None);
+        }
+        Self::of(store, old, new, native.into_iter().map(|record| record.item).collect()).map(Some)
+    }
+
+    /// The pairs among some items.
+    fn of(store: &dyn Ledger, old: &Space, new: &Space, items: Vec<Item>) -> Result<Self> {
         let mut pairs = Self {
             ids: Vec::new(),
             labels: Vec::new(),
@@ -446,16 +542,15 @@ impl DrawnPairs {
             new: Matrix::zeros(0, new.dimension),
             misplaced: 0,
         };
-        if find_space(store, &new.name)?.is_none() {
+        if items.is_empty() {
             return Ok(pairs);
         }
-        let records = sample::natives(store, &old.name, &new.name, items)?;
-        let keys: Vec<_> = records.iter().map(|record| record.item.key).collect();
+        let keys: Vec<_> = items.iter().map(|item| item.key).collect();
         let (mut olds, mut news) = (Vec::new(), Vec::new());
         let vectors = store.vectors(&old.name, &keys)?.into_iter().zip(store.vectors(&new.name, &keys)?);
-        for (record, vectors) in records.into_iter().zip(vectors) {
+        for (item, vectors) in items.into_iter().zip(vectors) {
             let (Some(before), Some(now)) = vectors else { continue };
-            let is_of_one_content = before.revision == now.revision;
+            let is_of_one_content = before.revision == now.revision && now.provenance == Provenance::Native;
             let can_be_placed = old.distance.can_place(&before.vector) && new.distance.can_place(&now.vector);
             pairs.misplaced += usize::from(!can_be_placed);
             if !is_of_one_content || !can_be_placed {
@@ -464,11 +559,11 @@ impl DrawnPairs {
             pairs.held_out.push(is_held_out(&before.vector));
             olds.extend(before.vector);
             news.extend(now.vector);
-            pairs.ids.push(record.item.id);
-            pairs.labels.push(record.item.label);
-            pairs.lengths.push(record.item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
-            pairs.keys.push(record.item.key.bits() as f64);
-            pairs.payloads.push(record.item.payload);
+            pairs.ids.push(item.id);
+            pairs.labels.push(item.label);
+            pairs.lengths.push(item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
+            pairs.keys.push(item.key.bits() as f64);
+            pairs.payloads.push(item.payload);
         }
         pairs.old = Matrix::new(old.dimension, olds)?;
         pairs.new = Matrix::new(new.dimension, news)?;
@@ -478,6 +573,18 @@ impl DrawnPairs {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.ids.len()
+    }
+
+    /// Their vectors, old and new, in spaces of these names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Vectors::measured`].
+    pub fn vectors(&self, (old, new): (&Space, &Space)) -> Result<(Vectors, Vectors)> {
+        let of = |space: &Space, rows: &Matrix| {
+            Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
+        };
+        Ok((of(old, &self.old)?, of(new, &self.new)?))
     }
 
     /// How many are held out.
@@ -497,10 +604,8 @@ impl DrawnPairs {
         new: &Space,
         observer: &dyn Observer,
     ) -> Result<Option<LearningCurve>> {
-        let of = |space: &Space, rows: &Matrix| {
-            Vectors::measured(&space.name, space.distance, rows.clone(), &space.name)
-        };
-        let pairs = rehang::Pairs::new(of(old, &self.old)?, of(new, &self.new)?, None, None)?;
+        let (of_old, of_new) = self.vectors((old, new))?;
+        let pairs = rehang::Pairs::new(of_old, of_new, None, None)?;
         let own = Progress::default();
         let progress = observer.counters().unwrap_or_else(|| {
             observer.observe(&Observation::Began { stage: MEASURING, unit: "maps", total: 0 });
@@ -529,13 +634,18 @@ impl DrawnPairs {
     /// Writes them into a folder, and gives them as those files without reading these again.
     fn written(self, folder: &Path) -> Result<PairSources> {
         self.write(folder)?;
+        Ok(self.given(folder))
+    }
+
+    /// Gives them as those files, which are not written.
+    fn given(self, folder: &Path) -> PairSources {
         let values = |file, values| VectorSource::given(&shown(folder, file), Scalars::Integers(values));
-        Ok(PairSources {
+        PairSources {
             held_out: values(HELD_OUT_ROWS, self.held_out_rows()),
             labels: self.label_numbers().map(|labels| values(LABELS, labels)).into_iter().collect(),
             old: VectorSource::given(&shown(folder, OLD), self.old),
             new: VectorSource::given(&shown(folder, NEW), self.new),
-        })
+        }
     }
 
     /// What is known of the pairs that are not held out beside their vectors: where some of them are another thing than the others, it
@@ -684,8 +794,52 @@ pub(crate) fn fit(
             .advise(rehang::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let traits = pairs.traits();
+    let parameters = FitParameters { method, traits: pairs.traits(), ..FitParameters::default() };
     let pairs = pairs.written(&folder.join("pairs"))?;
+    let mut answer = fit_on(pairs, (old, new), folder, parameters, progress)?;
+    if misplaced > 0 {
+        let seen = format!(
+            "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
+        );
+        answer.findings.push(Finding::warning("no-direction", seen));
+    }
+    let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
+    let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
+    if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
+        store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
+    }
+    Ok(answer)
+}
+
+/// Fits the method of a map again, on all natives that are not held out, and keeps the new one in the folder of the upgrade. Nothing names it
+/// yet. Gives it with how many pairs it was fitted on; `None` where there are none.
+pub(crate) fn fit_again(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    method: Method,
+    observer: &dyn Observer,
+    progress: &Progress,
+) -> Result<Option<(Adapter, usize)>> {
+    let pairs = DrawnPairs::natives(store, old, new, observer)?;
+    let count = pairs.len() - pairs.held_out();
+    if count == 0 {
+        return Ok(None);
+    }
+    // The method was chosen among others when the map was fitted first.
+    let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+    let pairs = pairs.given(&folder.join("natives"));
+    Ok(Some((fit_on(pairs, (old, new), folder, parameters, progress)?.fitted.adapter, count)))
+}
+
+/// Fits an adapter on those pairs that are not held out, and keeps it and what was found of the pairs in the folder of the upgrade.
+fn fit_on(
+    pairs: PairSources,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    parameters: FitParameters,
+    progress: &Progress,
+) -> Result<FitAnswer> {
     let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
     let mut answer = fit_files(
         &FitFiles {
@@ -697,7 +851,7 @@ pub(crate) fn fit(
             new_model: new.name.clone(),
             distance: new.distance,
             old_distance: Some(old.distance),
-            parameters: FitParameters { method, traits, ..FitParameters::default() },
+            parameters,
             ..FitFiles::new(pairs.old, pairs.new)
         },
         progress,
@@ -711,16 +865,6 @@ pub(crate) fn fit(
     let text =
         serde_json::to_string_pretty(&of_pairs).map_err(|error| Error::corrupt("the findings", error))?;
     AtomicFile::write(findings_file(folder, &fingerprint), &text)?;
-    if misplaced > 0 {
-        let seen = format!(
-            "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
-        );
-        answer.findings.push(Finding::warning("no-direction", seen));
-    }
-    let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
-    if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
-        store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
-    }
     Ok(answer)
 }
 
@@ -743,7 +887,13 @@ pub(crate) fn measure(
     (adapter, fingerprint): (&Path, &str),
     progress: &Progress,
 ) -> Result<UpgradeReport> {
-    let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
+    let mut pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
+    // A run keeps more for measuring than few pairs hold out.
+    if let Some(kept) = DrawnPairs::measured(store, old, new)?
+        && kept.len() > pairs.held_out()
+    {
+        pairs = kept;
+    }
     if !pairs.may_be_reported() {
         let held_out = pairs.held_out();
         let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());

@@ -13,6 +13,7 @@
 //!   ([`Upgrade::auto`]); [`init`] writes a first one.
 //! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
+//! - [`refit()`](refit): the map fitted again on what is native by now, where that pays.
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
 //! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
 //! - [`estimate`]: how long a backfill takes and what it costs.
@@ -50,6 +51,8 @@ mod postgres;
 mod qdrant;
 mod query;
 mod record;
+mod refit;
+mod refitting;
 mod run;
 mod sample;
 mod search;
@@ -89,6 +92,7 @@ pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+pub use refit::{Refit, refit, refits};
 pub use rehang_clock::{Clock, SystemClock};
 pub use rehang_encode::Cut;
 pub use run::{BackfillScope, BackfillSetup, Summary, backfill};

@@ -69,6 +69,8 @@ pub struct RunOptions {
     pub workers: Option<usize>,
     /// Items that go to the encoder together, 1 or more.
     pub batch: Option<usize>,
+    /// Whether the map stays as it is: nothing is kept for measuring, and no [refit](crate::refit()) is asked for or gone on with.
+    pub no_refit: bool,
 }
 
 /// A count that has to be 1 or more.

@@ -15,8 +15,8 @@ const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
 /// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`].
-const FORMAT: u32 = 5;
+/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::refitting`].
+const FORMAT: u32 = 6;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +115,10 @@ pub struct UpgradeRecord {
     /// It stays so until all of them were made again.
     #[serde(default = "not_known")]
     pub adapted_before: bool,
+    /// Whether adapted vectors of the map before may be in the new space while those of this one are made, page by page: a
+    /// [refit](crate::refit()). The space stays filled meanwhile.
+    #[serde(default)]
+    pub refitting: bool,
     /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
     /// space is there.
     #[serde(default = "before_epochs")]
@@ -149,6 +153,7 @@ impl UpgradeRecord {
             handicap: 0.0,
             old_handicap: 0.0,
             adapted_before: false,
+            refitting: false,
             epoch: None,
         }
     }

@@ -11,7 +11,8 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_clock::Clock;
 use rehang_encode::{Cut, Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
-    ALONE_AFTER, AtWork, Claimed, Item, ItemKey, Ledger, Queue, Record, Store, VectorWrite, WriteOutcome,
+    ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Store, VectorWrite,
+    WriteOutcome,
 };
 use serde::Serialize;
 
@@ -153,6 +154,29 @@ pub(crate) fn backfill_compared(
     observer: &dyn Observer,
     is_compared: bool,
 ) -> Result<Summary> {
+    backfill_beside(setup, observer, is_compared, None)
+}
+
+/// What goes on beside a backfill, and may take another map up meanwhile.
+pub(crate) trait Beside: Sync {
+    /// The gallery was counted.
+    fn counted(&self, counts: &Counts);
+
+    /// The adapter of a fingerprint; `None` where it is not at hand.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with its file.
+    fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>>;
+}
+
+/// As [`backfill`], with something beside it.
+pub(crate) fn backfill_beside(
+    setup: &BackfillSetup<'_>,
+    observer: &dyn Observer,
+    is_compared: bool,
+    beside: Option<&dyn Beside>,
+) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
     match record.phase {
@@ -209,6 +233,8 @@ pub(crate) fn backfill_compared(
             space: &record.new.name,
             rolled_back: matches!(record.phase, Phase::RolledBack | Phase::Abandoned),
             filler,
+            adapter: record.adapter.clone(),
+            beside,
             observer,
             shown: false,
             jobs,
@@ -321,6 +347,9 @@ struct Run<'a> {
     rolled_back: bool,
     /// Adapts what came or changed meanwhile.
     filler: Option<Filler>,
+    /// Fingerprint of its adapter.
+    adapter: String,
+    beside: Option<&'a dyn Beside>,
     observer: &'a dyn Observer,
     /// Whether the observer knows the stage.
     shown: bool,
@@ -605,6 +634,9 @@ impl Run<'_> {
         };
         // Other workers may have done what this one has not counted yet, all that was left among it.
         let counts = self.patiently(|run| run.setup.store.counts(run.space))?;
+        if let Some(beside) = self.beside {
+            beside.counted(&counts);
+        }
         let ending = match (ending, self.setup.limits.until) {
             (Ending::NothingLeft, Until::Fraction(share)) if reaches(&counts, share) => {
                 Ending::ReachedFraction
@@ -675,6 +707,9 @@ impl Run<'_> {
             let counts = self.setup.store.counts(self.space)?;
             // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
             self.counts = (counts.items, counts.native as i64 - self.written as i64);
+            if let Some(beside) = self.beside {
+                beside.counted(&counts);
+            }
             let counted = self.setup.clock.now_ms();
             self.count_from_ms = (now + COUNT_EVERY_MS).max(counted + COUNT_RESTS * (counted - now));
         }
@@ -692,14 +727,23 @@ impl Run<'_> {
 
     /// Adapts what came or changed meanwhile, from where the last time ended, for so long at most.
     fn catch_up(&mut self, record: &UpgradeRecord, longest_ms: u64) -> Result<()> {
-        let Some(filler) = &self.filler else { return Ok(()) };
+        if self.filler.is_none() {
+            return Ok(());
+        }
         // Searches may still go to the new space after a rollback that died.
         let is_filled =
             record.phase == Phase::Filled || (self.rolled_back && record.is_served(self.setup.store)?);
-        // Planned anew meanwhile: what lacks a vector is the next to be embedded, and waits for that.
-        if !is_filled || record.adapter != self.record.adapter {
+        if !is_filled {
             return Ok(());
         }
+        if record.adapter != self.adapter {
+            // Refitted meanwhile. Where the new map is not at hand, what lacks a vector is the next to be embedded, and waits for that.
+            let of_record = self.beside.map(|beside| beside.adapter(&record.adapter)).transpose()?.flatten();
+            let Some(adapter) = of_record else { return Ok(()) };
+            self.filler = Some(Filler::new(&adapter, &record.old.name, &record.new.name, record.order)?);
+            self.adapter.clone_from(&record.adapter);
+        }
+        let Some(filler) = &self.filler else { return Ok(()) };
         let (clock, observer) = (self.setup.clock, self.observer);
         let began = clock.now_ms();
         let epoch = record.epoch.unwrap_or_default();

@@ -13,7 +13,7 @@ use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, Q
 /// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
 const FIRST: usize = 200;
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
-const NATIVE_SHARE: f64 = 0.9;
+pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
 /// The first items of the shuffle, as they stand in the space.
 fn beginning(space: &str, size: usize) -> Sample {
@@ -66,7 +66,7 @@ pub(crate) fn some(
     Ok(store.sample(&sample)?.records)
 }
 
-fn is_native(record: &Record) -> bool {
+pub(crate) fn is_native(record: &Record) -> bool {
     record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
 }
 
@@ -76,18 +76,34 @@ fn is_native(record: &Record) -> bool {
 ///
 /// Those of the store.
 pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Result<()> {
-    let drawn = store.sample(&beginning(new, FIRST))?;
-    let half = usize::try_from(drawn.of / 2).unwrap_or(usize::MAX);
-    let places: Vec<_> = drawn
-        .records
+    let mut drawn = store.sample(&beginning(new, FIRST))?;
+    drawn.records.truncate(usize::try_from(drawn.of / 2).unwrap_or(usize::MAX));
+    place_first(store, new, epoch, &drawn.records)
+}
+
+/// The first items of the shuffle, as they stand in the space.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn first(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Record>> {
+    Ok(store.sample(&beginning(new, size))?.records)
+}
+
+/// Puts what of some items is still adapted to the front of the queue, in their order, behind what the application changed.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn place_first(store: &dyn Ledger, new: &str, epoch: Epoch, records: &[Record]) -> Result<()> {
+    let places: Vec<_> = records
         .iter()
-        .take(half)
         .enumerate()
         .filter_map(|(rank, record)| {
             let state = record.state.as_ref()?;
             let waits = state.provenance == Provenance::Adapted
                 && state.priority.is_none_or(|priority| priority.band < QueueBand::Sample);
-            let place = Priority::new(QueueBand::Sample, (FIRST - rank) as f64);
+            let place = Priority::new(QueueBand::Sample, (records.len() - rank) as f64);
             waits.then_some((record.item.key, record.item.revision, place))
         })
         .collect();

@@ -115,7 +115,8 @@ pub(crate) fn goes_on(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool 
 pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<'_>, has_new: bool) -> bool {
     match recorded.map(|recorded| &recorded.record) {
         Some(record) if goes_on(record, setup) => {
-            !is_the_same(record, setup) || (record.adapted_before && !is_filled(record, setup))
+            let has_others = record.adapted_before || record.refitting;
+            !is_the_same(record, setup) || (has_others && !is_filled(record, setup))
         }
         // A space that is there before the record of its upgrade belongs to the application.
         _ => has_new,
@@ -125,6 +126,7 @@ pub(crate) fn may_hold_others(recorded: Option<&Recorded>, setup: &UpgradeSetup<
 /// Whether every adapted vector of the new space is known to be of this adapter, at its place in this order.
 pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
     matches!(record.phase, Phase::Filled | Phase::RolledBack)
+        && !record.refitting
         && record.is_between(&setup.old.name, &setup.new.name)
         && is_the_same(record, setup)
 }

@@ -9,6 +9,7 @@ use crate::backfill::Request;
 use crate::health::{SigmaHealth, health_of};
 use crate::identity::unvouched;
 use crate::record::{OrderSettings, Phase, Recorded, Serving};
+use crate::refit::{Refit, refits};
 use crate::spending::spent_by_all;
 use crate::until::native_share;
 
@@ -45,6 +46,8 @@ pub struct Status {
     pub unvouched: u64,
     /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
     pub sigma: Option<SigmaHealth>,
+    /// Every question whether a [refit](crate::refit()) pays, the first one first, and whether the map was fitted again for it.
+    pub refits: Vec<Refit>,
     /// The first recorded failures.
     pub failures: Vec<Failure>,
     /// Who is re-embedding at this moment, and how many items each has in hand.
@@ -94,6 +97,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         without_vector: counts.lacking.saturating_sub(lag),
         unvouched: if has_new { unvouched(store, new)? } else { 0 },
         sigma: if has_new { health_of(store, new)? } else { None },
+        refits: refits(store, new)?,
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
         spent: spent_by_all(store, &record)?,

@@ -28,9 +28,11 @@ use crate::location::Location;
 use crate::manners;
 use crate::observe::{Observer, Unobserved};
 use crate::record::{Phase, Recorded, Serving};
-use crate::run::{BackfillScope, BackfillSetup, Summary, backfill, backfill_compared};
+use crate::refit::{self, Refit};
+use crate::refitting::{Refitted, Refitting};
+use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
 use crate::sample;
-use crate::setup::expect_same;
+use crate::setup::{as_sentences, expect_same};
 use crate::spending;
 use crate::status::{self, Status};
 use crate::until::Until;
@@ -443,6 +445,9 @@ impl Upgrade {
 
     /// As [`backfill`](crate::backfill()), with the encoder of the configuration unless one is given.
     ///
+    /// Where the map was fitted on the gallery's own pairs, a share of the items is embedded first and kept for measuring, and at 10 % and 40 %
+    /// native it is asked beside the run whether a [refit](crate::refit()) pays, unless [`RunOptions::no_refit`] says otherwise.
+    ///
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
@@ -464,6 +469,7 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
+        let may_refit = self.may_refit()?;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let forecast = self.configuration.forecast(&planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
@@ -476,9 +482,53 @@ impl Upgrade {
             clock: &SystemClock::start(),
             worker: &worker_name(),
         };
-        let summary = backfill(&setup, observer)?;
+        let asks = may_refit && !asked.no_refit;
+        if asks {
+            let counts = self.store.counts(&self.configuration.new.name)?;
+            let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
+            let target = limits.until.target(counts.items).min(by_budget);
+            match refit::keep(self.store(), self.spaces(), target) {
+                // Planned anew: so is the order.
+                Err(error) if error.is_superseded() => {}
+                kept => kept?,
+            }
+        }
+        let progress = Progress::default();
+        let refitting = Refitting::new(self, observer, &progress);
+        let (summary, refitted) = refitting
+            .beside(asks, |beside| backfill_beside(&setup, observer, false, may_refit.then_some(beside)))?;
         let failed_in_all = self.store.counts(&self.configuration.new.name)?.failed;
-        Ok(Run { summary, failed_in_all, until: limits.until })
+        let Refitted { refits, findings } = refitted;
+        Ok(Run { summary, failed_in_all, refits, findings, until: limits.until })
+    }
+
+    /// Whether the map in use was fitted here, so that another one may take its place.
+    fn may_refit(&self) -> Result<bool> {
+        let is_fitted = || fitting::fitted(self.store(), &self.configuration.new.name);
+        Ok(!self.configuration.names_adapter() && is_fitted()?.is_some())
+    }
+
+    /// Asks whether fitting the map again, on all that is native by now, pays; and where it does, takes the new map up and makes
+    /// all adapted vectors anew, as [`refit()`](crate::refit()). A [run](Upgrade::run) asks by itself at 10 % and 40 % native. What a death has
+    /// interrupted is gone on with instead.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where the configuration names an adapter; a conflict where another process is at work, the upgrade is not filled, or
+    /// too few of the items that are kept for measuring are native; as [`fit_files`](rehang_fit::fit_files).
+    pub fn refit(&self, progress: &Progress) -> Result<Refit> {
+        if self.configuration.names_adapter() {
+            let expected =
+                "no file: an adapter that is fitted on the gallery's own natives would not be used";
+            return Err(Error::option("[adapter]", "a file", expected));
+        }
+        let _lock = self.configuration.gallery.lock()?;
+        let answered = Refitting::new(self, progress, progress).answered(|_| Some(None))?;
+        answered.ok_or_else(|| {
+            let detail = "the upgrade has to be filled by a map that was fitted on its own pairs, and nearly all of the items that are kept for \
+                          measuring native (30 or more; the gallery has to have 600 items): a run embeds them first";
+            Error::conflict(format!("whether a refit of {} pays cannot be measured", self.store.name()), detail)
+        })
     }
 
     /// What is forecast of this upgrade; `None` without a report, and while there is no adapter yet.
@@ -643,6 +693,12 @@ pub struct Run {
     pub summary: Summary,
     /// Items of the gallery that could not be embedded, in this run and before.
     pub failed_in_all: u64,
+    /// Whether [refits](crate::refit()) paid, where that was asked meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refits: Vec<Refit>,
+    /// What a person should know.
+    #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Where it was to end.
     #[serde(skip)]
     pub until: Until,
@@ -725,7 +781,7 @@ mod tests {
                 encoder_busy_ms: 0,
                 sigma: None,
             };
-            Run { summary, failed_in_all, until }
+            Run { summary, failed_in_all, refits: Vec::new(), findings: Vec::new(), until }
         };
         let is_complete = |ending, failed_now, failed_in_all| {
             run(ending, failed_now, failed_in_all, Until::All).is_complete()

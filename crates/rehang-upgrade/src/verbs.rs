@@ -12,6 +12,7 @@ use crate::fill::Filler;
 use crate::index::{prepare_index, recall};
 use crate::observe::{Observation, Observer};
 use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::refit;
 use crate::sample;
 use crate::setup::{
     UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
@@ -273,7 +274,7 @@ fn in_its_epoch(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<UpgradeRecor
 }
 
 /// Writes what is lacking, or all adapted vectors again, and the places of the order; gives how many vectors were written.
-fn fill(
+pub(crate) fn fill(
     store: &dyn Ledger,
     filler: &Filler,
     plan: &UpgradeRecord,
@@ -319,7 +320,7 @@ fn record_filled(store: &dyn Ledger, plan: &UpgradeRecord) -> Result<()> {
 
 /// Changes the record while it says what was planned, and tries again where another process was faster with a change that is no reason
 /// to give up.
-fn changing<T>(
+pub(crate) fn changing<T>(
     store: &dyn Ledger,
     plan: &UpgradeRecord,
     change: impl Fn(Recorded) -> Result<T>,
@@ -524,6 +525,11 @@ pub fn finish(
         if let Some(next) = next {
             let phase = format!("{}: finish would drop what it still needs", recorded.record.phase.name());
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(next));
+        }
+        if recorded.record.refitting {
+            // Without the old space, what is left of the map before could not be made anew.
+            refit::complete(store, setup, &recorded.record, observer)?;
+            recorded = expect_upgrade(store, setup)?;
         }
         catch_up(store, setup, &recorded.record, observer)?;
         recorded.change(store, |record| {

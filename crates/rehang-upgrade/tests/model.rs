@@ -32,6 +32,7 @@ use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
+use rehang_fit::refit::RefitGain;
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
@@ -40,9 +41,9 @@ use rehang_store::{
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request,
-    Serving, Summary, Unobserved, backfill, begin_sampling, finish, put_back, request, rollback, start,
-    status, switch,
+    BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Refit,
+    Request, Serving, Summary, Unobserved, backfill, begin_sampling, finish, put_back, refit, request,
+    rollback, start, status, switch,
 };
 use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
@@ -95,6 +96,8 @@ enum Verb {
     Ask(Request),
     /// Natives become adapted again, for another model to embed them.
     PutBack,
+    /// The other adapter takes the place of this one, while the space stays filled.
+    Refit,
 }
 
 impl Verb {
@@ -180,6 +183,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         1 => Just(Verb::Run(None)),
         4 => asked.prop_map(Verb::Ask),
         2 => Just(Verb::PutBack),
+        4 => Just(Verb::Refit),
     ]
 }
 
@@ -225,6 +229,17 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::BackfillEnded,
         ],
         Verb::PutBack => &[Place::CatchUpRead, Place::CatchUpWritten],
+        Verb::Refit => &[
+            Place::RefitDecided,
+            Place::RefitRecorded,
+            Place::FillRead,
+            Place::FillWritten,
+            Place::PrioritiesWritten,
+            Place::CatchUpRead,
+            Place::CatchUpWritten,
+            Place::BeforeFilled,
+            Place::AfterFilled,
+        ],
         // One write: it is there or it is not.
         Verb::Ask(_) => &[],
     }
@@ -605,6 +620,24 @@ fn adapted(adapter: &Adapter, source: &str) -> Vec<f32> {
     vector
 }
 
+/// A refit that was found to pay.
+fn decided(before: String, after: String) -> Refit {
+    let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1 };
+    let (expected, expected_spread) = (2.0, 0.1);
+    Refit {
+        asked_at: None,
+        native: 0,
+        items: 0,
+        pairs: 0,
+        gain,
+        expected,
+        expected_spread,
+        before,
+        after,
+        taken: true,
+    }
+}
+
 fn squared_distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
 }
@@ -837,6 +870,24 @@ impl Model {
                     self.oracle.native.clear();
                 }
                 drop(remember(self.store(), &self.encoder));
+                (outcome.map(drop), may)
+            }
+            Verb::Refit => {
+                let is_first = self.world.adapter == common::adapter();
+                let next = if is_first { other_adapter() } else { common::adapter() };
+                let [used, after] = [&self.world.adapter, &next]
+                    .map(|adapter| rehang_files::adapter_file::fingerprint(adapter).unwrap());
+                let may = before == Some(Phase::Filled)
+                    && plan.as_ref().is_some_and(|(recorded, _)| *recorded == used);
+                self.world.adapter = next;
+                let outcome = refit(self.store(), &self.setup(), &decided(used, after), faults);
+                if outcome.is_ok() && alone {
+                    check(self.store(), std::slice::from_ref(&self.world.adapter));
+                    assert!(!Recorded::expect(self.store()).unwrap().record.refitting);
+                }
+                if outcome.is_err() && self.plan() == plan {
+                    self.world.adapter = operator.0.clone();
+                }
                 (outcome.map(drop), may)
             }
             Verb::Ask(asked) => {

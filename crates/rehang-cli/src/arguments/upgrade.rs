@@ -27,6 +27,9 @@ pub enum UpgradeCommand {
     Switch(UpgradeSwitchArguments),
     /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
     Run(UpgradeRunArguments),
+    /// Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted vectors anew. A run asks by
+    /// itself at 10 % and 40 % native.
+    Refit(UpgradeConfig),
     /// How the upgrade stands.
     Status(UpgradeStatusArguments),
     /// Ask a running backfill to finish its batches and end; `resume` allows the next one.
@@ -67,6 +70,8 @@ arguments! {
         /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
         /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
+        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
+        no_refit: bool = [long],
         /// Limits; the budget is over all steps.
         limits: RunLimits = [flatten],
     }
@@ -139,6 +144,8 @@ arguments! {
         /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
         /// less than so many points ("worth 0.01/$", "worth 0.5/h"); or go on until nothing is left.
         until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
+        /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
+        no_refit: bool = [long],
         limits: RunLimits = [flatten],
     }
 

@@ -34,6 +34,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
         UpgradeCommand::Start(config) => steps::start(config, json),
         UpgradeCommand::Switch(switch) => steps::switch(switch, json),
         UpgradeCommand::Run(run) => backfill::run(run, json),
+        UpgradeCommand::Refit(config) => learn::refit(config, json),
         UpgradeCommand::Status(status) => status::status(status, json),
         UpgradeCommand::Pause(config) => steps::request(config, Request::Pause, json),
         UpgradeCommand::Resume(resume) => steps::resume(resume, json),
@@ -45,7 +46,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
 
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
-    let run = run_options(&arguments.limits, arguments.until.as_deref())?;
+    let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit)?;
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
@@ -110,7 +111,10 @@ fn taken_text(
         StepResult::Switch(switched) => {
             (switch_text(switched, upgrade.status(0)?.serving_as), switched.lacking == 0)
         }
-        StepResult::Run(run) => (run_text(run), run.is_complete()),
+        StepResult::Run(run) => {
+            warn(&run.findings);
+            (run_text(run), run.is_complete())
+        }
     };
     Ok((name, value, text, done))
 }
@@ -206,6 +210,7 @@ fn dry_run(
     let until = arguments.until.as_deref().map_or_else(Vec::new, |until| vec!["--until", until]);
     let limits = limit_words(&arguments.limits);
     let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+    let run = [limits.clone(), if arguments.no_refit { vec!["--no-refit"] } else { Vec::new() }].concat();
     let first = left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
     let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
     let queries = arguments.sample.queries.as_ref().map(|path| path.display().to_string());
@@ -224,10 +229,10 @@ fn dry_run(
                 commands.push(command(&["plan"]));
                 vec!["start"]
             }
-            Step::Backfill => [vec!["run"], first.clone(), limits.clone()].concat(),
+            Step::Backfill => [vec!["run"], first.clone(), run.clone()].concat(),
             Step::Switch if asked.merged => vec!["switch", "--merged"],
             Step::Switch => vec!["switch"],
-            Step::Run => [vec!["run"], until.clone(), limits.clone()].concat(),
+            Step::Run => [vec!["run"], until.clone(), run.clone()].concat(),
         };
         commands.push(command(&words));
     }

@@ -307,6 +307,7 @@ class Upgrade:
         until: float | str | None = None,
         merged: bool = False,
         switch_if: str | None = None,
+        no_refit: bool = False,
         normalise: bool = False,
         batch: int | None = None,
         fingerprint: str | None = None,
@@ -399,6 +400,7 @@ class Upgrade:
         rate: float | None = None,
         workers: int | None = None,
         batch: int | None = None,
+        no_refit: bool = False,
         normalise: bool = False,
         fingerprint: str | None = None,
         progress: bool | None = None,
@@ -419,8 +421,14 @@ class Upgrade:
             Items a second, at most, by all processes at work together.
         workers : int, optional
             Batches that are embedded at the same time.
+        no_refit : bool, optional
+            Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
         """
         return self._verb("run", locals())
+
+    def refit(self, *, progress: bool | None = None) -> dict[str, Any]:
+        """Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted vectors anew."""
+        return self._verb("refit", locals())
 
     def status(self, *, failures: int | None = None) -> dict[str, Any]:
         """Say how it stands; lists at most so many items that failed (20)."""

@@ -9,6 +9,7 @@ mod faults;
 mod formats;
 mod full_disk;
 mod merge;
+mod refit;
 mod run;
 #[cfg(feature = "postgres")]
 #[path = "../../../rehang-postgres/tests/server/mod.rs"]

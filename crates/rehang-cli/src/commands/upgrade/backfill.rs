@@ -3,30 +3,33 @@
 use rehang::Result;
 use rehang_upgrade::{Cut, Ending, Run, RunOptions, parse_rate, parse_until};
 
+use super::learn::refit_text;
 use super::shared::{duration, open};
 use super::status::{alarm, sigma_text};
 use super::steps::INDEXED;
 use crate::arguments::library::options;
 use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
 use crate::bar::with_bar;
-use crate::commands::{Exit, end_at_ctrl_c};
+use crate::commands::{Exit, end_at_ctrl_c, warn};
 
 /// What a verb that embeds is asked for.
-pub fn run_options(limits: &RunLimits, until: Option<&str>) -> Result<RunOptions> {
+pub fn run_options(limits: &RunLimits, until: Option<&str>, no_refit: bool) -> Result<RunOptions> {
     Ok(options!(
         RunOptions { budget, workers, batch } from limits,
         rate: limits.rate.as_deref().map(|text| parse_rate("rate", text)).transpose()?,
-        until: until.map(|text| parse_until("until", text)).transpose()?
+        until: until.map(|text| parse_until("until", text)).transpose()?,
+        no_refit: no_refit
     ))
 }
 
 pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
-    let options = run_options(&arguments.limits, arguments.until.as_deref())?;
+    let options = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit)?;
     let upgrade = open(&arguments.config)?;
     let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.run(&options, None, progress)
     })?;
+    warn(&run.findings);
     Exit::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 
@@ -69,6 +72,9 @@ pub fn run_text(run: &Run) -> String {
     }
     if summary.caught_up > 0 {
         text += &format!("{} items that came or changed meanwhile were caught up with.\n", summary.caught_up);
+    }
+    for refit in &run.refits {
+        text += &refit_text(refit);
     }
     if failed > 0 {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
@@ -131,7 +137,11 @@ mod tests {
             encoder_busy_ms: 0,
             sigma: None,
         };
-        let text = |until| run_text(&Run { summary: summary.clone(), failed_in_all: 0, until });
+        let run = |until| {
+            let (refits, findings) = (Vec::new(), Vec::new());
+            Run { summary: summary.clone(), failed_in_all: 0, refits, findings, until }
+        };
+        let text = |until| run_text(&run(until));
         assert!(text(Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
         assert!(!text(Until::All).contains("asked for"));
     }

@@ -1,20 +1,20 @@
 //! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
 
 use rehang::Result;
-use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions};
+use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
 
 use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
-    SampleSize, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
+    SampleSize, UpgradeConfig, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
-    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None)? };
+    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true)? };
     let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
@@ -78,6 +78,32 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
         text += &format!("Written to {}.\n", folder.display());
     }
     text
+}
+
+pub fn refit(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
+    let upgrade = open(arguments)?;
+    let answer = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.refit(progress)
+    })?;
+    commands::warn(answer.drift().as_slice());
+    Exit::Done.print(json, &answer, &refit_text(&answer))
+}
+
+/// What a refit was found to be worth, and what became of it, in a line.
+pub fn refit_text(refit: &Refit) -> String {
+    let gain = &refit.gain;
+    let asked =
+        refit.asked_at.map_or_else(String::new, |share| format!(" (asked at {:.0} %)", 100.0 * share));
+    let what = format!(
+        "squared error {:.4} → {:.4} (± {:.4}) on {} items kept for measuring, with a map of {} pairs at {} native items{asked}",
+        gain.before, gain.after, gain.spread, gain.items, refit.pairs, refit.native
+    );
+    if refit.taken {
+        format!("Refitted: {what}. Adapted vectors are made anew by it.\n")
+    } else {
+        format!("No refit: {what}. It is not worth making adapted vectors anew.\n")
+    }
 }
 
 pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {

@@ -12,6 +12,7 @@ use rehang_upgrade::{
 use serde::ser::{Error as _, Serialize, SerializeSeq, Serializer};
 
 use super::backfill::spent_text;
+use super::learn::refit_text;
 use super::shared::{duration, open};
 use super::steps::remarks_text;
 use crate::arguments::upgrade::UpgradeStatusArguments;
@@ -216,6 +217,9 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         if sigma.alarm {
             text += &format!("  {}\n", alarm());
         }
+    }
+    for refit in &status.refits {
+        text += &format!("  {}", refit_text(refit));
     }
     if counts.failed > 0 {
         text += &format!("  {} items could not be embedded:\n", counts.failed);

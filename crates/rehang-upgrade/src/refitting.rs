@@ -1,0 +1,248 @@
+//! Refits of an upgrade as a configuration describes it: asked beside a run, or by a person.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use rehang::adapter::Adapter;
+use rehang::finding::Finding;
+use rehang::{Error, Progress, Result};
+use rehang_fit::Method;
+use rehang_store::Counts;
+
+use crate::faults::Place;
+use crate::fitting::{self, DrawnPairs};
+use crate::observe::{Observer, expect_going};
+use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::refit::{Refit, compare, decide, due, refit, refits, undone};
+use crate::run::{Beside, Summary};
+use crate::setup::UpgradeSetup;
+use crate::upgrade::Upgrade;
+
+/// What came of refits beside a run.
+#[derive(Debug, Default)]
+pub(crate) struct Refitted {
+    /// Questions that were answered, and refits that were gone on with.
+    pub(crate) refits: Vec<Refit>,
+    /// What a person should know.
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Asks whether refits pay, and makes them. As an observer it tells nothing, for the run beside it has the progress bar.
+pub(crate) struct Refitting<'a> {
+    upgrade: &'a Upgrade,
+    observer: &'a dyn Observer,
+    /// Of fits and reports, which end where it is cancelled.
+    progress: &'a Progress,
+    counted: Mutex<Option<Sender<Counts>>>,
+    /// Set when a forecast of the map in use was made, or tried in vain.
+    forecast: OnceLock<()>,
+    /// The error by which a test has this process die.
+    death: OnceLock<Error>,
+}
+
+impl Observer for Refitting<'_> {
+    fn wants_stop(&self) -> bool {
+        self.observer.wants_stop() || self.progress.check().is_err()
+    }
+
+    fn reach(&self, place: Place) -> Result<()> {
+        self.observer.reach(place).inspect_err(|error| drop(self.death.set(error.clone())))
+    }
+}
+
+impl Beside for Refitting<'_> {
+    fn counted(&self, counts: &Counts) {
+        if let Some(counted) = &*self.counted.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Where nobody listens, asking has ended.
+            counted.send(*counts).ok();
+        }
+    }
+
+    fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
+        let path = self.file(fingerprint);
+        let is_there = path.exists();
+        is_there.then(|| rehang_files::adapter_file::load(path).map(Arc::new)).transpose()
+    }
+}
+
+impl<'a> Refitting<'a> {
+    pub(crate) fn new(upgrade: &'a Upgrade, observer: &'a dyn Observer, progress: &'a Progress) -> Self {
+        let (counted, forecast, death) = (Mutex::default(), OnceLock::new(), OnceLock::new());
+        Self { upgrade, observer, progress, counted, forecast, death }
+    }
+
+    fn file(&self, fingerprint: &str) -> PathBuf {
+        fitting::adapter_file(&self.upgrade.configuration().folder(), fingerprint)
+    }
+
+    /// Runs a backfill and, where it `asks`, asks beside it. A run that ends while a question is being answered waits for the answer, unless
+    /// it was told to stop or nothing adapted is left.
+    pub(crate) fn beside(
+        &self,
+        asks: bool,
+        run: impl FnOnce(&dyn Beside) -> Result<Summary>,
+    ) -> Result<(Summary, Refitted)> {
+        if !asks {
+            return Ok((run(self)?, Refitted::default()));
+        }
+        thread::scope(|scope| {
+            let (counted, heard) = channel();
+            let set = |to| *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = to;
+            set(Some(counted));
+            let asking = scope.spawn(move || self.answer(&heard));
+            let summary = run(self);
+            set(None);
+            let is_over = summary.as_ref().map_or(true, |summary| summary.native == summary.items);
+            if is_over || self.observer.wants_stop() {
+                self.progress.cancel();
+            }
+            let refitted = asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            match (summary, self.death.get()) {
+                (Ok(_), Some(death)) => Err(death.clone()),
+                (summary, _) => Ok((summary?, refitted)),
+            }
+        })
+    }
+
+    /// Answers what is due whenever the run has counted.
+    fn answer(&self, heard: &Receiver<Counts>) -> Refitted {
+        let mut refitted = Refitted::default();
+        while let Ok(mut counts) = heard.recv() {
+            while let Ok(newer) = heard.try_recv() {
+                counts = newer;
+            }
+            match self.step(&counts) {
+                Ok(answered) => {
+                    refitted.findings.extend(answered.as_ref().and_then(Refit::drift));
+                    refitted.refits.extend(answered);
+                }
+                Err(error) if self.death.get().is_some() || error.is_cancelled() => break,
+                // Another process is at it, or the upgrade is planned anew: the next count says.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => {
+                    let seen =
+                        format!("whether a refit pays could not be found out, so the map stays: {error}");
+                    refitted.findings.push(Finding::warning("refit-failed", seen));
+                    break;
+                }
+            }
+        }
+        refitted
+    }
+
+    /// Goes on with what a dead process has begun, or asks what is due; nothing where neither is.
+    fn step(&self, counts: &Counts) -> Result<Option<Refit>> {
+        let upgrade = self.upgrade;
+        let new = &upgrade.configuration().new.name;
+        let Some((record, refits)) = self.filled()? else { return Ok(None) };
+        let asked_at = due(&refits, counts);
+        let is_begun = record.refitting || undone(&refits, &record).is_some();
+        if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record) {
+            return Ok(None);
+        }
+        let _lock = upgrade.configuration().gallery.lock()?;
+        // Another process may have answered since.
+        let counts = upgrade.store().counts(new)?;
+        self.answered(|refits| due(refits, &counts).map(Some))
+    }
+
+    /// The record of this upgrade and all questions; `None` where it is not filled.
+    fn filled(&self) -> Result<Option<(UpgradeRecord, Vec<Refit>)>> {
+        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
+        let record = Recorded::expect(store)?.record;
+        let (old, new) = (&configuration.old.name, &configuration.new.name);
+        if record.phase != Phase::Filled || !record.is_between(old, new) {
+            return Ok(None);
+        }
+        Ok(Some((record, refits(store, new)?)))
+    }
+
+    /// Goes on with what is begun, or answers the question that `asked` says is due of those that there were. The caller holds the lock of
+    /// the upgrade.
+    pub(crate) fn answered(
+        &self,
+        asked: impl FnOnce(&[Refit]) -> Option<Option<f64>>,
+    ) -> Result<Option<Refit>> {
+        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
+        let spaces = (&configuration.old, &configuration.new);
+        let Some((record, refits)) = self.filled()? else { return Ok(None) };
+        if let Some(last) = refits.last()
+            && (undone(&refits, &record).is_some() || (record.refitting && last.after == record.adapter))
+        {
+            self.take(last, &record)?;
+            return Ok(Some(last.clone()));
+        }
+        if self.lacks_forecast(&refits, &record) {
+            self.forecast(&record.adapter)?;
+        }
+        let Some(asked_at) = asked(&refits) else { return Ok(None) };
+        let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else { return Ok(None) };
+        let planned = configuration.planned(store)?;
+        if rehang_files::adapter_file::fingerprint(&planned.adapter)? != record.adapter {
+            return Ok(None);
+        }
+        // Old vectors as they are were no fit.
+        let Ok(method) = planned.adapter.training.method.parse::<Method>() else { return Ok(None) };
+        let counts = store.counts(&spaces.1.name)?;
+        let folder = configuration.folder();
+        let fitted = fitting::fit_again(store, spaces, &folder, method, self, self.progress)?;
+        let Some((adapter, pairs)) = fitted else { return Ok(None) };
+        let Some((gain, expected, expected_spread)) = compare((&planned.adapter, &adapter), &kept)? else {
+            return Ok(None);
+        };
+        let answer = Refit {
+            asked_at,
+            native: counts.native,
+            items: counts.items,
+            pairs,
+            gain,
+            expected,
+            expected_spread,
+            before: record.adapter.clone(),
+            after: rehang_files::adapter_file::fingerprint(&adapter)?,
+            taken: gain.pays(),
+        };
+        if answer.taken {
+            self.take(&answer, &record)?;
+        } else {
+            decide(store, &spaces.1.name, &answer)?;
+        }
+        Ok(Some(answer))
+    }
+
+    /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the folder of the upgrade.
+    fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
+        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
+        let adapter = rehang_files::adapter_file::load(self.file(&decided.after))?;
+        let (old, new) = (&configuration.old, &configuration.new);
+        let setup = UpgradeSetup { old, new, adapter: &adapter, order: record.order };
+        refit(store, &setup, decided, self)?;
+        self.forecast(&decided.after)
+    }
+
+    /// Whether a refit was taken up, and its process died before it made the forecast.
+    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> bool {
+        let is_taken = refits.iter().any(|refit| refit.taken && refit.after == record.adapter);
+        let report = || fitting::report_file(&self.upgrade.configuration().folder(), &record.adapter);
+        self.forecast.get().is_none() && is_taken && !report().exists()
+    }
+
+    /// Makes the forecast of a map, where there is none.
+    fn forecast(&self, map: &str) -> Result<()> {
+        expect_going(self)?;
+        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
+        self.forecast.get_or_init(|| ());
+        let folder = configuration.folder();
+        if fitting::report_file(&folder, map).exists() {
+            return Ok(());
+        }
+        let spaces = (&configuration.old, &configuration.new);
+        match fitting::measure(store, spaces, &folder, (&self.file(map), map), self.progress) {
+            // Too few pairs are held out for a report.
+            Err(error) if error.is_conflict() => Ok(()),
+            made => made.map(drop),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! A map that learns while the gallery is re-embedded: asked by the rule alone, gone on with after any death, and never where it is switched off.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_fit::Method;
+use rehang_sqlite::SqliteStore;
+use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
+use rehang_upgrade::{
+    Ending, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RunOptions, Serving, Unobserved,
+    Until, Upgrade, refits,
+};
+
+use crate::common::{DieAt, snapshot};
+
+const ITEMS: usize = 1000;
+/// Few pairs for so many coordinates: a map of them is poor.
+const PAIRS: usize = 40;
+const WIDTH: usize = 16;
+
+/// A number in [−1, 1) from a text and a place.
+fn feature(text: &str, place: usize) -> f32 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ (place as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    for byte in text.bytes() {
+        state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        state ^= state >> 29;
+    }
+    state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    ((state >> 40) as f32 / (1u64 << 23) as f32) - 1.0
+}
+
+fn old_model(source: &str) -> Vec<f32> {
+    (0..WIDTH).map(|place| feature(source, place)).collect()
+}
+
+/// The new model: a linear map of the old one's vectors, and so much of its own.
+struct NewModel {
+    space: Space,
+    own: f32,
+}
+
+impl NewModel {
+    fn with(own: f32) -> Self {
+        Self { space: Space::new("new-model", WIDTH, Distance::L2, false), own }
+    }
+
+    fn vector(&self, source: &str) -> Vec<f32> {
+        let old = old_model(source);
+        let mixed = |row: usize| {
+            let sum: f32 = (0..WIDTH).map(|column| feature("map", WIDTH * row + column) * old[column]).sum();
+            sum + self.own * feature(source, 100 + row)
+        };
+        (0..WIDTH).map(mixed).collect()
+    }
+}
+
+impl Encoder for NewModel {
+    fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn batch_max(&self) -> usize {
+        1000
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        Ok(inputs.iter().map(|input| Ok(self.vector(input.source))).collect())
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(Some(format!("the new model {}", self.own)))
+    }
+
+    fn spent(&self) -> Spent {
+        Spent::default()
+    }
+}
+
+/// A gallery that is filled by a map of its own pairs, and switched, in a folder with its configuration.
+fn begun(folder: &Path, model: &NewModel) -> PathBuf {
+    begun_by(Method::Ridge, folder, model)
+}
+
+fn begun_by(method: Method, folder: &Path, model: &NewModel) -> PathBuf {
+    let old = Space::new("old-model", WIDTH, Distance::L2, false);
+    let store = SqliteStore::create(folder.join("G.db")).unwrap();
+    store.create_space(&old, Provenance::Old).unwrap();
+    let write = |item: usize| {
+        let source = format!("source {item}");
+        let vectors = vec![NewVector::of_model(&old.name, old_model(&source), Provenance::Old)];
+        ItemWrite::new(format!("{item}"), Some(source), vectors)
+    };
+    store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
+    drop(store);
+    let space =
+        |name: &str| format!("[{name}]\nname = \"{name}-model\"\ndimension = {WIDTH}\ndistance = \"l2\"\n");
+    let text = format!("[gallery]\npath = \"G.db\"\n{}{}[run]\nbatch = 10\n", space("old"), space("new"));
+    let config = folder.join("rehang.toml");
+    fs_err::write(&config, text).unwrap();
+    let upgrade = Upgrade::open(&config).unwrap();
+    let asked = PairsOptions { items: PAIRS, worth: 0.0, ..PairsOptions::default() };
+    upgrade.pairs(&asked, &PairsFiles::default(), Some(model), &Unobserved).unwrap();
+    upgrade.fit(method, &Progress::default()).unwrap();
+    upgrade.start(&Unobserved).unwrap();
+    upgrade.switch(Serving::Mixed, true).unwrap();
+    config
+}
+
+fn until(share: f64) -> RunOptions {
+    RunOptions { until: Some(Until::Fraction(share)), ..RunOptions::default() }
+}
+
+fn map_of(upgrade: &Upgrade) -> Adapter {
+    let fingerprint = Recorded::expect(upgrade.store()).unwrap().record.adapter;
+    let file = upgrade.configuration().folder().join(format!("adapter-{fingerprint}.safetensors"));
+    rehang_files::adapter_file::load(file).unwrap()
+}
+
+/// Whether a map made an adapted vector and its σ²; a product of one row and that of a page may round otherwise.
+fn is_of(map: &Adapter, source: &str, there: &VectorRecord) -> bool {
+    let rows = Matrix::new(WIDTH, old_model(source)).unwrap();
+    let old = Vectors::new(map.old.clone(), rows, "old vectors").unwrap();
+    let mapped = adapter::apply(map, &old, None, &Progress::default()).unwrap();
+    let (row, variance) = (mapped.vectors.matrix().row(0), mapped.variance[0]);
+    let sigma2 = there.sigma2.unwrap();
+    rehang::squared_distance(&there.vector, row) < 1e-8 && (sigma2 - variance).abs() < 1e-3 * variance
+}
+
+/// That the map of the record is the upgrade's own, that every adapted vector is of it, and every native one of the new model. Gives the
+/// record's map.
+fn check(upgrade: &Upgrade, model: &NewModel) -> String {
+    let (store, record) = (upgrade.store(), Recorded::expect(upgrade.store()).unwrap().record);
+    assert_eq!((record.phase, record.refitting), (Phase::Filled, false));
+    let map = map_of(upgrade);
+    assert!((record.handicap - map.handicap).abs() < 1e-12);
+    let planned = upgrade.configuration().planned(store).unwrap();
+    assert_eq!(*planned.adapter, map, "verbs go by the map in use");
+    let scan = Scan::new("new-model", Select::All, 2 * ITEMS).with_vectors_of("new-model");
+    let records = store.scan(&scan).unwrap();
+    assert_eq!(records.len(), ITEMS);
+    for found in records {
+        let source = found.item.source.unwrap();
+        let there = found.vector.unwrap_or_else(|| panic!("{source} is lost to searches"));
+        if there.provenance == Provenance::Native {
+            assert_eq!(there.vector, model.vector(&source));
+            continue;
+        }
+        assert!(is_of(&map, &source, &there), "{source} is of another map");
+    }
+    record.adapter
+}
+
+#[test]
+fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    let config = begun(folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let first = check(&upgrade, &model);
+    // A person cannot ask either before there is something to measure on.
+    assert!(upgrade.refit(&Progress::default()).unwrap_err().is_conflict());
+    let epoch = Recorded::expect(upgrade.store()).unwrap().record.epoch;
+    // Up to here no question comes, and nothing is kept for one.
+    assert_eq!(upgrade.run(&until(0.05), Some(&model), &Unobserved).unwrap().refits, []);
+    assert_eq!(
+        (check(&upgrade, &model), refits(upgrade.store(), "new-model").unwrap()),
+        (first.clone(), vec![])
+    );
+
+    let run = upgrade.run(&until(0.1), Some(&model), &Unobserved).unwrap();
+    assert_eq!((run.summary.ending, run.summary.native), (Ending::ReachedFraction, 100));
+    let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
+    assert!(refit.taken && refit.gain.fall() > 0.05, "{refit:?}");
+    assert_eq!((refit.asked_at, &refit.before, refit.native), (Some(0.1), &first, 100));
+    // A fifth of all items is fitted on never, those among them that are kept for measuring.
+    assert!(refit.gain.items >= 30 && refit.pairs > PAIRS && refit.pairs < 100 - refit.gain.items + 1);
+    assert_eq!(check(&upgrade, &model), refit.after);
+    assert!(Recorded::expect(upgrade.store()).unwrap().record.epoch > epoch);
+    let shown = upgrade.status(0).unwrap().refits;
+    assert_eq!((shown.len(), &shown[0].after, shown[0].gain.items), (1, &refit.after, refit.gain.items));
+
+    // Once more at 40 %, of everything that is native by then.
+    let run = upgrade.run(&until(0.5), Some(&model), &Unobserved).unwrap();
+    let [again] = &run.refits[..] else { panic!("{:?}", run.refits) };
+    assert_eq!((again.asked_at, &again.before), (Some(0.4), &refit.after));
+    assert!(again.gain.before < refit.gain.before && again.pairs > refit.pairs);
+    let now = if again.taken { &again.after } else { &again.before };
+    assert_eq!(check(&upgrade, &model), *now);
+    // Each map has a forecast of its own, and that of the one before is kept.
+    let report = |map: &str| upgrade.configuration().folder().join(format!("report-{map}.json"));
+    assert!(report(&refit.after).exists() && report(now).exists());
+    // A person may ask at any time, and is answered by the same rule.
+    let asked = upgrade.refit(&Progress::default()).unwrap();
+    assert_eq!((asked.asked_at, asked.taken), (None, asked.gain.pays()));
+    check(&upgrade, &model);
+    // And to the end, where nothing adapted is left to ask for.
+    let run = upgrade.run(&RunOptions::default(), Some(&model), &Unobserved).unwrap();
+    assert_eq!((run.summary.native, run.refits), (ITEMS as u64, vec![]));
+    upgrade.finish(&Unobserved).unwrap();
+}
+
+#[test]
+fn a_map_that_nothing_could_better_stays_and_so_does_every_byte() {
+    // It learns nothing, from however many pairs.
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    let config = begun_by(Method::DoNothing, folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let first = check(&upgrade, &model);
+    let epoch = Recorded::expect(upgrade.store()).unwrap().record.epoch;
+    let run = upgrade.run(&until(0.5), Some(&model), &Unobserved).unwrap();
+    let [kept] = &run.refits[..] else { panic!("{:?}", run.refits) };
+    assert!(!kept.taken && kept.before == first, "{kept:?}");
+    assert_eq!(check(&upgrade, &model), first);
+    assert_eq!(Recorded::expect(upgrade.store()).unwrap().record.epoch, epoch);
+    // It is not asked again.
+    assert_eq!(upgrade.run(&until(0.6), Some(&model), &Unobserved).unwrap().refits, []);
+}
+
+#[test]
+fn without_refits_a_run_does_what_it_did() {
+    let model = NewModel::with(0.5);
+    let snapshots = [true, false].map(|switched_off| {
+        let folder = tempfile::tempdir().unwrap();
+        let config = begun(folder.path(), &model);
+        let upgrade = Upgrade::open(&config).unwrap();
+        let first = check(&upgrade, &model);
+        if switched_off {
+            let asked = RunOptions { no_refit: true, ..until(0.5) };
+            let run = upgrade.run(&asked, Some(&model), &Unobserved).unwrap();
+            assert!(run.refits.is_empty() && run.findings.is_empty());
+        } else {
+            // The loop alone, which knows of no refits.
+            let planned = upgrade.configuration().planned(upgrade.store()).unwrap();
+            let setup = rehang_upgrade::BackfillSetup {
+                store: upgrade.store(),
+                encoder: &model,
+                scope: rehang_upgrade::BackfillScope::Gallery(&planned.adapter),
+                limits: upgrade.configuration().limits_of(&until(0.5), &model).unwrap(),
+                clock: &rehang_upgrade::SystemClock::start(),
+                worker: "alone",
+            };
+            rehang_upgrade::backfill(&setup, &Unobserved).unwrap();
+        }
+        assert_eq!(check(&upgrade, &model), first);
+        assert_eq!(upgrade.store().document("refits of new-model").unwrap(), None);
+        snapshot(upgrade.store())
+    });
+    assert_eq!(snapshots[0], snapshots[1]);
+}
+
+#[test]
+fn whatever_a_refit_dies_of_the_next_run_goes_on_with_it() {
+    let model = NewModel::with(0.5);
+    let places = [
+        (Place::RefitDecided, 1),
+        (Place::RefitRecorded, 1),
+        (Place::FillRead, 1),
+        (Place::FillWritten, 1),
+        (Place::PrioritiesWritten, 1),
+        (Place::BeforeFilled, 1),
+        (Place::AfterFilled, 1),
+    ];
+    for (place, visit) in places {
+        let folder = tempfile::tempdir().unwrap();
+        let config = begun(folder.path(), &model);
+        let upgrade = Upgrade::open(&config).unwrap();
+        let first = check(&upgrade, &model);
+        let dying = DieAt::new(place, visit);
+        let outcome = upgrade.run(&until(0.1), Some(&model), &dying);
+        assert!(outcome.is_err() && dying.died(), "{place:?}: {outcome:?}");
+        drop(upgrade);
+        // Whatever is half done, no item is lost to searches, and nothing but a map's or the new model's vector stands in the space.
+        let upgrade = Upgrade::open(&config).unwrap();
+        let counts = upgrade.store().counts("new-model").unwrap();
+        assert_eq!((counts.lacking, counts.native + counts.adapted), (0, ITEMS as u64));
+        let there = refits(upgrade.store(), "new-model").unwrap();
+        assert_eq!((there.len(), there[0].taken, &there[0].before), (1, true, &first), "{place:?}");
+        // The next run has a little left to do, and goes on with the refit beside it.
+        upgrade.run(&until(0.11), Some(&model), &Unobserved).unwrap();
+        assert_eq!(refits(upgrade.store(), "new-model").unwrap(), there, "asked once, {place:?}");
+        assert_eq!(check(&upgrade, &model), there[0].after, "{place:?}");
+        let report = format!("report-{}.json", there[0].after);
+        assert!(upgrade.configuration().folder().join(report).exists(), "no forecast after {place:?}");
+    }
+}
+
+#[test]
+fn a_rollback_and_a_start_settle_half_a_refit_too() {
+    let model = NewModel::with(0.5);
+    let folder = tempfile::tempdir().unwrap();
+    let config = begun(folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let dying = DieAt::new(Place::RefitRecorded, 1);
+    assert!(upgrade.run(&until(0.1), Some(&model), &dying).is_err());
+    assert!(Recorded::expect(upgrade.store()).unwrap().record.refitting);
+    upgrade.rollback().unwrap();
+    assert_eq!(upgrade.store().serving().unwrap().as_deref(), Some("old-model"));
+    upgrade.switch(Serving::Mixed, true).unwrap();
+    assert!(Recorded::expect(upgrade.store()).unwrap().record.refitting, "nothing is forgotten");
+    upgrade.start(&Unobserved).unwrap();
+    let after = refits(upgrade.store(), "new-model").unwrap().remove(0).after;
+    assert_eq!(check(&upgrade, &model), after);
+}
+
+#[test]
+fn a_finish_makes_the_pages_that_a_dead_refit_left() {
+    let model = NewModel::with(0.5);
+    let folder = tempfile::tempdir().unwrap();
+    let config = begun(folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    assert!(upgrade.run(&until(0.1), Some(&model), &DieAt::new(Place::RefitRecorded, 1)).is_err());
+    let map = map_of(&upgrade);
+    upgrade.finish(&Unobserved).unwrap();
+    let scan =
+        Scan::new("new-model", Select::Provenance(Provenance::Adapted), ITEMS).with_vectors_of("new-model");
+    let records = upgrade.store().scan(&scan).unwrap();
+    assert_eq!(records.len(), ITEMS - 100);
+    for found in records {
+        assert!(is_of(&map, &found.item.source.unwrap(), &found.vector.unwrap()));
+    }
+}
+
+/// Two processes run at once: both come by the question, and one answer holds.
+#[test]
+fn of_two_workers_one_refits_and_the_other_goes_on_by_the_new_map() {
+    /// Lets both begin before either gets anywhere.
+    struct Together(std::sync::Barrier, std::sync::atomic::AtomicBool);
+    impl Observer for &Together {
+        fn reach(&self, place: Place) -> Result<()> {
+            if place == Place::BackfillClaimed && self.1.load(std::sync::atomic::Ordering::SeqCst) {
+                self.0.wait();
+                self.1.store(false, std::sync::atomic::Ordering::SeqCst);
+            }
+            Ok(())
+        }
+    }
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    let config = begun(folder.path(), &model);
+    let together = Together(std::sync::Barrier::new(2), std::sync::atomic::AtomicBool::new(true));
+    let run = |upgrade: &Upgrade| {
+        let run = upgrade.run(&until(0.5), Some(&model), &&together).unwrap();
+        assert!(run.findings.is_empty(), "{:?}", run.findings);
+        run.refits
+    };
+    let upgrades = [(); 2].map(|()| Upgrade::open(&config).unwrap());
+    let answers = thread::scope(|scope| {
+        let workers = upgrades.each_ref().map(|upgrade| scope.spawn(|| run(upgrade)));
+        workers.map(|worker| worker.join().unwrap())
+    });
+    let all = refits(upgrades[0].store(), "new-model").unwrap();
+    assert!(!all.is_empty() && all.len() <= 2, "{all:?}");
+    assert_eq!(answers.iter().flatten().count(), all.len(), "each question is answered once: {answers:?}");
+    let last = all.iter().rfind(|refit| refit.taken).unwrap();
+    for upgrade in &upgrades {
+        assert_eq!(check(upgrade, &model), last.after);
+    }
+}
