@@ -172,6 +172,44 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
 }
 
 #[test]
+fn a_bridge_serves_new_queries_before_anything_is_written() {
+    let place = place(&Made { label: |_, _| None, ..Made::of(1000) });
+    place.finish(&["upgrade", "pairs", "--items", "20", "--worth", "0"]);
+    assert!(place.json(&["upgrade", "bridge"])["bridge"].is_null(), "twenty pairs prove nothing");
+    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
+    let bridged = place.json(&["upgrade", "bridge"]);
+    let (choice, share) = (&bridged["choice"], bridged["bridge"]["share"].as_f64().unwrap());
+    let kept = &choice["rows"][choice["kept"].as_u64().unwrap() as usize];
+    assert_eq!((choice["criterion"].as_str(), kept["share"].as_f64()), (Some("agreement@10"), Some(share)));
+    assert!(kept["low"].as_f64().unwrap() > 0.0, "{kept}");
+    assert_eq!(place.json(&["upgrade", "status"])["bridge"]["share"].as_f64(), Some(share));
+    let rows: Vec<usize> = (500..520).collect();
+    for name in ["old", "new"] {
+        place.write_matrix(&format!("asked-{name}.npy"), &read(&format!("{name}.npy")).select(&rows));
+    }
+    let search = |more: &[&str]| place.json(&[&["search", "--vectors"], more].concat());
+    let both = ["asked-new.npy", "--old-vectors", "asked-old.npy"];
+    let over = search(&both);
+    let plain = search(&["asked-old.npy"]);
+    assert_eq!((&over["bridged"], &plain["bridged"]), (&true.into(), &false.into()));
+    assert!(over["space"] == "first" && over["results"] != plain["results"]);
+    let off = place.json(&["upgrade", "bridge", "--off"]);
+    assert!(off["bridge"].is_null());
+    assert_eq!(search(&both)["results"], plain["results"], "undone in one step");
+    // The same pairs, the same bridge.
+    assert_eq!(place.json(&["upgrade", "bridge"])["bridge"], bridged["bridge"]);
+    assert_eq!(search(&both)["results"], over["results"]);
+    let said = place.run(&["upgrade", "bridge"]);
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        text.contains("do nothing") && text.contains("Queries search the old gallery over the bridge"),
+        "{text}"
+    );
+    place.finish(&["upgrade", "rollback"]);
+    assert_eq!(search(&both)["results"], plain["results"]);
+}
+
+#[test]
 fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     const BATCH: usize = 8;
     const KEY_ENDS_AT: usize = 3;
@@ -490,6 +528,8 @@ fn what_cannot_go_on_says_what_to_do() {
     };
     let start = said(&["upgrade", "start"]);
     assert!(start.contains("an adapter") && start.contains("`rehang upgrade pairs`"), "{start}");
+    let bridge = said(&["upgrade", "bridge"]);
+    assert!(bridge.contains("upgrade"), "{bridge}");
     let fit = said(&["upgrade", "fit"]);
     assert!(fit.contains("pairs") && fit.contains("`rehang upgrade pairs`"), "{fit}");
     // A mistake in the queries is found before anything is embedded.
