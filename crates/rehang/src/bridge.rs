@@ -155,7 +155,8 @@ pub fn mixed(old: Option<&Matrix>, turned: &Matrix, share: f64, length: f64) -> 
             .collect();
         let whole = sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         let query = queries.row_mut(row);
-        if whole > 0.0 {
+        // What is left of two that cancel is rounding, and no direction.
+        if whole > f64::from(f32::EPSILON) {
             for (query, sum) in query.iter_mut().zip(&sum) {
                 *query = (sum / whole * target) as f32;
             }
