@@ -21,6 +21,8 @@
 //!
 //! `cargo xtask forecast [SPLITS [FOLDER [SET…]]]` holds forecasts of whole galleries against their truth.
 //!
+//! `cargo xtask bridge [SPLITS [FOLDER [SET…]]]` measures what an untouched gallery gives to bridged queries and to both models' scores together.
+//!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
 //! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
@@ -42,6 +44,7 @@
 )]
 
 mod bias;
+mod bridge;
 mod cli_docs;
 mod demo_data;
 mod forecast;
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         ["papers", rest @ ..] => papers::run(rest),
         ["learning", rest @ ..] => learning::run(rest),
         ["forecast", rest @ ..] => forecast::run(rest),
+        ["bridge", rest @ ..] => bridge::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
         ["refit", rest @ ..] => refit::run(rest),
         ["bias"] => bias::run("../shared/data"),
@@ -88,7 +92,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

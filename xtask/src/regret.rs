@@ -57,21 +57,21 @@ struct Row {
 }
 
 /// A test part, and what is right on it.
-struct Ground {
-    name: String,
-    old: Vectors,
-    new: Vectors,
+pub struct Ground {
+    pub name: String,
+    pub old: Vectors,
+    pub new: Vectors,
     /// By the old model and by the new one.
-    queries: Option<[Matrix; 2]>,
-    labels: Vec<i64>,
-    qrels: Option<Qrels>,
+    pub queries: Option<[Matrix; 2]>,
+    pub labels: Vec<i64>,
+    pub qrels: Option<Qrels>,
 }
 
 /// A set: pairs, test parts, and what `auto` may know of them.
-struct Study {
-    pairs: Pairs,
-    grounds: Vec<Ground>,
-    knowns: Vec<(&'static str, bool, Option<FitQueries>)>,
+pub struct Study {
+    pub pairs: Pairs,
+    pub grounds: Vec<Ground>,
+    pub knowns: Vec<(&'static str, bool, Option<FitQueries>)>,
 }
 
 /// Measures what is missing of the sets and prints the table.
@@ -97,7 +97,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn labelled(folder: &Path, set: &str) -> Result<Study> {
+pub fn labelled(folder: &Path, set: &str) -> Result<Study> {
     let data = Set::read(folder, set)?;
     let grounds = data.parts.into_iter().map(|part| Ground {
         name: part.name.to_owned(),
@@ -145,7 +145,7 @@ impl JudgedSet {
 }
 
 /// Every second document is a pair, the others are the test part; so are the queries dealt out.
-fn judged(folder: &Path) -> Result<Study> {
+pub fn judged(folder: &Path) -> Result<Study> {
     let set = JudgedSet::read(folder)?;
     let ([old, new], [queries_old, queries_new]) = (&set.documents, &set.queries);
     let (items, asked) = (old.rows(), queries_old.rows());

@@ -21,6 +21,7 @@
 pub mod adapter_file;
 pub mod adapter_network;
 mod atomic;
+pub mod bridge_file;
 mod element;
 pub mod folders;
 mod given;

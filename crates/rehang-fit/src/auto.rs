@@ -115,7 +115,7 @@ pub(crate) fn fit_with(
 
 /// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every
 /// ranking is right, and with as many classes as items none is, so nothing can be learned from them, nor chosen by them.
-fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
+pub(crate) fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
     let Some(labels) = pairs.labels() else { return Ok(None) };
     let known = labels.iter().filter(|&&label| label >= 0).count();
     let classes: BTreeSet<i64> = labels.iter().copied().filter(|&label| label >= 0).collect();
@@ -135,7 +135,7 @@ fn without_idle_labels(pairs: &Pairs) -> Result<Option<(Pairs, Finding)>> {
 }
 
 /// The class of every pair, or its cluster where there are no labels.
-fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
+pub(crate) fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Vec<i64>> {
     if let Some(labels) = known_labels(pairs) {
         return Ok(labels.to_vec());
     }

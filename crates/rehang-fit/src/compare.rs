@@ -26,7 +26,7 @@ use crate::uncertainty_fit::sharpened;
 
 /// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
 /// all.
-const HELD_OUT: f64 = 0.2;
+pub(crate) const HELD_OUT: f64 = 0.2;
 /// How often another part is held out.
 const SPLITS: u64 = 5;
 /// Held-out items of known classes that are measured at most, and as many of left-out ones; more change no choice and cost time
@@ -107,11 +107,11 @@ pub(crate) struct Compared {
 }
 
 /// Held-out pairs that are a gallery.
-struct Part<'a> {
+pub(crate) struct Part<'a> {
     items: Vec<usize>,
-    pairs: Pairs,
+    pub pairs: Pairs,
     /// What counts as found; `None` where nothing says so of these items while it does of others.
-    criterion: Option<Criterion<'a>>,
+    pub criterion: Option<Criterion<'a>>,
     /// What every map's gallery shares ([`Gallery::distances`]).
     to_native: Option<Distances>,
 }
@@ -120,12 +120,12 @@ struct Part<'a> {
 ///
 /// Galleries grow by classes that no pair knew, so there are held-out items of classes that were fitted on, and all items of
 /// classes that were not (clusters, without labels). Each is a gallery, and both count the same.
-struct Split<'a> {
-    fitted: Vec<usize>,
-    held_out: (usize, usize),
+pub(crate) struct Split<'a> {
+    pub fitted: Vec<usize>,
+    pub held_out: (usize, usize),
     /// Of known classes first, where these have enough items.
-    parts: Vec<Part<'a>>,
-    has_seen: bool,
+    pub parts: Vec<Part<'a>>,
+    pub has_seen: bool,
     /// What the default order looks through: the head that was given, or one of the classes that were fitted on.
     head: Head,
 }
@@ -187,7 +187,7 @@ impl Task<'_> {
     /// Fits every candidate on a part of the pairs and measures it on the rest.
     pub(crate) fn compare(&self, candidates: &[&Candidate<'_>]) -> Result<Compared> {
         let parameters = self.parameters;
-        let splits = self.splits()?;
+        let splits = self.splits(HELD_OUT)?;
         let Some(first) = splits.first() else { return Ok(Compared::default()) };
         let line = |quality: &dyn Fn(&Criterion<'_>, &Pairs) -> Result<f64>| -> Result<f64> {
             let of_split = |split: &Split<'_>| {
@@ -270,14 +270,14 @@ impl Task<'_> {
         Ok(compared)
     }
 
-    /// What is held out, each time something else. All splits are measured alike, so that their mean means one thing: by label or
+    /// What is held out, a part of the items and of the classes, each time something else. All splits are measured alike, so that their mean means one thing: by label or
     /// judgement where any of them can be, by agreement where none can.
-    fn splits(&self) -> Result<Vec<Split<'_>>> {
+    pub(crate) fn splits(&self, part_held_out: f64) -> Result<Vec<Split<'_>>> {
         let Self { pairs, parameters, groups, .. } = *self;
         let mut splits = Vec::new();
         for number in 0..SPLITS {
             let seed = parameters.seed.wrapping_add(number);
-            let held_out = hold_out(pairs.len(), Some(groups), HELD_OUT, seed);
+            let held_out = hold_out(pairs.len(), Some(groups), part_held_out, seed);
             let part = |items: &[usize]| {
                 let items = sampled(items, seed);
                 let criterion = Criterion::by_answers(parameters, pairs, &items);
@@ -556,7 +556,7 @@ fn empty(method: Method) -> SelectionRow {
     }
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
@@ -718,7 +718,7 @@ mod tests {
         let two = [of(Method::Procrustes), of(Method::Ridge)];
         let selection = task.compare(&two).unwrap().selection.unwrap();
         let (rotation, ridge) = (&selection.rows[0], &selection.rows[1]);
-        let splits = task.splits().unwrap();
+        let splits = task.splits(HELD_OUT).unwrap();
         let [without_rotation, without_ridge] = two.map(|candidate| {
             let (made, _) = task.made(candidate, &splits).unwrap();
             let areas = made.iter().zip(&splits).map(|(made, split)| {

@@ -31,6 +31,7 @@
 
 pub mod adam;
 mod auto;
+mod bridge;
 mod candidate;
 pub mod closed_form;
 mod compare;
@@ -66,6 +67,9 @@ pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
 pub use auto::Fitted;
+pub use bridge::{
+    BridgeChoice, BridgeGain, BridgeRow, FittedBridge, HeldOutGallery, SHARES, fit_bridge, fit_bridge_of,
+};
 pub use compare::{Selection, SelectionRow};
 pub use files::{FitAnswer, FitFiles, fit_files};
 pub use handicap::{HandicapChoice, HandicapRow};

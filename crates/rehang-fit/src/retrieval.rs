@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use rehang::curve::{
-    Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, Relevance, curve, evaluate,
-    evaluate_today,
+    Curve, CurveInput, CurveOptions, Distances, DoNothing, MAP, Metric, Qrels, QueryRanks, Relevance, TOP1,
+    curve, evaluate, evaluate_leave_one_out, evaluate_today, nearest,
 };
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Error, Head, Matrix, Pairs, Progress, Result, Vectors};
@@ -126,6 +126,42 @@ impl<'a> Criterion<'a> {
         let evaluation =
             evaluate_today(today, new.matrix(), queries, self.relevance(), distance, &options, &quiet)?;
         Ok(evaluation.values[self.metric])
+    }
+
+    /// What every query finds in the gallery of old vectors, queries being vectors of the old space: the given queries', or those of the
+    /// gallery's own items, each leaving itself out. What is right has to be [given](Self::given).
+    pub(crate) fn in_old(&self, old: &Vectors, queries: &Matrix) -> Result<QueryRanks> {
+        let (gallery, distance, options) = (old.matrix(), old.space().distance, self.options());
+        let (relevance, quiet) = (self.relevance(), Progress::default());
+        let evaluation = if self.queries.is_some() {
+            evaluate(gallery, Some(queries), relevance, distance, &options, &quiet)?
+        } else {
+            evaluate_leave_one_out(gallery, queries, relevance, distance, &options, &quiet)?
+        };
+        Ok(evaluation.per_query)
+    }
+
+    /// The same criterion with what is right written down: what the native gallery gives first is judged right, and its recall is agreement.
+    pub(crate) fn given(&self, pairs: &Pairs) -> Result<Self> {
+        if !self.is_agreement() {
+            return Ok(self.clone());
+        }
+        let (native, queries) = (pairs.new_vectors(), self.queries.map(|queries| &queries.new));
+        let (distance, quiet) = (native.space().distance, Progress::default());
+        let right = nearest(native.matrix(), queries, AGREEMENT, distance, &quiet)?;
+        Ok(Self {
+            answers: Answers::Judged(right),
+            queries: self.queries,
+            metric: Metric::recall_at(AGREEMENT),
+        })
+    }
+
+    /// The metrics that nothing may be worse in: its own, and by class the first result as well, which mAP hardly sees.
+    pub(crate) fn guarded(&self) -> Vec<Metric> {
+        match self.answers {
+            Answers::Labels(_) if self.metric == MAP => vec![MAP, TOP1],
+            _ => vec![self.metric],
+        }
     }
 
     /// Quality of the new vectors for new queries: the end of the upgrade.

@@ -199,20 +199,34 @@ pub(crate) fn adapter(
     uncertainty: Uncertainty,
 ) -> Adapter {
     let (old, new) = (pairs.old(), pairs.new_vectors());
-    let inputs = [("old", old.matrix().fingerprint()), ("new", new.matrix().fingerprint())];
     Adapter {
         geometry,
         input_statistics: Some(InputStatistics::of(old.matrix())),
         training: Training {
-            method: method.name().into(),
-            seed,
-            pairs: pairs.len(),
-            inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
-            hyper_parameters,
-            version: env!("CARGO_PKG_VERSION").into(),
             pairs_sketch: Some(RowSketch::of(old.matrix())),
-            halves: false,
+            ..training(pairs, method, seed, hyper_parameters)
         },
         ..Adapter::new(old.space().clone(), new.space().clone(), map, uncertainty)
+    }
+}
+
+/// How something was made of pairs.
+pub(crate) fn training(
+    pairs: &Pairs,
+    method: Method,
+    seed: u64,
+    hyper_parameters: BTreeMap<String, String>,
+) -> Training {
+    let (old, new) = (pairs.old().matrix(), pairs.new_vectors().matrix());
+    let inputs = [("old", old.fingerprint()), ("new", new.fingerprint())];
+    Training {
+        method: method.name().into(),
+        seed,
+        pairs: pairs.len(),
+        inputs: inputs.into_iter().map(|(role, print)| (role.to_owned(), print)).collect(),
+        hyper_parameters,
+        version: env!("CARGO_PKG_VERSION").into(),
+        pairs_sketch: None,
+        halves: false,
     }
 }

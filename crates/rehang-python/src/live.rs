@@ -148,7 +148,7 @@ impl PyUpgrade {
                 old_vectors: given.or("old_queries", None)?,
             }
         };
-        let search = Search { queries: asked, space: given.or("space", None)?, k, filter };
+        let space = given.or("space", None)?;
         let encoders: Vec<(String, Py<PyAny>)> = match given.get::<Bound<'_, PyDict>>("encoders")? {
             None => Vec::new(),
             Some(by_model) => by_model
@@ -170,6 +170,8 @@ impl PyUpgrade {
                     None => upgrade.configuration().open_query_encoder(space),
                 }
             };
+            let bridge = upgrade.configuration().bridge(upgrade.store())?;
+            let search = Search { queries: asked, space, k, filter, bridge };
             rehang_upgrade::search(&upgrade.shared_store(), &search, &open)
         })?;
         to_json(py, &found)
@@ -337,6 +339,12 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 let answer = upgrade.fit(method, progress)?;
                 let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
                 Ok((answer.to_json(), findings))
+            })
+        }
+        "bridge" => {
+            let off = flag("off")?;
+            Box::new(move |upgrade, _, progress| {
+                plain(&if off { upgrade.remove_bridge()? } else { upgrade.bridge(progress)? })
             })
         }
         "plan" => {

@@ -56,6 +56,23 @@ def test_vectors_of_a_callable_are_cut(config: Path, demo: dict[str, np.ndarray]
     assert [hits[0].id for hits in found] == [f"i{row}" for row in range(20)]
 
 
+def test_a_bridge_serves_new_queries_in_the_old_gallery(config: Path, demo: dict[str, np.ndarray]) -> None:
+    old, new = demo["old"], demo["new"]
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=Model(new).encode, items=600, worth=0, fingerprint="large 1")
+    bridged = upgrade.bridge()
+    choice = bridged["choice"]
+    assert choice["criterion"] == "mAP" and len(choice["rows"]) == 20
+    queries = {"small": old[:50], "large": new[:50]}
+    def ids() -> list[list[str]]:
+        return [[hit.id for hit in hits] for hits in upgrade.gallery.search(queries, k=5)]
+
+    over, share = ids(), (bridged["bridge"] or {}).get("share")
+    assert (upgrade.status()["bridge"] or {}).get("share") == share
+    assert upgrade.bridge(off=True)["bridge"] is None
+    assert (over != ids()) == (share is not None)
+
+
 def test_a_whole_upgrade(config: Path, demo: dict[str, np.ndarray]) -> None:
     old, new = demo["old"], demo["new"]
     model = Model(new)

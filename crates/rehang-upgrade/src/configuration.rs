@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rehang::finding::Finding;
 use rehang::order::Policy;
-use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
+use rehang::{Adapter, Bridge, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Shortened};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
@@ -405,6 +405,29 @@ impl Configuration {
         Adapter::identity(self.old.clone(), self.new.clone(), head).map_err(|error| {
             error.context("without [adapter], old vectors stand in the new space as they are")
         })
+    }
+
+    /// The bridge that searches of the old space use; `None` where they use none.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where its file is missing; what [`rehang_files::bridge_file::load`] says.
+    pub fn bridge(&self, store: &dyn Ledger) -> Result<Option<Arc<Bridge>>> {
+        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
+        let in_use = recorded
+            .filter(|record| record.is_between(&self.old.name, &self.new.name))
+            .and_then(|record| record.bridge);
+        let Some(in_use) = in_use else { return Ok(None) };
+        let path = fitting::bridge_file(&self.folder(), &in_use.fingerprint);
+        if !path.exists() {
+            let detail = format!(
+                "{} is not there: it lies in the folder of the configuration that it was fitted with. Use that configuration, or fit it anew",
+                path.display()
+            );
+            let what = format!("the bridge from {:?} to {:?} is missing", self.new.name, self.old.name);
+            return Err(self.named(Error::conflict(what, detail)));
+        }
+        Ok(Some(Arc::new(rehang_files::bridge_file::load(path)?)))
     }
 
     /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.

@@ -20,7 +20,8 @@ use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
 use rehang_fit::{
-    FitAnswer, FitFiles, FitParameters, LearningCurve, Method, Trait, fit_files, learning_curve,
+    FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, Trait, fit_files,
+    learning_curve,
 };
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
@@ -85,6 +86,11 @@ pub(crate) fn report_file(folder: &Path, fingerprint: &str) -> PathBuf {
 
 /// Codes of what a fit finds of its pairs, and an examination tells again.
 const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
+
+/// Where a bridge lies.
+pub(crate) fn bridge_file(folder: &Path, fingerprint: &str) -> PathBuf {
+    folder.join(format!("bridge-{fingerprint}.safetensors"))
+}
 
 /// Where what was found of its pairs lies.
 fn findings_file(folder: &Path, fingerprint: &str) -> PathBuf {
@@ -866,6 +872,42 @@ fn fit_on(
         serde_json::to_string_pretty(&of_pairs).map_err(|error| Error::corrupt("the findings", error))?;
     AtomicFile::write(findings_file(folder, &fingerprint), &text)?;
     Ok(answer)
+}
+
+/// Fits a bridge on those pairs that are not held out, and by the queries of the folder where it holds some. It is kept in the folder, under
+/// the fingerprint that is given with it; nothing of the gallery is changed.
+pub(crate) fn fit_bridge(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    progress: &Progress,
+) -> Result<(FittedBridge, Option<String>)> {
+    let drawn = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
+    let known: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
+    if known.is_empty() {
+        return Err(Error::missing("pairs", format!("a bridge from {:?} to {:?}", new.name, old.name))
+            .advise(rehang::Remedy::DrawPairs));
+    }
+    let of = |space: &Space, rows: &Matrix| {
+        Vectors::measured(&space.name, space.distance, rows.select(&known), &space.name)
+    };
+    let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
+    let pairs = rehang::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
+    let queries = match QueryFiles::of(folder).vectors(old, new) {
+        None => None,
+        Some((by_old, by_new)) => Some(FitQueries {
+            old: rehang_files::read_matrix(&by_old)?,
+            new: rehang_files::read_matrix(&by_new)?,
+            qrels: None,
+        }),
+    };
+    let fitted =
+        rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
+    let Some(bridge) = &fitted.bridge else { return Ok((fitted, None)) };
+    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    rehang_files::bridge_file::save(bridge, bridge_file(folder, &fingerprint))?;
+    Ok((fitted, Some(fingerprint)))
 }
 
 /// What an adapter is worth on held-out pairs.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
 use rehang::check::expect_count;
-use rehang::{Error, Matrix, Provenance, Result, Space};
+use rehang::{Bridge, Error, Matrix, Provenance, Result, Space};
 use rehang_store::{
     Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
 };
@@ -14,7 +14,7 @@ use crate::fill::{Filler, NEW_OR_CHANGED};
 use crate::merge::Merge;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
-use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::setup::upgrade_of;
 
 /// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
@@ -26,6 +26,8 @@ pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 pub struct SearchAnswer {
     /// The space (or both, for a merged search) that was searched.
     pub spaces: Vec<String>,
+    /// Whether the queries went to the old space over a [bridge](rehang::Bridge).
+    pub bridged: bool,
     /// The nearest items of each query, nearest first.
     pub found: Vec<Vec<Found>>,
 }
@@ -41,6 +43,8 @@ pub struct Gallery {
     store: Arc<dyn Store>,
     /// The adapter and its fingerprint; where it has none, the write that needs it says why.
     adapter: Option<(Arc<Adapter>, Result<String>)>,
+    /// A bridge and its fingerprint.
+    bridge: Option<(Arc<Bridge>, Result<String>)>,
     /// The scale of merged searches, and the spaces that it was learned for.
     merge: Mutex<Option<Arc<Learned>>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
@@ -85,7 +89,7 @@ impl ServingState {
                 .record
                 .as_ref()
                 .map(|record| (record.old.clone(), record.new.clone(), record.handicap_of(&state.serving)));
-            (state.serving.clone(), upgrade, state.merged().is_some())
+            (state.serving.clone(), upgrade, state.merged().is_some(), state.bridged().cloned())
         };
         looked_at(self) == looked_at(other)
     }
@@ -94,6 +98,12 @@ impl ServingState {
     fn spaces(&self) -> Vec<String> {
         let old = self.merged().map(|record| record.old.name.clone());
         old.into_iter().chain([self.serving.clone()]).collect()
+    }
+
+    /// The bridge over which queries go to the space that serves.
+    fn bridged(&self) -> Option<&BridgeInUse> {
+        let record = self.record.as_ref().filter(|record| record.old.name == self.serving)?;
+        record.bridge.as_ref()
     }
 
     /// The upgrade into the space that serves.
@@ -119,7 +129,33 @@ impl Gallery {
             (adapter, fingerprint)
         });
         let observer = Arc::new(Unobserved);
-        Self { store, adapter, merge: Mutex::default(), filler: Mutex::default(), observer }
+        Self { store, adapter, bridge: None, merge: Mutex::default(), filler: Mutex::default(), observer }
+    }
+
+    /// With a bridge, for as long as the upgrade [uses](crate::BridgeInUse) this very one; `None` changes nothing.
+    #[must_use]
+    pub fn with_bridge(self, bridge: Option<Arc<Bridge>>) -> Self {
+        let with_fingerprint = |bridge: Arc<Bridge>| {
+            let fingerprint = rehang_files::bridge_file::fingerprint(&bridge);
+            (bridge, fingerprint)
+        };
+        Self { bridge: bridge.map(with_fingerprint).or(self.bridge), ..self }
+    }
+
+    /// The bridge, where the upgrade uses it and the old space serves.
+    fn bridge_of(&self, state: &ServingState) -> Option<&Bridge> {
+        let (bridge, fingerprint) = self.bridge.as_ref()?;
+        let in_use = state.bridged()?;
+        fingerprint.as_ref().is_ok_and(|own| *own == in_use.fingerprint).then_some(&**bridge)
+    }
+
+    /// The spaces whose models a search needs queries of.
+    fn asked(&self, state: &ServingState) -> Vec<String> {
+        match self.bridge_of(state) {
+            Some(bridge) if !bridge.needs_old() => vec![bridge.new.name.clone()],
+            Some(bridge) => vec![bridge.old.name.clone(), bridge.new.name.clone()],
+            None => state.spaces(),
+        }
     }
 
     /// Tells an observer of every search and every write from here on.
@@ -161,6 +197,9 @@ impl Gallery {
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
     /// the ranking and in what is given back. An upgrade that serves merged searches is searched by [`Merge::search`], with the
     /// scale of the last [`Gallery::calibrate`] in it; before the first one, as the old search.
+    ///
+    /// While the upgrade [uses](crate::BridgeInUse) the bridge that this gallery [has](Gallery::with_bridge), queries by both models go to the old
+    /// space over it; those of the old model alone go there as they are, and so do all where the gallery has not that bridge.
     ///
     /// A merged search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
     ///
@@ -226,12 +265,12 @@ impl Gallery {
             let filter = Filter { provenances: Vec::new(), ..filter.clone() };
             let found = self.store.search_handicapped(&old, &rows, k, &filter, record.old_handicap)?;
             embedded.push((old.clone(), rows));
-            Some(SearchAnswer { spaces: vec![old], found })
+            Some(SearchAnswer { spaces: vec![old], bridged: false, found })
         } else {
             None
         };
         loop {
-            for name in state.spaces() {
+            for name in self.asked(&state) {
                 if embedded.iter().all(|(known, _)| *known != name) {
                     let rows =
                         embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
@@ -242,7 +281,7 @@ impl Gallery {
             let now = ServingState::read(&*self.store);
             // A switch while the queries were embedded asks for another model's.
             if let Ok(now) = &now
-                && !now.spaces().iter().all(is_embedded)
+                && !self.asked(now).iter().all(is_embedded)
             {
                 state = now.clone();
                 continue;
@@ -254,7 +293,7 @@ impl Gallery {
                 Err(error) => {
                     // So does one during the search.
                     state = ServingState::read(&*self.store)?;
-                    if state.spaces().iter().all(is_embedded) {
+                    if self.asked(&state).iter().all(is_embedded) {
                         return Err(error);
                     }
                 }
@@ -308,13 +347,23 @@ impl Gallery {
         filter: &Filter,
     ) -> Result<SearchAnswer> {
         let serving = &state.serving;
+        let given =
+            |space: &str| queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
         let of = |space: &str| {
-            let found = queries.iter().find(|(name, _)| *name == space).map(|(_, queries)| *queries);
-            found.ok_or_else(|| {
+            given(space).ok_or_else(|| {
                 let needed = format!("queries embedded by {space:?}");
                 Error::missing(needed, "a search of this gallery as it serves now")
             })
         };
+        let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
+        if let Some(bridge) = self.bridge_of(state)
+            && let (by_old, Some(by_new)) = (given(serving), given(&bridge.new.name))
+            && (by_old.is_some() || !bridge.needs_old())
+        {
+            let brought = bridge.queries(by_old, by_new)?;
+            let found = self.store.search_handicapped(serving, &brought, k, filter, handicap)?;
+            return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found });
+        }
         let new = of(serving)?;
         if let Some(record) = state.merged() {
             let old = of(&record.old.name)?;
@@ -322,11 +371,10 @@ impl Gallery {
             let (learned, none) = (self.scale_of(record), Merge::default());
             let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
             let found = merge.search(&*self.store, record, old, new, k, filter)?;
-            return Ok(SearchAnswer { spaces: state.spaces(), found });
+            return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found });
         }
-        let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
         let found = self.store.search_handicapped(serving, new, k, filter, handicap)?;
-        Ok(SearchAnswer { spaces: state.spaces(), found })
+        Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found })
     }
 
     /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing

@@ -91,7 +91,7 @@ pub use location::{Adopted, Location, NewGallery, UpgradeLock};
 pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
-pub use record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+pub use record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use refit::{Refit, refit, refits};
 pub use rehang_clock::{Clock, SystemClock};
 pub use rehang_encode::Cut;
@@ -103,8 +103,8 @@ pub use status::{Left, Status, left, status};
 pub use table::{TableLocation, URL_ENV};
 pub use transfer::{Export, ExportedSpace, Import, Imported, export, import};
 pub use until::{Unit, Until, parse_until};
-pub use upgrade::{Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
+pub use upgrade::{Bridged, Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
-    start, switch,
+    set_bridge, start, switch,
 };

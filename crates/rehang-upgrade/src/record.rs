@@ -15,8 +15,11 @@ const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
 /// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::refitting`].
+/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::bridge`] and [`UpgradeRecord::refitting`], written where there is
+/// one of them, so that an older rehang goes on with all others.
 const FORMAT: u32 = 6;
+/// The form of a record with neither.
+const FORMAT_PLAIN: u32 = 5;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,6 +126,19 @@ pub struct UpgradeRecord {
     /// space is there.
     #[serde(default = "before_epochs")]
     pub epoch: Option<Epoch>,
+    /// The bridge over which queries go to the old space while that serves; `None` where they go there as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeInUse>,
+}
+
+/// A bridge that searches of the old space use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeInUse {
+    /// Its fingerprint: it lies in the folder of the upgrade.
+    pub fingerprint: String,
+    /// How much of a query is the new model's ([`Bridge::share`](rehang::Bridge::share)).
+    pub share: f64,
 }
 
 /// A record of a rehang that knew no epochs speaks of a space in its first one.
@@ -140,7 +156,7 @@ impl UpgradeRecord {
     /// The record of an upgrade that begins.
     pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
         Self {
-            format: FORMAT,
+            format: FORMAT_PLAIN,
             old,
             new,
             adapter,
@@ -155,6 +171,7 @@ impl UpgradeRecord {
             adapted_before: false,
             refitting: false,
             epoch: None,
+            bridge: None,
         }
     }
 
@@ -237,7 +254,7 @@ impl Recorded {
         let mut record: UpgradeRecord =
             serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
         // A change of it is written in the form of now.
-        record.format = FORMAT;
+        record.format = FORMAT_PLAIN;
         Ok(Some(Self { record, version }))
     }
 
@@ -355,5 +372,7 @@ struct Head {
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {
-    serde_json::to_string(record).map_err(|error| Error::corrupt("the upgrade record", error))
+    let format = if record.bridge.is_some() || record.refitting { FORMAT } else { FORMAT_PLAIN };
+    serde_json::to_string(&UpgradeRecord { format, ..record.clone() })
+        .map_err(|error| Error::corrupt("the upgrade record", error))
 }

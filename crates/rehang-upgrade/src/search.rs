@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rehang::check::expect_width;
-use rehang::{Error, Matrix, Provenance, Result};
+use rehang::{Bridge, Error, Matrix, Provenance, Result};
 use rehang_files::VectorSource;
 use rehang_store::{Filter, Found, Store, expect_space};
 use serde::{Serialize, Serializer};
@@ -46,6 +46,8 @@ pub struct Search {
     pub k: usize,
     /// What is searched.
     pub filter: Filter,
+    /// The bridge that is in use, as [`Configuration::bridge`](crate::Configuration::bridge) gives it.
+    pub bridge: Option<Arc<Bridge>>,
 }
 
 /// What [`search`] found. As JSON, each item is its id, its distance, who made the vector that was found and, where the queries were
@@ -81,6 +83,7 @@ impl Serialize for Searched {
         struct Document<'a> {
             space: &'a str,
             spaces: &'a [String],
+            bridged: bool,
             k: usize,
             results: Vec<Vec<Item<'a>>>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,8 +102,16 @@ impl Serialize for Searched {
         let Self { space, k, answer, before, sources, without_index } = self;
         let results = items(answer, sources);
         let before = before.as_ref().map(|before| items(before, sources));
-        Document { space, spaces: &answer.spaces, k: *k, results, before, without_index }
-            .serialize(serializer)
+        Document {
+            space,
+            spaces: &answer.spaces,
+            bridged: answer.bridged,
+            k: *k,
+            results,
+            before,
+            without_index,
+        }
+        .serialize(serializer)
     }
 }
 
@@ -124,7 +135,7 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
             "embed the queries with its model, or ask for no space",
         ));
     }
-    let gallery = Gallery::new(Arc::clone(store), None);
+    let gallery = Gallery::new(Arc::clone(store), None).with_bridge(search.bridge.clone());
     if let Some(record) = state.merged() {
         gallery.calibrate_for(record.clone())?;
     }
@@ -132,7 +143,8 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     let space = state.serving.clone();
     let (answer, before, has_sources) = match &search.queries {
         SearchQueries::Vectors { vectors, old_vectors } => {
-            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref())?;
+            let bridge = search.bridge.as_deref();
+            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge)?;
             let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
             (gallery.search(&given, *k, filter)?, None, false)
         }
@@ -175,6 +187,7 @@ fn read_queries<'a>(
     state: &'a ServingState,
     vectors: &VectorSource,
     old_vectors: Option<&VectorSource>,
+    bridge: Option<&'a Bridge>,
 ) -> Result<Vec<(&'a str, Matrix)>> {
     let queries = (read(vectors)?, vectors);
     // Read even where it is not needed now, so that a wrong name is noticed.
@@ -189,7 +202,13 @@ fn read_queries<'a>(
     };
     // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
     if state.upgraded().is_none() {
-        give(&state.serving, old_queries.unwrap_or(queries))?;
+        match (old_queries, bridge) {
+            (Some(old_queries), Some(bridge)) => {
+                give(&state.serving, old_queries)?;
+                give(&bridge.new.name, queries)?;
+            }
+            (old_queries, _) => give(&state.serving, old_queries.unwrap_or(queries))?,
+        }
         return Ok(given);
     }
     give(&state.serving, queries)?;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::backfill::Request;
 use crate::health::{SigmaHealth, health_of};
 use crate::identity::unvouched;
-use crate::record::{OrderSettings, Phase, Recorded, Serving};
+use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
 use crate::refit::{Refit, refits};
 use crate::spending::spent_by_all;
 use crate::until::native_share;
@@ -30,6 +30,8 @@ pub struct Status {
     pub serving: Option<String>,
     /// What searches after the switch look at.
     pub serving_as: Serving,
+    /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or to the new space.
+    pub bridge: Option<BridgeInUse>,
     /// The order.
     pub order: OrderSettings,
     /// How the gallery stands in the new space.
@@ -82,14 +84,17 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         }
         Phase::Finished => 0,
     };
+    let serving = store.serving()?;
+    let is_old = serving.as_ref() == Some(&record.old.name);
     Ok(Status {
         gallery: store.name(),
         old: record.old.to_string(),
         new: record.new.to_string(),
         phase: record.phase,
         request: record.request,
-        serving: store.serving()?,
+        serving,
         serving_as: record.serving,
+        bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
         counts,
         fraction,

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
-use rehang_fit::{FitAnswer, Method};
+use rehang_fit::{BridgeChoice, FitAnswer, Method};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ use crate::limits::{Limits, RunOptions};
 use crate::location::Location;
 use crate::manners;
 use crate::observe::{Observer, Unobserved};
-use crate::record::{Phase, Recorded, Serving};
+use crate::record::{BridgeInUse, Phase, Recorded, Serving};
 use crate::refit::{self, Refit};
 use crate::refitting::{Refitted, Refitting};
 use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
@@ -76,15 +76,16 @@ impl Upgrade {
         Arc::<dyn Examined>::clone(&self.store)
     }
 
-    /// What an application searches and writes through, with the adapter of the upgrade where there is one by now.
+    /// What an application searches and writes through, with the adapter of the upgrade where there is one by now, and the bridge that is
+    /// in use. A bridge that is made later is for a gallery that is opened later.
     ///
     /// # Errors
     ///
-    /// As [`Configuration::planned`].
+    /// As [`Configuration::planned`] and [`Configuration::bridge`].
     pub fn gallery(&self) -> Result<Gallery> {
         let has_adapter = self.configuration.has_adapter(self.store())?;
         let adapter = has_adapter.then(|| self.planned()).transpose()?.map(|planned| planned.adapter);
-        Ok(Gallery::new(self.shared_store(), adapter))
+        Ok(Gallery::new(self.shared_store(), adapter).with_bridge(self.configuration.bridge(self.store())?))
     }
 
     /// The new space as it is in the gallery, or as drawing pairs would make it.
@@ -385,6 +386,40 @@ impl Upgrade {
         fitting::fit(self.store(), self.spaces(), &folder, method, progress)
     }
 
+    /// Fits a [bridge](rehang::Bridge) on the gallery's own pairs, and lets searches of the old space use it from now on: queries by both models
+    /// find more there, before any vector of the gallery is written. Where none is proven to be above doing nothing there is none, and one
+    /// that was in use is no longer. It is kept in the [folder](Configuration::folder) of the upgrade.
+    ///
+    /// # Errors
+    ///
+    /// Missing input where there are no pairs; a wrong phase where searches are past the old space, as [`set_bridge`](verbs::set_bridge).
+    pub fn bridge(&self, progress: &Progress) -> Result<Bridged> {
+        let record = Recorded::expect(self.store())?.record;
+        verbs::expect_may_bridge(self.store(), &record)?;
+        let folder = self.configuration.folder();
+        let (fitted, fingerprint) = fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)?;
+        let in_use = fitted
+            .bridge
+            .as_ref()
+            .zip(fingerprint)
+            .map(|(bridge, fingerprint)| BridgeInUse { fingerprint, share: bridge.share });
+        let (old, new) = self.spaces();
+        verbs::set_bridge(self.store(), old, new, in_use.clone())?;
+        let file = in_use.as_ref().map(|in_use| fitting::bridge_file(&folder, &in_use.fingerprint));
+        Ok(Bridged { bridge: in_use, file, choice: fitted.choice })
+    }
+
+    /// Takes the bridge away: queries go to the old space as they are from the next search on.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_bridge`](verbs::set_bridge).
+    pub fn remove_bridge(&self) -> Result<Bridged> {
+        let (old, new) = self.spaces();
+        verbs::set_bridge(self.store(), old, new, None)?;
+        Ok(Bridged { bridge: None, file: None, choice: None })
+    }
+
     /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the [folder](Configuration::folder)
     /// of the upgrade, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
     ///
@@ -612,12 +647,17 @@ impl Upgrade {
         Ok(Resumed { requested, retried, put_back })
     }
 
-    /// As [`rollback`](verbs::rollback).
+    /// As [`rollback`](verbs::rollback). Of a bridge over which queries go while pairs are drawn it needs no adapter.
     ///
     /// # Errors
     ///
     /// As [`rollback`](verbs::rollback).
     pub fn rollback(&self) -> Result<RolledBack> {
+        let record = Recorded::read(self.store())?.map(|recorded| recorded.record);
+        if record.is_some_and(|record| record.phase == Phase::Sampling && record.bridge.is_some()) {
+            self.remove_bridge()?;
+            return verbs::served_again(self.store(), self.configuration.old.name.clone());
+        }
         verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
     }
 
@@ -683,6 +723,17 @@ impl Outlook {
         }
         findings
     }
+}
+
+/// What [`Upgrade::bridge`] did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Bridged {
+    /// The bridge that searches of the old space use now; `None` where they use none.
+    pub bridge: Option<BridgeInUse>,
+    /// Where it lies.
+    pub file: Option<PathBuf>,
+    /// How it was chosen; `None` where there were too few pairs to prove anything, or none was asked for.
+    pub choice: Option<BridgeChoice>,
 }
 
 /// What a run did, beside what it was asked for.

@@ -11,7 +11,7 @@ use crate::faults::Place;
 use crate::fill::Filler;
 use crate::index::{prepare_index, recall};
 use crate::observe::{Observation, Observer};
-use crate::record::{OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
+use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::refit;
 use crate::sample;
 use crate::setup::{
@@ -227,6 +227,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
         handicap: setup.adapter.handicap,
         old_handicap,
         adapted_before,
+        bridge: ongoing.and_then(|earlier| earlier.bridge.clone()),
         ..fresh
     };
     let record = match &earlier {
@@ -420,6 +421,34 @@ pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -
     Ok(before)
 }
 
+/// Lets queries go to the old space over a bridge from the next search on, or as they are (`None`). One small write: no vector and no index
+/// is touched, and a [`rollback`] takes the bridge away too.
+///
+/// # Errors
+///
+/// Not found where there is no upgrade; a wrong phase where it is finished, or searches go to the new space; a conflict
+/// where it is between other spaces, or another process changed it meanwhile.
+pub fn set_bridge(store: &dyn Ledger, old: &Space, new: &Space, bridge: Option<BridgeInUse>) -> Result<()> {
+    let mut recorded = Recorded::expect(store)?;
+    expect_between(store, &recorded.record, old, new)?;
+    if bridge.is_some() {
+        expect_may_bridge(store, &recorded.record)?;
+    }
+    recorded.change(store, |record| record.bridge = bridge)
+}
+
+/// Fails where the old space does not serve.
+pub(crate) fn expect_may_bridge(store: &dyn Ledger, record: &UpgradeRecord) -> Result<()> {
+    if record.phase == Phase::Finished {
+        return Err(finished(store, record));
+    }
+    if record.is_served(store)? {
+        let phase = "switched: new queries search new vectors, and need no bridge";
+        return Err(Error::wrong_phase(upgrade_of(store), phase));
+    }
+    Ok(())
+}
+
 /// What [`rollback`] did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RolledBack {
@@ -431,8 +460,8 @@ pub struct RolledBack {
     pub examples: Vec<String>,
 }
 
-/// Lets searches go to the old space again, at once. Nothing is lost: the new space stays with all its native vectors, and
-/// `switch` goes back to it.
+/// Lets searches go to the old space again, at once, as they went before the upgrade: a bridge is taken away too. Nothing is lost: the new
+/// space stays with all its native vectors, and `switch` goes back to it.
 ///
 /// # Errors
 ///
@@ -455,7 +484,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         }
         phase @ (Phase::RolledBack | Phase::Abandoned | Phase::Finished) => phase,
     };
-    let rolled_back = UpgradeRecord { phase, ..recorded.record.clone() };
+    let rolled_back = UpgradeRecord { phase, bridge: None, ..recorded.record.clone() };
     let has_new = find_space(store, &new)?.is_some();
     if has_new {
         // The process that fills it stops at the next page.
@@ -467,6 +496,11 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     if has_new {
         store.switch_serving(&new, &old)?;
     }
+    served_again(store, old)
+}
+
+/// What is true once searches go to the old space again.
+pub(crate) fn served_again(store: &dyn Ledger, old: String) -> Result<RolledBack> {
     let lacking = store.scan(&Scan::new(&old, Select::Lacking, 5))?;
     Ok(RolledBack {
         without_old_vector: store.counts(&old)?.lacking,

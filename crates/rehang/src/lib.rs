@@ -3,6 +3,7 @@
 //! This crate knows no file format, no deep-learning framework, no database, no network and no clock, and it prints nothing.
 
 pub mod adapter;
+pub mod bridge;
 mod catch_panic;
 pub mod check;
 mod clusters;
@@ -28,6 +29,7 @@ mod vectors;
 pub mod verdict;
 
 pub use adapter::Adapter;
+pub use bridge::Bridge;
 pub use catch_panic::catch_panic;
 pub use clusters::{Clusters, class_means, k_means};
 pub use error::{Error, ErrorKind, Result};

@@ -16,6 +16,9 @@ pub enum UpgradeCommand {
     Pairs(UpgradePairsArguments),
     /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
     Fit(UpgradeFitArguments),
+    /// Let new queries search the old gallery as it is, over a bridge that is fitted on the gallery's own pairs: no vector is written. Where
+    /// held-out pairs do not prove that it finds more, there is none.
+    Bridge(UpgradeBridgeArguments),
     /// Measure the adapter on the pairs that were held out: what the upgrade would buy.
     Report(UpgradeReportArguments),
     /// Say what the upgrade would do, how long it takes and what it costs; changes nothing.
@@ -101,6 +104,13 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
+    }
+
+    /// Options of `rehang upgrade bridge`.
+    UpgradeBridgeArguments {
+        config: UpgradeConfig = [flatten],
+        /// Take the bridge away: queries go to the old space as they are again.
+        off: bool = [long],
     }
 
     /// Options of `rehang upgrade report`.

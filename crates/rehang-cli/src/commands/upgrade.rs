@@ -29,6 +29,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
         UpgradeCommand::Auto(auto) => run_auto(auto, json),
         UpgradeCommand::Pairs(pairs) => learn::pairs(pairs, json),
         UpgradeCommand::Fit(fit) => learn::fit(fit, json),
+        UpgradeCommand::Bridge(bridge) => learn::bridge(bridge, json),
         UpgradeCommand::Report(report) => learn::report(report, json),
         UpgradeCommand::Plan(plan) => plan::plan(plan, json),
         UpgradeCommand::Start(config) => steps::start(config, json),

@@ -18,6 +18,8 @@ struct Made {
     /// Of an item, by its number and its class.
     label: fn(usize, i64) -> Option<i64>,
     source: fn(usize) -> Option<String>,
+    /// What the old model has made of all items.
+    old: fn() -> Matrix,
     encoder: &'static str,
 }
 
@@ -27,6 +29,7 @@ impl Made {
             items,
             label: |_, class| Some(class),
             source: |row| Some(format!("row:{row}")),
+            old: || read("old.npy"),
             encoder: "kind = \"table\"\nvectors = \"new.npy\"\n",
         }
     }
@@ -36,11 +39,24 @@ fn read(name: &str) -> Matrix {
     rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap()
 }
 
+/// An old model that sees what the new one sees, with noise.
+fn noisy() -> Matrix {
+    let mut rows = read("new.npy");
+    let squares: f32 = rows.as_slice().iter().map(|value| value * value).sum();
+    let spread = (squares / rows.as_slice().len() as f32).sqrt();
+    for (place, value) in rows.as_mut_slice().iter_mut().enumerate() {
+        let mixed = (place as u32 + 1).wrapping_mul(2_654_435_761);
+        let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(2_246_822_519);
+        *value += 4.0 * spread * ((mixed ^ (mixed >> 13)) as f32 / u32::MAX as f32 - 0.5);
+    }
+    rows
+}
+
 /// A folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
 fn place(made: &Made) -> Place {
     let place = Place::new();
     let rows: Vec<usize> = (0..made.items).collect();
-    place.write_matrix("old.npy", &read("old.npy").select(&rows));
+    place.write_matrix("old.npy", &(made.old)().select(&rows));
     place.write_matrix("new.npy", &read("new.npy").select(&rows));
     let classes = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let mut items = String::new();
@@ -169,6 +185,44 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
         "fit --old {} --new {} --rows {} --method ridge -o a.safetensors",
         &[&old, &new, &rows],
     ));
+}
+
+#[test]
+fn a_bridge_serves_new_queries_before_anything_is_written() {
+    let place = place(&Made { label: |_, _| None, old: noisy, ..Made::of(1000) });
+    place.finish(&["upgrade", "pairs", "--items", "20", "--worth", "0"]);
+    assert!(place.json(&["upgrade", "bridge"])["bridge"].is_null(), "twenty pairs prove nothing");
+    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
+    let bridged = place.json(&["upgrade", "bridge"]);
+    let (choice, share) = (&bridged["choice"], bridged["bridge"]["share"].as_f64().unwrap());
+    let kept = &choice["rows"][choice["kept"].as_u64().unwrap() as usize];
+    assert_eq!((choice["criterion"].as_str(), kept["share"].as_f64()), (Some("agreement@10"), Some(share)));
+    assert!(kept["low"].as_f64().unwrap() > 0.0, "{kept}");
+    assert_eq!(place.json(&["upgrade", "status"])["bridge"]["share"].as_f64(), Some(share));
+    let rows: Vec<usize> = (500..520).collect();
+    for (name, asked) in [("old", noisy()), ("new", read("new.npy"))] {
+        place.write_matrix(&format!("asked-{name}.npy"), &asked.select(&rows));
+    }
+    let search = |more: &[&str]| place.json(&[&["search", "--vectors"], more].concat());
+    let both = ["asked-new.npy", "--old-vectors", "asked-old.npy"];
+    let over = search(&both);
+    let plain = search(&["asked-old.npy"]);
+    assert_eq!((&over["bridged"], &plain["bridged"]), (&true.into(), &false.into()));
+    assert!(over["space"] == "first" && over["results"] != plain["results"]);
+    let off = place.json(&["upgrade", "bridge", "--off"]);
+    assert!(off["bridge"].is_null());
+    assert_eq!(search(&both)["results"], plain["results"], "undone in one step");
+    // The same pairs, the same bridge.
+    assert_eq!(place.json(&["upgrade", "bridge"])["bridge"], bridged["bridge"]);
+    assert_eq!(search(&both)["results"], over["results"]);
+    let said = place.run(&["upgrade", "bridge"]);
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        text.contains("do nothing") && text.contains("Queries search the old gallery over the bridge"),
+        "{text}"
+    );
+    place.finish(&["upgrade", "rollback"]);
+    assert_eq!(search(&both)["results"], plain["results"]);
 }
 
 #[test]
@@ -490,6 +544,8 @@ fn what_cannot_go_on_says_what_to_do() {
     };
     let start = said(&["upgrade", "start"]);
     assert!(start.contains("an adapter") && start.contains("`rehang upgrade pairs`"), "{start}");
+    let bridge = said(&["upgrade", "bridge"]);
+    assert!(bridge.contains("upgrade"), "{bridge}");
     let fit = said(&["upgrade", "fit"]);
     assert!(fit.contains("pairs") && fit.contains("`rehang upgrade pairs`"), "{fit}");
     // A mistake in the queries is found before anything is embedded.

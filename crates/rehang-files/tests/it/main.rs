@@ -8,6 +8,7 @@ mod samples;
 
 mod adapter_file;
 mod bad_files;
+mod bridge_file;
 mod files;
 mod given;
 mod lists;

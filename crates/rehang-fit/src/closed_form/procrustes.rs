@@ -46,7 +46,11 @@ pub(crate) fn fit_leaving_out(
     Ok((closed, again))
 }
 
-fn fit_with(pairs: &Pairs, scaling: Option<InputScaling>, progress: &Progress) -> Result<ClosedForm> {
+pub(crate) fn fit_with(
+    pairs: &Pairs,
+    scaling: Option<InputScaling>,
+    progress: &Progress,
+) -> Result<ClosedForm> {
     progress.check()?;
     if pairs.len() < pairs.old().dimension().min(pairs.new_vectors().dimension())
         && let Some(fitted) = fit_few(pairs, scaling, progress)?

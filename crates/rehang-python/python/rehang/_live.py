@@ -97,7 +97,7 @@ class Gallery:
         space : str, optional
             Fail unless this space serves.
         old_queries : array, optional
-            The same queries by the old model, where an upgrade serves merged searches.
+            The same queries by the old model, where an upgrade serves merged searches or a bridge is in use.
         encoders : dict of callables by space, optional
             What embeds texts, for each model.
         normalise : bool
@@ -364,6 +364,14 @@ class Upgrade:
     def fit(self, method: str | None = None, *, progress: bool | None = None) -> dict[str, Any]:
         """Learn the adapter from the pairs that were drawn, but for those held out."""
         return self._verb("fit", locals())
+
+    def bridge(self, *, off: bool = False, progress: bool | None = None) -> dict[str, Any]:
+        """Let new queries search the old gallery as it is, over a bridge learned from the pairs that were drawn: nothing is written.
+
+        ``"bridge"`` in the answer is None where held-out pairs do not prove that it finds more. From then on, searches with queries of
+        both models use it. ``off`` takes it away; so do a switch and a rollback.
+        """
+        return self._verb("bridge", locals())
 
     def report(self, *, progress: bool | None = None) -> Report:
         """Measure the adapter on the pairs that were held out: the forecast of the upgrade."""

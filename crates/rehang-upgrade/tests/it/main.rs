@@ -2,6 +2,7 @@
 //! disks are a limit of the whole process.
 
 mod between;
+mod bridge;
 mod common;
 mod cut;
 mod directions;

@@ -190,7 +190,7 @@ fn hits_say_what_they_are() {
     let models = Models::default();
     let store: Arc<dyn Store> = Arc::new(store);
     let queries = SearchQueries::Sources { queries: texts(), before: true };
-    let wanted = Search { queries, space: None, k: 2, filter: Filter::default() };
+    let wanted = Search { queries, space: None, k: 2, filter: Filter::default(), bridge: None };
     let found = search(&store, &wanted, &|space| Ok(models.open(space))).unwrap();
     let before = &found.before.as_ref().unwrap().found;
     let now = &found.answer.found;

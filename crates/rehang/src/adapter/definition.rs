@@ -289,7 +289,7 @@ impl Map {
         Some(second.layers.first().map_or_else(appended, |layer| layer.weight.columns()))
     }
 
-    fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
+    pub(crate) fn check(&self, d_old: usize, d_new: usize) -> Result<()> {
         let mut width = check_layers("branch", &self.branch, d_old)?;
         if let Some(second) = &self.second {
             let input = match second.input {

@@ -133,26 +133,42 @@ pub fn evaluate_today(
         (None, Some(_)) => return Err(Error::missing("old query vectors", "the do-nothing line")),
         (Some(_), None) => return Err(Error::missing("new query vectors", "a set of old queries")),
     }
-    let order: Vec<usize> = (0..native.rows()).collect();
     // For agreement the right answers are the items that the new model finds in its own gallery; the old model's search is then
     // measured by how many of these it finds.
-    let wanted = if let Relevance::Nearest(_) = relevance {
-        check_vectors(native, None, queries)?;
-        let answers = Answers::new(relevance, &order, queries.map(Matrix::rows))?;
-        let nearest =
-            rank_all(native, queries.unwrap_or(native), &answers, distance, progress, |_, query| {
-                query.positives.iter().map(|positive| (positive.time as usize, positive.gain)).collect()
-            })?;
-        Some(Qrels::new(nearest)?)
-    } else {
-        None
+    let wanted = match relevance {
+        Relevance::Nearest(depth) => Some(nearest(native, queries, depth, distance, progress)?),
+        Relevance::Labels { .. } | Relevance::Judgements(_) => None,
     };
+    let order: Vec<usize> = (0..native.rows()).collect();
     check_vectors(today.gallery, None, today.queries)?;
     let right = wanted.as_ref().map_or(relevance, Relevance::Judgements);
     let answers = Answers::new(right, &order, today.queries.map(Matrix::rows))?;
     let measured = Measured::new(relevance, options)?;
     let queries = today.queries.unwrap_or(today.gallery);
     summarise(today.gallery, queries, answers, today.distance, &measured, progress)
+}
+
+/// The `depth` nearest items of a gallery `[n, d]` to each query `[m, d]` (`None`: the gallery itself, each query leaving itself out), each
+/// with the gain 1: what agreement@k takes for right. A search has the agreement@k that is its
+/// [recall@k](super::Metric::recall_at) by these.
+///
+/// # Errors
+///
+/// As [`super::curve()`].
+pub fn nearest(
+    native: &Matrix,
+    queries: Option<&Matrix>,
+    depth: usize,
+    distance: Distance,
+    progress: &Progress,
+) -> Result<Qrels> {
+    check_vectors(native, None, queries)?;
+    let order: Vec<usize> = (0..native.rows()).collect();
+    let answers = Answers::new(Relevance::Nearest(depth), &order, queries.map(Matrix::rows))?;
+    let nearest = rank_all(native, queries.unwrap_or(native), &answers, distance, progress, |_, query| {
+        query.positives.iter().map(|positive| (positive.time as usize, positive.gain)).collect()
+    })?;
+    Qrels::new(nearest)
 }
 
 /// The metrics of a gallery `[n, d]` whose own items, embedded by another model, are the queries `[n, d]`: query i

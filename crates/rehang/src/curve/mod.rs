@@ -53,7 +53,7 @@ mod thresholds;
 
 pub use evaluate::{
     DoNothing, Evaluation, QueryRanks, distances_by_query, evaluate, evaluate_leave_one_out, evaluate_today,
-    ranks_of_answers,
+    nearest, ranks_of_answers,
 };
 pub use exact::{Curve, CurveInput, DoNothingLine, Flips, GROUPS_MAX, GroupLine, PerQuery, curve};
 pub use forecast::{

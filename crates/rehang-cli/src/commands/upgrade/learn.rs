@@ -1,13 +1,14 @@
 //! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
 
 use rehang::Result;
-use rehang_upgrade::{Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
+use rehang_fit::{BridgeGain, BridgeRow};
+use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
 
 use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
-    SampleSize, UpgradeConfig, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
+    SampleSize, UpgradeBridgeArguments, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
@@ -116,6 +117,64 @@ pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
     commands::fit::say(&answer);
     let text = commands::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
     commands::fit::outcome(&answer).print(json, &answer.to_json(), &text)
+}
+
+pub fn bridge(arguments: &UpgradeBridgeArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    if arguments.off {
+        let bridged = upgrade.remove_bridge()?;
+        return Exit::Done.print(json, &bridged, "Queries go to the old space as they are.\n");
+    }
+    let bridged = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.bridge(progress)
+    })?;
+    Exit::Done.print(json, &bridged, &bridged_text(&bridged))
+}
+
+fn bridged_text(bridged: &Bridged) -> String {
+    let Some(choice) = &bridged.choice else {
+        return "No bridge: too few pairs to prove that one finds more than doing nothing. Queries go to the old space as they are.\n".into();
+    };
+    let asked = choice.queries.map_or(String::new(), |queries| format!(", asked by {queries} queries"));
+    let mut text = format!(
+        "On held-out pairs ({} of known classes, {} of classes left out; {} splits){asked}, {} in percent:\n",
+        choice.held_out.0, choice.held_out.1, choice.splits, choice.criterion
+    );
+    let row = |name: &str, row: &BridgeRow| {
+        let gain =
+            |of: &BridgeGain| format!("{} {:+.1} ± {:.1} ({})", of.metric, of.gain, of.error, of.gallery);
+        let gains: Vec<String> = row.gains.iter().map(gain).collect();
+        format!("  {name:<22} {:>6}  {}\n", one_decimal(row.quality), gains.join(", "))
+    };
+    text += &format!("  {:<22} {:>6}\n", "do nothing", one_decimal(choice.do_nothing));
+    if let Some(kept) = choice.kept_row() {
+        text += &row("bridge", kept);
+    }
+    if let Some(alone) =
+        choice.without_old().filter(|_| choice.kept_row().is_none_or(|kept| kept.share < 1.0))
+    {
+        text += &row("the new query alone", alone);
+    }
+    text += &match choice.kept_row() {
+        None => {
+            "No bridge: none is proven to be above doing nothing. Queries go to the old space as they are.\n"
+                .to_owned()
+        }
+        Some(kept) if kept.share >= 1.0 => {
+            "New queries search the old gallery over the bridge now, and the old model may be switched off.\n"
+                .to_owned()
+        }
+        Some(kept) => format!(
+            "Queries search the old gallery over the bridge now: {:.0} % by the new model, {:.0} % by the old one. Each needs both.\n",
+            100.0 * kept.share,
+            100.0 * (1.0 - kept.share)
+        ),
+    };
+    if bridged.bridge.is_some() {
+        text += "`rehang upgrade bridge --off` takes it away; so do a switch and a rollback.\n";
+    }
+    text
 }
 
 pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {

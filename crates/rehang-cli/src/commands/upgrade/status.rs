@@ -184,6 +184,12 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         status.lag,
     );
     text += &way_text(stands.next);
+    if let Some(bridge) = &status.bridge {
+        text += &format!(
+            "  queries go there over a bridge: {:.0} % of each is the new model's\n",
+            100.0 * bridge.share
+        );
+    }
     if let Some(forecast) = stands.forecast {
         text += &forecast_text(forecast, status.fraction);
     }

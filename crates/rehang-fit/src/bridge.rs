@@ -1,0 +1,513 @@
+//! The bridge: which map's adjoint brings new queries to an old gallery, and how much of it, by what held-out pairs find.
+//!
+//! Two maps are tried, ridge and Procrustes, each about the means: what keeps scores serves, whereas a regression of old vectors on new
+//! ones does not (`bench/runs/bridge.md`). The choice is a maximin: of all maps and shares the one whose least lower bound is largest, a
+//! bound being what it gains over doing nothing less one standard error. Galleries grow by classes that no pair knew, so the least is over
+//! held-out items of known classes and of left-out ones; and over what [`Criterion::guarded`] names, since mAP alone may be bought with first
+//! results. Of what is within one standard error of it, the smallest share is kept; where doing nothing is, there is no bridge.
+
+use std::collections::BTreeMap;
+
+use rehang::adapter::{Dense, InputScaling, Map};
+use rehang::bridge::mixed;
+use rehang::curve::{Metric, QueryRanks};
+use rehang::statistics::mean_sd;
+use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors, distinct};
+use serde::{Deserialize, Serialize};
+
+use crate::auto::{groups, without_idle_labels};
+use crate::closed_form::{procrustes, ridge};
+use crate::compare::{HELD_OUT, mean};
+use crate::linear_algebra::scaled;
+use crate::method::Method;
+use crate::parameters::FitParameters;
+use crate::retrieval::Criterion;
+use crate::task::{Task, training};
+
+/// Shares of the new model's query that are tried, the smallest first.
+pub const SHARES: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+/// The maps whose adjoints are tried.
+const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
+
+/// Classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters stand for so few.
+const CLASSES_MIN: usize = 5;
+/// Classes that are left out of a split at least.
+const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
+
+rehang::named! {
+    /// Held-out items that are a gallery.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum HeldOutGallery ("gallery") {
+        /// Items of classes (clusters, without labels) that were fitted on.
+        Known = "known",
+        /// All items of classes that were not.
+        LeftOut = "left-out",
+    }
+}
+
+/// What a bridge gains over doing nothing in one held-out gallery.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BridgeGain {
+    /// The gallery.
+    pub gallery: HeldOutGallery,
+    /// The metric's name.
+    pub metric: String,
+    /// Its mean over the splits, in points.
+    pub gain: f64,
+    /// The standard error of that mean: over queries or over splits, whichever is larger.
+    pub error: f64,
+}
+
+/// A bridge that was tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BridgeRow {
+    /// The map whose adjoint it is.
+    pub method: Method,
+    /// How much of a query is the new model's.
+    pub share: f64,
+    /// What it gains, by gallery and metric.
+    pub gains: Vec<BridgeGain>,
+    /// The least of all gains less one standard error.
+    pub low: f64,
+    /// The criterion with this bridge, percent: the mean over galleries and splits.
+    pub quality: f64,
+}
+
+impl BridgeRow {
+    /// The standard error of the gain whose lower bound is the least.
+    fn error(&self) -> f64 {
+        let least = self.gains.iter().min_by(|a, b| (a.gain - a.error).total_cmp(&(b.gain - b.error)));
+        least.map_or(f64::INFINITY, |gain| gain.error)
+    }
+
+    /// Whether it was measured on classes that are known and on some that are not: without the second nothing is proven of what comes.
+    fn is_of_both_galleries(&self) -> bool {
+        HeldOutGallery::ALL.iter().all(|gallery| self.gains.iter().any(|gain| gain.gallery == *gallery))
+    }
+}
+
+/// How a bridge was chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BridgeChoice {
+    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    pub criterion: String,
+    /// Queries that asked; `None` where held-out items asked for each other.
+    pub queries: Option<usize>,
+    /// How often another part was held out.
+    pub splits: usize,
+    /// Held-out items of the first split: of classes that have pairs, and of classes that have none.
+    pub held_out: (usize, usize),
+    /// Old queries in the old gallery, percent.
+    pub do_nothing: f64,
+    /// What was tried: every share of the first map, then of the next.
+    pub rows: Vec<BridgeRow>,
+    /// The row that was kept; `None` where none is proven to be above doing nothing, in both galleries.
+    pub kept: Option<usize>,
+}
+
+impl BridgeChoice {
+    /// The row that was kept.
+    pub fn kept_row(&self) -> Option<&BridgeRow> {
+        Some(&self.rows[self.kept?])
+    }
+
+    /// The best row without the old model's queries.
+    pub fn without_old(&self) -> Option<&BridgeRow> {
+        let of = self.rows.iter().filter(|row| row.share >= 1.0);
+        of.reduce(|best, row| if row.low > best.low { row } else { best })
+    }
+}
+
+/// A bridge, where there is one, and how it was chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FittedBridge {
+    /// The bridge, fitted on all pairs; `None` where none is proven to be above doing nothing.
+    pub bridge: Option<Bridge>,
+    /// How it was chosen; `None` where there were too few pairs to hold any out, and so nothing is proven.
+    pub choice: Option<BridgeChoice>,
+}
+
+/// Fits a bridge on pairs. Of the parameters the seed, the metric and the queries count.
+///
+/// ```
+/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_fit::{FitParameters, fit_bridge};
+///
+/// // Thirty classes in the plane. The new model sees their directions turned by a right angle, the old one with much noise.
+/// let noise = |item: usize| ((item * 7919) % 1013) as f32 / 1013.0 - 0.5;
+/// let angle = |item: usize, width: f32| (item % 30) as f32 * 0.2 + width * noise(item);
+/// let (n, circle) = (900, |angle: f32, axis: usize| if axis == 0 { angle.cos() } else { angle.sin() });
+/// let old = Matrix::from_fn(n, 2, |item, axis| circle(angle(item, 0.8), axis));
+/// let new = Matrix::from_fn(n, 2, |item, axis| circle(angle(item, 0.1) + 1.5708, axis));
+/// let old = Vectors::measured("old", Distance::Cosine, old, "old vectors")?;
+/// let new = Vectors::measured("new", Distance::Cosine, new, "new vectors")?;
+/// let labels = (0..n as i64).map(|item| item % 30).collect();
+/// let pairs = Pairs::new(old, new, Some(labels), None)?;
+/// let fitted = fit_bridge(&pairs, &FitParameters::default(), &Progress::default())?;
+/// let choice = fitted.choice.unwrap();
+/// let kept = choice.kept_row().unwrap();
+/// assert!(kept.low > 0.0 && kept.quality > choice.do_nothing && fitted.bridge.unwrap().share == kept.share);
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; [`rehang::ErrorKind::Diverged`] where a
+/// decomposition fails; [`rehang::ErrorKind::Cancelled`].
+pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress) -> Result<FittedBridge> {
+    if let Some(queries) = &parameters.queries {
+        queries.check(pairs)?;
+    }
+    Criterion::check_metric(parameters, pairs)?;
+    let mut unlabelled = without_idle_labels(pairs)?.map(|(pairs, _)| pairs);
+    let is_of_few = |labels: &[i64]| distinct(labels.iter().copied()).len() < CLASSES_MIN;
+    if unlabelled.is_none() && pairs.labels().is_some_and(is_of_few) {
+        unlabelled =
+            Some(Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?);
+    }
+    let pairs = unlabelled.as_ref().unwrap_or(pairs);
+    let groups = groups(pairs, parameters.seed, progress)?;
+    let task = Task { pairs, head: None, groups: &groups, parameters, kinds: None, progress };
+    let Some(choice) = task.choose_bridge()? else { return Ok(FittedBridge { bridge: None, choice: None }) };
+    let of_row = |row: &BridgeRow| fit_bridge_of(pairs, row.method, row.share, parameters.seed, progress);
+    let bridge = choice.kept_row().map(of_row).transpose()?;
+    Ok(FittedBridge { bridge, choice: Some(choice) })
+}
+
+/// The adjoint of one map of all pairs, with one share, whatever it is worth: for studies. [`fit_bridge`] chooses both.
+///
+/// # Errors
+///
+/// As [`fit_bridge`]; as [`Bridge::check`] for a share that is none, and [`rehang::ErrorKind::InvalidOption`] for a method whose adjoint is
+/// not tried.
+pub fn fit_bridge_of(
+    pairs: &Pairs,
+    method: Method,
+    share: f64,
+    seed: u64,
+    progress: &Progress,
+) -> Result<Bridge> {
+    if !METHODS.contains(&method) {
+        return Err(Error::option("method", method, "ridge or procrustes"));
+    }
+    let (map, choices) = turned_back(pairs, method, progress)?;
+    let bridge = Bridge {
+        old: pairs.old().space().clone(),
+        new: pairs.new_vectors().space().clone(),
+        map,
+        share,
+        length: length_of(pairs.old()),
+        training: training(pairs, method, seed, choices),
+    };
+    bridge.check()?;
+    Ok(bridge)
+}
+
+/// The mean length of vectors; 1 for zero vectors alone, which have no direction either.
+fn length_of(old: &Vectors) -> f64 {
+    let length = mean(&old.matrix().norms());
+    if length > 0.0 { length } else { 1.0 }
+}
+
+/// The adjoint of a map that is fitted on pairs as their distances see them, about the mean of new vectors: `g(q) = Wᵀ (q − μ_new)`.
+fn turned_back(
+    pairs: &Pairs,
+    method: Method,
+    progress: &Progress,
+) -> Result<(Map, BTreeMap<String, String>)> {
+    let scaling = |of: &Vectors| {
+        if of.space().distance == Distance::Cosine { InputScaling::UnitLength } else { InputScaling::AsIs }
+    };
+    let compared = |of: &Vectors, what: &str| {
+        let space = of.space();
+        Vectors::measured(&space.name, space.distance, scaled(of.matrix(), scaling(of)), what)
+    };
+    let seen = Pairs::new(
+        compared(pairs.old(), "old vectors")?,
+        compared(pairs.new_vectors(), "new vectors")?,
+        None,
+        None,
+    )?;
+    let as_is = Some(InputScaling::AsIs);
+    let forward = match method {
+        Method::Procrustes => procrustes::fit_with(&seen, as_is, progress)?,
+        _ => ridge::fit_with(&seen, as_is, &ridge::PENALTIES, progress)?,
+    };
+    let weight = &forward.map.mixer[0].weight;
+    let back = Matrix::from_fn(weight.columns(), weight.rows(), |row, column| weight.row(column)[row]);
+    let native = seen.new_vectors().matrix();
+    let sums = crate::linear_algebra::column_sums(native.as_slice(), native.columns());
+    let centre: Vec<f64> = sums.iter().map(|sum| sum / native.rows() as f64).collect();
+    let bias = (0..back.rows())
+        .map(|row| {
+            let sum: f64 = back.row(row).iter().zip(&centre).map(|(&w, mean)| f64::from(w) * mean).sum();
+            -sum as f32
+        })
+        .collect();
+    let layer = Dense { weight: back, bias, relu: false };
+    Ok((Map::of_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
+}
+
+/// Differences of every query between a bridge and doing nothing, split by split, by gallery and metric.
+type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
+
+impl Task<'_> {
+    /// Measures all that is tried; `None` where nothing can be held out.
+    fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
+        // Two classes are left out at least: items of one alone tell no ranking from another.
+        let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
+        let splits = self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))?;
+        let Some(first) = splits.first() else { return Ok(None) };
+        let tried: Vec<(Method, f64)> =
+            METHODS.iter().flat_map(|&method| SHARES.map(|share| (method, share))).collect();
+        let mut differences = vec![Differences::new(); tried.len()];
+        let mut today = Vec::new();
+        self.progress.begin("fitting the bridge", "maps", (splits.len() * METHODS.len()) as u64);
+        for split in &splits {
+            let pairs = self.pairs.select(&split.fitted);
+            for (place, &method) in METHODS.iter().enumerate() {
+                self.progress.check()?;
+                let bridge = fit_bridge_of(&pairs, method, 1.0, self.parameters.seed, self.progress)?;
+                for (part, held_out) in split.parts.iter().enumerate() {
+                    let Some(criterion) = &held_out.criterion else { continue };
+                    let known = part == 0 && split.has_seen;
+                    let gallery = if known { HeldOutGallery::Known } else { HeldOutGallery::LeftOut };
+                    let criterion = criterion.given(&held_out.pairs)?;
+                    let metrics = criterion.guarded();
+                    let old = held_out.pairs.old();
+                    let (by_old, by_new) = criterion.queries.map_or_else(
+                        || (old.matrix(), held_out.pairs.new_vectors().matrix()),
+                        |queries| (&queries.old, &queries.new),
+                    );
+                    let before = criterion.in_old(old, by_old)?;
+                    if place == 0 {
+                        today.push(mean(&before.values[criterion.metric]));
+                    }
+                    let turned = bridge.turned(by_new)?;
+                    for (number, &share) in SHARES.iter().enumerate() {
+                        let queries = mixed(Some(by_old), &turned, share, bridge.length);
+                        let after = criterion.in_old(old, &queries)?;
+                        let into = &mut differences[place * SHARES.len() + number];
+                        for (at, &metric) in metrics.iter().enumerate() {
+                            let values = |ranks: &QueryRanks| ranks.values[metric].clone();
+                            let apart =
+                                values(&after).iter().zip(values(&before)).map(|(a, b)| a - b).collect();
+                            into.entry((gallery, at)).or_default().push(apart);
+                        }
+                    }
+                }
+                self.progress.advance(1);
+            }
+        }
+        let Some(criterion) =
+            splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
+        else {
+            return Ok(None);
+        };
+        let names: Vec<String> = if criterion.is_agreement() {
+            vec![criterion.name()]
+        } else {
+            criterion.guarded().into_iter().map(Metric::name).collect()
+        };
+        let do_nothing = mean(&today);
+        let row = |((method, share), differences): ((Method, f64), Differences)| {
+            let gains: Vec<BridgeGain> = differences
+                .iter()
+                .map(|(&(gallery, metric), of_splits)| {
+                    let (gain, error) = gain_of(of_splits);
+                    BridgeGain { gallery, metric: names[metric].clone(), gain, error }
+                })
+                .collect();
+            let low = gains.iter().map(|of| of.gain - of.error).fold(f64::INFINITY, f64::min);
+            let own: Vec<f64> = gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
+            BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own) }
+        };
+        let rows: Vec<BridgeRow> = tried.into_iter().zip(differences).map(row).collect();
+        let kept = choose(&rows);
+        Ok(Some(BridgeChoice {
+            criterion: criterion.name(),
+            queries: self.parameters.queries.as_ref().map(|queries| queries.new.rows()),
+            splits: splits.len(),
+            held_out: first.held_out,
+            do_nothing,
+            rows,
+            kept,
+        }))
+    }
+}
+
+/// Of the rows that are no farther behind the largest lower bound than its standard error, the one with the smallest share, the better of
+/// equals: it is nearer to what is served today. Doing nothing is such a row too, with nothing to lose and a bound of 0.
+fn choose(rows: &[BridgeRow]) -> Option<usize> {
+    let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
+    let best = (0..rows.len()).reduce(larger)?;
+    let enough = rows[best].low - rows[best].error();
+    if enough <= 0.0 || !rows[best].is_of_both_galleries() {
+        return None;
+    }
+    let smaller = |kept: usize, row: usize| {
+        let is_smaller = rows[row].share < rows[kept].share;
+        let is_better = rows[row].share <= rows[kept].share && rows[row].low > rows[kept].low;
+        if is_smaller || is_better { row } else { kept }
+    };
+    (0..rows.len()).filter(|&row| rows[row].low >= enough).reduce(smaller)
+}
+
+/// The mean of all splits' means, and its standard error: that over all queries, or over the splits where that is larger, since queries of
+/// one split share their classes. Of a single query nothing is known.
+fn gain_of(of_splits: &[Vec<f64>]) -> (f64, f64) {
+    let error = |values: &[f64]| {
+        let spread = mean_sd(values).filter(|spread| spread.count > 1);
+        spread.map(|spread| spread.sd / (spread.count as f64).sqrt())
+    };
+    let means: Vec<f64> = of_splits.iter().map(|queries| mean(queries)).collect();
+    let of_queries = error(&of_splits.concat()).unwrap_or(f64::INFINITY);
+    (mean(&means), of_queries.max(error(&means).unwrap_or(0.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::test_data::random_matrix;
+
+    /// Vectors of 24 classes; the old model adds noise to what the new one sees turned.
+    fn data(n: usize, noise_of_old: f32, labelled: bool) -> Pairs {
+        let (centres, noise) = (random_matrix(24, 12, 1), random_matrix(n, 12, 2));
+        let wrong = random_matrix(n, 12, 3);
+        let new =
+            Matrix::from_fn(n, 12, |row, axis| centres.row(row % 24)[axis] + 0.4 * noise.row(row)[axis]);
+        let old = Matrix::from_fn(n, 12, |row, axis| {
+            new.row(row)[(axis + 1) % 12] + noise_of_old * wrong.row(row)[axis]
+        });
+        let of = |name: &str, rows| Vectors::measured(name, Distance::Cosine, rows, name).unwrap();
+        let labels = labelled.then(|| (0..n as i64).map(|row| row % 24).collect());
+        Pairs::new(of("old", old), of("new", new), labels, None).unwrap()
+    }
+
+    fn fit(pairs: &Pairs) -> FittedBridge {
+        fit_bridge(pairs, &FitParameters::default(), &Progress::default()).unwrap()
+    }
+
+    #[test]
+    fn a_better_model_gives_a_bridge_with_and_without_labels() {
+        for labelled in [true, false] {
+            let pairs = data(900, 1.0, labelled);
+            let FittedBridge { bridge, choice } = fit(&pairs);
+            let (bridge, choice) = (bridge.unwrap(), choice.unwrap());
+            let kept = choice.kept_row().unwrap();
+            assert_eq!(choice.criterion, if labelled { "mAP" } else { "agreement@10" });
+            assert_eq!(choice.rows.len(), METHODS.len() * SHARES.len());
+            let largest = choice.rows.iter().map(|row| row.low).fold(f64::NEG_INFINITY, f64::max);
+            assert!(kept.low > 0.0 && kept.low <= largest);
+            assert_eq!((bridge.share, bridge.training.method.as_str()), (kept.share, kept.method.name()));
+            assert!(choice.without_old().unwrap().low <= largest);
+            let galleries: Vec<_> = kept.gains.iter().map(|of| (of.gallery, of.metric.as_str())).collect();
+            let [known, left_out] = HeldOutGallery::ALL;
+            let expected = if labelled {
+                vec![(known, "mAP"), (known, "Top-1"), (left_out, "mAP"), (left_out, "Top-1")]
+            } else {
+                vec![(known, "agreement@10"), (left_out, "agreement@10")]
+            };
+            assert_eq!(galleries, expected);
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_proven_there_is_no_bridge() {
+        // The old model is the better one by far: to it the new one's queries are noise.
+        let pairs = data(600, 0.0, true);
+        let noise = random_matrix(600, 12, 9);
+        let new = Vectors::measured("new", Distance::Cosine, noise, "new vectors").unwrap();
+        let labels = pairs.labels().map(<[i64]>::to_vec);
+        let useless = Pairs::new(pairs.old().clone(), new, labels, None).unwrap();
+        let FittedBridge { bridge, choice } = fit(&useless);
+        assert!(bridge.is_none() && choice.unwrap().kept.is_none());
+        // Of two classes clusters are left out.
+        let of_two = data(600, 1.0, true);
+        let labels = Some((0..600).map(|row| row % 24 / 12).collect());
+        let of_two = Pairs::new(of_two.old().clone(), of_two.new_vectors().clone(), labels, None).unwrap();
+        assert_eq!(fit(&of_two).choice.unwrap().criterion, "agreement@10");
+        // Ten pairs prove nothing.
+        assert_eq!(fit(&data(10, 1.0, true)), FittedBridge { bridge: None, choice: None });
+    }
+
+    #[test]
+    fn the_adjoint_keeps_scores() {
+        let pairs = data(400, 0.5, false);
+        for method in METHODS {
+            let (back, _) = turned_back(&pairs, method, &Progress::default()).unwrap();
+            let seen = |of: &Vectors| scaled(of.matrix(), InputScaling::UnitLength);
+            let (old, new) = (seen(pairs.old()), seen(pairs.new_vectors()));
+            let seen = Pairs::new(
+                Vectors::measured("old", Distance::Cosine, old.clone(), "old").unwrap(),
+                Vectors::measured("new", Distance::Cosine, new.clone(), "new").unwrap(),
+                None,
+                None,
+            )
+            .unwrap();
+            let forward = if method == Method::Procrustes {
+                procrustes::fit(&seen, &Progress::default()).unwrap()
+            } else {
+                ridge::fit(&seen, &Progress::default()).unwrap()
+            };
+            let adapted = forward.map.outputs(&old, None).unwrap();
+            let turned = back.outputs(&new, None).unwrap();
+            let mean_new: Vec<f64> = (0..12)
+                .map(|axis| (0..400).map(|row| f64::from(new.row(row)[axis])).sum::<f64>() / 400.0)
+                .collect();
+            let dot = |a: &[f32], b: &[f32]| {
+                a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+            };
+            // ⟨Wᵀ (q − μ), o⟩ and ⟨q − μ, h(o)⟩ differ by the same number for every item.
+            for query in [0, 17, 200] {
+                let about: Vec<f32> =
+                    (0..12).map(|axis| (f64::from(new.row(query)[axis]) - mean_new[axis]) as f32).collect();
+                let apart: Vec<f64> = (0..50)
+                    .map(|item| dot(turned.row(query), old.row(item)) - dot(&about, adapted.row(item)))
+                    .collect();
+                assert!(apart.iter().all(|value| (value - apart[0]).abs() < 1e-5), "{method}: {apart:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_share_within_one_error_is_kept_and_doing_nothing_is_one() {
+        let row = |share: f64, known: f64, left_out: f64, error: f64| {
+            let gain = |gallery, gain| BridgeGain { gallery, metric: "mAP".into(), gain, error };
+            let gains = vec![gain(HeldOutGallery::Known, known), gain(HeldOutGallery::LeftOut, left_out)];
+            let low = known.min(left_out) - error;
+            BridgeRow { method: Method::Ridge, share, gains, low, quality: 0.0 }
+        };
+        let rows = [row(0.1, 2.0, 2.0, 0.5), row(0.2, 4.0, 3.1, 0.5), row(0.3, 9.0, 3.5, 0.5)];
+        assert_eq!(choose(&rows), Some(1), "3.0 less 0.5 is 2.5");
+        let rows = [row(0.2, 4.0, 3.1, 0.5), row(0.3, 9.0, 3.9, 0.5), row(0.2, 4.0, 3.2, 0.1)];
+        assert_eq!(choose(&rows), Some(2), "of equals the better one");
+        assert_eq!(choose(&[row(0.2, 4.0, 0.9, 0.5)]), None, "0 is within 0.5 of 0.4");
+        assert_eq!(choose(&[row(0.2, 4.0, 1.1, 0.5)]), Some(0));
+        let mut known_alone = row(0.2, 4.0, 4.0, 0.5);
+        known_alone.gains.pop();
+        assert_eq!(choose(&[known_alone]), None, "nothing is proven of classes that come");
+        assert_eq!(choose(&[]), None);
+    }
+
+    #[test]
+    fn a_gain_is_the_mean_of_splits_and_its_error_the_larger_one() {
+        let (gain, error) = gain_of(&[vec![1.0, 3.0], vec![5.0, 7.0]]);
+        // Over four queries: √(20/3) / 2. Over two splits: √8 / √2 = 2.
+        assert_eq!((gain, error), (4.0, 2.0));
+        let (gain, error) = gain_of(&[vec![0.0, 4.0, 2.0], vec![1.0, 3.0, 2.0]]);
+        assert!(gain == 2.0 && (error - (10.0_f64 / 5.0 / 6.0).sqrt()).abs() < 1e-12);
+        assert_eq!(gain_of(&[vec![1.0]]).1, f64::INFINITY);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_bridge_for_any_number_of_threads() {
+        let pairs = data(400, 1.0, true);
+        let run = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| fit(&pairs))
+        };
+        assert_eq!(run(1), run(3));
+    }
+}

@@ -1,0 +1,159 @@
+//! New queries in the old space, over a bridge: from when on, of whom, and until when.
+
+use std::sync::{Arc, Mutex};
+
+use rehang::adapter::{Dense, InputScaling, Map, Training};
+use rehang::{Bridge, Matrix, Space};
+use rehang_encode::Encoder;
+use rehang_files::bridge_file::fingerprint;
+use rehang_store::{Filter, Index, Ledger};
+use rehang_store_tests::MemoryStore;
+use rehang_upgrade::{
+    BridgeInUse, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, begin_sampling, rollback,
+    set_bridge, start, status, switch,
+};
+
+use crate::common::{
+    D_NEW, D_OLD, World, fill, gallery, new_model, new_space, old_model, old_space, started,
+};
+
+/// What goes back from the new model's features to the old one's, but for a sign.
+fn bridge(share: f64) -> Bridge {
+    let weight =
+        Matrix::from_fn(D_OLD, D_NEW, |row, column| if row == column { 1.0 - row as f32 } else { 0.25 });
+    Bridge {
+        old: old_space(),
+        new: new_space(),
+        map: Map::of_layers(
+            InputScaling::AsIs,
+            vec![Dense { weight, bias: vec![0.0, 0.5, 0.0], relu: false }],
+        ),
+        share,
+        length: 1.5,
+        training: Training::default(),
+    }
+}
+
+fn use_bridge(store: &MemoryStore, bridge: &Bridge) {
+    let in_use = BridgeInUse { fingerprint: fingerprint(bridge).unwrap(), share: bridge.share };
+    set_bridge(store, &old_space(), &new_space(), Some(in_use)).unwrap();
+}
+
+/// The same queries by both models.
+fn queries() -> (Matrix, Matrix) {
+    let texts = ["source 3 version 0", "another", "a third"];
+    let rows = |model: fn(&str) -> Vec<f32>| texts.iter().flat_map(|text| model(text)).collect();
+    (Matrix::new(D_OLD, rows(old_model)).unwrap(), Matrix::new(D_NEW, rows(new_model)).unwrap())
+}
+
+fn search(store: &MemoryStore, own: Option<&Bridge>, models: &[&str]) -> rehang::Result<SearchAnswer> {
+    let (old, new) = queries();
+    let all = [("old-model", &old), ("new-model", &new)];
+    let given: Vec<_> = all.into_iter().filter(|(name, _)| models.contains(name)).collect();
+    let gallery = gallery(store, None).with_bridge(own.cloned().map(Arc::new));
+    gallery.search(&given, 7, &Filter::default())
+}
+
+fn plainly(store: &MemoryStore, queries: &Matrix) -> Vec<Vec<rehang_store::Found>> {
+    store.search("old-model", queries, 7, &Filter::default()).unwrap()
+}
+
+const BOTH: [&str; 2] = ["old-model", "new-model"];
+
+#[test]
+fn queries_of_both_models_go_over_the_bridge_that_is_in_use_and_no_other() {
+    let (store, _) = started(60);
+    let (old, new) = queries();
+    let (half, whole) = (bridge(0.5), bridge(1.0));
+    // It is there and not in use.
+    let before = search(&store, Some(&half), &BOTH).unwrap();
+    assert!(!before.bridged && before.found == plainly(&store, &old));
+    use_bridge(&store, &half);
+    assert_eq!(status(&store, 0).unwrap().bridge.unwrap().share, 0.5);
+    let answer = search(&store, Some(&half), &BOTH).unwrap();
+    assert_eq!(answer.found, plainly(&store, &half.queries(Some(&old), &new).unwrap()));
+    assert!(answer.bridged && answer.spaces == ["old-model"] && answer.found != before.found);
+    // Without that bridge, or without the new model's queries, a search is what it was.
+    for (own, models) in [(None, &BOTH[..]), (Some(&whole), &BOTH[..]), (Some(&half), &["old-model"])] {
+        let answer = search(&store, own, models).unwrap();
+        assert!(!answer.bridged && answer.found == before.found, "{models:?}");
+    }
+    let alone = search(&store, Some(&half), &["new-model"]).unwrap_err();
+    assert!(alone.to_string().contains("old-model"), "{alone}");
+    // Where the whole query is the new model's, the old one may be switched off.
+    use_bridge(&store, &whole);
+    let answer = search(&store, Some(&whole), &["new-model"]).unwrap();
+    assert_eq!(answer.found, plainly(&store, &whole.queries(None, &new).unwrap()));
+    set_bridge(&store, &old_space(), &new_space(), None).unwrap();
+    assert!(!search(&store, Some(&whole), &BOTH).unwrap().bridged);
+    assert_eq!(status(&store, 0).unwrap().bridge, None);
+}
+
+#[test]
+fn a_text_is_embedded_by_the_models_that_the_bridge_needs() {
+    for (share, expected) in [(0.5, &BOTH[..]), (1.0, &["new-model"])] {
+        let (store, _) = started(60);
+        let bridge = bridge(share);
+        use_bridge(&store, &bridge);
+        let asked = Mutex::new(Vec::new());
+        let open = |space: &Space| {
+            asked.lock().unwrap().push(space.name.clone());
+            let model = if space.name == "old-model" { old_model } else { new_model };
+            let of = move |texts: &[&str]| {
+                let rows = texts.iter().flat_map(|text| model(text)).collect();
+                Matrix::new(model("").len(), rows)
+            };
+            Ok(Arc::new(rehang_encode::Function::new(space, 8, false, None, of)) as Arc<dyn Encoder>)
+        };
+        let texts = ["source 3 version 0", "another", "a third"].map(|text| Query::Text(text.into()));
+        let gallery = gallery(&store, None).with_bridge(Some(Arc::new(bridge.clone())));
+        let (answer, _) = gallery.search_source(&texts, &open, 7, &Filter::default(), false).unwrap();
+        let (old, new) = queries();
+        let by_old = bridge.needs_old().then_some(&old);
+        assert_eq!(answer.found, plainly(&store, &bridge.queries(by_old, &new).unwrap()));
+        assert_eq!(*asked.lock().unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, 60);
+    let setup = world.setup();
+    begin_sampling(&store, &world.old, &world.new, setup.order, &Unobserved).unwrap();
+    let bridge = bridge(0.5);
+    let bridged = |store: &MemoryStore| search(store, Some(&bridge), &BOTH).unwrap().bridged;
+    use_bridge(&store, &bridge);
+    assert!(bridged(&store));
+    assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Sampling);
+    // Filling the new space changes no search.
+    start(&store, &setup, &Unobserved).unwrap();
+    assert!(bridged(&store));
+    switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
+    let after = search(&store, Some(&bridge), &BOTH).unwrap();
+    assert!(!after.bridged && after.spaces == ["new-model"]);
+    assert_eq!(status(&store, 0).unwrap().bridge, None);
+    let in_use = BridgeInUse { fingerprint: fingerprint(&bridge).unwrap(), share: 0.5 };
+    let late = set_bridge(&store, &world.old, &world.new, Some(in_use)).unwrap_err().to_string();
+    assert!(late.contains("switched"), "{late}");
+    rollback(&store, &setup, &Unobserved).unwrap();
+    assert!(!bridged(&store), "a rollback is to what served before the upgrade");
+    // Who wants it then says so.
+    use_bridge(&store, &bridge);
+    assert!(bridged(&store));
+}
+
+#[test]
+fn an_older_rehang_reads_every_record_without_a_bridge() {
+    let (store, _) = started(3);
+    let format = |store: &MemoryStore| {
+        let (_, text) = store.document("upgrade").unwrap().unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (value["format"].as_u64().unwrap(), value.get("bridge").is_some())
+    };
+    assert_eq!(format(&store), (5, false));
+    use_bridge(&store, &bridge(0.5));
+    assert_eq!(format(&store), (6, true));
+    set_bridge(&store, &old_space(), &new_space(), None).unwrap();
+    assert_eq!(format(&store), (5, false));
+}

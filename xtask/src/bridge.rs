@@ -1,0 +1,323 @@
+//! `cargo xtask bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside what it gives today, what both models'
+//! scores together give, and what the switch gives.
+//!
+//! Each split draws other pairs. Everything is chosen on them; what is measured are galleries that the choice has not seen. All vectors are
+//! compared by their cosine.
+
+use std::path::PathBuf;
+
+use rehang::curve::{
+    CurveOptions, MAP, Metric, QueryRanks, Relevance, TOP1, evaluate, evaluate_leave_one_out, nearest,
+};
+use rehang::statistics::mean_sd;
+use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang_fit::closed_form::ridge;
+use rehang_fit::folds::{folds, hold_out};
+use rehang_fit::pseudo_classes::pseudo_classes;
+use rehang_fit::{BridgeChoice, BridgeRow, FitParameters, FitQueries, Method, fit_bridge, fit_bridge_of};
+
+use crate::papers::units::SETS;
+use crate::regret::{Ground, JUDGED, judged, labelled};
+
+/// Pairs of a split, of a set that has more; of one that has fewer, this part.
+const PAIRS: usize = 2000;
+const PART: f64 = 0.8;
+/// How often something is held out to choose the weight of both scores.
+const HELD_OUT: u64 = 3;
+const DEPTH: usize = 10;
+
+/// What is served, in the order of the table.
+const SERVED: [&str; 5] = ["bridge", "bridge by mAP alone", "the new query alone", "fusion", "switch"];
+
+/// What one way of serving gains over doing nothing in one gallery, by one split: of each metric the mean and half of its 95 % interval.
+type Gains = Vec<(f64, f64)>;
+
+/// One gallery with one kind of knowledge.
+struct Row {
+    name: String,
+    chosen: Vec<String>,
+    today: Vec<f64>,
+    /// By way of serving, then by split.
+    gains: Vec<Vec<Gains>>,
+}
+
+/// Prints one table, and what it says in all.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let (splits, rest) = match arguments {
+        [] => (3, arguments),
+        [splits, rest @ ..] => {
+            (splits.parse().map_err(|_| Error::option("SPLITS", splits, "a whole number"))?, rest)
+        }
+    };
+    let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
+    let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
+    let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { all };
+    let mut rows = Vec::new();
+    for set in sets {
+        let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(&folder, set)? };
+        for (known, with_labels, queries) in &study.knowns {
+            eprintln!("{set}, {known} …");
+            let mut of_set: Vec<Row> = study
+                .grounds
+                .iter()
+                .map(|ground| Row {
+                    name: format!("{set} {}, {known}", ground.name),
+                    chosen: Vec::new(),
+                    today: Vec::new(),
+                    gains: vec![Vec::new(); SERVED.len()],
+                })
+                .collect();
+            for split in 0..splits {
+                let pairs = drawn(&study.pairs, *with_labels, queries.as_ref(), split)?;
+                measure(&pairs, queries.as_ref(), &study.grounds, &mut of_set)?;
+            }
+            rows.extend(of_set);
+        }
+    }
+    print(&rows);
+    // By agreement nothing says whether the new model is right, so nothing can be promised there.
+    let broken: Vec<String> = below(&rows, 0)
+        .into_iter()
+        .filter(|name| name.ends_with(", labels") || name.ends_with(", judgements"))
+        .collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    Err(Error::corrupt("a bridge is below doing nothing beyond its interval", broken.join("; ")))
+}
+
+fn cosine(of: &Vectors) -> Result<Vectors> {
+    Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
+}
+
+/// The pairs of a split. Judgements name pairs by their place, so that all of them stay where there are any.
+fn drawn(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
+    let is_judged = queries.is_some_and(|queries| queries.qrels.is_some());
+    let count = if is_judged { pairs.len() } else { PAIRS.min((PART * pairs.len() as f64) as usize) };
+    let place = folds(pairs.len(), pairs.len(), split);
+    let mut rows: Vec<usize> = (0..pairs.len()).collect();
+    if !is_judged {
+        rows.sort_by_key(|&row| place[row]);
+    }
+    let drawn = pairs.select(&rows[..count]);
+    let labels = drawn.labels().filter(|_| with_labels).map(<[i64]>::to_vec);
+    Pairs::new(cosine(drawn.old())?, cosine(drawn.new_vectors())?, labels, None)
+}
+
+/// What queries find: those of the ground, or its own items, each leaving itself out.
+fn found(gallery: &Matrix, queries: &Matrix, relevance: Relevance<'_>, own: bool) -> Result<QueryRanks> {
+    let options = CurveOptions {
+        metrics: match relevance {
+            Relevance::Judgements(_) => vec![Metric::ndcg_at(DEPTH), Metric::recall_at(DEPTH)],
+            _ => Vec::new(),
+        },
+        ..CurveOptions::default()
+    };
+    let quiet = Progress::default();
+    let evaluation = if own {
+        evaluate_leave_one_out(gallery, queries, relevance, Distance::Dot, &options, &quiet)?
+    } else {
+        evaluate(gallery, Some(queries), relevance, Distance::Dot, &options, &quiet)?
+    };
+    Ok(evaluation.per_query)
+}
+
+fn unit(of: &Matrix) -> Matrix {
+    let mut unit = of.clone();
+    unit.normalise_rows();
+    unit
+}
+
+/// Vectors whose inner products are `(1 − w) cos(old, old) + w cos(new, new)`.
+fn both(old: &Matrix, new: &Matrix, weight: f64) -> Matrix {
+    let (old, new) = (unit(old), unit(new));
+    let (d_old, of) = (old.columns(), [(1.0 - weight).sqrt() as f32, weight.sqrt() as f32]);
+    Matrix::from_fn(old.rows(), d_old + new.columns(), |row, column| {
+        if column < d_old { of[0] * old.row(row)[column] } else { of[1] * new.row(row)[column - d_old] }
+    })
+}
+
+/// The weight of both scores with the largest least gain, of known and left-out items, and of mAP and top-1 where there are labels.
+fn fusion_weight(pairs: &Pairs) -> Result<f64> {
+    let weights: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
+    let quiet = Progress::default();
+    let groups = match pairs.labels() {
+        Some(labels) => labels.to_vec(),
+        None => pseudo_classes(pairs.new_vectors().matrix(), 0)?,
+    };
+    let mut gains = vec![[(); 4].map(|()| Vec::new()); weights.len()];
+    for seed in 0..HELD_OUT {
+        let parts = hold_out(pairs.len(), Some(&groups), 0.2, seed);
+        let forward = ridge::fit(&pairs.select(&parts.fitted), &quiet)?.map;
+        for (part, items) in [&parts.seen, &parts.unseen].into_iter().enumerate() {
+            let held_out = pairs.select(&items[..items.len().min(750)]);
+            let (old, new) = (held_out.old().matrix(), held_out.new_vectors().matrix());
+            let adapted = forward.outputs(old, None)?;
+            let right = match held_out.labels() {
+                Some(_) => None,
+                None => Some(nearest(new, None, DEPTH, Distance::Cosine, &quiet)?),
+            };
+            let relevance = match &right {
+                Some(right) => Relevance::Judgements(right),
+                None => Relevance::Labels { gallery: held_out.labels().unwrap_or_default(), queries: None },
+            };
+            let metrics = if right.is_some() { vec![Metric::recall_at(DEPTH)] } else { vec![MAP, TOP1] };
+            let mut today = Vec::new();
+            for (weight, gains) in weights.iter().zip(&mut gains) {
+                let gallery = both(old, &adapted, *weight);
+                let ranks = found(&gallery, &both(old, new, *weight), relevance, true)?;
+                let values: Vec<f64> = metrics.iter().map(|&metric| mean(&ranks.values[metric])).collect();
+                if today.is_empty() {
+                    today.clone_from(&values);
+                }
+                for (at, (value, today)) in values.iter().zip(&today).enumerate() {
+                    gains[2 * part + at].push(value - today);
+                }
+            }
+        }
+    }
+    let least = |of: &[Vec<f64>; 4]| {
+        of.iter().filter(|gains| !gains.is_empty()).map(|gains| mean(gains)).fold(f64::INFINITY, f64::min)
+    };
+    let larger =
+        |best: usize, next: usize| if least(&gains[next]) > least(&gains[best]) { next } else { best };
+    Ok((0..weights.len()).reduce(larger).map_or(0.0, |best| weights[best]))
+}
+
+fn mean(values: &[f64]) -> f64 {
+    mean_sd(values).map_or(f64::NAN, |spread| spread.mean)
+}
+
+/// One split of every gallery of a set.
+fn measure(pairs: &Pairs, queries: Option<&FitQueries>, grounds: &[Ground], rows: &mut [Row]) -> Result<()> {
+    let quiet = Progress::default();
+    let parameters = FitParameters { queries: queries.cloned(), ..FitParameters::default() };
+    let choice = fit_bridge(pairs, &parameters, &quiet)?.choice;
+    let weight = fusion_weight(pairs)?;
+    let forward = ridge::fit(pairs, &quiet)?.map;
+    let rows_of_choice = choice.as_ref().map_or(&[][..], |choice| &choice.rows);
+    // By the criterion alone: what guarding first results costs and saves.
+    let criterion = choice.as_ref().map(|choice| choice.criterion.clone()).unwrap_or_default();
+    let low = |row: &BridgeRow| {
+        let own = row.gains.iter().filter(|of| of.metric == criterion);
+        own.map(|of| of.gain - of.error).fold(f64::INFINITY, f64::min)
+    };
+    let by_criterion = rows_of_choice
+        .iter()
+        .reduce(|best, row| if low(row) > low(best) { row } else { best })
+        .filter(|row| low(row) > 0.0);
+    let kept = choice.as_ref().and_then(BridgeChoice::kept_row);
+    let alone = choice.as_ref().and_then(BridgeChoice::without_old);
+    let made = |row: Option<&BridgeRow>| {
+        row.map(|row| fit_bridge_of(pairs, row.method, row.share, 0, &quiet)).transpose()
+    };
+    let bridges = [made(kept)?, made(by_criterion)?, made(alone)?];
+    for (ground, of) in grounds.iter().zip(rows) {
+        let (old, new) = (ground.old.matrix(), ground.new.matrix());
+        let own = ground.queries.is_none();
+        let (by_old, by_new) = ground.queries.as_ref().map_or((old, new), |[old, new]| (old, new));
+        let relevance = match &ground.qrels {
+            Some(qrels) => Relevance::Judgements(qrels),
+            None => Relevance::Labels { gallery: &ground.labels, queries: None },
+        };
+        let metrics = metrics_of(ground);
+        let unit_old = unit(old);
+        let today = found(&unit_old, by_old, relevance, own)?;
+        let mut served: Vec<QueryRanks> = Vec::new();
+        for bridge in &bridges {
+            served.push(match bridge {
+                None => today.clone(),
+                Some(bridge) => found(&unit_old, &bridge.queries(Some(by_old), by_new)?, relevance, own)?,
+            });
+        }
+        let adapted = forward.outputs(old, None)?;
+        served.push(found(&both(old, &adapted, weight), &both(by_old, by_new, weight), relevance, own)?);
+        served.push(found(&unit(&adapted), by_new, relevance, own)?);
+        of.chosen.push(match kept {
+            Some(row) => {
+                let g = if row.method == Method::Ridge { "ridge" } else { "rotation" };
+                format!("{g} {}, {weight}", row.share)
+            }
+            None => format!("none, {weight}"),
+        });
+        of.today = metrics.iter().map(|&metric| mean(&today.values[metric])).collect();
+        for (ranks, gains) in served.iter().zip(&mut of.gains) {
+            let gain = |&metric: &Metric| {
+                let apart: Vec<f64> =
+                    ranks.values[metric].iter().zip(&today.values[metric]).map(|(a, b)| a - b).collect();
+                let spread = mean_sd(&apart);
+                spread.map_or((0.0, 0.0), |of| (of.mean, 1.96 * of.sd / (of.count as f64).sqrt()))
+            };
+            gains.push(metrics.iter().map(gain).collect());
+        }
+    }
+    Ok(())
+}
+
+/// Galleries in which a way of serving is below doing nothing beyond its interval, by any split and metric.
+fn below(rows: &[Row], served: usize) -> Vec<String> {
+    let of_row =
+        |row: &&Row| row.gains[served].iter().flat_map(|of| of.iter()).any(|(gain, half)| *gain < -half);
+    rows.iter().filter(of_row).map(|row| row.name.clone()).collect()
+}
+
+fn metrics_of(ground: &Ground) -> Vec<Metric> {
+    if ground.qrels.is_some() { vec![Metric::ndcg_at(DEPTH)] } else { vec![MAP, TOP1] }
+}
+
+fn print(rows: &[Row]) {
+    println!(
+        "| gallery, known of pairs | map and a, weight of fusion | doing nothing | {} |",
+        SERVED.join(" | ")
+    );
+    println!("|---|---|---|{}", "---|".repeat(SERVED.len()));
+    for row in rows {
+        let today: Vec<String> = row.today.iter().map(|value| format!("{value:.1}")).collect();
+        let cell = |gains: &Vec<Gains>| {
+            let of_metric = |metric: usize| {
+                let of = |part: fn(&(f64, f64)) -> f64| {
+                    mean(&gains.iter().map(|of| part(&of[metric])).collect::<Vec<_>>())
+                };
+                format!("{:+.1} ± {:.1}", of(|of| of.0), of(|of| of.1))
+            };
+            (0..row.today.len()).map(of_metric).collect::<Vec<_>>().join(", ")
+        };
+        let mut chosen = row.chosen.clone();
+        chosen.dedup();
+        let cells: Vec<String> = row.gains.iter().map(cell).collect();
+        println!("| {} | {} | {} | {} |", row.name, chosen.join("; "), today.join(", "), cells.join(" | "));
+    }
+    println!(
+        "\n| by label | mAP: mean | worst | up | hurt | of the switch | top-1: mean | worst | up | hurt |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    let of_labels: Vec<&Row> = rows.iter().filter(|row| row.today.len() == 2).collect();
+    for (served, name) in SERVED.iter().enumerate() {
+        let mut cells = Vec::new();
+        for metric in 0..2 {
+            let all = || of_labels.iter().flat_map(|row| &row.gains[served]).map(|of| of[metric]);
+            let gains: Vec<f64> = all().map(|(gain, _)| gain).collect();
+            let worst = gains.iter().copied().fold(f64::INFINITY, f64::min);
+            let up = all().filter(|(gain, half)| gain > half).count();
+            let hurt = all().filter(|(gain, half)| *gain < -half).count();
+            cells.push(format!("{:+.1} | {worst:+.1} | {up} of {} | {hurt}", mean(&gains), gains.len()));
+            if metric == 0 {
+                let last = SERVED.len() - 1;
+                let switch: Vec<f64> =
+                    of_labels.iter().flat_map(|row| &row.gains[last]).map(|of| of[0].0).collect();
+                cells.push(format!("{:.0} %", 100.0 * mean(&gains) / mean(&switch)));
+            }
+        }
+        println!("| {name} | {} |", cells.join(" | "));
+    }
+    for (served, name) in SERVED.iter().enumerate() {
+        let below = below(rows, served);
+        println!(
+            "\n{name}: beyond its interval below doing nothing in {} of {} galleries{}{}.",
+            below.len(),
+            rows.len(),
+            if below.is_empty() { "" } else { ": " },
+            below.join("; ")
+        );
+    }
+}
