@@ -20,6 +20,8 @@
 //!
 //! `cargo xtask forecast [SPLITS [FOLDER [SET…]]]` holds forecasts of whole galleries against their truth.
 //!
+//! `cargo xtask identify [FOLDER [REAL]]` mixes vectors of several models, and says how often that is found.
+//!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
@@ -43,6 +45,7 @@ mod cli_docs;
 mod demo_data;
 mod forecast;
 mod fuzz;
+mod identify;
 mod learning;
 mod long;
 mod merge;
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         ["papers", rest @ ..] => papers::run(rest),
         ["learning", rest @ ..] => learning::run(rest),
         ["forecast", rest @ ..] => forecast::run(rest),
+        ["identify", rest @ ..] => identify::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | merge [FOLDER] [SET…] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

@@ -18,6 +18,7 @@
 //! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items stay without a native vector until a person acts.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
+//! - [`Upgrade::identify`]: whose vectors a space holds.
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
@@ -35,6 +36,7 @@ mod fitting;
 mod forecast;
 mod gallery;
 mod health;
+mod identify;
 mod identity;
 mod index;
 mod init;
@@ -80,6 +82,7 @@ pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
+pub use identify::{IdentifiedSpace, IdentifyOptions};
 pub use identity::put_back;
 pub use index::{Indexed, index};
 pub use init::{Init, Initialised, init};
