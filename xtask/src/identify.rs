@@ -1,7 +1,7 @@
 //! `cargo xtask identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
 //!
-//! The first table has models that may have made the vectors: each case mixes a share of one thing into the vectors of a model, and a provider
-//! may have changed all of them. The second has the vectors alone, or pairs with another model. Vectors of `scripts/real-pairs.py` and
+//! The first table has what one model's vectors are beside another's. The second has models that may have made the vectors: each case mixes a share of one thing into the vectors of a model, and a provider
+//! may have changed all of them. The third has the vectors alone. Vectors of `scripts/real-pairs.py` and
 //! `scripts/real-providers.py` are taken from REAL where they are there.
 
 use std::collections::BTreeMap;
@@ -10,22 +10,23 @@ use std::path::{Path, PathBuf};
 use half::f16;
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Distance, Error, Matrix, Progress, Result, difference};
 use rehang_evaluate::{Candidate, Maker, Origin, identify_alone, identify_vectors};
 use rehang_files::{VectorSource, read_labels, read_matrix};
-use rehang_fit::kinds_of_pairs;
 
 const CASES: usize = 1000;
 /// Vectors of a mixture.
-const ITEMS: usize = 500;
+const ITEMS: usize = 200;
 /// One case of so many is of one model alone.
 const SOUND: u64 = 5;
 /// The share of all cases that has to be right.
 const RIGHT_MIN: f64 = 0.99;
 /// Vectors of a gallery that is looked at without models, and shares of the smaller kind.
 const ALONE: usize = 1500;
-const SHARES: [usize; 5] = [0, 50, 20, 8, 3];
-const DRAWS: u64 = 4;
+const SHARES: [usize; 4] = [0, 50, 8, 3];
+const DRAWS: u64 = 2;
+/// What of the providers' vectors is not looked at alone: more of the same.
+const PROVIDED: [&str; 3] = ["L6 in 8 bits", "L6, prompt 1", "E5, passage"];
 
 /// Models' vectors of one set's items, row by row.
 struct Set {
@@ -38,8 +39,48 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let folder = PathBuf::from(arguments.first().copied().unwrap_or("../shared/data"));
     let real = PathBuf::from(arguments.get(1).copied().unwrap_or("target/real"));
     let sets = sets(&folder, &real)?;
+    one_by_one(&sets)?;
     with_models(&sets)?;
     without_models(&sets)
+}
+
+/// What one model's vectors are beside another's of the same items.
+fn one_by_one(sets: &[Set]) -> Result<()> {
+    println!(
+        "| set | vectors of | model | its own | nearly | related | none | difference: least, middle, most |\n|---|---|---|--:|--:|--:|--:|--:|"
+    );
+    for set in sets.iter().filter(|set| set.name.ends_with("providers")) {
+        let of = |name: &str| set.models.iter().find(|(model, _)| model == name);
+        for (unknown, model) in [
+            ("L6 in 8 bits", "new"),
+            ("L6, prompt 1", "new"),
+            ("L6, prompt 2", "new"),
+            ("E5, passage", "E5, query"),
+            ("L3", "new"),
+            ("E5, query", "new"),
+        ] {
+            let (Some((_, vectors)), Some((name, own))) = (of(unknown), of(model)) else { continue };
+            let candidate = Candidate { name: name.clone(), vectors: own.clone(), noise: 0.0 };
+            let found = identify_vectors(vectors, &[candidate])?;
+            let between = |row: usize| difference(Distance::Cosine, vectors.row(row), own.row(row));
+            let mut differences: Vec<f64> = (0..vectors.rows()).map(between).collect();
+            differences.sort_by(f64::total_cmp);
+            let at = [0, differences.len() / 2, differences.len() - 1]
+                .map(|place| format!("{:.4}", differences[place]));
+            let told = &found.models[0];
+            println!(
+                "| {} | {unknown} | {model} | {} | {} | {} | {} | {} |",
+                set.name,
+                told.made,
+                told.near,
+                told.related,
+                found.none,
+                at.join(", ")
+            );
+        }
+    }
+    println!();
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<Matrix> {
@@ -219,7 +260,9 @@ fn with_models(sets: &[Set]) -> Result<()> {
         };
         let is_other: Vec<bool> = {
             let mut is_other = vec![false; ITEMS];
-            drawn(&mut random, ITEMS, count).into_iter().for_each(|row| is_other[row] = true);
+            for row in drawn(&mut random, ITEMS, count) {
+                is_other[row] = true;
+            }
             is_other
         };
         let mixed = Matrix::from_fn(ITEMS, width, |row, column| {
@@ -288,58 +331,46 @@ fn with_models(sets: &[Set]) -> Result<()> {
 }
 
 fn without_models(sets: &[Set]) -> Result<()> {
-    let progress = Progress::default();
     println!(
-        "\n| set | model | mixed in | share, % | vectors alone: found | vectors told right, % | pairs: found |"
+        "\n| set | model | mixed in | share, % | found | vectors told right, % |\n|---|---|---|--:|--:|--:|"
     );
-    println!("|---|---|---|--:|--:|--:|--:|");
     for set in sets {
-        let (_, new) = &set.models[2];
-        for (first, (name, own)) in set.models.iter().enumerate() {
-            for (second, (other_name, other)) in set.models.iter().enumerate() {
-                if first != second && (other.columns() != own.columns() || is_one(name, other_name)) {
+        let of_all = set.models.iter().filter(|(name, _)| !PROVIDED.contains(&name.as_str()));
+        let models: Vec<&(String, Matrix)> = of_all.collect();
+        for (first, (name, own)) in models.iter().enumerate() {
+            for (second, (other_name, other)) in models.iter().enumerate() {
+                if other.columns() != own.columns() {
                     continue;
                 }
                 for share in SHARES.into_iter().filter(|&share| (share == 0) == (first == second)) {
-                    let (mut alone, mut by_pairs, mut right) = (0, 0, Vec::new());
+                    let (mut found, mut told) = (0, 0.0);
                     for draw in 0..DRAWS {
                         let mut random = ChaCha8Rng::seed_from_u64(1000 * draw + share as u64);
                         let rows = drawn(&mut random, own.rows(), ALONE);
                         let is_other = |place: usize| 100 * place < share * rows.len();
                         let mixed = Matrix::from_fn(rows.len(), own.columns(), |place, column| {
-                            if is_other(place) {
-                                other.row(rows[place])[column]
-                            } else {
-                                own.row(rows[place])[column]
-                            }
+                            let of = if is_other(place) { other } else { own };
+                            of.row(rows[place])[column]
                         });
-                        let found = identify_alone(&mixed, draw, &progress)?;
-                        if found.origin == Origin::Mixed {
-                            alone += 1;
-                            let same = (0..rows.len())
-                                .filter(|&place| found.small[place] == is_other(place))
-                                .count();
-                            // Of two halves either may be called the smaller one.
-                            let same = if share == 50 { same.max(rows.len() - same) } else { same };
-                            right.push(100.0 * same as f64 / rows.len() as f64);
+                        let looked_at = identify_alone(&mixed, draw, &Progress::default())?;
+                        if looked_at.origin != Origin::Mixed {
+                            continue;
                         }
-                        if name != "new"
-                            && other_name != "new"
-                            && !name.contains("L6")
-                            && !other_name.contains("L6")
-                        {
-                            let of = |name, matrix| Vectors::measured(name, Distance::Cosine, matrix, name);
-                            let pairs =
-                                Pairs::new(of("old", mixed)?, of("new", new.select(&rows))?, None, None)?;
-                            by_pairs += usize::from(kinds_of_pairs(&pairs, draw, &progress)?.is_some());
-                        }
+                        found += 1;
+                        let is_right = |place: &usize| looked_at.small[*place] == is_other(*place);
+                        let right = (0..rows.len()).filter(is_right).count();
+                        // Of two halves either may be called the smaller one.
+                        let right = if share == 50 { right.max(rows.len() - right) } else { right };
+                        told += 100.0 * right as f64 / rows.len() as f64;
                     }
-                    let told = right.iter().sum::<f64>() / right.len().max(1) as f64;
-                    let told =
-                        if right.is_empty() || share == 0 { String::new() } else { format!("{told:.1}") };
+                    let told = if found == 0 || share == 0 {
+                        String::new()
+                    } else {
+                        format!("{:.1}", told / f64::from(found))
+                    };
                     let other_name = if share == 0 { "nothing" } else { other_name };
                     println!(
-                        "| {} | {name} | {other_name} | {share} | {alone} of {DRAWS} | {told} | {by_pairs} of {DRAWS} |",
+                        "| {} | {name} | {other_name} | {share} | {found} of {DRAWS} | {told} |",
                         set.name
                     );
                 }

@@ -62,7 +62,7 @@ pub enum Origin {
     OneModel,
     /// More than one model made them.
     Mixed,
-    /// One candidate nearly made them: with another prompt, or in another version.
+    /// No candidate made any, and one nearly made half of them or more: with another prompt, or in another version.
     Near,
     /// No candidate made them, or too few vectors could be looked at.
     Unknown,
@@ -228,7 +228,7 @@ impl Identified {
 pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Identified> {
     let n = unknown.rows();
     for candidate in candidates {
-        expect_count(&format!("{:?}", candidate.name), candidate.vectors.rows(), "the vectors", n)?;
+        expect_count(format!("{:?}", candidate.name), candidate.vectors.rows(), "the vectors", n)?;
     }
     let compared: Vec<Compared<'_>> =
         candidates.iter().map(|candidate| Compared::new(unknown, candidate)).collect();
@@ -272,7 +272,7 @@ pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Id
         Origin::OneModel
     } else if models.iter().any(|model| has_made(&model)) {
         Origin::Mixed
-    } else if models.iter().any(|model| model.near == told && told > 0) {
+    } else if models.iter().any(|model| 2 * model.near >= told && told > 0) {
         Origin::Near
     } else {
         Origin::Unknown
@@ -592,9 +592,9 @@ pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified
     inputs.expect_apart(&outputs)?;
     let mut candidates = Vec::new();
     for ((name, sources), vectors) in known.into_iter().zip(matrices) {
-        expect_count(&said(&sources), vectors.rows(), "the first model's vectors", rows)?;
+        expect_count(said(&sources), vectors.rows(), "the first model's vectors", rows)?;
         let vectors = join.new_side(vectors);
-        expect_count(&said(&files.vectors), unknown.rows(), &said(&sources), vectors.rows())?;
+        expect_count(said(&files.vectors), unknown.rows(), said(&sources), vectors.rows())?;
         candidates.push(Candidate { name, vectors, noise: 0.0 });
     }
     let mut found = if !files.models.is_empty() {
@@ -852,7 +852,7 @@ mod tests {
         let turned: Vec<usize> = (0..60).rev().collect();
         let ids = |name: &str, rows: &[usize]| {
             let lines: String = rows.iter().map(|row| format!("item-{row}\n")).collect();
-            std::fs::write(at(name), lines).unwrap();
+            AtomicFile::write(at(name), lines).unwrap();
             vec![VectorSource::path(at(name))]
         };
         let named = |name: &str, file| NamedFile { name: name.into(), file };
@@ -869,8 +869,8 @@ mod tests {
         files.output = Some(at("list.tsv"));
         let found = identify(&files, &Progress::default()).unwrap();
         assert_eq!((found.origin, found.models[1].made), (Origin::Mixed, 3));
-        let list = std::fs::read_to_string(at("list.tsv")).unwrap();
-        assert_eq!(list, "item-7\tb\nitem-27\tb\nitem-47\tb\n");
+        let list = rehang_files::read_lines(at("list.tsv")).unwrap();
+        assert_eq!(list, ["item-7\tb", "item-27\tb", "item-47\tb"]);
         files.output = Some(at("a.npy"));
         assert!(identify(&files, &Progress::default()).unwrap_err().to_string().contains("a.npy"));
         // Without models there are too few to say.

@@ -38,6 +38,9 @@ type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
 /// Adapted vectors and σ², what is said of them as JSON, and what was found.
 type Transformed<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings);
 
+/// What is said of vectors as JSON, the rows that are not as most are, and what was found.
+type Identified = (String, Vec<(usize, String)>, Findings);
+
 /// A network: its constants, its operators, and the names of its inputs and outputs.
 type Parts<'py> = (
     Bound<'py, PyDict>,
@@ -268,14 +271,13 @@ impl PyReport {
     }
 }
 
-/// Says which model made which vectors: as JSON, with the rows that are not as most are, and what was found.
 #[pyfunction]
 pub fn identify(
     py: Python<'_>,
     models: Vec<(String, Bound<'_, PyAny>)>,
     options: &Bound<'_, PyDict>,
     show: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(String, Vec<(usize, String)>, Findings)> {
+) -> PyResult<Identified> {
     let given = Options(options);
     let named = |(name, rows): &(String, Bound<'_, PyAny>)| {
         Ok(NamedFile { name: name.clone(), file: source(name, rows)? })

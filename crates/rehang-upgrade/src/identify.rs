@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use rehang::{DIFFERENCE_MAX, Error, Matrix, Progress, Provenance, Result, Space, difference};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_evaluate::{Candidate, Identified, identify_alone, identify_vectors};
-use rehang_store::{Ledger, Record, expect_space, find_space};
+use rehang_store::{Ledger, Record, Scan, Select, expect_space, find_space};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::encoding::{encode, input_of};
 use crate::manners;
-use crate::observe::{Observation, Observer, expect_going};
+use crate::observe::{Observation, Observer, Unobserved, expect_going};
 use crate::sample;
 use crate::upgrade::Upgrade;
 
@@ -188,10 +188,15 @@ pub(crate) fn look_alone(store: &dyn Ledger, space: &str) -> Result<Identified> 
 pub(crate) fn gives_again(store: &dyn Ledger, space: &str, encoder: &dyn Encoder) -> Result<(usize, usize)> {
     /// A doctor pays for a few only.
     const FEW: usize = 8;
-    let mut records = of_a_model(store, space, DRAWN_TIMES * FEW)?;
-    records.retain(|record| record.item.source.is_some());
-    records.truncate(FEW);
-    let candidate = candidate(encoder, &records, &crate::observe::Unobserved)?;
+    /// Among so many at the beginning of the space, so that few natives are found too.
+    const LOOKED_AT: usize = 256;
+    let written_as = expect_space(store, space)?.written_as;
+    let scan = Scan::new(space, Select::Provenance(written_as), LOOKED_AT).with_vectors_of(space);
+    let mut records = store.scan(&scan)?;
+    records.retain(|record| record.item.source.is_some() && record.vector.is_some());
+    let step = records.len().div_ceil(FEW).max(1);
+    let records: Vec<Record> = records.into_iter().step_by(step).collect();
+    let candidate = candidate(encoder, &records, &Unobserved)?;
     let ours = vectors(&records);
     let told = (0..ours.rows()).filter(|&row| candidate.vectors.row(row).iter().any(|&value| value != 0.0));
     let differences =

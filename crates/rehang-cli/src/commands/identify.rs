@@ -63,11 +63,9 @@ fn said(found: &Identified) -> String {
         (Origin::Mixed, "models") => format!("{count} vectors are not of one model: {main:?} made most.\n"),
         (Origin::Mixed, _) => format!("{count} vectors are of two kinds, as of two models.\n"),
         (Origin::Near, _) => format!(
-            "No vector is one of {main:?}, and all {count} are nearly: another prompt, or another version of it.\n"
+            "None of {count} vectors is one of {main:?}, and most are nearly: another prompt, or another version of it.\n"
         ),
-        (Origin::Unknown, "models") => {
-            "None of these models made all of the vectors, or most of them.\n".into()
-        }
+        (Origin::Unknown, "models") => "None of these models made any of the vectors.\n".into(),
         (Origin::Unknown, _) => "Nothing can be said of so few vectors without models.\n".into(),
         (Origin::NoSign, "pairs") => format!(
             "No sign of two models in {count} pairs. Of two text models a half or a fifth is seen, and mostly a tenth.\n"
