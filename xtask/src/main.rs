@@ -23,6 +23,8 @@
 //!
 //! `cargo xtask bridge [SPLITS [FOLDER [SET…]]]` measures what an untouched gallery gives to bridged queries and to both models' scores together.
 //!
+//! `cargo xtask identify [FOLDER [REAL]]` mixes vectors of several models, and says how often that is found.
+//!
 //! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
 //!
 //! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
@@ -49,6 +51,7 @@ mod cli_docs;
 mod demo_data;
 mod forecast;
 mod fuzz;
+mod identify;
 mod learning;
 mod long;
 mod merge;
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ["learning", rest @ ..] => learning::run(rest),
         ["forecast", rest @ ..] => forecast::run(rest),
         ["bridge", rest @ ..] => bridge::run(rest),
+        ["identify", rest @ ..] => identify::run(rest),
         ["merge", rest @ ..] => merge::run(rest),
         ["refit", rest @ ..] => refit::run(rest),
         ["bias"] => bias::run("../shared/data"),
@@ -92,7 +96,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

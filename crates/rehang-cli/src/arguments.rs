@@ -48,7 +48,9 @@ use gallery::{GalleryCommand, InitArguments, SearchArguments};
 #[cfg(feature = "laboratory")]
 use train::{CompareArguments, EmbedArguments, TrainArguments};
 use upgrade::UpgradeCommand;
-use vectors::{CurveArguments, FitArguments, OrderArguments, ReportArguments, TransformArguments};
+use vectors::{
+    CurveArguments, FitArguments, IdentifyArguments, OrderArguments, ReportArguments, TransformArguments,
+};
 
 /// Replace the embedding model behind a live vector gallery: searches improve at once, items are re-embedded worst first.
 ///
@@ -116,6 +118,15 @@ pub enum Command {
     #[cfg(not(feature = "laboratory"))]
     #[command(hide = true, disable_help_flag = true)]
     Evaluate(LeftOut),
+    /// Say which model made which vectors: one, a mixture of several, or none of those given.
+    ///
+    /// With what models give for the same items (--models), each vector is told: cut, scaled or rounded ones too. With --config, random items of
+    /// the gallery are embedded again by the encoders that it names. With --new, old vectors of two kinds are seen by their neighbours; with
+    /// nothing beside the vectors, two models that were trained apart are seen by their axes. Exit code 1 where more than one model made
+    /// them, or none of those given.
+    ///
+    /// Example: rehang identify gallery.npy --models l6=by-l6.npy l12=by-l12.npy
+    Identify(IdentifyArguments),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(InspectArguments),
     /// Make, fill, read and change a gallery file.

@@ -73,6 +73,7 @@ fn run(arguments: &Arguments) -> Result<Exit> {
         Command::Report(report) => commands::report::run(report, json),
         #[cfg(feature = "laboratory")]
         Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
+        Command::Identify(identify) => commands::identify::run(identify, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
         Command::Gallery(gallery) => commands::gallery::run(gallery, json),
         Command::Search(search) => commands::search::run(search, json),

@@ -110,6 +110,7 @@ impl Wording for Flags {
             Verb::RunUntil { percent } => return format!("`rehang upgrade run --until {percent:.1}%`"),
             Verb::Pause => "rehang upgrade pause",
             Verb::Report => "rehang report … -o report.json",
+            Verb::Identify => "rehang identify --config rehang.toml",
             Verb::Pairs => "rehang upgrade pairs",
             Verb::Fit => "rehang upgrade fit",
             Verb::Put => "rehang gallery put",

@@ -144,7 +144,7 @@ pub trait Encoder: Send + Sync {
     /// What it has used so far.
     fn spent(&self) -> Spent;
 
-    /// How far apart two vectors of one source were at most, as [`difference`](crate::difference) measures: `None` where it gives a
+    /// How far apart two vectors of one source were at most, as [`rehang::difference`] measures: `None` where it gives a
     /// source the same vector each time, as far as it was compared with itself.
     fn noise(&self) -> Option<f64> {
         None

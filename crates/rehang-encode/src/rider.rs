@@ -5,15 +5,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use rehang::{Distance, Error, Result, norm};
+use rehang::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
 use serde_json::Value;
 
 use crate::contract::{Answer, Input, peculiar};
 use crate::meter::lock;
-use crate::sameness::{DIFFERENCE_MAX, difference, difference_in_words};
 
-/// As often the largest distance of two vectors of one text that was seen is a service's noise still.
-const NOISE_TIMES: f64 = 4.0;
 /// The nearest two of four vectors of one text are at least this part of the farthest two apart where it is noise. Where a service has two
 /// models, two of four are of one.
 const NOISE_SPREAD: f64 = 1.0 / 8.0;

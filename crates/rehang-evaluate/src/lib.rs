@@ -1,5 +1,5 @@
 //! Measures what an upgrade is worth, from the files that users have: which items to re-embed first ([`order()`]), what every
-//! percent of re-embedding buys ([`curve()`]), and which adapter and order to take ([`report()`]).
+//! percent of re-embedding buys ([`curve()`]), which adapter and order to take ([`report()`]), and whose vectors they are ([`identify()`]).
 //!
 //! Every verb is one function: a plain struct of files and settings in, a value out that serialises, progress and cancel by
 //! [`rehang::Progress`]. What readers should know beside the numbers is returned as [`rehang::finding::Finding`]s; nothing is
@@ -8,6 +8,7 @@
 mod answers;
 mod curve;
 mod guards;
+mod identify;
 mod order;
 mod report;
 mod sizes;
@@ -16,5 +17,9 @@ mod whole;
 
 pub use answers::{AnswerFiles, Answers};
 pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, check_grid, curve, further};
+pub use identify::{
+    Candidate, Identified, IdentifyFiles, KindsFound, Maker, ModelFound, Origin, identify, identify_alone,
+    identify_vectors,
+};
 pub use order::{OrderFiles, Ordered, order};
 pub use report::{ReportFiles, Reported, report};

@@ -73,7 +73,7 @@ pub(crate) fn fit_with(
     findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
-    let kinds = residuals::kinds(pairs, parameters.seed, progress)?;
+    let kinds = residuals::kinds_of_pairs(pairs, parameters.seed, progress)?;
     let task = Task { pairs, head, groups: &groups, parameters, kinds: kinds.as_ref(), progress };
     let is_auto = parameters.method == Method::Auto;
     let is_tried = |candidate: &&Candidate<'_>| {

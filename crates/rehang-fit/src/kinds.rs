@@ -18,8 +18,9 @@ use crate::closed_form::{centring_bias, ridge};
 use crate::folds::shuffled;
 use crate::linear_algebra::{Moments, column_means, eigen, product};
 
-/// Pairs that are looked at, fewest and most. Of 200 sound pairs some sets seemed to be of two kinds; of 400 none did.
-const ITEMS: (usize, usize) = (400, 1_500);
+/// Fewer pairs than this are not looked at for two kinds. Of 200 sound pairs some sets seemed to be of two kinds; of 400 none did.
+pub const KINDS_MIN: usize = 400;
+const PAIRS_MAX: usize = 1_500;
 /// Neighbours of an item in the new space.
 const NEIGHBOURS: usize = 6;
 /// Principal axes of either space, and how many of them the two maps go from and to.
@@ -41,7 +42,8 @@ const MIXED_MIN: f64 = 0.4;
 const ALIKE_MIN: f64 = 0.8;
 
 /// Old vectors of two kinds.
-pub(crate) struct Kinds {
+#[derive(Debug, Clone)]
+pub struct Kinds {
     /// Which pairs are of the smaller kind, `[n]`, where that can be told.
     pub small: Option<Vec<bool>>,
     /// How many items are nearer in the old space than a neighbour of the same kind, as a part of all.
@@ -74,11 +76,11 @@ impl Kinds {
 ///
 /// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub(crate) fn two_kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
-    if pairs.len() < ITEMS.0 {
+    if pairs.len() < KINDS_MIN {
         return Ok(None);
     }
     let mut order = shuffled(pairs.len(), seed ^ 0x6b69_6e64);
-    let rest = order.split_off(order.len().min(ITEMS.1));
+    let rest = order.split_off(order.len().min(PAIRS_MAX));
     let second = order.split_off(order.len() / 2);
     let first = order;
     let [old, new] = [pairs.old(), pairs.new_vectors()].map(|vectors| {
@@ -212,7 +214,7 @@ impl Principal {
 }
 
 /// The leading eigenvectors of a symmetric map of `n` numbers, by orthogonal iteration, and their values: the largest first.
-fn leading(
+pub(crate) fn leading(
     times: impl Fn(&Mat<f64>) -> Mat<f64>,
     (n, count): (usize, usize),
     rounds: usize,

@@ -43,6 +43,7 @@ pub mod handicap;
 pub mod head_fit;
 pub mod kernel_ridge;
 mod kinds;
+mod kinship;
 mod lbfgs;
 mod learned;
 mod learning_curve;
@@ -73,10 +74,13 @@ pub use bridge::{
 pub use compare::{Selection, SelectionRow};
 pub use files::{FitAnswer, FitFiles, fit_files};
 pub use handicap::{HandicapChoice, HandicapRow};
+pub use kinds::{KINDS_MIN, Kinds};
+pub use kinship::{KINSHIP_MIN, Kinship, kinship};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
 
 pub use parameters::{FitParameters, FitQueries};
+pub use residuals::kinds_of_pairs;
 pub use schedule::Pace;
 pub use traits::{Trait, TraitValues};

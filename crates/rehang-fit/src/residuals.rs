@@ -31,12 +31,13 @@ pub(crate) struct Residuals {
     pub finding: Option<Finding>,
 }
 
-/// Old vectors of two kinds, by [`two_kinds`].
+/// Old vectors of two kinds, such as those of two models, read off the neighbours of pairs. `None` where there is one, where many items
+/// have one vector, or where pairs are too few to say (fewer than [`KINDS_MIN`](crate::KINDS_MIN)).
 ///
 /// # Errors
 ///
-/// As [`two_kinds`].
-pub(crate) fn kinds(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
+/// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
+pub fn kinds_of_pairs(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Option<Kinds>> {
     if is_one_vector(pairs) { Ok(None) } else { two_kinds(pairs, seed, progress) }
 }
 
@@ -48,7 +49,7 @@ fn is_one_vector(pairs: &Pairs) -> bool {
 
 /// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
 ///
-/// 1. Old vectors of two kinds, which [`kinds`] found. `has_own_maps` says whether the map has one of its own for each.
+/// 1. Old vectors of two kinds, which [`kinds_of_pairs`] found. `has_own_maps` says whether the map has one of its own for each.
 /// 2. Otherwise squared errors on a hump of their own, and new vectors that are far from all other new ones: they fit as badly as
 ///    chance.
 /// 3. The trait that separates them best is named, where one does.
@@ -400,7 +401,7 @@ mod tests {
         let progress = Progress::default();
         let fit = |pairs: &Pairs, _: &[usize]| -> Result<Map> { Ok(ridge::fit(pairs, &progress)?.map) };
         let raw = cross_fit(pairs, &folds(pairs.len(), 5, 0), fit, &progress).unwrap();
-        let kinds = kinds(pairs, 0, &progress).unwrap();
+        let kinds = kinds_of_pairs(pairs, 0, &progress).unwrap();
         examine(pairs, (&raw, &Geometry::Raw), (kinds, false), traits, 0, &progress).unwrap()
     }
 

@@ -27,7 +27,7 @@ pub mod verification;
 
 pub use verbs::{
     CrossAnswer, FaceFiles, GalleryResults, IdentificationAnswer, IdentificationFiles, LandmarkAnswer,
-    LandmarkFiles, LandmarkTruth, MeasuredLandmarks, MeasuredOn, ModelFiles, NamedFile, RefreshAnswer,
-    RefreshInOrder, RefreshLine, SequenceAnswer, SequenceFiles, SetupMetrics, Table, VerificationAnswer,
-    VerificationRate, cross, identify, landmarks, refresh, sequence, tpir_name, verify,
+    LandmarkFiles, LandmarkTruth, MeasuredLandmarks, MeasuredOn, ModelFiles, RefreshAnswer, RefreshInOrder,
+    RefreshLine, SequenceAnswer, SequenceFiles, SetupMetrics, Table, VerificationAnswer, VerificationRate,
+    cross, identify, landmarks, refresh, sequence, tpir_name, verify,
 };

@@ -59,6 +59,7 @@ impl Wording for Words {
             Verb::RunUntil { percent } => return format!("`upgrade.run(until={:.3})`", percent / 100.0),
             Verb::Pause => "upgrade.pause()",
             Verb::Report => "rehang.report(…).save(\"report.json\")",
+            Verb::Identify => "upgrade.identify()",
             Verb::Pairs => "upgrade.pairs()",
             Verb::Fit => "upgrade.fit()",
             Verb::Put => "gallery.put",

@@ -32,6 +32,7 @@ fn _rehang(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(verbs::order, module)?)?;
     module.add_function(wrap_pyfunction!(verbs::curve, module)?)?;
     module.add_function(wrap_pyfunction!(verbs::report, module)?)?;
+    module.add_function(wrap_pyfunction!(verbs::identify, module)?)?;
     module.add_function(wrap_pyfunction!(live::import_items, module)?)?;
     module.add_function(wrap_pyfunction!(live::init, module)?)?;
     module.add_class::<verbs::PyAdapter>()?;

@@ -12,8 +12,8 @@ use rehang_files::{VectorSource, read_matrix};
 use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{
-    AutoOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request, RunOptions, Search,
-    SearchQueries, Serving, Upgrade,
+    AutoOptions, IdentifyOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request,
+    RunOptions, Search, SearchQueries, Serving, Upgrade,
 };
 use serde_json::{Value, json};
 
@@ -352,6 +352,13 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             Box::new(move |upgrade, _, _| {
                 let outlook = upgrade.plan(probe)?;
                 warned(&outlook, &outlook.findings())
+            })
+        }
+        "identify" => {
+            let asked = filled!(given, { space, items, output } over IdentifyOptions::default());
+            Box::new(move |upgrade, _, progress| {
+                let of = upgrade.identify(&asked, progress)?;
+                warned(&of, &of.found.findings)
             })
         }
         "start" => Box::new(|upgrade, _, progress| {

@@ -15,7 +15,8 @@ use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::report::Report;
 use rehang::{Error, Matrix};
-use rehang_evaluate::{CurveFiles, OrderFiles, ReportFiles};
+use rehang_evaluate::{CurveFiles, IdentifyFiles, OrderFiles, ReportFiles};
+use rehang_files::NamedFile;
 use rehang_files::adapter_file::{self, AdapterSource};
 use rehang_files::adapter_network::to_network;
 use rehang_files::onnx::{Attribute, Numbers, Port};
@@ -26,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
 use crate::error::raised;
-use crate::sources::{FromOptions, Options, filled};
+use crate::sources::{FromOptions, Options, filled, source};
 
 /// What was found, as severity and sentence.
 pub type Findings = Vec<(String, String)>;
@@ -36,6 +37,9 @@ type Line<'py> = (String, Bound<'py, PyArray1<f64>>, [f64; 4]);
 
 /// Adapted vectors and σ², what is said of them as JSON, and what was found.
 type Transformed<'py> = (Bound<'py, PyArray2<f32>>, Bound<'py, PyArray1<f32>>, String, Findings);
+
+/// What is said of vectors as JSON, the rows that are not as most are, and what was found.
+type Identified = (String, Vec<(usize, String)>, Findings);
 
 /// A network: its constants, its operators, and the names of its inputs and outputs.
 type Parts<'py> = (
@@ -265,6 +269,26 @@ impl PyReport {
             .and_then(|format| rehang_files::AtomicFile::write(&path, format.render(&self.0)));
         written.map_err(|error| raised(py, &error))
     }
+}
+
+#[pyfunction]
+pub fn identify(
+    py: Python<'_>,
+    models: Vec<(String, Bound<'_, PyAny>)>,
+    options: &Bound<'_, PyDict>,
+    show: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Identified> {
+    let given = Options(options);
+    let named = |(name, rows): &(String, Bound<'_, PyAny>)| {
+        Ok(NamedFile { name: name.clone(), file: source(name, rows)? })
+    };
+    let mut files = filled!(given, { new, join, rows, seed, output }
+        over IdentifyFiles::new(vec![given.needed("vectors", "this")?]));
+    files.models = models.iter().map(named).collect::<PyResult<_>>()?;
+    let found =
+        call(py, show, Interrupted::Leaves, move |progress| rehang_evaluate::identify(&files, progress))?;
+    let about = to_json(py, &found)?;
+    Ok((about, found.minority(), said(&found.findings)))
 }
 
 #[pyfunction]

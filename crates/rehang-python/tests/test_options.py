@@ -16,7 +16,7 @@ from rehang._call import COLUMNS, MATRICES
 pytestmark = pytest.mark.filterwarnings("ignore::rehang.FindingWarning")
 
 ROWS = np.eye(4, dtype=np.float32)
-OF_PYTHON = MATRICES | COLUMNS | {"self", "adapter", "adapters", "encoder", "policy", "progress", "return_sigma"}
+OF_PYTHON = MATRICES | COLUMNS | {"self", "adapter", "adapters", "encoder", "models", "policy", "progress", "return_sigma"}
 """What the Python package itself looks at, or makes an array of."""
 
 
@@ -36,6 +36,7 @@ def test_the_verbs_on_vectors_read_their_options() -> None:
     expect_read(rehang.order, "random", adapted=ROWS)
     expect_read(rehang.curve, ROWS, ROWS, np.arange(4))
     expect_read(rehang.report, adapter, ROWS, ROWS)
+    expect_read(rehang.identify, ROWS, {"m": ROWS})
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def upgrade(tmp_path: Path) -> Iterator[rehang.Upgrade]:
 def test_the_verbs_of_an_upgrade_read_their_options(upgrade: rehang.Upgrade) -> None:
     for embeds in (upgrade.auto, upgrade.pairs, upgrade.run):
         expect_read(embeds, encoder=len)
-    for verb in (upgrade.fit, upgrade.plan, upgrade.switch, upgrade.status, upgrade.resume):
+    for verb in (upgrade.fit, upgrade.identify, upgrade.plan, upgrade.switch, upgrade.status, upgrade.resume):
         expect_read(verb)
 
 

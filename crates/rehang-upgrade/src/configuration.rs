@@ -479,6 +479,15 @@ impl Configuration {
         self.open(self.encoder_of(&self.new.name, "re-embedding")?, new)
     }
 
+    /// Opens the encoder of items for a space of the gallery, the old model's or the new one's.
+    ///
+    /// # Errors
+    ///
+    /// Not found where the upgrade has no such space; as [`Configuration::open_encoder`].
+    pub(crate) fn open_item_encoder(&self, space: &Space) -> Result<Box<dyn Encoder>> {
+        self.open(self.encoder_of(&space.name, &format!("items of {:?}", space.name))?, space)
+    }
+
     /// Opens the encoder of queries for a space of the gallery, the old model's or the new one's, with the keys that are set for queries.
     /// [`Gallery::search_source`](crate::Gallery::search_source) asks for such encoders.
     ///

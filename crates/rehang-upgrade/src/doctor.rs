@@ -1,12 +1,13 @@
 //! An examination of a gallery: mixed models, items that no search finds, ill indexes, a configuration that does not fit.
 
 use rehang::finding::{Finding, Severity};
-use rehang::{Provenance, Remedy, Result};
+use rehang::{Provenance, Remedy, Result, Space};
 use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
 use serde::Serialize;
 
 use crate::configuration::Configuration;
 use crate::fitting;
+use crate::identify::{gives_again, look_alone};
 use crate::identity::is_another;
 use crate::index::recall;
 use crate::location::Location;
@@ -37,7 +38,7 @@ pub struct Examination {
     pub gallery: String,
     /// Findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`,
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`, `another-model`,
     /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `sigma`, and
     /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
@@ -55,7 +56,8 @@ pub struct SpaceIndex {
 }
 
 /// Examines a gallery, and a configuration with it. Where an upgrade is live or finished, the configuration has to be of that
-/// one; otherwise it has to be of one that could begin. Its encoders are opened, and embed nothing. With `repair`, indexes are
+/// one; otherwise it has to be of one that could begin. Its encoders are opened; one that runs here and can say what it is embeds eight
+/// items of its space, services and programs nothing. With `repair`, indexes are
 /// made again whose recall@10 is below 0.95, or that have more than 1.5 times the bytes a vector that they had when they were
 /// made.
 ///
@@ -170,6 +172,18 @@ fn examine_space(
         } else {
             problem("not-found", text)
         });
+    }
+    let alone = look_alone(store, name)?;
+    if let Some(kinds) = &alone.kinds {
+        let text = format!(
+            "vectors of {name:?} are of two kinds that share no axes, as those of two models: {} of {} that were looked at are of the smaller \
+             one (kinship {:.2}; within a kind {:.2})",
+            kinds.small.unwrap_or_default(),
+            alone.vectors,
+            kinds.across,
+            kinds.within
+        );
+        findings.push(problem("mixed-models", text).next(Remedy::IdentifyVectors));
     }
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
@@ -313,6 +327,9 @@ fn examine_encoders(
         } else {
             configuration.open_encoder(&space).and_then(|encoder| encoder.fingerprint())
         };
+        if opened.is_ok() && find_space(store, &space.name)?.is_some() {
+            findings.extend(examine_model(configuration, store, &space)?);
+        }
         match opened {
             // It names the file.
             Err(error) => findings.push(problem("configuration", error.to_string())),
@@ -329,6 +346,21 @@ fn examine_encoders(
         }
     }
     Ok(findings)
+}
+
+/// Whether a model that runs here gives the vectors of its space again. What is not known of its encoder, or cannot be asked, is said elsewhere.
+fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space) -> Result<Option<Finding>> {
+    let Ok(encoder) = configuration.open_item_encoder(space) else { return Ok(None) };
+    if encoder.fingerprint()?.is_none() {
+        return Ok(None);
+    }
+    let Ok((same, of)) = gives_again(store, &space.name, encoder.as_ref()) else { return Ok(None) };
+    let text = format!(
+        "{}: the model of {:?} gives {same} of {of} vectors of it again: the others are another model's, or their sources have changed",
+        configuration.path.display(),
+        space.name
+    );
+    Ok((same < of).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))
 }
 
 /// How the search index of a space is, in one sentence.

@@ -4,8 +4,10 @@
 //! An encoder with another fingerprint, or with none, embeds some native items again before a backfill begins, and is refused where their
 //! vectors differ.
 
-use rehang::{Error, Provenance, Remedy, Result};
-use rehang_encode::{DIFFERENCE_MAX, Encoder, Input, Spent, difference, difference_in_words};
+use rehang::{
+    DIFFERENCE_MAX, Error, NOISE_TIMES, Provenance, Remedy, Result, difference, difference_in_words,
+};
+use rehang_encode::{Encoder, Input, Spent};
 use rehang_store::{Document, Ledger, Record, Scan, Select, Store};
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +32,6 @@ const CHANGES_TRIED: usize = 20;
 const LOOKED_AT: usize = 256;
 /// Share of the compared items that may differ: a source may have changed without a word of the application.
 const SHARE_MAX: f64 = 0.25;
-
-/// A native vector may be this many times as far from a new one as two new ones are from each other, where an encoder gives a source
-/// different vectors.
-const NOISE_TIMES: f64 = 4.0;
 
 /// Name of the document about natives of a space that their encoder could not vouch for, before it was gone.
 fn unvouched_document(space: &str) -> String {

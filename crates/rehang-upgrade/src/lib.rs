@@ -19,6 +19,7 @@
 //! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items stay without a native vector until a person acts.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
+//! - [`Upgrade::identify`]: whose vectors a space holds.
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
@@ -36,6 +37,7 @@ mod fitting;
 mod forecast;
 mod gallery;
 mod health;
+mod identify;
 mod identity;
 mod index;
 mod init;
@@ -83,6 +85,7 @@ pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
+pub use identify::{IdentifiedSpace, IdentifyOptions};
 pub use identity::put_back;
 pub use index::{Indexed, index};
 pub use init::{Init, Initialised, init};

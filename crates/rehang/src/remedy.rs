@@ -60,6 +60,8 @@ pub enum Remedy {
     },
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,
+    /// Ask the models which of them made which vectors.
+    IdentifyVectors,
     /// Draw pairs from the gallery: items that the new model embeds too.
     DrawPairs,
     /// Fit an adapter on the pairs that were drawn from the gallery.
@@ -133,6 +135,7 @@ impl Remedy {
                 format!("{first} serve merged searches ({merged}), or switch all the same ({anyway})")
             }
             Self::MakeReport => format!("{} makes one", verb(Verb::Report)),
+            Self::IdentifyVectors => format!("{} says which of them", verb(Verb::Identify)),
             Self::DrawPairs => format!("{} draws them", verb(Verb::Pairs)),
             Self::FitPairs => format!("{} learns one from the pairs that were drawn", verb(Verb::Fit)),
             Self::FitAgain => format!("fit the adapter again on newer pairs, then {}", start()),
@@ -182,6 +185,8 @@ pub enum Verb {
     Pause,
     /// Make a report as JSON.
     Report,
+    /// Say which model made which vectors.
+    Identify,
     /// Draw pairs from the gallery.
     Pairs,
     /// Fit an adapter on the pairs of the gallery.

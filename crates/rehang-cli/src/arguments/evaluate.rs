@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use rehang::Result;
 use rehang_evaluate::study::StudyOptions;
-use rehang_files::VectorSource;
-use rehang_protocols::{FaceFiles, ModelFiles, NamedFile};
+use rehang_files::{NamedFile, VectorSource};
+use rehang_protocols::{FaceFiles, ModelFiles};
 
 use super::groups::RowArguments;
 use super::library::options;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rehang_evaluate::CurveFiles;
 use rehang_evaluate::study::StudyOptions;
 use rehang_files::VectorSource;
+use rehang_upgrade::IdentifyOptions;
 
 use super::groups::{AnswerArguments, HeadArguments, JoinArguments, RowArguments};
 
@@ -162,6 +163,28 @@ arguments! {
         /// Write the value of every measure at every fraction to this file, [n + 1, columns]: top-1, top-5, mAP, flips, NFR,
         /// groups, … (docs/formats.md; --json names the columns). Without labels: agreement.
         points: Option<PathBuf> = [long, value_name = "FILE"],
+    }
+
+    /// Options of `rehang identify`.
+    IdentifyArguments {
+        /// Vectors of unknown origin; several files are read one after the other.
+        vectors: Vec<VectorSource> = [value_name = "VECTORS", required_unless_present = "config", num_args = 1..],
+        /// What a model that may have made them gives for the same items, NAME=FILE; give every such model.
+        models: Vec<String> = [long, value_name = "NAME=FILE", num_args = 1.., requires = "vectors"],
+        /// Vectors of one model whose origin is known, of the same items, where none that may have made them is at hand.
+        new: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1.., requires = "vectors", conflicts_with = "models"],
+        join: JoinArguments = [flatten],
+        rows: RowArguments = [flatten],
+        /// Configuration of an upgrade: vectors of its gallery, and the encoders that it names.
+        config: Option<PathBuf> = [long, value_name = "FILE", conflicts_with = "vectors"],
+        /// Space of that gallery [default: the one that serves].
+        space: Option<String> = [long, value_name = "NAME", requires = "config"],
+        /// Random items of that gallery that each encoder embeds, which costs what embedding them costs; 0 to ask none.
+        items: usize = [long, value_name = "ITEMS", default_value_t = IdentifyOptions::default().items],
+        /// Seed of what is looked at without models.
+        seed: u64 = [long, default_value_t = 0],
+        /// Write the vectors that are not as most are to this file: id, or row from 0 on, a tab, and what it is.
+        output: Option<PathBuf> = [short, long, value_name = "FILE"],
     }
 
     /// Options of `rehang report`.

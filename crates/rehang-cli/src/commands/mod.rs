@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod export;
 pub mod fit;
 pub mod gallery;
+pub mod identify;
 pub mod init;
 pub mod inspect;
 pub mod manual;

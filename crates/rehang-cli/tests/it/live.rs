@@ -752,6 +752,43 @@ fn a_damaged_vector_stops_no_upgrade() {
 }
 
 #[test]
+fn vectors_are_told_by_the_encoders_of_a_configuration() {
+    let place = place();
+    let identify = |more: &[&str]| {
+        let (code, out, error) =
+            code(&place, &[&["identify", "--config", "rehang.toml", "--json"], more].concat());
+        let found: serde_json::Value = serde_json::from_str(&out).expect(&error);
+        (code, found)
+    };
+    // The old vectors of this gallery are the first coordinates of the new model's. Two items are not in its table, one has no source.
+    let (code, found) = identify(&[]);
+    assert_eq!(
+        (code, found["origin"].as_str(), found["compared"].as_u64()),
+        (0, Some("one-model"), Some(117))
+    );
+    assert_eq!(found["models"][0]["changes"], serde_json::json!(["cut to the first 4 of 6 coordinates"]));
+    assert_eq!(found["spent"]["items"], 119);
+    let (_, text, _) = self::code(&place, &["identify", "--config", "rehang.toml"]);
+    assert!(
+        text.contains("All 117 vectors are of \"clip\"") && text.contains("in 95 of 100 cases"),
+        "{text}"
+    );
+    place.write_matrix("another.npy", &Matrix::from_fn(1, D_OLD, |_, column| [9.0, 0.0, 7.0, -1.0][column]));
+    let put = ["gallery", "put", "--gallery", "G.db", "--id", "i3", "--vector", "resnet=another.npy"];
+    place.json(&put);
+    let (code, found) = identify(&["-o", "others.tsv"]);
+    assert_eq!((code, found["origin"].as_str()), (1, Some("mixed")));
+    assert_eq!(found["others"].as_array().map(Vec::len), Some(1));
+    assert_eq!(found["others"][0][0], "i3");
+    assert!(std::fs::read_to_string(place.path("others.tsv")).unwrap().starts_with("i3\t"));
+    // Of so few nothing can be said without asking the model; a space has to be there.
+    let (code, found) = identify(&["--items", "0"]);
+    assert_eq!((code, found["origin"].as_str(), found["by"].as_str()), (1, Some("unknown"), Some("vectors")));
+    let (code, _, error) = self::code(&place, &["identify", "--config", "rehang.toml", "--space", "clip"]);
+    assert!(code == 2 && error.contains("clip"), "{error}");
+}
+
+#[test]
 fn a_doctor_checks_the_configuration_too() {
     let place = place();
     let findings = |config: &str| -> Vec<String> {
@@ -804,6 +841,7 @@ fn a_doctor_checks_the_configuration_too() {
         .write_bytes("checked.toml", config("vectors = \"new.npy\" => vectors = \"renewed.npy\"").as_bytes());
     let (_, out, _) = code(&place, &["doctor", "--config", "checked.toml"]);
     assert!(out.contains("· checked.toml: [encoder] is not the one that filled"), "{out}");
+    assert!(out.contains("gives 0 of 3 vectors of it again") && out.contains("rehang identify"), "{out}");
     place.json(&upgrade("rollback", &[]));
     assert!(findings(&other).is_empty());
     place.json(&upgrade("switch", &[]));

@@ -1124,3 +1124,35 @@ fn a_fit_is_chosen_by_queries_and_judgements_where_there_are_any() {
     refused(&[&["--for", "best"]], "top1");
     refused(&[&["--queries-old", "asked_new.npy", "--queries-new", "asked_new.npy"]], "--queries-old");
 }
+
+#[test]
+fn a_mixture_of_two_models_is_told_vector_by_vector() {
+    let place = Place::new();
+    let [old, new, _] = demo_gallery(&place, 500);
+    let (old, new) = (read_matrix(&source(&old)).unwrap(), read_matrix(&source(&new)).unwrap());
+    let width = old.columns();
+    // One vector of ten is the new model's, cut to the width of the old one's.
+    let is_new = |row: usize| row % 10 == 4;
+    let mixed = place.write_matrix(
+        "mixed.npy",
+        &rehang::Matrix::from_fn(500, width, |row, column| {
+            if is_new(row) { new.row(row)[column] } else { old.row(row)[column] }
+        }),
+    );
+    let (old, new) = (place.write_matrix("a.npy", &old), place.write_matrix("b.npy", &new));
+    let models = [format!("old={old}"), format!("new={new}")];
+    let line = ["identify", &mixed, "--json", "-o", "others.tsv", "--models", &models[0], &models[1]];
+    let output = place.run(&line);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), found["origin"].as_str()), (Some(1), Some("mixed")));
+    assert_eq!((&found["models"][0]["made"], &found["models"][1]["made"]), (&450.into(), &50.into()));
+    let list = std::fs::read_to_string(place.path("others.tsv")).unwrap();
+    let expected: String = (0..500).filter(|&row| is_new(row)).map(|row| format!("{row}\tnew\n")).collect();
+    assert_eq!(list, expected);
+    // All of one model: nothing to say.
+    place.json(&["identify", &old, "--models", &models[0], &models[1]]);
+    let text = String::from_utf8(place.run(&["identify", &old, "--models", &models[1]]).stdout).unwrap();
+    assert!(text.contains("None of these models made any"), "{text}");
+    let refused = place.run(&["identify", &old, "--models", "old"]);
+    assert_eq!(refused.status.code(), Some(2));
+}

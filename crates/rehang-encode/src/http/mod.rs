@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::check::expect_width;
-use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, norm};
+use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
 use rehang_clock::{Clock, SystemClock};
 use serde_json::Value;
 use ureq::Agent;
@@ -29,7 +29,6 @@ use crate::learnt::Learnt;
 use crate::meter::{Meter, lock};
 use crate::reading::{Cut, Reading, beginning_of};
 use crate::rider::{Known, Ride, Rider, Turn};
-use crate::sameness::difference;
 use answer::{FIELDS, Request, Unread};
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
 

@@ -11,10 +11,10 @@ use rehang::finding::Finding;
 use rehang::report::InputRecord;
 use rehang::{Error, Matrix, Progress, Result};
 use rehang_files::lists::{self, FaceList};
-use rehang_files::{InputReader, VectorSource};
+use rehang_files::{InputReader, NamedFile, VectorSource};
 use serde::Serialize;
 
-use super::models::{Models, NamedFile, Table};
+use super::models::{Models, Table};
 
 /// Face images by several models, and who they are.
 #[derive(Debug, Clone)]

@@ -11,10 +11,10 @@ use rehang::report::InputRecord;
 use rehang::{Distance, Error, Matrix, Progress, Result};
 use rehang_files::join::MissingPolicy;
 use rehang_files::lists::{GroundTruth, read_landmark_solution, read_revisited, rows_by_name};
-use rehang_files::{InputReader, VectorSource};
+use rehang_files::{InputReader, NamedFile, VectorSource};
 use serde::Serialize;
 
-use super::models::{Models, NamedFile, Table};
+use super::models::{Models, Table};
 
 /// Landmarks by several models, and what is the right answer.
 ///

@@ -12,7 +12,7 @@ pub use faces::{
 pub use landmarks::{
     LandmarkAnswer, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, SetupMetrics, landmarks,
 };
-pub use models::{NamedFile, Table};
+pub use models::Table;
 pub use retrieval::{
     CrossAnswer, MeasuredOn, ModelFiles, RefreshAnswer, RefreshInOrder, RefreshLine, SequenceAnswer,
     SequenceFiles, cross, refresh, sequence,

@@ -1,49 +1,11 @@
 //! Several models' vectors of the same items, by name, and tables of every model against every model.
 
-use std::collections::BTreeSet;
-
 use crate::compatibility::{Compatibility, CrossMatrix};
 use rehang::statistics::Interval;
-use rehang::{Error, ErrorKind, Matrix, Result};
-use rehang_files::{InputReader, VectorSource};
+use rehang::{Error, Matrix, Result};
+use rehang_files::{InputReader, NamedFile, expect_distinct};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Value, json};
-
-/// A file that belongs to a name: a model's vectors, or an order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedFile {
-    /// The name.
-    pub name: String,
-    /// The file.
-    pub file: VectorSource,
-}
-
-impl NamedFile {
-    /// The file that `NAME=FILE` stands for, where it stands for one; `parameter` is where it was given.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another form.
-    pub fn parse(parameter: &str, text: &str) -> Result<Self> {
-        let (name, file) =
-            text.split_once('=')
-                .filter(|(name, file)| !name.is_empty() && !file.is_empty())
-                .ok_or_else(|| Error::option(parameter, text, "NAME=FILE, for example old=old.npy"))?;
-        Ok(Self { name: name.into(), file: VectorSource::parse(file)? })
-    }
-}
-
-/// Fails where a name stands twice.
-pub(crate) fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
-    let mut seen = BTreeSet::new();
-    match files.iter().find(|named| !seen.insert(&named.name)) {
-        None => Ok(()),
-        Some(NamedFile { name, .. }) => {
-            let what = format!("`{parameter}`");
-            Err(ErrorKind::Duplicate { what, value: format!("the name {name:?}") }.into())
-        }
-    }
-}
 
 /// The models' names and vectors, in the order given.
 pub(crate) struct Models {

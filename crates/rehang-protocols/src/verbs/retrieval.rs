@@ -13,10 +13,10 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::report::InputRecord;
 use rehang::statistics::Interval;
 use rehang::{Adapter, Distance, Error, Matrix, Progress, Result};
-use rehang_files::{InputReader, Join, Names, RowSelection, VectorSource};
+use rehang_files::{InputReader, Join, NamedFile, Names, RowSelection, VectorSource, expect_distinct};
 use serde::Serialize;
 
-use super::models::{Models, NamedFile, Table, expect_distinct};
+use super::models::{Models, Table};
 use rehang_evaluate::{AnswerFiles, Answers, LEVEL, check_grid};
 
 /// The models' vectors, right answers, and how vectors are compared.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use rehang::Progress;
-use rehang_files::{RowSelection, VectorSource};
-use rehang_protocols::{ModelFiles, NamedFile, cross};
+use rehang_files::{NamedFile, RowSelection, VectorSource};
+use rehang_protocols::{ModelFiles, cross};
 
 fn demo(name: &str) -> VectorSource {
     VectorSource::path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(name))

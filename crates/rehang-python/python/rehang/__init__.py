@@ -18,7 +18,7 @@ from __future__ import annotations
 from . import errors
 from ._live import Gallery, Hit, Upgrade, import_items, init
 from ._rehang import __version__
-from ._verbs import Adapter, Curve, Report, Space, curve, fit, load, order, report
+from ._verbs import Adapter, Curve, Report, Space, curve, fit, identify, load, order, report
 from .errors import (
     BudgetSpentError,
     CancelledError,
@@ -60,6 +60,7 @@ __all__ = [
     "curve",
     "errors",
     "fit",
+    "identify",
     "import_items",
     "init",
     "load",

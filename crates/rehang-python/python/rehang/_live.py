@@ -385,6 +385,18 @@ class Upgrade:
         the encoder of the configuration."""
         return self._verb("plan", locals())
 
+    def identify(
+        self,
+        *,
+        space: str | None = None,
+        items: int | None = None,
+        output: Path | None = None,
+        progress: bool | None = None,
+    ) -> dict[str, Any]:
+        """Say whose vectors a space of the gallery holds (the one that serves): random items are embedded again by each encoder of the
+        configuration, and compared; with ``items=0`` none is asked, and the vectors are looked at alone."""
+        return self._verb("identify", locals())
+
     def start(self, *, progress: bool | None = None) -> dict[str, Any]:
         """Fill the new space with adapted vectors. Searches do not change."""
         return self._verb("start", locals())

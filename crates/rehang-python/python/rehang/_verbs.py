@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _rehang
+from ._arrays import matrix
 from ._call import Bar, core_of, options, warn
 
 if TYPE_CHECKING:
@@ -556,6 +557,56 @@ class Report:
     def _repr_html_(self) -> str:
         page = self.to_html().replace("&", "&amp;").replace('"', "&quot;")
         return f'<iframe srcdoc="{page}" width="100%" height="800" style="border:0"></iframe>'
+
+
+def identify(
+    vectors: Vectors,
+    models: Mapping[str, Vectors] | None = None,
+    *,
+    new: Vectors | None = None,
+    old_ids: Values | None = None,
+    new_ids: Values | None = None,
+    keep_common: bool = False,
+    rows: str | None = None,
+    seed: int = 0,
+    output: Path | None = None,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """Say which model made which vectors: one, a mixture of several, or none of those given.
+
+    Parameters
+    ----------
+    vectors : array or path, ``[n, d]``
+        Vectors of unknown origin.
+    models : dict of array or path by name, optional
+        What models that may have made them give for the same items. Cut, scaled and rounded vectors are told too.
+    new : array or path, optional
+        In their place, vectors of one model whose origin is known: old vectors of two kinds are then seen by their neighbours. With neither,
+        two models that were trained apart are seen by the axes of their vectors.
+    old_ids, new_ids : optional
+        Ids of the vectors, and of the models' vectors; ``keep_common`` leaves out what one side lacks.
+    output : path, optional
+        A list to write of the vectors that are not as most are.
+
+    Returns
+    -------
+    dict
+        As ``rehang identify --json`` prints it: ``origin`` is ``one-model``, ``mixed``, ``near``, ``unknown`` or ``no-sign``; with ``others``,
+        the rows (of those that were joined) that are not as most are, each with what it is.
+
+    Raises
+    ------
+    MismatchError, CorruptError, OptionError
+        As :func:`curve`.
+    """
+    given_options = options({name: value for name, value in locals().items() if name != "models"})
+    named = [(name, matrix(name, rows_of)) for name, rows_of in (models or {}).items()]
+    with Bar(progress) as bar:
+        about, others, findings = _rehang.identify(named, given_options, bar.show)
+    warn(findings)
+    result: dict[str, Any] = json.loads(about)
+    result["others"] = others
+    return result
 
 
 def report(

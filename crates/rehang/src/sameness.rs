@@ -1,17 +1,20 @@
 //! Whether two vectors of one source are of one model.
 
-use rehang::{Distance, norm, squared_distance};
+use crate::length::{norm, squared_distance};
+use crate::space::Distance;
 
 /// Relative squared distance of two vectors of one source from which on two models made them, or one that gives a source different
 /// vectors. A service that computes in half precision stays below a thousandth of it; two models that were trained apart are near 1.
 pub const DIFFERENCE_MAX: f64 = 0.01;
 
+/// Two vectors of one source may differ this many times as much as two of one model do, where a model gives a source different vectors.
+pub const NOISE_TIMES: f64 = 4.0;
+
 /// How far apart two vectors of one source are, as the space measures: `‖a − b‖² / max(‖a‖², ‖b‖²)`, of their directions for
 /// [`Distance::Cosine`], which sees no lengths. From 0 to 4. Two zero vectors are 0 apart, a zero vector and another one 1; NaN gives NaN.
 ///
 /// ```
-/// use rehang::Distance;
-/// use rehang_encode::difference;
+/// use rehang::{Distance, difference};
 ///
 /// let (a, longer) = ([0.6, 0.8], [6.0, 8.0]);
 /// assert!(difference(Distance::Cosine, &a, &longer) < 1e-12);

@@ -1,0 +1,109 @@
+//! `rehang identify`.
+
+use std::fmt::Write;
+
+use rehang::Result;
+use rehang_evaluate::{Identified, IdentifyFiles, Origin, identify};
+use rehang_files::NamedFile;
+use rehang_upgrade::{IdentifiedSpace, IdentifyOptions, Upgrade};
+
+use super::{Exit, end_at_ctrl_c, say_findings};
+use crate::arguments::library::options;
+use crate::arguments::vectors::IdentifyArguments;
+use crate::bar::with_bar;
+
+/// Says which model made which vectors.
+pub fn run(arguments: &IdentifyArguments, json: bool) -> Result<Exit> {
+    if let Some(config) = &arguments.config {
+        let upgrade = Upgrade::open(config)?;
+        let asked = options!(IdentifyOptions { space, items, output } from arguments);
+        let of = with_bar(|progress| {
+            end_at_ctrl_c(progress);
+            upgrade.identify(&asked, progress)
+        })?;
+        say_findings(&of.found.findings);
+        return Exit::done_if(of.found.origin.is_sound()).print(json, &of, &of_space(&of));
+    }
+    let models =
+        arguments.models.iter().map(|text| NamedFile::parse("models", text)).collect::<Result<_>>()?;
+    let files =
+        options!(IdentifyFiles { vectors, new, join, rows, seed, output } from arguments, models: models);
+    let found = with_bar(|progress| identify(&files, progress))?;
+    say_findings(&found.findings);
+    Exit::done_if(found.origin.is_sound()).print(json, &found, &said(&found))
+}
+
+fn of_space(of: &IdentifiedSpace) -> String {
+    /// Items that are named.
+    const NAMED: usize = 10;
+    let mut text = said(&of.found);
+    if let Some(share) = of.found.unseen_share.filter(|_| of.found.origin == Origin::OneModel) {
+        let _ = writeln!(
+            text,
+            "Of {} random vectors of {:?}: a share of others above {:.1} % would have been seen, in 95 of 100 cases.",
+            of.found.compared,
+            of.space,
+            100.0 * share
+        );
+    }
+    for (id, what) in of.others.iter().take(NAMED) {
+        let _ = writeln!(text, "  {id}: {what}");
+    }
+    if of.others.len() > NAMED {
+        let _ = writeln!(text, "  and {} more", of.others.len() - NAMED);
+    }
+    text
+}
+
+fn said(found: &Identified) -> String {
+    let count = found.compared;
+    let main = found.main().map_or("", |main| &found.models[main].model);
+    let mut text = match (found.origin, found.by) {
+        (Origin::OneModel, _) => format!("All {count} vectors are of {main:?}.\n"),
+        (Origin::Mixed, "models") => format!("{count} vectors are not of one model: {main:?} made most.\n"),
+        (Origin::Mixed, _) => format!("{count} vectors are of two kinds, as of two models.\n"),
+        (Origin::Near, _) => format!(
+            "None of {count} vectors is one of {main:?}, and most are nearly: another prompt, or another version of it.\n"
+        ),
+        (Origin::Unknown, "models") => "None of these models made any of the vectors.\n".into(),
+        (Origin::Unknown, _) => "Nothing can be said of so few vectors without models.\n".into(),
+        (Origin::NoSign, "pairs") => format!(
+            "No sign of two models in {count} pairs. Of two text models a half or a fifth is seen, and mostly a tenth.\n"
+        ),
+        (Origin::NoSign, _) => format!(
+            "No sign of two models in {count} vectors. Two that share axes are not seen without models: another prompt, another version, \
+             one that was trained from the same beginning.\n"
+        ),
+    };
+    for model in &found.models {
+        let _ = write!(text, "  {}: {} made", model.model, model.made);
+        if model.near > 0 {
+            let _ = write!(text, ", {} nearly", model.near);
+        }
+        if let Some([middle, most]) = model.difference {
+            let _ = write!(text, "; difference {middle:.1e} in the middle, {most:.1e} at most");
+        }
+        if !model.changes.is_empty() {
+            let _ = write!(text, "; {}", model.changes.join(", "));
+        }
+        text += "\n";
+    }
+    if found.none > 0 {
+        let _ = writeln!(text, "  none of these: {}", found.none);
+    }
+    if let Some(kinds) = &found.kinds {
+        if let Some(small) = kinds.small {
+            let _ = writeln!(text, "  the smaller kind: {small}");
+        }
+        let what = if found.by == "pairs" {
+            "part of all that is nearer than a neighbour of the other kind"
+        } else {
+            "kinship of the kinds"
+        };
+        let _ = writeln!(text, "  {what}: {:.2}; within a kind {:.2}", kinds.across, kinds.within);
+    }
+    if let Some(list) = &found.list {
+        let _ = writeln!(text, "Those that are not as most are stand in {}", list.display());
+    }
+    text
+}

@@ -1,0 +1,883 @@
+//! Which model made which vectors, from vectors and from files.
+
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use rehang::check::expect_count;
+use rehang::finding::Finding;
+use rehang::{
+    DIFFERENCE_MAX, Distance, Error, Matrix, NOISE_TIMES, Pairs, Progress, Result, Vectors, difference, norm,
+};
+use rehang_files::{
+    AtomicFile, InputReader, JoinFiles, NamedFile, RowSelection, VectorSource, expect_distinct,
+    expect_same_items, read_ids, read_labels, said,
+};
+use rehang_fit::{KINDS_MIN, KINSHIP_MIN, kinds_of_pairs, kinship};
+use serde::Serialize;
+
+/// A model's vectors stray from another provider's of the same model by this many times what they do in the middle. An export of
+/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most.
+const STRAY_TIMES: f64 = 20.0;
+/// Fewer vectors than this have no middle.
+const STRAY_MIN: usize = 20;
+/// A model's vectors of other sources that a vector is held against.
+const OTHERS: usize = 100;
+/// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other.
+const NEARER_MAX: f64 = 0.01;
+/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it. Prompts were at 0.3
+/// in the middle, encoders that began from one checkpoint at 0.7.
+const NEAR_MAX: f64 = 0.5;
+/// Lengths that differ by this part are the same: of half precision, or of 8 bits.
+const SAME_LENGTH: f64 = 0.01;
+
+/// A model that may have made the vectors.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// What it gives for the same items, `[n, d_model]`; a row of zeros where it gives nothing.
+    pub vectors: Matrix,
+    /// How far apart two of its vectors of one source are, as [`difference`] measures; 0 where it gives a source the same vector each time.
+    pub noise: f64,
+}
+
+/// Who made a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maker {
+    /// The candidate of this place.
+    Model(usize),
+    /// Nearly that candidate: it is no vector of it, and far nearer to its vector of this source than to those of others.
+    Near(usize),
+    /// None of the candidates.
+    None,
+    /// Nothing can be said: it has no direction, or no candidate has a vector for it.
+    Untold,
+}
+
+/// What vectors are, as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// One candidate made all that were compared.
+    OneModel,
+    /// More than one model made them.
+    Mixed,
+    /// No candidate made any, and one nearly made half of them or more: with another prompt, or in another version.
+    Near,
+    /// No candidate made them, or too few vectors could be looked at.
+    Unknown,
+    /// Without candidates: no sign of two models was seen.
+    NoSign,
+}
+
+impl Origin {
+    /// Whether nothing speaks against one model.
+    pub fn is_sound(self) -> bool {
+        matches!(self, Self::OneModel | Self::NoSign)
+    }
+}
+
+/// A candidate, and what it has to do with the vectors.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModelFound {
+    /// Its name.
+    pub model: String,
+    /// Vectors that are its own.
+    pub made: usize,
+    /// Of these, how many could be another candidate's as well: both give nearly the same.
+    pub unclear: usize,
+    /// Vectors that are nearly its own.
+    pub near: usize,
+    /// Of the vectors that no candidate made nor nearly made, how many have to do with it: its vector of their source is nearer to them
+    /// than those of others.
+    pub related: usize,
+    /// Coordinates of its own vectors, and how many of them were compared.
+    pub width: usize,
+    /// See `width`.
+    pub compared_width: usize,
+    /// What has to be done to its vectors to have those that it made, in words.
+    pub changes: Vec<String>,
+    /// The relative squared difference from its own vectors, of those that it made: in the middle and at most.
+    pub difference: Option<[f64; 2]>,
+    /// Up to which difference a vector is its own.
+    pub tolerance: f64,
+}
+
+/// Two kinds of vectors, seen without candidates.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KindsFound {
+    /// Vectors of the smaller kind, where they can be told one by one.
+    pub small: Option<usize>,
+    /// What the two kinds have in common; by `kinship` of the vectors alone 0 for models trained apart and 1 for one model, by pairs the
+    /// part of all that are nearer than a neighbour of the other kind, ½ for models that have nothing in common.
+    pub across: f64,
+    /// The same within a kind.
+    pub within: f64,
+}
+
+/// What is known of vectors of unknown origin.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Identified {
+    /// As a whole.
+    pub origin: Origin,
+    /// What they were held against: `models`, `pairs`, or nothing but each other, `vectors`.
+    pub by: &'static str,
+    /// Vectors that were given.
+    pub vectors: usize,
+    /// Vectors of which something can be said.
+    pub compared: usize,
+    /// The candidates, in the order given.
+    pub models: Vec<ModelFound>,
+    /// Vectors that no candidate made, nor nearly made.
+    pub none: usize,
+    /// Two kinds, where they were seen without candidates.
+    pub kinds: Option<KindsFound>,
+    /// Where vectors are a random sample of more: a share of another model above this would have been seen, with 95 % certainty.
+    pub unseen_share: Option<f64>,
+    /// The list that was written.
+    pub list: Option<PathBuf>,
+    /// Who made each vector, `[vectors]`; empty without candidates.
+    #[serde(skip)]
+    pub makers: Vec<Maker>,
+    /// Which vectors are of the smaller kind, `[vectors]`; empty with candidates, or where that cannot be told.
+    #[serde(skip)]
+    pub small: Vec<bool>,
+    /// What the reader should know.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
+}
+
+impl Identified {
+    /// The candidate that made most, or nearly made most where none made any.
+    pub fn main(&self) -> Option<usize> {
+        let most = |of: fn(&ModelFound) -> usize| {
+            let places = (0..self.models.len()).rev();
+            places.max_by_key(|&place| of(&self.models[place])).filter(|&place| of(&self.models[place]) > 0)
+        };
+        most(|model| model.made).or_else(|| most(|model| model.near))
+    }
+
+    /// The vectors that are not as most are, with what each is: another model's name, `near NAME`, `none`, or `small` for one of the
+    /// smaller kind.
+    pub fn minority(&self) -> Vec<(usize, String)> {
+        let main = self.main();
+        let near_is_main = main.is_some_and(|main| self.models[main].made == 0);
+        let of_maker = |maker: &Maker| match *maker {
+            Maker::Model(model) => (Some(model) != main).then(|| self.models[model].model.clone()),
+            Maker::Near(model) if near_is_main && Some(model) == main => None,
+            Maker::Near(model) => Some(format!("near {}", self.models[model].model)),
+            Maker::None => Some("none".to_owned()),
+            Maker::Untold => None,
+        };
+        let by_model = self.makers.iter().map(of_maker);
+        let by_kind = self.small.iter().map(|&small| small.then(|| "small".to_owned()));
+        let rows = by_model.chain(by_kind).enumerate();
+        rows.filter_map(|(row, what)| Some((row, what?))).collect()
+    }
+
+    /// Writes [`Identified::minority`], a line each: what a row is called, a tab, and what it is.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors.
+    pub fn write_list<'a>(&mut self, path: &Path, name: impl Fn(usize) -> &'a str) -> Result<()> {
+        let line = |(row, what): (usize, String)| format!("{}\t{what}\n", name(row));
+        AtomicFile::write(path, self.minority().into_iter().map(line).collect::<String>())?;
+        self.list = Some(path.to_owned());
+        Ok(())
+    }
+
+    /// Says that the vectors are a random sample.
+    #[must_use]
+    pub fn of_sample(mut self) -> Self {
+        if self.compared > 0 {
+            self.unseen_share = Some(1.0 - 0.05_f64.powf(1.0 / self.compared as f64));
+        }
+        self
+    }
+}
+
+/// Says which candidate made which of some vectors, `[n, d]`.
+///
+/// - A vector and a candidate's of the same source are compared as directions, in the coordinates that both have: what a provider cuts
+///   (Matryoshka), scales to length 1 or rounds stays the same vector.
+/// - It is the candidate's where the [`difference`] is at most 0.01, or 4 times the candidate's noise, or 20 times the middle of those
+///   below 0.01. Of several it is the nearest one's; where two are about as near, that of whichever made more.
+/// - It is *near* a candidate where that one's vectors of other sources are farther in 99 of 100 cases, and twice as far in the middle: the
+///   model behind another prompt, or a version of it.
+///
+/// Vectors of length 0, and items that no candidate has a vector of, are [`Maker::Untold`].
+///
+/// ```
+/// use rehang::Matrix;
+/// use rehang_evaluate::{Candidate, Maker, Origin, identify_vectors};
+///
+/// let of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
+/// let candidate = |name: &str, vectors| Candidate { name: name.into(), vectors, noise: 0.0 };
+/// // The first model's, cut to 6 coordinates; three of them are of the second.
+/// let unknown = Matrix::from_fn(40, 6, |row, column| of(if row < 3 { 13 } else { 5 }).row(row)[column]);
+/// let found = identify_vectors(&unknown, &[candidate("a", of(5)), candidate("b", of(13))])?;
+/// assert_eq!((found.origin, found.models[0].made, found.models[1].made), (Origin::Mixed, 37, 3));
+/// assert_eq!((found.makers[2], found.minority()[2].0), (Maker::Model(1), 2));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::CountMismatch`] where a candidate has not one row a vector.
+pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Identified> {
+    let n = unknown.rows();
+    for candidate in candidates {
+        expect_count(format!("{:?}", candidate.name), candidate.vectors.rows(), "the vectors", n)?;
+    }
+    let compared: Vec<Compared<'_>> =
+        candidates.iter().map(|candidate| Compared::new(unknown, candidate)).collect();
+    let mut makers: Vec<Maker> = (0..n).map(|row| nearest(&compared, row)).collect();
+    let count =
+        |makers: &[Maker], model| makers.iter().filter(|&&maker| maker == Maker::Model(model)).count();
+    let clear: Vec<usize> = (0..compared.len()).map(|model| count(&makers, model)).collect();
+    let mut unclear = vec![0; compared.len()];
+    let mut related = vec![0; compared.len()];
+    for (row, maker) in makers.iter_mut().enumerate() {
+        let as_near = as_near(&compared, row);
+        if as_near.len() > 1 {
+            // Ties of counts go to the first that was given.
+            let most = as_near.into_iter().rev().max_by_key(|&model| clear[model]).unwrap_or_default();
+            *maker = Maker::Model(most);
+            unclear[most] += 1;
+        } else if *maker == Maker::None {
+            let nearest = compared
+                .iter()
+                .enumerate()
+                .filter_map(|(model, of)| Some((of.among_others(row)?, model)))
+                .min_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some((ratio, model)) = nearest {
+                if ratio <= NEAR_MAX {
+                    *maker = Maker::Near(model);
+                } else {
+                    related[model] += 1;
+                }
+            }
+        }
+    }
+    let models: Vec<ModelFound> = compared
+        .iter()
+        .enumerate()
+        .map(|(model, of)| of.found(&makers, model, (unclear[model], related[model])))
+        .collect();
+    let none = makers.iter().filter(|&&maker| maker == Maker::None).count();
+    let told = makers.iter().filter(|&&maker| maker != Maker::Untold).count();
+    let has_made = |model: &&ModelFound| model.made > 0;
+    let origin = if models.iter().any(|model| model.made == told && told > 0) {
+        Origin::OneModel
+    } else if models.iter().any(|model| has_made(&model)) {
+        Origin::Mixed
+    } else if models.iter().any(|model| 2 * model.near >= told && told > 0) {
+        Origin::Near
+    } else {
+        Origin::Unknown
+    };
+    let mut found = Identified {
+        origin,
+        by: "models",
+        vectors: n,
+        compared: told,
+        models,
+        none,
+        kinds: None,
+        unseen_share: None,
+        list: None,
+        makers,
+        small: Vec::new(),
+        findings: Vec::new(),
+    };
+    found.findings = findings(&found, &compared);
+    Ok(found)
+}
+
+fn findings(found: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if found.compared < found.vectors {
+        let seen = format!(
+            "{} vectors were passed over: they have no direction, or no model has a vector of their item.",
+            found.vectors - found.compared
+        );
+        findings.push(Finding::note("passed-over", seen));
+    }
+    for (model, of) in found.models.iter().zip(compared) {
+        if model.unclear > 0 {
+            let seen = format!(
+                "{} vectors of {:?} could be another model's as well: both give nearly the same for them.",
+                model.unclear, model.model
+            );
+            findings.push(Finding::note("unclear", seen));
+        }
+        let (as_model, others) = of.lengths;
+        if as_model > 0 && others > 0 {
+            let seen = format!(
+                "{} of the vectors that {:?} made have the length that it gives, and {} have another one.",
+                as_model, model.model, others
+            );
+            findings.push(
+                Finding::warning("lengths", seen)
+                    .may_mean("Cosines are the same; inner products and l2 distances are not."),
+            );
+        }
+        if model.near > 0 {
+            let seen = format!(
+                "{} vectors are nearly those of {:?}, farther from them than what providers change.",
+                model.near, model.model
+            );
+            findings.push(
+                Finding::warning("near", seen)
+                    .may_mean("The model was given another prompt, or it is another version of it."),
+            );
+        }
+        if model.related > 0 {
+            let seen = format!(
+                "{} vectors that no model made are not independent of those of {:?}.",
+                model.related, model.model
+            );
+            findings.push(Finding::note("related", seen).may_mean(
+                "Among few that is chance; most of them would be of a model trained from the same beginning.",
+            ));
+        }
+    }
+    findings
+}
+
+/// A candidate beside the vectors.
+struct Compared<'a> {
+    candidate: &'a Candidate,
+    unknown: &'a Matrix,
+    /// Coordinates that both have.
+    width: usize,
+    /// NaN where one has no direction.
+    differences: Vec<f64>,
+    tolerance: f64,
+    /// Rows with which others are compared.
+    others: Vec<usize>,
+    /// Of the vectors that it made, how many have its length and how many another one.
+    lengths: (usize, usize),
+}
+
+impl<'a> Compared<'a> {
+    fn new(unknown: &'a Matrix, candidate: &'a Candidate) -> Self {
+        let width = unknown.columns().min(candidate.vectors.columns());
+        let has_direction = |row: usize| {
+            norm(&unknown.row(row)[..width]) > 0.0 && norm(&candidate.vectors.row(row)[..width]) > 0.0
+        };
+        let told: Vec<usize> = (0..unknown.rows()).filter(|&row| has_direction(row)).collect();
+        let mut of = Self {
+            candidate,
+            unknown,
+            width,
+            differences: vec![f64::NAN; unknown.rows()],
+            tolerance: 0.0,
+            others: told.iter().copied().step_by(told.len().div_ceil(OTHERS).max(1)).collect(),
+            lengths: (0, 0),
+        };
+        for &row in &told {
+            of.differences[row] = of.between(row, row);
+        }
+        let mut same: Vec<f64> =
+            of.differences.iter().copied().filter(|&difference| difference <= DIFFERENCE_MAX).collect();
+        same.sort_by(f64::total_cmp);
+        let stray = if same.len() < STRAY_MIN { 0.0 } else { STRAY_TIMES * same[same.len() / 2] };
+        of.tolerance = DIFFERENCE_MAX.max(NOISE_TIMES * candidate.noise).max(stray);
+        let lengths = of.ratios(told.iter().copied().filter(|&row| of.is_made(row)));
+        let as_model = lengths.iter().filter(|ratio| is_same_length(**ratio)).count();
+        of.lengths = (as_model, lengths.len() - as_model);
+        of
+    }
+
+    /// Between a vector and what the candidate gives for an item.
+    fn between(&self, row: usize, item: usize) -> f64 {
+        let [vector, own] =
+            [self.unknown.row(row), self.candidate.vectors.row(item)].map(|row| &row[..self.width]);
+        difference(Distance::Cosine, vector, own)
+    }
+
+    fn is_made(&self, row: usize) -> bool {
+        self.differences[row] <= self.tolerance
+    }
+
+    /// How many times as long as the candidate's some vectors are.
+    fn ratios(&self, rows: impl Iterator<Item = usize>) -> Vec<f64> {
+        rows.map(|row| norm(self.unknown.row(row)) / norm(&self.candidate.vectors.row(row)[..self.width]))
+            .collect()
+    }
+
+    /// How many times as far a vector is from that of its own source as from those of others, in the middle; `None` where it has nothing to
+    /// do with it.
+    fn among_others(&self, row: usize) -> Option<f64> {
+        let own = self.differences[row];
+        let mut others: Vec<f64> =
+            self.others.iter().filter(|&&item| item != row).map(|&item| self.between(row, item)).collect();
+        others.sort_by(f64::total_cmp);
+        let nearer = others.partition_point(|&other| other < own);
+        let middle = *others.get(others.len() / 2)?;
+        (nearer as f64 <= NEARER_MAX * others.len() as f64 && own < middle).then_some(own / middle)
+    }
+
+    fn found(&self, makers: &[Maker], model: usize, (unclear, related): (usize, usize)) -> ModelFound {
+        let rows: Vec<usize> = (0..makers.len()).filter(|&row| makers[row] == Maker::Model(model)).collect();
+        let mut differences: Vec<f64> = rows.iter().map(|&row| self.differences[row]).collect();
+        differences.sort_by(f64::total_cmp);
+        let difference = differences.last().map(|&last| [differences[differences.len() / 2], last]);
+        ModelFound {
+            model: self.candidate.name.clone(),
+            made: rows.len(),
+            unclear,
+            near: makers.iter().filter(|&&maker| maker == Maker::Near(model)).count(),
+            related,
+            width: self.candidate.vectors.columns(),
+            compared_width: self.width,
+            changes: if rows.is_empty() { Vec::new() } else { self.changes(&rows) },
+            difference,
+            tolerance: self.tolerance,
+        }
+    }
+
+    /// What was done to the candidate's vectors of these rows.
+    fn changes(&self, rows: &[usize]) -> Vec<String> {
+        let mut changes = Vec::new();
+        let (width, whole) = (self.width, self.candidate.vectors.columns());
+        if width < whole {
+            changes.push(format!("cut to the first {width} of {whole} coordinates"));
+        } else if width < self.unknown.columns() {
+            changes.push(format!(
+                "the model's own are the first {width} of {} coordinates",
+                self.unknown.columns()
+            ));
+        }
+        let ratios = self.ratios(rows.iter().copied());
+        let is_unit = |row: &usize| is_same_length(norm(self.unknown.row(*row)));
+        if width == self.unknown.columns() && !ratios.iter().all(|&ratio| is_same_length(ratio)) {
+            let (least, most) =
+                ratios.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), &of| (a.min(of), b.max(of)));
+            changes.push(if rows.iter().all(is_unit) {
+                "scaled to length 1".into()
+            } else if most <= least * (1.0 + 2.0 * SAME_LENGTH) {
+                format!("multiplied by {:.2}", f64::midpoint(least, most))
+            } else {
+                "of other lengths".into()
+            });
+        }
+        let own = |row: usize| &self.candidate.vectors.row(row)[..width];
+        let ours: Vec<&[f32]> = rows.iter().map(|&row| self.unknown.row(row)).collect();
+        let theirs: Vec<&[f32]> = rows.iter().map(|&row| own(row)).collect();
+        if let Some(of) = rounding(&ours).filter(|of| rounding(&theirs) != Some(*of)) {
+            changes.push(format!("rounded to {of}"));
+        }
+        changes
+    }
+}
+
+fn is_same_length(ratio: f64) -> bool {
+    (ratio - 1.0).abs() <= SAME_LENGTH
+}
+
+/// The candidate that is nearest to a vector within its tolerance.
+fn nearest(compared: &[Compared<'_>], row: usize) -> Maker {
+    if compared.iter().all(|of| of.differences[row].is_nan()) {
+        return Maker::Untold;
+    }
+    match as_near(compared, row)[..] {
+        [] => Maker::None,
+        [model] => Maker::Model(model),
+        // Counted where it is told which of them made more.
+        [..] => Maker::Untold,
+    }
+}
+
+/// The candidates whose vectors are about as near to a vector as the nearest one's, each within its tolerance.
+fn as_near(compared: &[Compared<'_>], row: usize) -> Vec<usize> {
+    /// What single precision leaves of a difference.
+    const EXACT: f64 = 1e-9;
+    let made = || (0..compared.len()).filter(|&model| compared[model].is_made(row));
+    let least = made().map(|model| compared[model].differences[row]).fold(f64::INFINITY, f64::min);
+    made().filter(|&model| compared[model].differences[row] <= (NOISE_TIMES * least).max(EXACT)).collect()
+}
+
+/// What numbers that are not of single precision were rounded to.
+fn rounding(rows: &[&[f32]]) -> Option<&'static str> {
+    let all = |is: &dyn Fn(f32) -> bool| rows.iter().all(|row| row.iter().all(|&value| is(value)));
+    let largest = |row: &[f32]| row.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let of_all = rows.iter().map(|row| largest(row)).fold(0.0, f32::max);
+    // Steps of one 127th of the largest number, of each vector or of all.
+    let is_step = |value: f32, largest: f32| {
+        let steps = f64::from(value) * 127.0 / f64::from(largest).max(f64::MIN_POSITIVE);
+        (steps - steps.round()).abs() < 1e-3
+    };
+    let by_row = rows.iter().all(|row| row.iter().all(|&value| is_step(value, largest(row))));
+    if by_row || all(&|value| is_step(value, of_all)) {
+        return Some("8 bits");
+    }
+    if all(&|value| bf16::from_f32(value).to_f32().to_bits() == value.to_bits()) {
+        return Some("bfloat16");
+    }
+    all(&|value| f16::from_f32(value).to_f32().to_bits() == value.to_bits()).then_some("float16")
+}
+
+/// What is asked of vectors in files.
+#[derive(Debug, Clone)]
+pub struct IdentifyFiles {
+    /// The vectors of unknown origin, one file below the other.
+    pub vectors: Vec<VectorSource>,
+    /// What models that may have made them give for the same items.
+    pub models: Vec<NamedFile>,
+    /// Vectors of one model whose origin is known, of the same items: in the place of `models` where none that may have made them is at hand.
+    pub new: Vec<VectorSource>,
+    /// How the vectors (the old side) are joined with those of the models.
+    pub join: JoinFiles,
+    /// Which rows take part.
+    pub rows: Option<RowSelection>,
+    /// Seed of what is looked at without models.
+    pub seed: u64,
+    /// A list to write: of each vector that is not as most are, its id, or its row from 0 on, a tab, and what it is.
+    pub output: Option<PathBuf>,
+}
+
+impl IdentifyFiles {
+    /// Vectors of unknown origin, and nothing to hold them against yet.
+    pub fn new(vectors: Vec<VectorSource>) -> Self {
+        Self {
+            vectors,
+            models: Vec::new(),
+            new: Vec::new(),
+            join: JoinFiles::default(),
+            rows: None,
+            seed: 0,
+            output: None,
+        }
+    }
+}
+
+/// Says which model made which vectors of a file: against what models give for the same items ([`identify_vectors`]); else against one
+/// model's vectors of these items, by neighbours ([`kinds_of_pairs`]); else by the vectors alone ([`kinship`]).
+///
+/// # Errors
+///
+/// What is wrong with a file, or between two, names them; [`InvalidOption`](rehang::ErrorKind::InvalidOption) for `models` beside `new`, and
+/// for an output that is an input; those of [`kinds_of_pairs`] and [`kinship`].
+pub fn identify(files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
+    if !files.models.is_empty() && !files.new.is_empty() {
+        return Err(Error::option("new", "given", "nothing beside `models`, which say more"));
+    }
+    expect_distinct("models", &files.models)?;
+    let mut inputs = InputReader::new(files.rows.as_ref())?;
+    let unknown = inputs.matrix("vectors", &files.vectors)?;
+    let mut known = Vec::new();
+    for NamedFile { name, file } in &files.models {
+        known.push((name.clone(), vec![file.clone()]));
+    }
+    if !files.new.is_empty() {
+        known.push((String::new(), files.new.clone()));
+    }
+    let mut matrices = Vec::new();
+    for (_, sources) in &known {
+        let role = if files.new.is_empty() { "models" } else { "new" };
+        matrices.push(inputs.matrix(role, sources)?);
+        if files.join.is_by_position() {
+            expect_same_items(&[&files.vectors, sources])?;
+        }
+    }
+    let places = files.places(unknown.rows())?;
+    let rows = matrices.first().map_or(unknown.rows(), Matrix::rows);
+    let join = inputs.join(&files.join, unknown.rows(), rows)?;
+    let names = join.old_values("the rows", places)?;
+    let unknown = join.old_side("the vectors", unknown)?;
+    let outputs = [("output", files.output.as_ref())];
+    inputs.expect_apart(&outputs)?;
+    let mut candidates = Vec::new();
+    for ((name, sources), vectors) in known.into_iter().zip(matrices) {
+        expect_count(said(&sources), vectors.rows(), "the first model's vectors", rows)?;
+        let vectors = join.new_side(vectors);
+        expect_count(said(&files.vectors), unknown.rows(), said(&sources), vectors.rows())?;
+        candidates.push(Candidate { name, vectors, noise: 0.0 });
+    }
+    let mut found = if !files.models.is_empty() {
+        identify_vectors(&unknown, &candidates)?
+    } else if let Some(new) = candidates.pop() {
+        by_pairs(unknown, new.vectors, files, progress)?
+    } else {
+        identify_alone(&unknown, files.seed, progress)?
+    };
+    if let Some(path) = &files.output {
+        found.write_list(path, |row| names[row].as_str())?;
+    }
+    inputs.findings.append(&mut found.findings);
+    found.findings = inputs.findings;
+    Ok(found)
+}
+
+impl IdentifyFiles {
+    /// What the list calls every row that takes part: its id, or its place in the files.
+    fn places(&self, rows: usize) -> Result<Vec<String>> {
+        if !self.join.is_by_position() {
+            let mut ids = Vec::new();
+            for source in &self.join.old_ids {
+                ids.extend(read_ids(source)?.unwrap_or_default());
+            }
+            return Ok(ids);
+        }
+        let number = |row: usize| row.to_string();
+        let Some(selection) = &self.rows else { return Ok((0..rows).map(number).collect()) };
+        let all = read_labels(&selection.file)?.len();
+        Ok(selection.read()?.places(0..all).into_iter().map(number).collect())
+    }
+}
+
+fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress) -> Result<Identified> {
+    let of = |name: &str, rows, sources: &[VectorSource]| {
+        Vectors::measured(name, Distance::Cosine, rows, &said(sources))
+    };
+    let pairs = Pairs::new(of("unknown", old, &files.vectors)?, of("new", new, &files.new)?, None, None)?;
+    let found = kinds_of_pairs(&pairs, files.seed, progress)?;
+    let is_enough = pairs.len() >= KINDS_MIN;
+    let mut small = Vec::new();
+    let kinds = found.map(|kinds| {
+        small = kinds.small.unwrap_or_default();
+        let count = (!small.is_empty()).then(|| small.iter().filter(|&&of| of).count());
+        KindsFound { small: count, across: kinds.across, within: kinds.within }
+    });
+    Ok(without_models("pairs", pairs.len(), (is_enough, KINDS_MIN), kinds, small))
+}
+
+/// Says whether vectors are of one model, by nothing but themselves: as [`kinship`].
+///
+/// # Errors
+///
+/// As [`kinship`].
+pub fn identify_alone(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Identified> {
+    let found = kinship(vectors, seed, progress)?;
+    let directed = vectors.norms().iter().filter(|&&length| length > 0.0).count();
+    let mut small = Vec::new();
+    let kinds = found.map(|kinds| {
+        small = kinds.small;
+        let count = small.iter().filter(|&&of| of).count();
+        KindsFound { small: Some(count), across: kinds.across, within: kinds.within }
+    });
+    Ok(without_models("vectors", vectors.rows(), (directed >= KINSHIP_MIN, KINSHIP_MIN), kinds, small))
+}
+
+fn without_models(
+    by: &'static str,
+    vectors: usize,
+    (is_enough, least): (bool, usize),
+    kinds: Option<KindsFound>,
+    small: Vec<bool>,
+) -> Identified {
+    let origin = match (&kinds, is_enough) {
+        (Some(_), _) => Origin::Mixed,
+        (None, true) => Origin::NoSign,
+        (None, false) => Origin::Unknown,
+    };
+    let mut findings = Vec::new();
+    if !is_enough {
+        let seen =
+            format!("There are {vectors} vectors to look at; fewer than {least} say nothing without models.");
+        findings.push(
+            Finding::warning("few-vectors", seen)
+                .remedy("Embed some of the items again by each model that may have made them."),
+        );
+    }
+    Identified {
+        origin,
+        by,
+        vectors,
+        compared: if is_enough { vectors } else { 0 },
+        models: Vec::new(),
+        none: 0,
+        kinds,
+        unseen_share: None,
+        list: None,
+        makers: Vec::new(),
+        small,
+        findings,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random directions about a common one, as encoders give them: `[n, d]`.
+    fn model(n: usize, d: usize, seed: u32) -> Matrix {
+        let value = |row: usize, column: usize| {
+            let mixed =
+                (row as u32 * 131 + column as u32 + 1).wrapping_mul(0x9e37_79b1 ^ seed).rotate_left(13);
+            (mixed.wrapping_mul(2_246_822_519) >> 8) as f32 / 8_388_608.0 - 1.0
+        };
+        Matrix::from_fn(n, d, |row, column| value(row, column) + 0.3 * value(7_777, column))
+    }
+
+    fn candidate(name: &str, vectors: Matrix) -> Candidate {
+        Candidate { name: name.into(), vectors, noise: 0.0 }
+    }
+
+    fn changed(matrix: &Matrix, width: usize, change: impl Fn(f32) -> f32) -> Matrix {
+        Matrix::from_fn(matrix.rows(), width, |row, column| change(matrix.row(row)[column]))
+    }
+
+    #[test]
+    fn what_providers_do_is_undone_and_named() {
+        let own = model(60, 32, 3);
+        let [a, b] = [candidate("a", own.clone()), candidate("b", model(60, 32, 9))];
+        let mut unit = own.clone();
+        unit.normalise_rows();
+        let mut cut_unit = changed(&own, 20, |value| value);
+        cut_unit.normalise_rows();
+        let step = own.as_slice().iter().fold(0.0_f32, |most, value| most.max(value.abs())) / 127.0;
+        let cases: [(Matrix, &[&str]); 7] = [
+            (own.clone(), &[]),
+            (unit, &["scaled to length 1"]),
+            (changed(&own, 20, |value| value), &["cut to the first 20 of 32 coordinates"]),
+            (cut_unit, &["cut to the first 20 of 32 coordinates", "scaled to length 1"]),
+            (changed(&own, 32, |value| f16::from_f32(value).to_f32()), &["rounded to float16"]),
+            (changed(&own, 32, |value| bf16::from_f32(value).to_f32()), &["rounded to bfloat16"]),
+            (
+                changed(&own, 32, |value| (value / step).round() * step * 2.5),
+                &["multiplied by 2.50", "rounded to 8 bits"],
+            ),
+        ];
+        for (unknown, changes) in cases {
+            let found = identify_vectors(&unknown, &[b.clone(), a.clone()]).unwrap();
+            assert_eq!(found.origin, Origin::OneModel, "{changes:?}");
+            assert_eq!((found.models[1].made, found.models[0].made), (60, 0));
+            assert_eq!(found.models[1].changes, changes);
+            assert!(found.minority().is_empty());
+        }
+    }
+
+    #[test]
+    fn every_vector_goes_to_the_model_that_a_slow_comparison_says() {
+        let models = [model(200, 24, 5), model(200, 24, 6), model(200, 24, 7)];
+        let maker = |row: usize| row * row % 3;
+        // Of the third model nothing is known.
+        let unknown = Matrix::from_fn(200, 24, |row, column| models[maker(row)].row(row)[column]);
+        let known = [candidate("a", models[0].clone()), candidate("b", models[1].clone())];
+        let found = identify_vectors(&unknown, &known).unwrap();
+        let cosine = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>() / norm(a) / norm(b)
+        };
+        for row in 0..200 {
+            let slow = known.iter().position(|of| cosine(unknown.row(row), of.vectors.row(row)) > 0.999);
+            assert_eq!(found.makers[row], slow.map_or(Maker::None, Maker::Model));
+        }
+        assert_eq!(found.origin, Origin::Mixed);
+        let told: usize = found.models.iter().map(|model| model.made).sum();
+        assert_eq!(told + found.none, 200);
+        // One model alone is known, and made none of the others.
+        let only = identify_vectors(&models[2], &known[..1]).unwrap();
+        assert_eq!((only.origin, only.none), (Origin::Unknown, 200));
+    }
+
+    #[test]
+    fn a_prompt_is_near_and_another_model_is_not() {
+        let (own, other) = (model(150, 64, 1), model(150, 64, 2));
+        let prompt = Matrix::from_fn(150, 64, |row, column| {
+            own.row(row)[column] + 0.3 * other.row(row)[column] + 0.2 * other.row(3)[column]
+        });
+        let found = identify_vectors(&prompt, &[candidate("a", own.clone())]).unwrap();
+        assert_eq!((found.origin, found.models[0].near), (Origin::Near, 150));
+        assert!(found.minority().is_empty());
+        // Some of the vectors were made behind a prompt.
+        let mixed =
+            Matrix::from_fn(
+                150,
+                64,
+                |row, column| {
+                    if row < 10 { prompt.row(row)[column] } else { own.row(row)[column] }
+                },
+            );
+        let found = identify_vectors(&mixed, &[candidate("a", own.clone())]).unwrap();
+        assert_eq!((found.origin, found.models[0].made, found.models[0].near), (Origin::Mixed, 140, 10));
+        assert_eq!(found.minority()[0], (0, "near a".to_owned()));
+        let found = identify_vectors(&other, &[candidate("a", own)]).unwrap();
+        assert_eq!((found.origin, found.models[0].near), (Origin::Unknown, 0));
+    }
+
+    #[test]
+    fn noise_zero_vectors_and_two_names_of_one_model() {
+        let own = model(50, 16, 1);
+        let jitter = model(50, 16, 8);
+        let noisy =
+            Matrix::from_fn(50, 16, |row, column| own.row(row)[column] + 0.3 * jitter.row(row)[column]);
+        let found = identify_vectors(&noisy, &[candidate("a", own.clone())]).unwrap();
+        assert_ne!(found.origin, Origin::OneModel);
+        let loud = Candidate { noise: 0.1, ..candidate("a", own.clone()) };
+        assert_eq!(identify_vectors(&noisy, &[loud]).unwrap().origin, Origin::OneModel);
+        // No direction: nothing is said of them, and they mix nothing.
+        let gaps = Matrix::from_fn(50, 16, |row, column| if row < 4 { 0.0 } else { own.row(row)[column] });
+        let found = identify_vectors(&gaps, &[candidate("a", own.clone())]).unwrap();
+        assert_eq!((found.origin, found.compared, found.makers[0]), (Origin::OneModel, 46, Maker::Untold));
+        let found = identify_vectors(&own, &[candidate("a", gaps.clone())]).unwrap();
+        assert_eq!((found.origin, found.compared), (Origin::OneModel, 46));
+        // Whichever made more made those that could be either's.
+        let twice = identify_vectors(&own, &[candidate("a", gaps), candidate("b", own.clone())]).unwrap();
+        assert_eq!((twice.origin, twice.models[1].made, twice.models[1].unclear), (Origin::OneModel, 50, 46));
+        // Nothing to say of nothing.
+        let none = identify_vectors(&Matrix::zeros(0, 16), &[candidate("a", Matrix::zeros(0, 16))]).unwrap();
+        assert_eq!((none.origin, none.compared), (Origin::Unknown, 0));
+        assert!(identify_vectors(&own, &[candidate("a", model(49, 16, 1))]).is_err());
+    }
+
+    #[test]
+    fn of_a_sample_it_is_said_what_it_would_not_show() {
+        let own = model(300, 16, 1);
+        let found = identify_vectors(&own, &[candidate("a", own.clone())]).unwrap().of_sample();
+        // (1 − p)³⁰⁰ = 0.05
+        assert!((found.unseen_share.unwrap() - 0.009_936).abs() < 1e-5);
+    }
+
+    #[test]
+    fn files_go_by_id_and_the_list_names_the_minority() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let write = |name: &str, matrix: &Matrix| {
+            rehang_files::write_matrix(at(name), matrix, None).unwrap();
+            VectorSource::path(at(name))
+        };
+        let (a, b) = (model(60, 12, 1), model(60, 12, 2));
+        let mixed =
+            Matrix::from_fn(
+                60,
+                12,
+                |row, column| {
+                    if row % 20 == 7 { b.row(row)[column] } else { a.row(row)[column] }
+                },
+            );
+        let turned: Vec<usize> = (0..60).rev().collect();
+        let ids = |name: &str, rows: &[usize]| {
+            let lines: String = rows.iter().map(|row| format!("item-{row}\n")).collect();
+            AtomicFile::write(at(name), lines).unwrap();
+            vec![VectorSource::path(at(name))]
+        };
+        let named = |name: &str, file| NamedFile { name: name.into(), file };
+        let mut files = IdentifyFiles::new(vec![write("mixed.npy", &mixed)]);
+        files.models = vec![
+            named("a", write("a.npy", &a.select(&turned))),
+            named("b", write("b.npy", &b.select(&turned))),
+        ];
+        files.join = JoinFiles {
+            old_ids: ids("ids.txt", &(0..60).collect::<Vec<_>>()),
+            new_ids: ids("model-ids.txt", &turned),
+            keep_common: false,
+        };
+        files.output = Some(at("list.tsv"));
+        let found = identify(&files, &Progress::default()).unwrap();
+        assert_eq!((found.origin, found.models[1].made), (Origin::Mixed, 3));
+        let list = rehang_files::read_lines(at("list.tsv")).unwrap();
+        assert_eq!(list, ["item-7\tb", "item-27\tb", "item-47\tb"]);
+        files.output = Some(at("a.npy"));
+        assert!(identify(&files, &Progress::default()).unwrap_err().to_string().contains("a.npy"));
+        // Without models there are too few to say.
+        let alone = IdentifyFiles::new(files.vectors.clone());
+        let found = identify(&alone, &Progress::default()).unwrap();
+        assert_eq!((found.origin, found.by, found.findings.len()), (Origin::Unknown, "vectors", 1));
+        let both = IdentifyFiles { new: files.vectors.clone(), ..files };
+        assert!(identify(&both, &Progress::default()).unwrap_err().to_string().contains("`models`"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Files that belong to a name.
+
+use std::collections::BTreeSet;
+
+use rehang::{Error, ErrorKind, Result};
+
+use crate::source::VectorSource;
+
+/// A file that belongs to a name: a model's vectors, or an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The name.
+    pub name: String,
+    /// The file.
+    pub file: VectorSource,
+}
+
+impl NamedFile {
+    /// The file that `NAME=FILE` stands for, where it stands for one; `parameter` is where it was given.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOption`](rehang::ErrorKind::InvalidOption) for another form.
+    pub fn parse(parameter: &str, text: &str) -> Result<Self> {
+        let (name, file) =
+            text.split_once('=')
+                .filter(|(name, file)| !name.is_empty() && !file.is_empty())
+                .ok_or_else(|| Error::option(parameter, text, "NAME=FILE, for example old=old.npy"))?;
+        Ok(Self { name: name.into(), file: VectorSource::parse(file)? })
+    }
+}
+
+/// Fails where a name stands twice; `parameter` is where the files were given.
+///
+/// # Errors
+///
+/// [`Duplicate`](rehang::ErrorKind::Duplicate).
+pub fn expect_distinct(parameter: &str, files: &[NamedFile]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    match files.iter().find(|named| !seen.insert(&named.name)) {
+        None => Ok(()),
+        Some(NamedFile { name, .. }) => {
+            let what = format!("`{parameter}`");
+            Err(ErrorKind::Duplicate { what, value: format!("the name {name:?}") }.into())
+        }
+    }
+}
