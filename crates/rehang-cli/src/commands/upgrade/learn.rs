@@ -8,7 +8,8 @@ use serde_json::json;
 use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
-    SampleSize, UpgradeBridgeArguments, UpgradeFitArguments, UpgradePairsArguments, UpgradeReportArguments,
+    SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments, UpgradePairsArguments,
+    UpgradeReportArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
