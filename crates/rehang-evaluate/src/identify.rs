@@ -15,8 +15,8 @@ use rehang_files::{
 use rehang_fit::{KINDS_MIN, KINSHIP_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
 
-/// A model's vectors stray from another provider's of the same model by this many times what they do in the middle. An export of
-/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most.
+/// A model's vectors stray from another provider's of the same model by this many times what they do in the middle, at most. An export of
+/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most (`cargo xtask identify`).
 const STRAY_TIMES: f64 = 20.0;
 /// Fewer vectors than this have no middle.
 const STRAY_MIN: usize = 20;
@@ -24,8 +24,8 @@ const STRAY_MIN: usize = 20;
 const OTHERS: usize = 100;
 /// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other.
 const NEARER_MAX: f64 = 0.01;
-/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it. Prompts were at 0.3
-/// in the middle, encoders that began from one checkpoint at 0.7.
+/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it: most vectors behind another
+/// prompt are, and none of MiniLM-L3 beside MiniLM-L6, which are of one family (`cargo xtask identify`).
 const NEAR_MAX: f64 = 0.5;
 /// Lengths that differ by this part are the same: of half precision, or of 8 bits.
 const SAME_LENGTH: f64 = 0.01;
@@ -338,9 +338,10 @@ fn findings(found: &Identified, compared: &[Compared<'_>]) -> Vec<Finding> {
                 "{} vectors that no model made are not independent of those of {:?}.",
                 model.related, model.model
             );
-            findings.push(Finding::note("related", seen).may_mean(
-                "Among few that is chance; most of them would be of a model trained from the same beginning.",
-            ));
+            findings.push(
+                Finding::note("related", seen)
+                    .may_mean("Among few that is chance; many of them are of a model of the same family."),
+            );
         }
     }
     findings

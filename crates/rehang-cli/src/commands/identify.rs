@@ -72,7 +72,7 @@ fn said(found: &Identified) -> String {
         ),
         (Origin::NoSign, _) => format!(
             "No sign of two models in {count} vectors. Two that share axes are not seen without models: another prompt, another version, \
-             one that was trained from the same beginning.\n"
+             mostly another model of one family.\n"
         ),
     };
     for model in &found.models {
