@@ -619,7 +619,7 @@ fn a_record_that_does_not_say_whose_the_adapted_vectors_are_has_them_made_again(
     // From now on the record says it, in a form that a rehang that does not know refuses.
     let (_, text) = store.document("upgrade").unwrap().unwrap();
     let record: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&record["format"], &record["adapted_before"]), (&6.into(), &false.into()));
+    assert_eq!((&record["format"], &record["adapted_before"]), (&5.into(), &false.into()));
     assert_eq!(start(&store, &world.setup(), &Unobserved).unwrap().adapted, 0);
 }
 
