@@ -4,9 +4,10 @@
         --tokenizer tokenizer.json --out target/live [--pairs 1000]
 
 TEXTS holds texts.jsonl, one {"text": …, "label": …} a line. Both models run in ONNX Runtime, the new one behind a service of OpenAI's protocol. The gallery is
-imported, pairs are drawn, the map is fitted, the forecast is written; then the gallery is switched and re-embedded step by step. At every step all its
+imported, pairs are drawn, the map is fitted, the forecast is written, a bridge is built; then the gallery is switched and re-embedded step by step. At every step all its
 vectors are exported as searches see them, and numpy ranks them for every item that has become native by the end: mAP by label with the new model's query, without
-the item itself. Writes OUT/report.json (the forecast) and OUT/truth.json (what was measured), and prints both as a table.
+the item itself. The bridge is measured on the untouched gallery, by queries
+of both models. Writes OUT/report.json (the forecast) and OUT/truth.json (what was measured), and prints both as a table.
 
 It needs numpy, onnxruntime and tokenizers.
 """
@@ -40,6 +41,20 @@ def mean_average_precision(queries, gallery, labels, farther):
         precision = (found / np.arange(1, len(gallery)) * right).sum(axis=1)[has] / found[has, -1]
         total, counted = total + precision.sum(), counted + len(precision)
     return 100 * total / counted
+
+
+def bridged(path, old, new):
+    """Queries for the old gallery, by numpy from the bridge's file: unit((1 − a) q_old + a unit(W unit(q_new) + b))."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    told = header.pop("__metadata__")
+    assert "length" in told["input"].replace("Length", "length"), told["input"]
+    part = {name: np.frombuffer(data[slice(*of["data_offsets"])], "<f4").reshape(of["shape"]) for name, of in header.items()}
+    turned = new / np.linalg.norm(new, axis=1, keepdims=True) @ part["weight"].T + part["bias"]
+    turned /= np.linalg.norm(turned, axis=1, keepdims=True)
+    mixed = (1.0 - float(told["share"])) * old + float(told["share"]) * turned
+    return mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
 
 
 def main():
@@ -86,6 +101,8 @@ def main():
     (place / "report.json").write_text(json.dumps(report))
     series = report["curves"][report["headline"]]
     handicap = series["handicap"]
+    run("upgrade", "bridge")
+    bridges = list((place / "rehang.upgrade").glob("bridge-*.safetensors"))
     run("upgrade", "start")
     run("upgrade", "switch", "--anyway")
 
@@ -109,12 +126,15 @@ def main():
         unit = gallery / np.linalg.norm(gallery, axis=1, keepdims=True)
         truth.append([float(native.mean()), mean_average_precision(queries, unit, labels, farther)])
     nothing = mean_average_precision(vectors, vectors, labels, 0.0)
-    (place / "truth.json").write_text(json.dumps({"do_nothing": nothing, "points": truth}))
+    over = mean_average_precision(bridged(bridges[0], vectors, queries), vectors, labels, 0.0) if bridges else None
+    (place / "truth.json").write_text(json.dumps({"do_nothing": nothing, "bridge": over, "points": truth}))
 
     curve, shares = series["metrics"]["map"], series["fractions"]
     print("| mAP, % | forecast | truth |")
     print("|---|--:|--:|")
     print(f"| do nothing | {report['do_nothing']['map']:.1f} | {nothing:.1f} |")
+    if over:
+        print(f"| bridge | – | {over:.1f} |")
     inside = []
     for share, value in truth:
         told, low, high = (np.interp(share, shares, line) for line in (curve["values"], curve["band"]["low"], curve["band"]["high"]))
