@@ -780,7 +780,7 @@ fn vectors_are_told_by_the_encoders_of_a_configuration() {
     assert_eq!((code, found["origin"].as_str()), (1, Some("mixed")));
     assert_eq!(found["others"].as_array().map(Vec::len), Some(1));
     assert_eq!(found["others"][0][0], "i3");
-    assert!(std::fs::read_to_string(place.path("others.tsv")).unwrap().starts_with("i3\t"));
+    assert!(fs_err::read_to_string(place.path("others.tsv")).unwrap().starts_with("i3\t"));
     // Of so few nothing can be said without asking the model; a space has to be there.
     let (code, found) = identify(&["--items", "0"]);
     assert_eq!((code, found["origin"].as_str(), found["by"].as_str()), (1, Some("unknown"), Some("vectors")));

@@ -1146,7 +1146,7 @@ fn a_mixture_of_two_models_is_told_vector_by_vector() {
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), found["origin"].as_str()), (Some(1), Some("mixed")));
     assert_eq!((&found["models"][0]["made"], &found["models"][1]["made"]), (&450.into(), &50.into()));
-    let list = std::fs::read_to_string(place.path("others.tsv")).unwrap();
+    let list = fs_err::read_to_string(place.path("others.tsv")).unwrap();
     let expected: String = (0..500).filter(|&row| is_new(row)).map(|row| format!("{row}\tnew\n")).collect();
     assert_eq!(list, expected);
     // All of one model: nothing to say.
