@@ -114,7 +114,7 @@ def main():
         stages.append((np.load(place / f"{name}.npy"), np.array((place / f"{name}.txt").read_text().split())))
 
     exported("switch")
-    for share in SHARES:
+    for share in (share for share in SHARES if share > (stages[0][1] == "native").mean()):
         run("upgrade", "run", "--until", str(share))
         exported(f"s{share}")
     queries = stages[-1][0]

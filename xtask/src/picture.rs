@@ -3,7 +3,7 @@
 use rehang::report::Report;
 use rehang::{Error, Result};
 use rehang_files::AtomicFile;
-use rehang_report::{ChartLine, Look};
+use rehang_report::{ChartLine, Level, Look};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -14,6 +14,8 @@ pub const README: &str = "docs/curve.svg";
 #[derive(Deserialize)]
 struct Truth {
     points: Vec<(f64, f64)>,
+    /// Of bridged queries on the untouched gallery.
+    bridge: Option<f64>,
 }
 
 /// Draws the mAP curves of a report; with a file of what was true, the headline curve and the truth alone.
@@ -24,7 +26,13 @@ pub fn run(path: &str, output: &str, truth: Option<&str>) -> Result<()> {
     if let Some(truth) = truth.map(read::<Truth>).transpose()? {
         chart.lines.truncate(1);
         chart.lines[0].name = "forecast".into();
-        let measured = ChartLine::new("measured, live", truth.points);
+        // What the forecast says of the end stands at the end of its line.
+        chart.levels.retain(|level| !level.name.starts_with("new model"));
+        let bridge = truth.bridge.map(|value| Level { name: "bridge".into(), value, dotted: true });
+        chart.levels.extend(bridge);
+        let measured: Vec<(f64, f64)> =
+            truth.points.iter().map(|&(share, value)| (100.0 * share, value)).collect();
+        let measured = ChartLine::new("measured, live", measured);
         chart.lines.push(ChartLine { look: Look::Dotted(1), ..measured });
     }
     AtomicFile::write(output, rehang_report::svg_curve(&chart))
