@@ -399,11 +399,6 @@ mod tests {
         assert_eq!(forecast.enough.map(|share| share.high), Some(0.75));
     }
 
-    /// The cost of a gallery whose encoder says nothing of it.
-    fn free() -> Result<CostEstimate> {
-        Ok(of_gallery(None, None))
-    }
-
     fn of_gallery(money: Option<f64>, seconds: Option<f64>) -> CostEstimate {
         let unknown = (None, None, None, None, None);
         let (basis, tokens, budget_items, probed_items, failed) = unknown;
@@ -449,7 +444,9 @@ mod tests {
     #[test]
     fn enough_is_the_cautious_end_of_the_share_that_a_forecast_says() {
         let mut report = report();
-        let said = |report: &Report| share_of(Until::Enough, Some(&read(report).unwrap()), free);
+        let said = |report: &Report| {
+            share_of(Until::Enough, Some(&read(report).unwrap()), || Ok(of_gallery(None, None)))
+        };
         let error = said(&report).unwrap_err().to_string();
         assert!(
             error.contains("98% of new") && error.contains("report.json") && error.contains("60%"),
@@ -460,9 +457,12 @@ mod tests {
         assert_eq!(said(&report).unwrap(), Until::Fraction(0.75));
         report.warnings.push(Finding::problem("shuffled", "x"));
         assert!(said(&report).is_err(), "a forecast that is worthless says nothing");
-        let error = share_of(Until::Enough, None, free).unwrap_err();
+        let error = share_of(Until::Enough, None, || Ok(of_gallery(None, None))).unwrap_err();
         assert_eq!(error.remedy(), Some(&Remedy::MakeReport));
-        assert_eq!(share_of(Until::Fraction(0.2), None, free).unwrap(), Until::Fraction(0.2));
+        assert_eq!(
+            share_of(Until::Fraction(0.2), None, || Ok(of_gallery(None, None))).unwrap(),
+            Until::Fraction(0.2)
+        );
     }
 
     #[test]
