@@ -173,17 +173,26 @@ fn examine_space(
             problem("not-found", text)
         });
     }
-    let alone = look_alone(store, name)?;
-    if let Some(kinds) = &alone.kinds {
-        let text = format!(
-            "vectors of {name:?} are of two kinds that share no axes, as those of two models: {} of {} that were looked at are of the smaller \
-             one (kinship {:.2}; within a kind {:.2})",
-            kinds.small.unwrap_or_default(),
-            alone.vectors,
-            kinds.across,
-            kinds.within
-        );
-        findings.push(problem("mixed-models", text).next(Remedy::IdentifyVectors));
+    match look_alone(store, name) {
+        Ok(alone) => {
+            if let Some(kinds) = &alone.kinds {
+                let text = format!(
+                    "vectors of {name:?} are of two kinds that share no axes, as those of two models: {} of {} that were looked at are of the \
+                     smaller one (kinship {:.2}; within a kind {:.2})",
+                    kinds.small.unwrap_or_default(),
+                    alone.vectors,
+                    kinds.across,
+                    kinds.within
+                );
+                findings.push(problem("mixed-models", text).next(Remedy::IdentifyVectors));
+            }
+        }
+        // An application that has changed its table is told all that is wrong, and not this alone.
+        Err(error) => {
+            let text =
+                format!("whether vectors of {name:?} are of one model could not be looked at: {error}");
+            findings.push(problem("mixed-models", text));
+        }
     }
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
