@@ -2,6 +2,7 @@
 
 use rehang::finding::{Finding, Severity};
 use rehang::{Provenance, Remedy, Result, Space};
+use rehang_evaluate::Identified;
 use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store, find_space};
 use serde::Serialize;
 
@@ -173,27 +174,7 @@ fn examine_space(
             problem("not-found", text)
         });
     }
-    match look_alone(store, name) {
-        Ok(alone) => {
-            if let Some(kinds) = &alone.kinds {
-                let text = format!(
-                    "vectors of {name:?} are of two kinds that share no axes, as those of two models: {} of {} that were looked at are of the \
-                     smaller one (kinship {:.2}; within a kind {:.2})",
-                    kinds.small.unwrap_or_default(),
-                    alone.vectors,
-                    kinds.across,
-                    kinds.within
-                );
-                findings.push(problem("mixed-models", text).next(Remedy::IdentifyVectors));
-            }
-        }
-        // An application that has changed its table is told all that is wrong, and not this alone.
-        Err(error) => {
-            let text =
-                format!("whether vectors of {name:?} are of one model could not be looked at: {error}");
-            findings.push(problem("mixed-models", text));
-        }
-    }
+    findings.extend(of_one_model(name, look_alone(store, name)));
     if serves && counts.adapted > 0 && !of_upgrade {
         let text = format!("{} vectors of {name:?} are adapted and no upgrade is under way", counts.adapted);
         findings.push(note("adapted", text));
@@ -203,6 +184,30 @@ fn examine_space(
         findings.push(note("failed", text));
     }
     Ok(())
+}
+
+/// What a look at the vectors of a space alone says of their origin.
+fn of_one_model(name: &str, looked: Result<Identified>) -> Option<Finding> {
+    let text = match looked {
+        Ok(alone) => {
+            let kinds = alone.kinds.as_ref()?;
+            format!(
+                "vectors of {name:?} are of two kinds that share no axes, as those of two models: {} of {} that were looked at are of the \
+                 smaller one (kinship {:.2}; within a kind {:.2})",
+                kinds.small.unwrap_or_default(),
+                alone.vectors,
+                kinds.across,
+                kinds.within
+            )
+        }
+        // An application that has changed its table is told all that is wrong, and not this alone.
+        Err(error) => {
+            let text =
+                format!("whether vectors of {name:?} are of one model could not be looked at: {error}");
+            return Some(problem("mixed-models", text));
+        }
+    };
+    Some(problem("mixed-models", text).next(Remedy::IdentifyVectors))
 }
 
 /// How much of the true nearest the searches of a space find, and what room they take for it.
@@ -407,6 +412,14 @@ fn describe(problem: &Problem) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vectors_that_cannot_be_looked_at_are_one_finding_among_others() {
+        let error = rehang::Error::conflict("the table docs", "its column \"body\" does not exist");
+        let finding = of_one_model("old", Err(error)).unwrap();
+        assert_eq!((finding.code.as_str(), finding.severity), ("mixed-models", Severity::Problem));
+        assert!(finding.seen.contains("\"old\"") && finding.seen.contains("does not exist"), "{finding}");
+    }
 
     #[test]
     fn an_index_says_everything_that_is_known_of_it() {
