@@ -51,8 +51,7 @@ fn measure(name: &str, (rows, depth, columns): (usize, usize, usize)) {
         matmul(single.as_mut(), Accum::Replace, &left32, &right32, 1.0, Par::rayon(0));
         seconds[1].push(began.elapsed().as_secs_f64());
         let began = Instant::now();
-        let (step, left_step, right_step) =
-            (by_gemm.col_stride(), left32.col_stride(), right32.col_stride());
+        let (step, left_step, right_step) = (by_gemm.col_stride(), left32.col_stride(), right32.col_stride());
         // SAFETY: the three matrices have `rows`, `depth` and `columns` as told, columns lie `…_step` apart and rows next to each other;
         // the target is borrowed mutably and is none of the others.
         unsafe {
@@ -96,5 +95,7 @@ fn measure(name: &str, (rows, depth, columns): (usize, usize, usize)) {
         all.sort_unstable_by(f64::total_cmp);
         all[all.len() / 2]
     });
-    println!("| {name}, {rows} × {depth} × {columns} | {a:.3} | {b:.3} | {c:.3} | {of_faer:.0e} | {of_gemm:.0e} |");
+    println!(
+        "| {name}, {rows} × {depth} × {columns} | {a:.3} | {b:.3} | {c:.3} | {of_faer:.0e} | {of_gemm:.0e} |"
+    );
 }
