@@ -142,10 +142,6 @@ fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
     for policy in [Policy::Random, Policy::Coverage] {
         let permutation = order(policy, &input)?.permutation;
         let truth = curve_of(&all, &permutation, &asked, 0)?;
-        let mut place = vec![0; items];
-        for (at, &item) in permutation.iter().enumerate() {
-            place[item] = at;
-        }
         for size in SAMPLES.into_iter().filter(|size| 100 * size <= PART_MAX * items) {
             for split in 0..splits {
                 let held_out = &shuffled(items, 100 + split)[..size];
@@ -169,8 +165,7 @@ fn judged(folder: &Path, splits: u64, promises: &mut Promises) -> Result<()> {
                     DEPTH,
                     &Progress::default(),
                 )?;
-                let mut own: Vec<usize> = (0..size).collect();
-                own.sort_by_key(|&row| place[held_out[row]]);
+                let own = in_order(held_out, &permutation);
                 let alone = curve_of(held_out, &own, asked, made.shares.len())?;
                 let bands = alone.bands(RESAMPLES, 0.95, split)?;
                 let line = truth.lines[metric].values();
@@ -193,6 +188,17 @@ fn shuffled(items: usize, seed: u64) -> Vec<usize> {
     let mut keyed: Vec<(u64, usize)> = (0..items).map(|item| (random.next_u64(), item)).collect();
     keyed.sort_unstable();
     keyed.into_iter().map(|(_, item)| item).collect()
+}
+
+/// The order that a permutation of all items has on a sample: rows of the sample.
+fn in_order(sample: &[usize], permutation: &[usize]) -> Vec<usize> {
+    let mut place = vec![0; permutation.len()];
+    for (at, &item) in permutation.iter().enumerate() {
+        place[item] = at;
+    }
+    let mut rows: Vec<usize> = (0..sample.len()).collect();
+    rows.sort_by_key(|&row| place[sample[row]]);
+    rows
 }
 
 /// A gallery whose truth is known.
@@ -298,12 +304,7 @@ impl<'a> Whole<'a> {
         for (name, permutation, truth) in &self.orders {
             let ordered = (*name != Policy::Random.name()).then_some(&permutation[..]);
             let made = forecast(&ForecastInput { order: ordered, ..input }, DEPTH, &progress)?;
-            let mut place = vec![0; permutation.len()];
-            for (at, &item) in permutation.iter().enumerate() {
-                place[item] = at;
-            }
-            let mut own: Vec<usize> = (0..size).collect();
-            own.sort_by_key(|&row| place[held_out[row]]);
+            let own = in_order(held_out, permutation);
             let alone = self.curve(held_out, &own, by_label(&labels), made.shares.len())?;
             let bands: ByMetric<Vec<Interval>> = alone.bands(RESAMPLES, 0.95, split)?;
             for (metric, of) in made.metrics.iter() {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::auto::{groups, without_idle_labels};
 use crate::closed_form::{procrustes, ridge};
 use crate::compare::{HELD_OUT, mean};
-use crate::linear_algebra::scaled;
+use crate::linear_algebra::{column_means, scaled};
 use crate::method::Method;
 use crate::parameters::FitParameters;
 use crate::retrieval::Criterion;
@@ -236,9 +236,7 @@ fn turned_back(
     };
     let weight = &forward.map.mixer[0].weight;
     let back = Matrix::from_fn(weight.columns(), weight.rows(), |row, column| weight.row(column)[row]);
-    let native = seen.new_vectors().matrix();
-    let sums = crate::linear_algebra::column_sums(native.as_slice(), native.columns());
-    let centre: Vec<f64> = sums.iter().map(|sum| sum / native.rows() as f64).collect();
+    let centre = column_means(seen.new_vectors().matrix());
     let bias = (0..back.rows())
         .map(|row| {
             let sum: f64 = back.row(row).iter().zip(&centre).map(|(&w, mean)| f64::from(w) * mean).sum();

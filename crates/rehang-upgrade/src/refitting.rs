@@ -55,7 +55,7 @@ impl Observer for Refitting<'_> {
 impl Beside for Refitting<'_> {
     fn counted(&self, counts: &Counts) {
         if let Some(counted) = &*self.counted.lock().unwrap_or_else(PoisonError::into_inner) {
-            // Where nobody listens, asking has ended.
+            // The thread that answers has ended, and with it its end of the channel.
             counted.send(*counts).ok();
         }
     }
