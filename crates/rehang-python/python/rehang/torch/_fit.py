@@ -71,6 +71,7 @@ def fit_adapter(
     weight_decay: float = 2**-15,
     warm_up_epochs: int = 5,
     freeze_statistics_from: int = 40,
+    uncertainty_warm_up: int = 0,
     hidden: int = 2048,
     branch_factor: int = 2,
     device: Any = None,
@@ -104,6 +105,8 @@ def fit_adapter(
         κ_new, the new model's head.
     loss : FastFill, optional
         Another loss than the method's own.
+    uncertainty_warm_up : int
+        Epochs in which the map learns from the plain loss while ψ follows; 0 as published.
     device : str or torch.device, optional
         A card where there is one.
     dtype : torch.dtype
@@ -151,7 +154,9 @@ def fit_adapter(
             for old_rows, new_rows, label, side_rows in data.epoch(epoch):
                 with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
                     adapted = network(old_rows, side_rows)
-                value = criterion(adapted, new_rows, label, None if psi is None else psi(adapted))
+                warm_up = epoch < uncertainty_warm_up
+                s = None if psi is None else psi(adapted.detach() if warm_up else adapted)
+                value = criterion(adapted, new_rows, label, s, warm_up=warm_up)
                 adam.zero_grad(set_to_none=True)
                 scaler.scale(value).backward()
                 scaler.step(adam)
@@ -167,8 +172,8 @@ def fit_adapter(
     old_array, new_array, side_array = data.arrays()
     choices = {
         "epochs": epochs, "batch": batch, "learning_rate": learning_rate, "weight_decay": weight_decay,
-        "warm_up_epochs": warm_up_epochs, "freeze_statistics_from": freeze_statistics_from, "hidden": hidden,
-        "branch_factor": branch_factor, "dtype": str(dtype).removeprefix("torch."), "trainer": f"torch {torch.__version__}",
+        "warm_up_epochs": warm_up_epochs, "freeze_statistics_from": freeze_statistics_from, "uncertainty_warm_up": uncertainty_warm_up,
+        "hidden": hidden, "branch_factor": branch_factor, "dtype": str(dtype).removeprefix("torch."), "trainer": f"torch {torch.__version__}",
     }  # fmt: skip
     adapter = to_adapter(
         network, old_array, new_array, side=side_array, uncertainty=psi, geometry=geometry, distance=distance, old_distance=old_distance,
