@@ -12,7 +12,7 @@ use rehang::curve::Relevance;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{InputRecord, Precision, Report};
-use rehang::{Adapter, Error, Labels, Matrix, Progress, Result, Vectors};
+use rehang::{Adapter, Bridge, Error, Labels, Matrix, Progress, Result, Vectors};
 use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{HeadFiles, InputReader, JoinFiles, RowSelection, VectorSource, expect_same_items, said};
 
@@ -61,6 +61,8 @@ pub struct ReportFiles {
     pub gallery_labels: Vec<VectorSource>,
     /// Ids of the whole gallery's items, for judgements.
     pub gallery_ids: Vec<VectorSource>,
+    /// A bridge between the same spaces that was not fitted on the items of `old`: what it brings stands beside doing nothing.
+    pub bridge: Option<Bridge>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// The orders; the first that is not the oracle carries the verdict.
@@ -102,6 +104,7 @@ impl ReportFiles {
             gallery_items: None,
             gallery_labels: Vec::new(),
             gallery_ids: Vec::new(),
+            bridge: None,
             head: HeadFiles::default(),
             orders: policies,
             random_orders,
@@ -195,6 +198,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             items: files.gallery_items.unwrap_or(whole.old.len()),
             rows: &whole.rows,
             relevance: whole.answers.relevance(),
+            bridge: files.bridge.as_ref(),
         }),
     };
     let methods: Vec<&str> = adapters.iter().map(|adapter| adapter.training.method.as_str()).collect();

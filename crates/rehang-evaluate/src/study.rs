@@ -20,7 +20,9 @@ use rehang::report::{
 };
 use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang::verdict::{Verdict, is_below};
-use rehang::{ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct};
+use rehang::{
+    Bridge, ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct,
+};
 
 use crate::sizes::{expect_widths, sizes};
 use crate::whole::Whole;
@@ -68,6 +70,8 @@ pub struct StudyGallery<'a> {
     pub rows: &'a [usize],
     /// What is a right answer among all its items; without it agreement is forecast.
     pub relevance: Option<Relevance<'a>>,
+    /// A bridge that was not fitted on items of the study, to say what it brings.
+    pub bridge: Option<&'a Bridge>,
 }
 
 /// Separate queries, embedded by both models.
@@ -1275,8 +1279,13 @@ pub(crate) mod tests {
         top1.band = Some(CurveBand { about: String::new(), low: edge(-25.0), high: edge(25.0) });
         assert_eq!(said(&report).as_deref(), Some(expected), "a band around what was measured");
         let do_nothing = [].into();
-        report.gallery =
-            Some(rehang::report::WholeGallery { items: 9000, held_out: 300, speaks_of: 9000, do_nothing });
+        report.gallery = Some(rehang::report::WholeGallery {
+            items: 9000,
+            held_out: 300,
+            speaks_of: 9000,
+            do_nothing,
+            bridge: [].into(),
+        });
         assert_eq!(said(&report), None);
     }
 

@@ -14,7 +14,9 @@ use rehang::report::{
 use rehang::statistics::Interval;
 use rehang::{Error, Head, Matrix, Progress, Result};
 
-use crate::study::{LEVEL, StudyAdapter, StudyGallery, StudyInput, StudyOptions, interpolate, orders};
+use crate::study::{
+    LEVEL, StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, interpolate, orders,
+};
 
 /// A whole gallery by way of one adapter.
 pub(crate) struct Whole<'a> {
@@ -74,6 +76,9 @@ impl<'a> Whole<'a> {
         // Levels depend on no order, and the end of no adapter.
         if report.gallery.is_none() {
             set_levels(report, &made);
+            if let Some(gallery) = &mut report.gallery {
+                gallery.bridge = self.bridged(ground, options.k, progress)?;
+            }
         }
         let metrics = made.metrics.iter().map(|(metric, of)| (metric.id(), metric_curve(&made.shares, of)));
         report.curves.push(CurveSeries {
@@ -84,6 +89,43 @@ impl<'a> Whole<'a> {
             handicap: self.contender.adapter.handicap,
         });
         Ok(())
+    }
+
+    /// What a bridge brings: its queries among all old vectors are to old vectors what new queries at the switch are to adapted ones. Nothing
+    /// without right answers: agreement would hold the old space against itself.
+    fn bridged(
+        &self,
+        ground: &StudyInput<'_>,
+        depth: usize,
+        progress: &Progress,
+    ) -> Result<BTreeMap<String, NumberWithSpread>> {
+        let (Some(bridge), Some(relevance)) = (self.gallery.bridge, self.gallery.relevance) else {
+            return Ok(BTreeMap::new());
+        };
+        let over = |old: Option<&Matrix>, new: &Matrix| bridge.queries(old, new);
+        let items = over(Some(ground.old.matrix()), ground.new.matrix())?;
+        let queries = match ground.queries {
+            Some(StudyQueries { old: None, .. }) if bridge.needs_old() => return Ok(BTreeMap::new()),
+            queries => queries.map(|queries| over(queries.old, queries.new)).transpose()?,
+        };
+        let old = self.gallery.old.matrix();
+        let input = ForecastInput {
+            old,
+            adapted: old,
+            items: self.gallery.items,
+            held_out: self.gallery.rows,
+            native: &items,
+            order: None,
+            queries: queries.as_ref().map(|new| ForecastQueries { new, old: None }),
+            relevance,
+            distance: ground.old.space().distance,
+            old_distance: ground.old.space().distance,
+            handicap: 0.0,
+        };
+        let made = forecast(&input, depth, progress)?;
+        let at =
+            made.metrics.iter().filter_map(|(metric, of)| Some((metric.id(), with_spread(*of.at.first()?))));
+        Ok(at.collect())
     }
 }
 
@@ -107,6 +149,7 @@ fn set_levels(report: &mut Report, made: &GalleryForecast) {
         held_out: made.held_out,
         speaks_of: made.speaks_of,
         do_nothing: do_nothing.into_iter().map(|(id, at)| (id, with_spread(at))).collect(),
+        bridge: BTreeMap::new(),
     });
 }
 

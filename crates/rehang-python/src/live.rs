@@ -354,6 +354,10 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 warned(&outlook, &outlook.findings())
             })
         }
+        "first" => {
+            let log = path("log")?.ok_or_else(|| raised(given.0.py(), &Error::missing("log", "first")))?;
+            Box::new(move |upgrade, _, progress| plain(&upgrade.put_first(&log, progress)?))
+        }
         "identify" => {
             let asked = filled!(given, { space, items, output } over IdentifyOptions::default());
             Box::new(move |upgrade, _, progress| {

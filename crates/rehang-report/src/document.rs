@@ -3,6 +3,7 @@
 //! Everything that is said is decided here, once, so that the two forms cannot say different things.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use rehang::finding::{Finding, Severity};
@@ -180,7 +181,12 @@ pub(crate) fn metric_chart(report: &Report, id: &str) -> Option<Chart> {
         look: look(*place),
     });
     Some(Chart {
-        levels: levels(level(&report.do_nothing), "new model", level(&report.new_model)),
+        levels: levels(
+            level(&report.do_nothing),
+            bridge_of(report, id),
+            "new model",
+            level(&report.new_model),
+        ),
         note,
         ..chart_along(
             format!("{} while the gallery is re-embedded", metric.name),
@@ -195,9 +201,19 @@ pub(crate) fn chart_along(title: String, y: Axis, lines: Vec<ChartLine>) -> Char
     Chart { title, x: Axis::percent("re-embedded, % of the gallery"), y, lines, ..Chart::default() }
 }
 
-/// The levels of doing nothing and of a new model, where they are known.
-pub(crate) fn levels(do_nothing: Option<f64>, new_name: &str, new: Option<f64>) -> Vec<Level> {
-    [("do nothing", do_nothing, false), (new_name, new, true)]
+/// What a bridge brings by a metric, in the report of a whole gallery.
+fn bridge_of(report: &Report, id: &str) -> Option<f64> {
+    shown(report.gallery.as_ref()?.bridge.get(id)?.value)
+}
+
+/// The levels of doing nothing, of a bridge and of a new model, where they are known.
+pub(crate) fn levels(
+    do_nothing: Option<f64>,
+    bridge: Option<f64>,
+    new_name: &str,
+    new: Option<f64>,
+) -> Vec<Level> {
+    [("do nothing", do_nothing, false), ("bridge", bridge, false), (new_name, new, true)]
         .into_iter()
         .filter_map(|(name, value, dotted)| Some(Level { name: name.into(), value: value?, dotted }))
         .collect()
@@ -414,6 +430,7 @@ fn curves_section<'a>(report: &Report, metrics: &[&ShownMetric]) -> Option<Secti
 /// What an upgrade of the whole gallery buys, by the headline curve.
 fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Section<'a>> {
     let series = report.headline_curve()?;
+    let has_bridge = !gallery.bridge.is_empty();
     let of: Vec<(&ShownMetric, &MetricCurve)> =
         report.metrics.iter().filter_map(|metric| Some((metric, series.metrics.get(&metric.id)?))).collect();
     let at = |curve: &MetricCurve, place: f64| {
@@ -425,7 +442,11 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
         Cell { text: metric(value), aside: aside.unwrap_or_default(), ..Cell::default() }
     };
     let rows = of.iter().map(|(shown, curve)| {
-        let nothing = gallery.do_nothing.get(&shown.id).map_or_else(|| UNDEFINED.into(), estimate_cell);
+        let level = |of: &BTreeMap<String, NumberWithSpread>| {
+            of.get(&shown.id).map_or_else(|| UNDEFINED.into(), estimate_cell)
+        };
+        let bridge = has_bridge.then(|| level(&gallery.bridge));
+        let before = std::iter::once(level(&gallery.do_nothing)).chain(bridge);
         let enough = curve.enough.map_or_else(
             || UNDEFINED.into(),
             |share| Cell {
@@ -435,10 +456,16 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
             },
         );
         let along = [0.0, 0.25, 0.5, 0.75, 1.0].map(|place| at(curve, place));
-        Row::new(shown.name.clone(), std::iter::once(nothing).chain(along).chain([enough]))
+        Row::new(shown.name.clone(), before.chain(along).chain([enough]))
     });
-    let headings =
-        ["do nothing", "at the switch", "25 % native", "50 %", "75 %", "all native", "98 % of it from"];
+    let headings = std::iter::once("do nothing").chain(has_bridge.then_some("over a bridge")).chain([
+        "at the switch",
+        "25 % native",
+        "50 %",
+        "75 %",
+        "all native",
+        "98 % of it from",
+    ]);
     let table = Table {
         caption: format!("{}: the whole gallery, %", series.name()),
         columns: columns("metric", headings),
@@ -452,6 +479,9 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
         count(gallery.held_out),
         counted(gallery.items, "item", "items"),
     );
+    if has_bridge {
+        text += " Over a bridge, old vectors and their index stay as they are, and queries by both models go to them.";
+    }
     if gallery.speaks_of < gallery.items {
         let _ = write!(
             text,
@@ -837,7 +867,7 @@ fn gap_chart(groups: &GroupStudy, metric_name: &str) -> Chart {
     let line =
         |curve: &GroupCurves| ChartLine::new(curve.name(), against_percent(&curve.fractions, &curve.gap));
     Chart {
-        levels: levels(gap_of(&groups.do_nothing), "new model", gap_of(&groups.new_model)),
+        levels: levels(gap_of(&groups.do_nothing), None, "new model", gap_of(&groups.new_model)),
         ..chart_along(
             format!("Gap in {metric_name} between the best and the worst group"),
             Axis::percent("gap, percentage points"),

@@ -442,7 +442,7 @@ fn chart(part: &Part<'_>, measure: Measure) -> Chart {
     let part_name = if part.name.is_empty() { String::new() } else { format!(", part {}", part.name) };
     let title = format!("{name} while the gallery is re-embedded{part_name}");
     Chart {
-        levels: levels(nothing.map(|of| of.mean), "independent", best.map(|of| of.mean)),
+        levels: levels(nothing.map(|of| of.mean), None, "independent", best.map(|of| of.mean)),
         ..chart_along(title, Axis::percent(format!("{name}, %")), lines.collect())
     }
 }

@@ -105,7 +105,7 @@ pub enum QueueBand {
     Ordinary,
     /// Chosen because together they cover the gallery.
     Covering,
-    /// Part of the random sample that merged searches are scaled by.
+    /// Before all that the order ranks: a random sample that is measured on, then what searches return most. It outlives adapters and orders.
     Sample,
     /// Came or changed during the upgrade.
     NewOrChanged,

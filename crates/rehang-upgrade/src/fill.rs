@@ -25,7 +25,7 @@ use crate::sample;
 /// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
 const PAGE_NUMBERS: usize = 1 << 19;
 /// Items of a page at most: a page is one transaction, and the application's own writes wait for it.
-const PAGE_ITEMS_MAX: usize = 2048;
+pub(crate) const PAGE_ITEMS_MAX: usize = 2048;
 /// Pages between the thread that transforms and those that write.
 const PAGES_AHEAD: usize = 2;
 /// Items that the order `coverage` looks at; a larger gallery is sampled, so that memory stays bounded.
@@ -350,8 +350,8 @@ impl Filler {
         }
     }
 
-    /// The place of an item that came or changed during the upgrade, or that merged searches are scaled by: it keeps it, whatever
-    /// adapter or order comes next.
+    /// The place of an item that came or changed during the upgrade, that a run measures on, or that was [put first](crate::put_first()): it keeps
+    /// it, whatever adapter or order comes next.
     fn front(&self, record: &Record) -> Option<Priority> {
         if self.since.is_some_and(|since| record.item.revision > since) {
             return Some(NEW_OR_CHANGED);

@@ -944,6 +944,11 @@ pub(crate) fn measure(
     }
     let queries = QueryFiles::of(folder).vectors(old, new);
     let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
+    // By agreement nothing is proven of a bridge that a report can show.
+    let bridge = match gallery.labels.is_some() {
+        true => fit_bridge(store, (old, new), folder, progress)?.0.bridge,
+        false => None,
+    };
     let pairs = pairs.written(&folder.join("pairs"))?;
     let rows = pairs.rows(true);
     let mut asked = ReportFiles::new(vec![adapter.into()], pairs.old, pairs.new);
@@ -951,6 +956,7 @@ pub(crate) fn measure(
     asked.gallery = vec![gallery.old];
     asked.gallery_labels = gallery.labels.into_iter().collect();
     asked.gallery_items = Some(gallery.items);
+    asked.bridge = bridge;
     // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
     if let Some((by_old, by_new)) = queries {
         (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));

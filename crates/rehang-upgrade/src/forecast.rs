@@ -1,7 +1,7 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Report, percent_rounded_up};
+use rehang::report::{ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Report, Spread, percent_rounded_up};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
@@ -33,6 +33,9 @@ pub struct Forecast {
     pub gallery: Option<usize>,
     /// Quality without an upgrade: old queries on old vectors.
     pub do_nothing: Option<f64>,
+    /// Quality over a bridge, where old vectors stay and no vector is written, `(quality, low, high)`; `None` where none was proven to be better
+    /// than doing nothing.
+    pub bridge: Option<(f64, f64, f64)>,
     /// Quality at the switch, with nothing native.
     pub start: f64,
     /// Quality at some shares of native items, `(share, quality)`; the last one is the end.
@@ -148,6 +151,13 @@ impl Forecast {
             ranges,
             enough: line_of.enough,
             do_nothing,
+            bridge: report.gallery.as_ref().and_then(|gallery| gallery.bridge.get(&metric.id)).map(|of| {
+                let range = match of.spread {
+                    Some(Spread::Interval { low, high, .. }) => (low, high),
+                    _ => (of.value, of.value),
+                };
+                (of.value, range.0, range.1)
+            }),
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
@@ -377,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
-        use rehang::report::{CurveBand, WholeGallery};
+        use rehang::report::{CurveBand, NumberWithSpread, WholeGallery};
 
         let mut whole = report();
         for series in &mut whole.curves {
@@ -389,10 +399,13 @@ mod tests {
         // A band around what was measured is no range of a forecast.
         let measured = read(&whole).unwrap();
         assert_eq!((measured.gallery, measured.ranges.len(), measured.range_at(0.5)), (None, 0, None));
-        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into() };
+        let spread = Some(Spread::Interval { low: 30.5, high: 33.5, level: 0.95 });
+        let bridge = [("map".to_owned(), NumberWithSpread { value: 32.0, spread })].into();
+        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into(), bridge };
         whole.gallery = Some(of);
         let forecast = read(&whole).unwrap();
         assert_eq!(forecast.gallery, Some(7500));
+        assert_eq!((forecast.bridge, measured.bridge), (Some((32.0, 30.5, 33.5)), None));
         assert_eq!(forecast.ranges[0], (0.0, 18.0, 23.0));
         assert_eq!(forecast.ranges[2], (0.25, 23.0, 28.0));
         assert_eq!((forecast.at(0.375), forecast.range_at(0.375)), (30.0, Some((28.0, 33.0))));

@@ -17,6 +17,7 @@ use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
 use crate::encoding::input_of;
 use crate::estimate::{CostEstimate, Probed, estimate};
+use crate::first::{PutFirst, put_first, read_returned};
 use crate::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
@@ -631,6 +632,15 @@ impl Upgrade {
     pub fn request(&self, request: Request) -> Result<Requested> {
         let before = verbs::request(self.store(), &self.configuration.old, &self.configuration.new, request)?;
         Ok(Requested { request, before })
+    }
+
+    /// Puts items to the front of the queue by how often searches returned them, as [`put_first`]: a log has one id a line.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_returned`] and [`put_first`].
+    pub fn put_first(&self, log: &Path, observer: &dyn Observer) -> Result<PutFirst> {
+        put_first(self.store(), self.spaces(), &read_returned(log)?, observer)
     }
 
     /// Allows backfills again; with `retry_failed`, items that are listed as failed are tried again, and with `re_embed` native ones

@@ -193,6 +193,10 @@ pub struct WholeGallery {
     pub speaks_of: usize,
     /// Quality when nothing is done, by [`ShownMetric::id`]; with an interval where not every query was asked.
     pub do_nothing: BTreeMap<String, NumberWithSpread>,
+    /// Quality when old vectors and their index stay, and queries go to them over a [bridge](crate::Bridge), by [`ShownMetric::id`]; empty
+    /// where there is none, or without right answers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bridge: BTreeMap<String, NumberWithSpread>,
 }
 
 /// The code of the finding that a metric beside the one of the verdict falls at the switch.

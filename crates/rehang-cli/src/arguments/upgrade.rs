@@ -30,6 +30,8 @@ pub enum UpgradeCommand {
     Switch(UpgradeSwitchArguments),
     /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
     Run(UpgradeRunArguments),
+    /// Re-embed first what people search: items by how often a log says that searches returned them, times their σ².
+    First(UpgradeFirstArguments),
     /// Ask whether fitting the map again, on all that is native by now, pays; where it does, make all adapted vectors anew. A run asks by
     /// itself at 10 % and 40 % native.
     Refit(UpgradeConfig),
@@ -111,6 +113,13 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// Take the bridge away: queries go to the old space as they are again.
         off: bool = [long],
+    }
+
+    /// Options of `rehang upgrade first`.
+    UpgradeFirstArguments {
+        config: UpgradeConfig = [flatten],
+        /// Ids of items that searches returned, one a line, as often as they were returned.
+        log: PathBuf = [value_name = "LOG"],
     }
 
     /// Options of `rehang upgrade report`.

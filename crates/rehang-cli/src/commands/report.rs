@@ -43,6 +43,7 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         gallery_items: None,
+        bridge: None,
         command: command()
     );
     expect_outputs(&files.output)?;
@@ -88,8 +89,10 @@ pub fn verdict(report: &Report) -> String {
             format!("above doing nothing from {fraction:.1} % re-embedded on")
         }
     };
+    let bridge = report.gallery.as_ref().and_then(|gallery| gallery.bridge.get(&metric.id));
+    let bridge = bridge.map_or_else(String::new, |of| format!(" → over a bridge {}", one_decimal(of.value)));
     let mut text = format!(
-        "{} of {}: do nothing {today} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
+        "{} of {}: do nothing {today}{bridge} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
         metric.name,
         curve.name(),
         one_decimal(line.start),

@@ -35,6 +35,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
         UpgradeCommand::Start(config) => steps::start(config, json),
         UpgradeCommand::Switch(switch) => steps::switch(switch, json),
         UpgradeCommand::Run(run) => backfill::run(run, json),
+        UpgradeCommand::First(first) => steps::first(first, json),
         UpgradeCommand::Refit(config) => learn::refit(config, json),
         UpgradeCommand::Status(status) => status::status(status, json),
         UpgradeCommand::Pause(config) => steps::request(config, Request::Pause, json),

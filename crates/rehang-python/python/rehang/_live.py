@@ -373,6 +373,14 @@ class Upgrade:
         """
         return self._verb("bridge", locals())
 
+    def first(self, log: Path, *, progress: bool | None = None) -> dict[str, Any]:
+        """Re-embed first what people search: a log of the ids that searches returned, one a line, as often as they were returned.
+
+        Items go to the front of the queue by how often they were returned, times their σ²; the answer counts those ``placed``, and those that were ``native``,
+        came ``before`` them already, were ``changed`` meanwhile, or are ``unknown``.
+        """
+        return self._verb("first", locals())
+
     def report(self, *, progress: bool | None = None) -> Report:
         """Measure the adapter on the pairs that were held out: the forecast of the upgrade."""
         with Bar(progress) as bar:

@@ -538,11 +538,16 @@ fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
         value: 41.0,
         spread: Some(Spread::Interval { low: 40.5, high: 41.5, level: 0.95 }),
     };
+    let bridge = NumberWithSpread {
+        value: 43.0,
+        spread: Some(Spread::Interval { low: 42.1, high: 43.9, level: 0.95 }),
+    };
     report.gallery = Some(WholeGallery {
         items: 1_000_000,
         held_out: 500,
         speaks_of: 12_500,
         do_nothing: [("map".to_owned(), today)].into(),
+        bridge: [("map".to_owned(), bridge)].into(),
     });
     let headline = report.headline;
     let series = &mut report.curves[headline];
@@ -556,7 +561,7 @@ fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
     let start = map.start;
     let text = markdown(&report);
     let section = text.split("## The whole gallery").nth(1).unwrap().split("## ").next().unwrap();
-    for said in ["500 of the gallery", "1,000,000", "12,500", "40.5–41.5", "25–38"] {
+    for said in ["500 of the gallery", "1,000,000", "12,500", "40.5–41.5", "42.1–43.9", "25–38"] {
         assert!(section.contains(said), "{said} in {section}");
     }
     let range = format!("{:.1}–{:.1}", start - 1.0, start + 2.0);

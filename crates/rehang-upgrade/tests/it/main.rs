@@ -7,6 +7,7 @@ mod common;
 mod cut;
 mod directions;
 mod faults;
+mod first;
 mod formats;
 mod full_disk;
 mod merge;

@@ -59,8 +59,12 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
         let range = range.map(|(_, low, high)| format!(" ({}–{})", one_decimal(*low), one_decimal(*high)));
         one_decimal(value) + &range.unwrap_or_default()
     };
+    let bridge = forecast.bridge.map_or_else(String::new, |(value, low, high)| {
+        let [value, low, high] = [value, low, high].map(one_decimal);
+        format!(", over a bridge {value} ({low}–{high})")
+    });
     let mut text = format!(
-        "\nforecast  {} of {} on {} held-out items, {of} ({})\n          do nothing {today}, at the switch {}",
+        "\nforecast  {} of {} on {} held-out items, {of} ({})\n          do nothing {today}{bridge}, at the switch {}",
         forecast.metric,
         forecast.curve,
         forecast.items,

@@ -1,11 +1,13 @@
-//! `rehang upgrade start`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
+//! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
 
 use rehang::Result;
-use rehang_upgrade::{Request, Serving, Started, Switched, Upgrade};
+use rehang_upgrade::{PutFirst, Request, Serving, Started, Switched, Upgrade};
 
 use super::plan::WITHOUT_ADAPTER;
 use super::shared::open;
-use crate::arguments::upgrade::{UpgradeConfig, UpgradeResumeArguments, UpgradeSwitchArguments};
+use crate::arguments::upgrade::{
+    UpgradeConfig, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeSwitchArguments,
+};
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, warn};
 
@@ -46,6 +48,28 @@ pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
         text += "Searches still go to the old space: `rehang upgrade switch` changes that.\n";
     }
     Ok(text)
+}
+
+pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    let put = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.put_first(&arguments.log, progress)
+    })?;
+    let PutFirst { placed, native, before, changed, unknown } = put;
+    let mut text = format!(
+        "{placed} items of the log come first now, those that were returned most and are least sure before others.\n"
+    );
+    let others = [
+        (native, "are native already"),
+        (before, "came before these anyway"),
+        (changed, "were changed meanwhile, and come first by that"),
+        (unknown, "are no items of this gallery"),
+    ];
+    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        text += &format!("{count} {what}.\n");
+    }
+    Exit::Done.print(json, &put, &text)
 }
 
 pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {

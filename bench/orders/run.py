@@ -1,0 +1,181 @@
+"""Which items first: orders beside each other under even and under Zipf loads, with a log of what searches returned and without.
+
+    python run.py DATA OUT [--sets SET …] [--seeds 0 1 2]
+    python run.py --table OUT…
+
+DATA holds the real sets. 2,000 training pairs (all of fewer) fit a kernel ridge with its handicap. Half of each part is a gallery; the other half asks: a quarter asked before the switch, by the old model, and left a
+log of the ten ids that each search returned; a quarter asks afterwards and is measured. *Even*: each item asks once. *Zipf*: the classes of a part are asked for by 1/rank, in a random ranking that
+log and measured queries share; as many questions as items, with repetitions. A line of OUT is an order of one set, part, load and seed: areas of mAP and top-1.
+
+`--table` prints the mean gain over random order in the area, and where 10 and 25 % are native, with half of the 95 % interval over sets, parts and seeds, and in how many of all sets' parts
+and metrics the area is below that of random, sigma or coverage beyond the interval over seeds.
+
+traffic            returned most often by the log first; equal ones as coverage has them
+traffic · σ²       times returned and one, times σ²
+returned first · σ²   times returned, times σ²; items never returned as coverage has them (`rehang upgrade first`)
+traffic, by rank   as traffic, but a place counts 1/rank
+traffic, each search once   items that give each search of the log one native answer, most searches first; then coverage
+traffic, coverage  coverage, but the items never returned come after all others
+traffic, smoothed  what the log's queries would return softly: Σ exp(cos/τ) of old vectors over the log, τ = 0.05
+hubness            in how many items' ten nearest adapted vectors it is, most often first: no log needed
+hubness · σ²       hubness and one, times σ²
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import sets
+
+PAIRS, RETURNED = 2000, 10
+SHARES = (0.1, 0.25)
+PLAIN = ("random", "sigma", "coverage", "class-mean")
+
+
+def first(score: Any, ties: Any) -> Any:
+    """Largest score first, equal ones in the order `ties`."""
+    place = np.empty(len(ties), dtype=np.int64)
+    place[ties] = np.arange(len(ties))
+    return np.lexsort((place, -np.asarray(score, dtype=np.float64)))
+
+
+def asks(labels: Any, load: str, popularity: dict[int, float], rng: Any) -> Any:
+    """Rows of the queries that are asked."""
+    if load == "even":
+        return np.arange(len(labels))
+    weights = np.array([popularity[int(label)] for label in labels])
+    counts = {int(label): (labels == label).sum() for label in np.unique(labels)}
+    weights = weights / np.array([counts[int(label)] for label in labels])
+    return rng.choice(len(labels), len(labels), p=weights / weights.sum())
+
+
+def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, seed: int) -> dict[str, Any]:
+    """Every order of the gallery; `log [m, RETURNED]` are places that searches returned."""
+    import rehang
+
+    adapted, sigma2 = adapter.transform(gallery["old"], return_sigma=True, force=True)
+    made = {policy: rehang.order(policy, adapter=adapter, adapted=adapted, sigma=sigma2, seed=seed) for policy in PLAIN}
+    counts = np.bincount(log.ravel(), minlength=len(adapted))
+    ranks = np.broadcast_to(1 / np.arange(1, RETURNED + 1), log.shape)
+    by_rank = np.bincount(log.ravel(), weights=ranks.ravel(), minlength=len(adapted))
+    # A search of the log is served by its first native answer; of what it has left, the item that serves most comes next.
+    turns, served = np.zeros(len(adapted)), np.zeros(len(log), dtype=bool)
+    for turn in range(len(adapted), 0, -1):
+        gains = np.bincount(log[~served].ravel(), weights=ranks[~served].ravel(), minlength=len(adapted)) if not served.all() else None
+        if gains is None or gains.max() <= 0:
+            break
+        turns[gains.argmax()] = turn
+        served |= (log == gains.argmax()).any(axis=1)
+    seen = sets.unit(adapted)
+    cosines = seen @ seen.T
+    np.fill_diagonal(cosines, -np.inf)
+    hubs = np.bincount(np.argpartition(-cosines, RETURNED, axis=1)[:, :RETURNED].ravel(), minlength=len(adapted))
+    soft = np.exp((sets.unit(log_old) @ sets.unit(gallery["old"]).T - 1) / 0.05).sum(axis=0)
+    coverage = made["coverage"]
+    made |= {
+        "traffic": first(counts, coverage),
+        "traffic · σ²": first((1 + counts) * sigma2, coverage),
+        "returned first · σ²": first(counts * sigma2, coverage),
+        "traffic, by rank": first(by_rank, coverage),
+        "traffic, each search once": first(turns, coverage),
+        "traffic, coverage": first(counts > 0, coverage),
+        "traffic, smoothed": first(soft, coverage),
+        "hubness": first(hubs, coverage),
+        "hubness · σ²": first((1 + hubs) * sigma2, coverage),
+    }
+    return made
+
+
+def table(files: list[Path]) -> None:
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    names = list(dict.fromkeys(line["order"] for line in lines))
+    by = {(line["load"], line["set"], line["part"], line["seed"], line["order"]): line for line in lines}
+    for load in ("even", "zipf"):
+        places = [key[1:4] for key in by if key[0] == load and key[4] == "random"]
+        groups = list(dict.fromkeys(place[:2] for place in places))
+        shares = " | ".join(f"{metric} at {share:.0%}" for share in SHARES for metric in ("mAP", "top-1"))
+        print(f"\n**{load} load**, gain over random\n\n| order | mAP | top-1 | {shares} | below random | below sigma | below coverage |")
+        print("|---|" + "--:|" * (5 + 2 * len(SHARES)))
+        for name in names:
+
+            def gains(metric: str, at: int, rival: str, of: Any = None, name: str = name, load: str = load, places: Any = places) -> list[float]:
+                chosen = [place for place in places if of is None or place[:2] == of]
+                return [by[load, *place, name][metric][at] - by[load, *place, rival][metric][at] for place in chosen]
+
+            cells = []
+            for at in range(1 + len(SHARES)):
+                cells += ["{:+.2f} ± {:.2f}".format(*interval(gains(metric, at, "random"))) for metric in ("map", "top1")]
+            for rival in ("random", "sigma", "coverage"):
+                below = 0
+                for group in groups:
+                    for metric in ("map", "top1"):
+                        mean, half = interval(gains(metric, 0, rival, group))
+                        below += mean + half < 0
+                cells.append(f"{below} of {2 * len(groups)}")
+            print(f"| {name} | {' | '.join(cells)} |")
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean, and half of its 95 % interval."""
+    return statistics.mean(values), 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--sets", nargs="*", default=list(sets.LABELLED))
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--table", type=Path, nargs="*")
+    asked = parser.parse_args()
+    if asked.table:
+        table(asked.table)
+        return
+    import rehang
+
+    warnings.simplefilter("ignore", rehang.FindingWarning)
+    with open(asked.out, "a") as out:
+        for name in asked.sets:
+            data = sets.load(asked.data, name)
+            for seed in asked.seeds:
+                rng = np.random.default_rng(seed)
+                rows = rng.permutation(len(data["train"]["old"]))[:PAIRS]
+                x, y = (sets.unit(data["train"][what][rows]) for what in ("old", "new"))
+                adapter = rehang.fit(x, y, labels=data["train"]["label"][rows], method="kernel-ridge", distance="cosine", seed=seed, progress=False)
+                for part in ("seen", "unseen"):
+                    old, new, labels = sets.unit(data[part]["old"]), sets.unit(data[part]["new"]), data[part]["label"]
+                    mixed = rng.permutation(len(old))
+                    held, before, after = np.split(mixed, [len(old) // 2, 3 * len(old) // 4])
+                    gallery = {"old": old[held], "new": new[held], "labels": labels[held]}
+                    classes = rng.permutation(np.unique(labels))
+                    popularity = {int(label): 1 / rank for rank, label in enumerate(classes, 1)}
+                    adapted = adapter.transform(gallery["old"], force=True)
+                    for load in ("even", "zipf"):
+                        logged = before[asks(labels[before], load, popularity, rng)]
+                        answers = np.argsort(-(old[logged] @ gallery["old"].T), axis=1)[:, :RETURNED]
+                        asking = after[asks(labels[after], load, popularity, rng)]
+                        for order, places in orders(gallery, adapter, answers, old[logged], seed).items():
+                            curve = rehang.curve(
+                                gallery["new"], adapted, places, labels=gallery["labels"], queries=new[asking], query_labels=labels[asking],
+                                distance="cosine", handicap=adapter.handicap, bootstrap=0, progress=False,
+                            )  # fmt: skip
+                            line = {"set": name, "part": part, "seed": seed, "load": load, "order": order, "handicap": adapter.handicap}
+                            for metric in ("map", "top1"):
+                                points = curve.points(metric)
+                                line[metric] = [curve.area[metric], *(float(points[round(share * (len(points) - 1))]) for share in SHARES)]
+                            out.write(json.dumps(line) + "\n")
+                        out.flush()
+                    print(name, seed, part, flush=True)
+
+
+if __name__ == "__main__":
+    main()
