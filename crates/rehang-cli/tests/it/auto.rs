@@ -579,3 +579,33 @@ fn what_cannot_go_on_says_what_to_do() {
     place.write_bytes("rehang.toml", format!("{config}\n[adapter]\nfile = \"a.safetensors\"\n").as_bytes());
     assert!(said(&["upgrade", "fit"]).contains("[adapter]"));
 }
+
+#[test]
+fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
+    let place = place(&Made { old: noisy, ..Made::of(1000) });
+    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
+    place.finish(&["upgrade", "fit", "--method", "ridge"]);
+    let said = String::from_utf8(place.run(&["upgrade", "report"]).stdout).unwrap();
+    let forecast = &place.json(&["upgrade", "plan"])["forecast"];
+    let [value, low, high] = [0, 1, 2].map(|part| forecast["bridge"][part].as_f64().unwrap());
+    assert!(low < value && value < high && forecast["do_nothing"].as_f64().unwrap() < value, "{forecast}");
+    let shown = format!("over a bridge {value:.1}");
+    assert!(said.contains(&shown), "{said}");
+    let plan = String::from_utf8(place.run(&["upgrade", "plan"]).stdout).unwrap();
+    assert!(plan.contains(&format!("{shown} ({low:.1}–{high:.1})")), "{plan}");
+
+    place.finish(&["upgrade", "start"]);
+    let before = natives(&place);
+    place.write_bytes("returned.txt", b"i900\ni901\ni900\nnobody\n");
+    let put = place.json(&["upgrade", "first", "returned.txt"]);
+    assert_eq!(put["unknown"], 1, "{put}");
+    let placed = put["placed"].as_u64().unwrap();
+    assert_eq!((placed > 0, placed + put["native"].as_u64().unwrap()), (true, 2), "{put}");
+    place.finish(&["upgrade", "run", "--budget", &placed.to_string(), "--no-refit"]);
+    assert_eq!(natives(&place), before + placed as usize);
+    assert_eq!(place.json(&["upgrade", "first", "returned.txt"])["native"], 2, "they came first");
+    place.write_bytes("returned.txt", b"nobody\n");
+    let refused = place.run(&["upgrade", "first", "returned.txt"]);
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && text.contains("nobody"), "{text}");
+}

@@ -8,7 +8,7 @@ use rehang::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
 use rehang_files::{InputReader, Names, RowSelection, VectorSource};
-use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_bridge_of};
 
 fn demo(name: &str) -> VectorSource {
     VectorSource::path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(name))
@@ -18,18 +18,23 @@ fn role(value: i64) -> RowSelection {
     RowSelection { file: demo("role.npy"), values: vec![value] }
 }
 
-/// A ridge adapter on the demo's pairs, in a file.
-fn ridge(folder: &Path) -> PathBuf {
+/// The demo's pairs.
+fn pairs() -> Pairs {
     let mut inputs = InputReader::new(Some(&role(0))).unwrap();
     let old = inputs.matrix("old", &[demo("old.npy")]).unwrap();
     let new = inputs.matrix("new", &[demo("new.npy")]).unwrap();
-    let pairs = Pairs::new(
+    Pairs::new(
         Vectors::measured("digits-old", Distance::L2, old, "old.npy").unwrap(),
         Vectors::measured("digits-new", Distance::L2, new, "new.npy").unwrap(),
         None,
         None,
     )
-    .unwrap();
+    .unwrap()
+}
+
+/// A ridge adapter on the demo's pairs, in a file.
+fn ridge(folder: &Path) -> PathBuf {
+    let pairs = pairs();
     let parameters = FitParameters { method: Method::Ridge, ..FitParameters::default() };
     let progress = Progress::default();
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &progress).unwrap();
@@ -191,11 +196,28 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
         orders,
         gallery: vec![made("all-old.npy")],
         gallery_labels: vec![made("all-labels.npy")],
+        bridge: Some(fit_bridge_of(&pairs(), Method::Ridge, 0.5, 0, &progress).unwrap()),
         ..ReportFiles::new(vec![adapter.as_path().into()], made("old.npy"), made("new.npy"))
     };
     let forecast = report(&of_sample, &progress).unwrap().report;
     let about = forecast.gallery.as_ref().unwrap();
     assert_eq!((about.items, about.held_out, about.speaks_of), (1079, sample.len(), 1079));
+    // A bridge is asked of the whole gallery: its queries of the sample among all old vectors, each leaving itself out.
+    let bridge = of_sample.bridge.as_ref().unwrap();
+    let queries = bridge.queries(Some(&old.select(&sample)), &new.select(&sample)).unwrap();
+    let is_right = |row: usize, item: usize| labels[row] == labels[item];
+    let mut precisions = 0.0;
+    for (query, &row) in sample.iter().enumerate() {
+        let apart = |item: usize| rehang::squared_distance(queries.row(query), old.row(item));
+        let mut ranked: Vec<usize> = (0..old.rows()).filter(|&item| item != row).collect();
+        ranked.sort_by(|&a, &b| apart(a).total_cmp(&apart(b)));
+        let places =
+            ranked.iter().enumerate().filter(|(_, item)| is_right(row, **item)).map(|(place, _)| place + 1);
+        let at: Vec<f64> = places.enumerate().map(|(hits, place)| (hits + 1) as f64 / place as f64).collect();
+        precisions += at.iter().sum::<f64>() / at.len() as f64;
+    }
+    let (said, is) = (about.bridge["map"].value, 100.0 * precisions / sample.len() as f64);
+    assert!((said - is).abs() < 1e-6 && about.bridge["map"].spread.is_some(), "{said} {is}");
     // What takes true errors cannot be followed, and is not forecast.
     let orders: Vec<&str> = forecast.curves.iter().map(|series| series.order.as_str()).collect();
     assert_eq!((orders, forecast.headline), (vec!["coverage", "random"], 0));
@@ -224,6 +246,10 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     let mut agreement = of_sample.clone();
     agreement.gallery_labels.clear();
     let forecast = report(&agreement, &progress).unwrap().report;
+    assert!(
+        forecast.gallery.as_ref().unwrap().bridge.is_empty(),
+        "agreement is with the new model, and a bridge stays in the old space"
+    );
     let curve = &forecast.headline_curve().unwrap().metrics["agreement@10"];
     assert_eq!((curve.end, forecast.new_model["agreement@10"]), (100.0, 100.0));
     agreement.answers.labels = vec![made("all-labels.npy")];
