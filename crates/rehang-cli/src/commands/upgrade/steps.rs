@@ -58,16 +58,21 @@ pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
     })?;
     let PutFirst { placed, native, before, changed, unknown } = put;
     let mut text = format!(
-        "{placed} items of the log come first now, those that were returned most and are least sure before others.\n"
+        "{placed} items of the log come first now: those that were returned most, and that the adapter is least sure of.\n"
     );
     let others = [
-        (native, "are native already"),
-        (before, "came before these anyway"),
-        (changed, "were changed meanwhile, and come first by that"),
-        (unknown, "are no items of this gallery"),
+        (native, "native already"),
+        (before, "before these anyway"),
+        (changed, "changed meanwhile, and first by that"),
+        (unknown, "not in this gallery"),
     ];
-    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
-        text += &format!("{count} {what}.\n");
+    let said: Vec<String> = others
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if !said.is_empty() {
+        text += &format!("Not placed: {}.\n", said.join(", "));
     }
     Exit::Done.print(json, &put, &text)
 }
