@@ -63,7 +63,7 @@ kind = "arrays"
 images = "{data}/raw_u8_28.npy"
 labels = "{data}/raw_label.npy"
 [allocation]
-file = "step{at}.json"
+file = "step{at}-{seed}.json"
 kind = "expansion"
 share = {shares[at - 1]}
 new_share = {shares[at]}

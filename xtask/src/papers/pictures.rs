@@ -1,0 +1,232 @@
+//! The papers' figures as pictures, from the same records as the tables: means over seeds.
+
+use std::path::Path;
+
+use rehang::Result;
+use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, Quality};
+use rehang_report::{Axis, Chart, ChartLine, Level, svg_curve};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::compatible::Studies;
+use super::units::Row;
+
+/// A line of a picture from a study: its name, the method and the order.
+type Drawn = (&'static str, &'static str, &'static str);
+/// FastFill's figures; the product's default stands first.
+const FASTFILL: [Drawn; 5] = [
+    ("rehang's default", "auto", "coverage"),
+    ("FastFill", "fastfill-reference", "sigma"),
+    ("FCT", "fct", "random"),
+    ("RACT", "ract", "entropy"),
+    ("BCT", "bct", "random"),
+];
+/// A metric's word, its file's, and its points of a backfill.
+type Metric = (&'static str, &'static str, fn(&OrderOutcome) -> &Vec<f64>);
+const METRICS: [Metric; 3] = [
+    ("top-1", "top1", |backfill| &backfill.top1),
+    ("top-5", "top5", |backfill| &backfill.top5),
+    ("mAP", "map", |backfill| &backfill.map),
+];
+
+/// Every picture whose record is there: its path from the root, and the SVG. A page that shows another one has a broken link.
+pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(String, String)>> {
+    let mut charts = Vec::new();
+    for (name, what) in [
+        ("fastfill", "An old model of half of the classes"),
+        ("fastfill-architecture", "Another architecture"),
+    ] {
+        let Ok(study) = studies.get(name) else { continue };
+        for metric in METRICS {
+            charts.push((format!("{name}-{}", metric.1), Some(backfills(study, what, metric))));
+        }
+    }
+    for (place, (metric, file, _)) in METRICS.iter().enumerate() {
+        charts.push((format!("fastfill-side-{file}"), Some(side_information(units, metric, place))));
+    }
+    charts.push(("ract-sequence".into(), in_a_row(&read(root, "compatible-sequence-ract/seeds.jsonl")?)));
+    charts.push(("dmu-entropy".into(), entropies(&read(root, "compatible-dmu-entropies/entropies.jsonl")?)));
+    charts.push(("bct-backfill".into(), by_classes(&read(root, "compatible-bct-protocols/backfill.jsonl")?)));
+    let drawn = |(name, chart): (String, Option<Chart>)| {
+        let chart = chart.filter(|chart| !chart.is_empty())?;
+        Some((format!("docs/results/{name}.svg"), svg_curve(&chart)))
+    };
+    Ok(charts.into_iter().filter_map(drawn).collect())
+}
+
+/// The rows of a record; none where it is not there.
+fn read<T: DeserializeOwned>(root: &Path, path: &str) -> Result<Vec<T>> {
+    crate::records::read(&root.join("bench/runs").join(path))
+}
+
+/// The mean of curves over 0 to 100 %.
+fn mean<'a>(curves: impl IntoIterator<Item = &'a [f64]>) -> Vec<(f64, f64)> {
+    let curves: Vec<&[f64]> = curves.into_iter().collect();
+    let shortest = curves.iter().map(|curve| curve.len()).min().unwrap_or(0);
+    let share = |place: usize| 100.0 * place as f64 / (shortest - 1) as f64;
+    let mean = |place: usize| curves.iter().map(|curve| curve[place]).sum::<f64>() / curves.len() as f64;
+    (0..shortest).map(|place| (share(place), mean(place))).collect()
+}
+
+fn along(title: String, metric: &str, lines: Vec<ChartLine>, levels: Vec<Level>) -> Chart {
+    Chart {
+        title,
+        x: Axis::percent("re-embedded, %"),
+        y: Axis::percent(format!("{metric}, %")),
+        lines,
+        levels,
+        ..Chart::default()
+    }
+}
+
+fn level(name: &str, value: Option<f64>, dotted: bool) -> Option<Level> {
+    value.map(|value| Level { name: name.into(), value, dotted })
+}
+
+/// FastFill's methods along a backfill, on classes that all models but the old one saw.
+fn backfills(study: &Comparison, what: &str, (metric, _, of): Metric) -> Chart {
+    let lines = FASTFILL
+        .into_iter()
+        .map(|(name, method, order)| {
+            let curves =
+                study.of(method, "test").filter_map(|outcome| Some(&of(outcome.backfill(order)?)[..]));
+            ChartLine::new(name, mean(curves))
+        })
+        .collect();
+    // Records have no top-5 of doing nothing.
+    let ends = |of: fn(&MethodOutcome) -> Quality| {
+        let number = |outcome: &MethodOutcome| match metric {
+            "top-1" => Some(of(outcome).top1),
+            "mAP" => Some(of(outcome).map),
+            _ => None,
+        };
+        study.over_seeds("independent", "test", number).map(|spread| spread.mean)
+    };
+    let levels = [
+        level("old model", ends(|outcome| outcome.old_old), false),
+        level("new model", ends(|outcome| outcome.best_best), true),
+    ];
+    let levels = levels.into_iter().flatten().collect();
+    along(format!("{what}: {metric}, seen classes"), metric, lines, levels)
+}
+
+/// FastFill's figure 7, on the seen characters of Omniglot and objects of Caltech.
+fn side_information(units: &[Row], metric: &str, place: usize) -> Chart {
+    let lines = [
+        ("FastFill, Omniglot", "img_omniglot", "fastfill-reference+side", "sigma"),
+        ("FCT, Omniglot", "img_omniglot", "fct+side", "random"),
+        ("FastFill, Caltech", "img_caltech101", "fastfill-reference+side", "sigma"),
+        ("FCT, Caltech", "img_caltech101", "fct+side", "random"),
+    ]
+    .map(|(name, set, method, order)| {
+        let rows = units
+            .iter()
+            .filter(|row| row.set == set && row.method == method && row.order == order && row.part == "seen");
+        ChartLine::new(name, mean(rows.filter_map(|row| Some(&row.curves.as_ref()?[place][..]))))
+    });
+    along(format!("With side information: {metric}, seen classes"), metric, lines.into(), Vec::new())
+}
+
+/// One upgrade of `bench/compatible/sequence.py ract`.
+#[derive(Deserialize)]
+struct Upgrade {
+    part: String,
+    line: String,
+    generation: usize,
+    no_refresh: f64,
+    hot: Vec<f64>,
+}
+
+/// RACT's figure 7: one upgrade after the other on one axis, a hundred percent each.
+fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
+    if upgrades.is_empty() {
+        return None;
+    }
+    let of = |line: &str, generation: usize| -> Vec<&Upgrade> {
+        let is_it = |one: &&Upgrade| {
+            (one.part.as_str(), one.line.as_str(), one.generation) == ("seen", line, generation)
+        };
+        upgrades.iter().filter(is_it).collect()
+    };
+    let mut lines = Vec::new();
+    for (name, line) in [("RACT, hot refresh", "ours"), ("vanilla, hot refresh", "vanilla")] {
+        let points = (1..=3).flat_map(|generation| {
+            let begin = 100.0 * (generation - 1) as f64;
+            mean(of(line, generation).into_iter().map(|one| &one.hot[..]))
+                .into_iter()
+                .map(move |(share, value)| (begin + share, value))
+        });
+        lines.push(ChartLine::new(name, points.collect()));
+    }
+    for (name, line) in [("RACT, no refresh", "ours"), ("vanilla, no refresh", "vanilla")] {
+        let points = (1..=3).flat_map(|generation| {
+            let here = of(line, generation);
+            let value = here.iter().map(|one| one.no_refresh).sum::<f64>() / here.len() as f64;
+            let begin = 100.0 * (generation - 1) as f64;
+            [(begin, value), (begin + 100.0, value)]
+        });
+        lines.push(ChartLine::new(name, points.collect()));
+    }
+    Some(Chart {
+        title: "Three upgrades in a row, 30 → 60 → 80 → 100 % of the images: seen classes".into(),
+        x: Axis { label: "re-embedded, % of one upgrade after the other".into(), ..Axis::default() },
+        y: Axis::percent("mAP, %"),
+        lines,
+        ..Chart::default()
+    })
+}
+
+/// A line of `bench/compatible/entropies.py`.
+#[derive(Deserialize)]
+struct Tenths {
+    part: String,
+    model: String,
+    before: Vec<f64>,
+    after: Vec<f64>,
+}
+
+/// DMU's figure 4.
+fn entropies(tenths: &[Tenths]) -> Option<Chart> {
+    let mut lines: Vec<ChartLine> = tenths
+        .iter()
+        .map(|one| {
+            let points = one.before.iter().copied().zip(one.after.iter().copied());
+            ChartLine::new(format!("{}, {}", one.model, one.part), points.collect())
+        })
+        .collect();
+    let largest = tenths.iter().flat_map(|one| &one.before).copied().reduce(f64::max)?;
+    lines.push(ChartLine {
+        look: rehang_report::Look::Quiet,
+        ..ChartLine::new("no change", vec![(0.0, 0.0), (largest, largest)])
+    });
+    Some(Chart {
+        title: "Entropy of what the head says, before and after ψ: tenths of the gallery".into(),
+        x: Axis { label: "Λ of old vectors by the old head".into(), ..Axis::default() },
+        y: Axis { label: "Λ of ψ(old vectors) by the new head".into(), ..Axis::default() },
+        lines,
+        ..Chart::default()
+    })
+}
+
+/// A backfill of `bench/compatible/faces.py`.
+#[derive(Deserialize)]
+struct Backfill {
+    part: String,
+    order: String,
+    map: Vec<f64>,
+}
+
+/// BCT's figure 3: whole characters one after the other, beside items in a random order.
+fn by_classes(backfills: &[Backfill]) -> Option<Chart> {
+    let lines = [
+        ("by character, seen", "seen", "characters"),
+        ("by item, seen", "seen", "items"),
+        ("by character, unseen", "unseen", "characters"),
+        ("by item, unseen", "unseen", "items"),
+    ]
+    .map(|(name, part, order)| {
+        let here = backfills.iter().filter(|one| one.part == part && one.order == order);
+        ChartLine::new(name, mean(here.map(|one| &one.map[..])))
+    });
+    Some(along("BCT's gallery, backfilled by character and by item".into(), "mAP", lines.into(), Vec::new()))
+}
