@@ -132,10 +132,7 @@ const RACT_FIGURE_15: [Setting; 4] = [
 const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
 /// What RACT's figure 6 was tried with: the study, and its words.
-const HEADS: [(&str, &str); 2] = [
-    ("ract-expansion", "normalised softmax"),
-    ("ract-softmax", "softmax"),
-];
+const HEADS: [(&str, &str); 2] = [("ract-expansion", "normalised softmax"), ("ract-softmax", "softmax")];
 
 /// A row of an ablation of BCT's baselines: its words, the study, the method.
 type Ablated = (&'static str, &'static str, &'static str);

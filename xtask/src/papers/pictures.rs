@@ -21,6 +21,16 @@ const FASTFILL: [Drawn; 5] = [
     ("RACT", "ract", "entropy"),
     ("BCT", "bct", "random"),
 ];
+/// FastFill's figure 11: its map in the orders that it is held against, on all three parts.
+const ORDERS: [Drawn; 7] = [
+    ("rehang's default", "auto", "coverage"),
+    ("FastFill, σ²", "fastfill-reference", "sigma"),
+    ("FastFill, entropy", "fastfill-reference", "entropy"),
+    ("FastFill, margin", "fastfill-reference", "margin"),
+    ("FastFill, least conf.", "fastfill-reference", "least-confidence"),
+    ("FCT", "fct", "random"),
+    ("RACT", "ract", "entropy"),
+];
 /// A metric's word, its file's, and its points of a backfill.
 type Metric = (&'static str, &'static str, fn(&OrderOutcome) -> &Vec<f64>);
 const METRICS: [Metric; 3] = [
@@ -38,7 +48,20 @@ pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(St
     ] {
         let Ok(study) = studies.get(name) else { continue };
         for metric in METRICS {
-            charts.push((format!("{name}-{}", metric.1), Some(backfills(study, what, metric))));
+            let title = format!("{what}: {}, seen classes", metric.0);
+            charts.push((
+                format!("{name}-{}", metric.1),
+                Some(backfills(study, "test", title, &FASTFILL, metric)),
+            ));
+        }
+    }
+    if let Ok(study) = studies.get("fastfill") {
+        for (part, classes) in
+            [("test", "seen classes"), ("unseen", "unseen classes"), ("union", "all classes")]
+        {
+            let title = format!("Orders of the backfill: mAP, {classes}");
+            let chart = backfills(study, part, title, &ORDERS, METRICS[2]);
+            charts.push((format!("fastfill-orders-{part}"), Some(chart)));
         }
     }
     for (place, (metric, file, _)) in METRICS.iter().enumerate() {
@@ -83,13 +106,18 @@ fn level(name: &str, value: Option<f64>, dotted: bool) -> Option<Level> {
     value.map(|value| Level { name: name.into(), value, dotted })
 }
 
-/// FastFill's methods along a backfill, on classes that all models but the old one saw.
-fn backfills(study: &Comparison, what: &str, (metric, _, of): Metric) -> Chart {
-    let lines = FASTFILL
-        .into_iter()
-        .map(|(name, method, order)| {
-            let curves =
-                study.of(method, "test").filter_map(|outcome| Some(&of(outcome.backfill(order)?)[..]));
+/// Methods and orders along the backfill of a part.
+fn backfills(
+    study: &Comparison,
+    part: &str,
+    title: String,
+    lines: &[Drawn],
+    (metric, _, of): Metric,
+) -> Chart {
+    let lines = lines
+        .iter()
+        .map(|&(name, method, order)| {
+            let curves = study.of(method, part).filter_map(|outcome| Some(&of(outcome.backfill(order)?)[..]));
             ChartLine::new(name, mean(curves))
         })
         .collect();
@@ -100,14 +128,14 @@ fn backfills(study: &Comparison, what: &str, (metric, _, of): Metric) -> Chart {
             "mAP" => Some(of(outcome).map),
             _ => None,
         };
-        study.over_seeds("independent", "test", number).map(|spread| spread.mean)
+        study.over_seeds("independent", part, number).map(|spread| spread.mean)
     };
     let levels = [
         level("old model", ends(|outcome| outcome.old_old), false),
         level("new model", ends(|outcome| outcome.best_best), true),
     ];
     let levels = levels.into_iter().flatten().collect();
-    along(format!("{what}: {metric}, seen classes"), metric, lines, levels)
+    along(title, metric, lines, levels)
 }
 
 /// FastFill's figure 7, on the seen characters of Omniglot and objects of Caltech.
