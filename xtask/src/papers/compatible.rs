@@ -134,6 +134,13 @@ const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", S
 /// What RACT's figure 6 was tried with: the study, and its words.
 const HEADS: [(&str, &str); 2] = [("ract-expansion", "normalised softmax"), ("ract-softmax", "softmax")];
 
+/// RACT's figures 8 and 11: both models of one architecture.
+const ONE_ARCHITECTURE: [(&str, &str); 3] = [
+    ("ract-one-expansion", "Expansion"),
+    ("ract-one-open-data", "Open-data"),
+    ("ract-one-open-class", "Open-class"),
+];
+
 /// A row of an ablation of BCT's baselines: its words, the study, the method.
 type Ablated = (&'static str, &'static str, &'static str);
 const WEIGHTS_OF_L2: [Ablated; 5] = [
@@ -143,19 +150,24 @@ const WEIGHTS_OF_L2: [Ablated; 5] = [
     ("λ = 0.2", "bct-l2", "l2, λ = 0.2"),
     ("rehang's default (`auto`)", "bct", "auto"),
 ];
-const LWF: [Ablated; 6] = [
+const LWF: [Ablated; 10] = [
     ("T = 2, λ = 1 (table 1)", "bct", "lwf"),
     ("T = 1", "bct-lwf", "lwf, T = 1"),
+    ("T = 10", "bct-lwf", "lwf, T = 10"),
     ("λ = 0.1", "bct-lwf", "lwf, λ = 0.1"),
+    ("λ = 10", "bct-lwf", "lwf, λ = 10"),
     ("on the added half", "bct-lwf-half", "lwf"),
+    ("on the added half, T = 1", "bct-lwf-half", "lwf, T = 1"),
     ("on the added half, λ = 0.1", "bct-lwf-half", "lwf, λ = 0.1"),
+    ("BCT on the added half", "bct-lwf-half", "bct"),
     ("rehang's default (`auto`)", "bct", "auto"),
 ];
-const FROM_SOFTMAX: [Ablated; 5] = [
+const FROM_SOFTMAX: [Ablated; 6] = [
     ("synthesised, λ = 1 (table 3)", "bct-from-softmax", "bct"),
     ("basic", "bct-from-softmax-forms", "bct (basic)"),
     ("distilled", "bct-from-softmax-forms", "bct (distilled)"),
     ("synthesised, λ = 0.1", "bct-from-softmax-forms", "bct, λ = 0.1"),
+    ("synthesised, λ = 10", "bct-from-softmax-forms", "bct, λ = 10"),
     ("rehang's default (`auto`)", "bct-from-softmax", "auto"),
 ];
 
@@ -205,6 +217,7 @@ impl Studies {
                 self.orders("Scenario", SCENARIOS.map(|(study, scenario, _)| (study, scenario)), part)
             }
             ("ract", "heads", [part]) => self.orders("Head", HEADS, part),
+            ("ract", "one-architecture", [part]) => self.orders("Scenario", ONE_ARCHITECTURE, part),
             ("ract", "others", [part]) => self.others(part),
             ("ract", "table-3", [part]) => self.settings(&RACT_TABLE_3, part),
             ("ract", "table-4", [part]) => self.settings(&RACT_TABLE_4, part),
@@ -271,6 +284,7 @@ impl Studies {
             ("rehang's default (`auto`, coverage)", "auto", "coverage"),
         ]
         .into_iter()
+        .filter(|(_, method, _)| study.of(method, part).next().is_some())
         .map(|(label, method, order)| {
             let cell = |of_line: &dyn Fn(&[f64]) -> f64| {
                 let number =

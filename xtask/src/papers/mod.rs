@@ -21,7 +21,7 @@ use rehang_files::AtomicFile;
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 24] = [
+const STUDIES: [(&str, u32); 27] = [
     ("fastfill", 40),
     ("fastfill-architecture", 20),
     ("ract-expansion", 8),
@@ -44,6 +44,9 @@ const STUDIES: [(&str, u32); 24] = [
     ("bct-protocols", 5),
     ("ract-softmax", 4),
     ("ract-softmax-90", 10),
+    ("ract-one-expansion", 4),
+    ("ract-one-open-data", 3),
+    ("ract-one-open-class", 3),
     ("dmu", 18),
     ("dmu-sharp", 6),
 ];

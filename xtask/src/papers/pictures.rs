@@ -197,7 +197,11 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     }
     Some(Chart {
         title: "Three upgrades in a row, 30 → 60 → 80 → 100 % of the images: seen classes".into(),
-        x: Axis { label: "re-embedded, % of one upgrade after the other".into(), ..Axis::default() },
+        x: Axis {
+            label: "re-embedded, % of one upgrade after the other".into(),
+            bounds: Some((0.0, 300.0)),
+            ..Axis::default()
+        },
         y: Axis::percent("mAP, %"),
         lines,
         ..Chart::default()
