@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::compatible::Studies;
-use super::units::Row;
+use super::units::{PARTS, Row, SETS_WITH_SIDE};
+use crate::bias::Gaps;
 
 /// A line of a picture from a study: its name, the method and the order.
 type Drawn = (&'static str, &'static str, &'static str);
@@ -64,6 +65,10 @@ pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(St
             charts.push((format!("fastfill-orders-{part}"), Some(chart)));
         }
     }
+    for (place, file) in [(0, "top1"), (2, "map")] {
+        charts.push((format!("fastfill-losses-{file}"), Some(losses(units, METRICS[place].0, place))));
+    }
+    charts.push(("fastfill-bias".into(), bias(&read(root, "bias/gaps.jsonl")?)));
     for (place, (metric, file, _)) in METRICS.iter().enumerate() {
         charts.push((format!("fastfill-side-{file}"), Some(side_information(units, metric, place))));
     }
@@ -138,6 +143,28 @@ fn backfills(
     along(title, metric, lines, levels)
 }
 
+/// FastFill's figure 9: losses and orders, on the seen characters of Omniglot.
+fn losses(units: &[Row], metric: &str, place: usize) -> Chart {
+    let lines = [
+        ("l2+disc+uncert., σ", "fastfill-reference", "sigma"),
+        ("l2+uncert., σ", "label-free", "sigma"),
+        ("disc+uncert., σ", "disc+uncertainty", "sigma"),
+        ("l2+disc, random", "l2+disc", "random"),
+        ("l2, random", "fct", "random"),
+        ("disc, random", "disc", "random"),
+    ]
+    .map(|(name, method, order)| ChartLine::new(name, drawn(units, SETS_WITH_SIDE[0], method, order, place)));
+    along(format!("Losses and orders on Omniglot: {metric}, seen classes"), metric, lines.into(), Vec::new())
+}
+
+/// The mean of one metric's curves of a method in an order, on the seen classes of a set.
+fn drawn(units: &[Row], set: &str, method: &str, order: &str, place: usize) -> Vec<(f64, f64)> {
+    let rows = units
+        .iter()
+        .filter(|row| row.set == set && row.method == method && row.order == order && row.part == PARTS[0]);
+    mean(rows.filter_map(|row| Some(&row.curves.as_ref()?[place][..])))
+}
+
 /// FastFill's figure 7, on the seen characters of Omniglot and objects of Caltech.
 fn side_information(units: &[Row], metric: &str, place: usize) -> Chart {
     let lines = [
@@ -146,13 +173,24 @@ fn side_information(units: &[Row], metric: &str, place: usize) -> Chart {
         ("FastFill, Caltech", "img_caltech101", "fastfill-reference+side", "sigma"),
         ("FCT, Caltech", "img_caltech101", "fct+side", "random"),
     ]
-    .map(|(name, set, method, order)| {
-        let rows = units
-            .iter()
-            .filter(|row| row.set == set && row.method == method && row.order == order && row.part == "seen");
-        ChartLine::new(name, mean(rows.filter_map(|row| Some(&row.curves.as_ref()?[place][..]))))
-    });
+    .map(|(name, set, method, order)| ChartLine::new(name, drawn(units, set, method, order, place)));
     along(format!("With side information: {metric}, seen classes"), metric, lines.into(), Vec::new())
+}
+
+/// §5.3: the gap between favoured and neglected classes along a backfill of the published map.
+fn bias(gaps: &[Gaps]) -> Option<Chart> {
+    let of_map = gaps.iter().filter(|line| line.adapter == "fastfill-reference" && line.order != "oracle");
+    let points = |line: &Gaps| (0..).map(f64::from).zip(line.gaps.iter().copied()).collect();
+    let lines: Vec<ChartLine> = of_map.map(|line| ChartLine::new(line.order.clone(), points(line))).collect();
+    let today = gaps.first()?.today;
+    Some(Chart {
+        title: "Top-1 of favoured less that of neglected alphabets, fastfill-reference".into(),
+        x: Axis::percent("re-embedded, %"),
+        y: Axis { label: "gap, points".into(), ..Axis::default() },
+        lines,
+        levels: level("old model", Some(today), false).into_iter().collect(),
+        ..Chart::default()
+    })
 }
 
 /// One upgrade of `bench/compatible/sequence.py ract`.

@@ -41,6 +41,9 @@ pub const METHODS: [&str; 11] = [
 /// The two networks with side information as a second input, as FCT has it, on the sets that have some.
 pub const WITH_SIDE: [&str; 2] = ["fct+side", "fastfill-reference+side"];
 pub const SETS_WITH_SIDE: [&str; 2] = ["img_omniglot", "img_caltech101"];
+/// What has curves on the sets with side information: both of [`WITH_SIDE`], and what table 5 compares, in these orders.
+const DRAWN: [&str; 6] = ["fct", "disc", "l2+disc", "label-free", "disc+uncertainty", "fastfill-reference"];
+const DRAWN_ORDERS: [&str; 2] = ["random", "sigma"];
 /// The order by FastFill's own loss (3), which is not known beforehand either.
 pub const LOSS: &str = "oracle (3)";
 /// Shares of the gallery, in percent, at which flips are kept.
@@ -69,7 +72,7 @@ pub struct Row {
     /// Positive and negative flips of top-1, then of top-5, in percent of the queries, at [`FLIPS_AT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flips: Option<Vec<[f64; 4]>>,
-    /// Top-1, top-5 and mAP at 101 shares of native items, to three decimals, and the area of top-5: of what FastFill's figure 7 shows.
+    /// Top-1, top-5 and mAP at 101 shares of native items, to three decimals, and the area of top-5: of what FastFill's figures 7 and 9 show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curves: Option<[Vec<f64>; 3]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -303,6 +306,8 @@ fn measure_part(
         let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
         let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
         let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        let is_compared = WITH_SIDE.contains(&method) || DRAWN.contains(&method);
+        let is_drawn = SETS_WITH_SIDE.contains(&set) && is_compared && DRAWN_ORDERS.contains(&name);
         rows.push(Row {
             set: set.into(),
             seed,
@@ -317,10 +322,8 @@ fn measure_part(
             tau,
             taus,
             flips: Some(flips(&made)),
-            curves: WITH_SIDE
-                .contains(&method)
-                .then(|| [TOP1, TOP5, MAP].map(|metric| points(&made.lines[metric]))),
-            area_top5: WITH_SIDE.contains(&method).then(|| made.lines[TOP5].area()),
+            curves: is_drawn.then(|| [TOP1, TOP5, MAP].map(|metric| points(&made.lines[metric]))),
+            area_top5: is_drawn.then(|| made.lines[TOP5].area()),
             seconds,
         });
     }
