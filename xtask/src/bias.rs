@@ -59,7 +59,8 @@ pub struct Gaps {
     pub adapter: String,
     pub order: String,
     pub today: f64,
-    pub gaps: Vec<f64>,
+    #[serde(rename = "gaps")]
+    pub along: Vec<f64>,
 }
 
 /// Trains, fits, measures, writes the table.
@@ -213,8 +214,8 @@ fn gaps(lines: &[Line]) -> Vec<Gaps> {
             let mean = |of: &dyn Fn(&Line) -> f64| {
                 rounded(here.iter().map(|line| of(line)).sum::<f64>() / here.len() as f64)
             };
-            let gaps = (0..=100).map(|at| mean(&|line| line.gaps[at])).collect();
-            Gaps { adapter: adapter.into(), order: order.into(), today: mean(&|line| line.today), gaps }
+            let along = (0..=100).map(|at| mean(&|line| line.gaps[at])).collect();
+            Gaps { adapter: adapter.into(), order: order.into(), today: mean(&|line| line.today), along }
         })
         .collect()
 }

@@ -74,7 +74,10 @@ pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(St
     }
     charts.push(("ract-sequence".into(), in_a_row(&read(root, "compatible-sequence-ract/seeds.jsonl")?)));
     charts.push(("dmu-entropy".into(), entropies(&read(root, "compatible-dmu-entropies/entropies.jsonl")?)));
-    charts.push(("bct-backfill".into(), by_classes(&read(root, "compatible-bct-protocols/backfill.jsonl")?)));
+    charts.push((
+        "bct-backfill".into(),
+        Some(by_classes(&read(root, "compatible-bct-protocols/backfill.jsonl")?)),
+    ));
     let drawn = |(name, chart): (String, Option<Chart>)| {
         let chart = chart.filter(|chart| !chart.is_empty())?;
         Some((format!("docs/results/{name}.svg"), svg_curve(&chart)))
@@ -180,7 +183,7 @@ fn side_information(units: &[Row], metric: &str, place: usize) -> Chart {
 /// §5.3: the gap between favoured and neglected classes along a backfill of the published map.
 fn bias(gaps: &[Gaps]) -> Option<Chart> {
     let of_map = gaps.iter().filter(|line| line.adapter == "fastfill-reference" && line.order != "oracle");
-    let points = |line: &Gaps| (0..).map(f64::from).zip(line.gaps.iter().copied()).collect();
+    let points = |line: &Gaps| (0..).map(f64::from).zip(line.along.iter().copied()).collect();
     let lines: Vec<ChartLine> = of_map.map(|line| ChartLine::new(line.order.clone(), points(line))).collect();
     let today = gaps.first()?.today;
     Some(Chart {
@@ -287,7 +290,7 @@ struct Backfill {
 }
 
 /// BCT's figure 3: whole characters one after the other, beside items in a random order.
-fn by_classes(backfills: &[Backfill]) -> Option<Chart> {
+fn by_classes(backfills: &[Backfill]) -> Chart {
     let lines = [
         ("by character, seen", "seen", "characters"),
         ("by item, seen", "seen", "items"),
@@ -298,5 +301,5 @@ fn by_classes(backfills: &[Backfill]) -> Option<Chart> {
         let here = backfills.iter().filter(|one| one.part == part && one.order == order);
         ChartLine::new(name, mean(here.map(|one| &one.map[..])))
     });
-    Some(along("BCT's gallery, backfilled by character and by item".into(), "mAP", lines.into(), Vec::new()))
+    along("BCT's gallery, backfilled by character and by item".into(), "mAP", lines.into(), Vec::new())
 }
