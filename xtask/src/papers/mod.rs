@@ -21,7 +21,7 @@ use rehang_files::AtomicFile;
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 29] = [
+const STUDIES: [(&str, u32); 30] = [
     ("fastfill", 40),
     ("fastfill-architecture", 20),
     ("ract-expansion", 8),
@@ -43,7 +43,8 @@ const STUDIES: [(&str, u32); 29] = [
     ("bct-from-softmax-forms", 4),
     ("bct-protocols", 5),
     ("ract-softmax", 4),
-    ("ract-softmax-90", 10),
+    ("ract-digits-softmax", 1),
+    ("ract-digits-softmax-90", 2),
     ("ract-one-expansion", 4),
     ("ract-one-open-data", 3),
     ("ract-one-open-class", 3),

@@ -70,8 +70,9 @@ pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(St
     }
     charts.push(("fastfill-bias".into(), bias(&read(root, "bias/gaps.jsonl")?)));
     for (place, (metric, file, _)) in METRICS.iter().enumerate() {
-        charts.push((format!("fastfill-side-{file}"), Some(side_information(units, metric, place))));
+        charts.push((format!("fastfill-side-{file}"), Some(on_sets(units, true, metric, place))));
     }
+    charts.push(("fastfill-sets-top5".into(), Some(on_sets(units, false, METRICS[1].0, 1))));
     charts.push(("ract-sequence".into(), in_a_row(&read(root, "compatible-sequence-ract/seeds.jsonl")?)));
     charts.push(("dmu-entropy".into(), entropies(&read(root, "compatible-dmu-entropies/entropies.jsonl")?)));
     charts.push((
@@ -168,16 +169,21 @@ fn drawn(units: &[Row], set: &str, method: &str, order: &str, place: usize) -> V
     mean(rows.filter_map(|row| Some(&row.curves.as_ref()?[place][..])))
 }
 
-/// FastFill's figure 7, on the seen characters of Omniglot and objects of Caltech.
-fn side_information(units: &[Row], metric: &str, place: usize) -> Chart {
+/// FastFill's figures 7 and 8, on the seen characters of Omniglot and objects of Caltech: networks with side information, or without.
+fn on_sets(units: &[Row], with_side: bool, metric: &str, place: usize) -> Chart {
+    let [title, side] =
+        if with_side { ["With side information", "+side"] } else { ["Without side information", ""] };
     let lines = [
-        ("FastFill, Omniglot", "img_omniglot", "fastfill-reference+side", "sigma"),
-        ("FCT, Omniglot", "img_omniglot", "fct+side", "random"),
-        ("FastFill, Caltech", "img_caltech101", "fastfill-reference+side", "sigma"),
-        ("FCT, Caltech", "img_caltech101", "fct+side", "random"),
+        ("FastFill, Omniglot", SETS_WITH_SIDE[0], "fastfill-reference", "sigma"),
+        ("FCT, Omniglot", SETS_WITH_SIDE[0], "fct", "random"),
+        ("FastFill, Caltech", SETS_WITH_SIDE[1], "fastfill-reference", "sigma"),
+        ("FCT, Caltech", SETS_WITH_SIDE[1], "fct", "random"),
     ]
-    .map(|(name, set, method, order)| ChartLine::new(name, drawn(units, set, method, order, place)));
-    along(format!("With side information: {metric}, seen classes"), metric, lines.into(), Vec::new())
+    .map(|(name, set, method, order)| {
+        ChartLine::new(name, drawn(units, set, &format!("{method}{side}"), order, place))
+    });
+    let lines = lines.into_iter().filter(|line| !line.points.is_empty()).collect();
+    along(format!("{title}: {metric}, seen classes"), metric, lines, Vec::new())
 }
 
 /// §5.3: the gap between favoured and neglected classes along a backfill of the published map.
