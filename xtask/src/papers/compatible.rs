@@ -137,7 +137,13 @@ const RACT_FIGURE_15: [Setting; 4] = [
 const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
 /// What RACT's figure 6 was tried with: the study, and its words.
-const HEADS: [(&str, &str); 2] = [("ract-expansion", "normalised softmax"), ("ract-softmax", "softmax")];
+const HEADS: [(&str, &str); 5] = [
+    ("ract-expansion", "normalised softmax"),
+    ("ract-softmax", "softmax"),
+    ("ract-digits", "digits, normalised softmax"),
+    ("ract-digits-softmax", "digits, softmax"),
+    ("ract-digits-softmax-90", "digits, softmax, 90 epochs"),
+];
 
 /// RACT's figures 8 and 11: both models of one architecture.
 const ONE_ARCHITECTURE: [(&str, &str); 3] = [
