@@ -150,7 +150,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     for (path, template) in templates {
         pages.push((path.to_owned(), fill(&read(template)?)?));
     }
-    pages.extend(pictures::pictures(root, &studies, &units)?);
+    pages.extend(pictures::pictures(root, |name| studies.get(name).ok(), &units)?);
     Ok(pages)
 }
 

@@ -8,7 +8,6 @@ use rehang_report::{Axis, Chart, ChartLine, Level, svg_curve};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::compatible::Studies;
 use super::units::{PARTS, Row, SETS_WITH_SIDE};
 use crate::bias::Gaps;
 
@@ -41,13 +40,17 @@ const METRICS: [Metric; 3] = [
 ];
 
 /// Every picture whose record is there: its path from the root, and the SVG. A page that shows another one has a broken link.
-pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(String, String)>> {
+pub fn pictures<'a>(
+    root: &Path,
+    study: impl Fn(&str) -> Option<&'a Comparison>,
+    units: &[Row],
+) -> Result<Vec<(String, String)>> {
     let mut charts = Vec::new();
     for (name, what) in [
         ("fastfill", "An old model of half of the classes"),
         ("fastfill-architecture", "Another architecture"),
     ] {
-        let Ok(study) = studies.get(name) else { continue };
+        let Some(study) = study(name) else { continue };
         for metric in METRICS {
             let title = format!("{what}: {}, seen classes", metric.0);
             charts.push((
@@ -56,7 +59,7 @@ pub fn pictures(root: &Path, studies: &Studies, units: &[Row]) -> Result<Vec<(St
             ));
         }
     }
-    if let Ok(study) = studies.get("fastfill") {
+    if let Some(study) = study("fastfill") {
         for (part, classes) in
             [("test", "seen classes"), ("unseen", "unseen classes"), ("union", "all classes")]
         {
