@@ -129,8 +129,10 @@ fn table_5(units: &[Row]) -> String {
     markdown(&columns, &rows)
 }
 
-/// Areas of a study on seen classes. The paper draws top-5 and prints none.
+/// Areas of a study on seen classes; of top-5 where the record has it. The paper draws top-5 and prints none.
 fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) -> String {
+    let mut backfills = study.outcomes.iter().flat_map(|outcome| &outcome.backfills);
+    let has_top5 = backfills.any(|backfill| backfill.area_top5.is_some());
     let rows: Vec<Vec<String>> = rows
         .iter()
         .map(|(label, method, order, paper)| {
@@ -138,15 +140,15 @@ fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) ->
                 let number = study.over_seeds(method, "test", |outcome| of(outcome.backfill(order)?));
                 with_paper(number, paper)
             };
-            vec![
-                (*label).to_owned(),
-                cell(&|of| Some(of.area.top1), paper.map(|paper| paper[0])),
-                cell(&|of| of.area_top5, None),
-                cell(&|of| Some(of.area.map), paper.map(|paper| paper[1])),
-            ]
+            let mut row =
+                vec![(*label).to_owned(), cell(&|of| Some(of.area.top1), paper.map(|paper| paper[0]))];
+            row.push(cell(&|of| Some(of.area.map), paper.map(|paper| paper[1])));
+            row.extend(has_top5.then(|| cell(&|of| of.area_top5, None)));
+            row
         })
         .collect();
-    markdown(&["Method", "top1~", "top5~", "mAP~"], &rows)
+    let columns = ["Method", "top1~", "mAP~", "top5~"];
+    markdown(&columns[..if has_top5 { 4 } else { 3 }], &rows)
 }
 
 fn table_4(studies: &Studies) -> Result<String> {
@@ -156,7 +158,7 @@ fn table_4(studies: &Studies) -> Result<String> {
     let text = table_1(study, &TABLE_4);
     let [paper_top1, paper_map] = OLD_OF_TABLE_4.map(Some);
     Ok(format!(
-        "{text}| Old model | {} | – | {} |\n",
+        "{text}| Old model | {} | {} | – |\n",
         with_paper(top1, paper_top1),
         with_paper(map, paper_map)
     ))
