@@ -21,8 +21,10 @@ use rehang_train::encoder::{EncoderArchitecture, TrainedEncoder};
 use rehang_train::examples::{
     Allocation, AllocationKind, AllocationParameters, Augmentation, ClassLists, Examples, ExamplesSource,
 };
+use serde::{Deserialize, Serialize};
 
 const TABLE: &str = "bench/runs/bias/bias.md";
+const GAPS: &str = "bench/runs/bias/gaps.jsonl";
 const SEEDS: u64 = 3;
 /// Of the six alphabets that both models see, in the order of the alphabet, so many are one group.
 const FAVOURED: usize = 3;
@@ -51,6 +53,16 @@ struct Line {
     area: f64,
 }
 
+/// The mean gap of an adapter in an order, in points: of the old model alone, and at 0, 1, …, 100 percent re-embedded.
+#[derive(Serialize, Deserialize)]
+pub struct Gaps {
+    pub adapter: String,
+    pub order: String,
+    pub today: f64,
+    #[serde(rename = "gaps")]
+    pub along: Vec<f64>,
+}
+
 /// Trains, fits, measures, writes the table.
 pub fn run(folder: &str) -> Result<()> {
     let folder = Path::new(folder).join("img_omniglot");
@@ -72,6 +84,7 @@ pub fn run(folder: &str) -> Result<()> {
     }
     let text = table(&lines, &names);
     crate::records::write(TABLE, &text)?;
+    crate::records::write(GAPS, &crate::records::lines(&gaps(&lines))?)?;
     println!("{text}");
     Ok(())
 }
@@ -187,6 +200,24 @@ fn one_seed(examples: &Examples, alphabets: &[String], names: &[&str], seed: u64
         }
     }
     Ok(lines)
+}
+
+/// Every adapter in every order, for the picture: to two decimals.
+fn gaps(lines: &[Line]) -> Vec<Gaps> {
+    let rounded = |value: f64| (100.0 * value).round() / 100.0;
+    let pairs =
+        ADAPTERS.iter().flat_map(|adapter| ORDERS.iter().map(move |order| (adapter.name(), order.name())));
+    pairs
+        .map(|(adapter, order)| {
+            let here: Vec<&Line> =
+                lines.iter().filter(|line| line.adapter == adapter && line.order == order).collect();
+            let mean = |of: &dyn Fn(&Line) -> f64| {
+                rounded(here.iter().map(|line| of(line)).sum::<f64>() / here.len() as f64)
+            };
+            let along = (0..=100).map(|at| mean(&|line| line.gaps[at])).collect();
+            Gaps { adapter: adapter.into(), order: order.into(), today: mean(&|line| line.today), along }
+        })
+        .collect()
 }
 
 /// The first percentage from which on the mean gap stays close to that of the new model.

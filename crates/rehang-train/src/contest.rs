@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use rehang::adapter::{self, Adapter, true_errors};
 use rehang::comparison::{Comparison, MethodOutcome, OrderOutcome, ProtocolOutcome, Quality};
-use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, curve, evaluate};
+use rehang::curve::{Curve, CurveInput, CurveOptions, Line, MAP, Relevance, TOP1, TOP5, curve, evaluate};
 use rehang::order::{OrderInput, Policy, order};
 use rehang::{Distance, Error, Head, Matrix, Pairs, Progress, Result, Space, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_map_only};
@@ -223,6 +223,8 @@ fn backfill(order: &str, curve: &Curve) -> OrderOutcome {
         negative_flips_max: rate.values().iter().copied().fold(0.0, f64::max),
         top1: points(&curve.lines[TOP1]),
         map: points(&curve.lines[MAP]),
+        top5: points(&curve.lines[TOP5]),
+        area_top5: Some(curve.lines[TOP5].area()),
         negative_flip_rate: points(rate),
     }
 }

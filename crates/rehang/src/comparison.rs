@@ -34,6 +34,12 @@ pub struct OrderOutcome {
     pub top1: Vec<f64>,
     /// mAP at the same fractions.
     pub map: Vec<f64>,
+    /// CMC top-5 at the same fractions; empty in records of before it was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top5: Vec<f64>,
+    /// Mean of top-5 over all fractions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub area_top5: Option<f64>,
     /// NFR@1 at the same fractions.
     pub negative_flip_rate: Vec<f64>,
 }

@@ -35,10 +35,17 @@ const BCT: Row = ("φ_n (BCT)", "bct", BCT_THERE);
 const OURS: Row = ("φ_n (ours)", "dmu + ψ", OURS_THERE);
 const DEFAULT: Row = ("rehang's default (`auto`)", "auto", None);
 const TABLE_1: [Row; 4] = [ORACLE, BCT, OURS, DEFAULT];
-const TABLE_3: [Row; 4] = [
+/// Table 1's other scenarios: the oracle, BCT and ours, 30 to 70 % of the images, and 30 to 100 % of the classes.
+const OPEN_DATA_THERE: [[f64; 4]; 3] =
+    [[23.66, f64::NAN, f64::NAN, f64::NAN], [23.47, 20.74, 9.56, 0.80], [23.76, 21.70, 14.63, -0.42]];
+const EXTENDED_CLASS_THERE: [[f64; 4]; 3] =
+    [[25.58, f64::NAN, f64::NAN, f64::NAN], [25.10, 24.39, 39.13, 1.88], [25.45, 25.01, 42.67, 0.51]];
+const TABLE_3: [Row; 6] = [
     ("uniform (BCT)", "dmu, no selection + ψ", BCT_THERE),
     ("least conf.", "dmu, least confidence + ψ", Some([24.88, 22.25, 17.54, 2.74])),
     ("entropy", "dmu + ψ", OURS_THERE),
+    ("least conf., sharper: λ = softmax(5·p_y)", "dmu, least confidence, s = 5 + ψ", None),
+    ("entropy, sharper: λ = softmax(−Λ)", "dmu, entropy, s = 1 + ψ", None),
     DEFAULT,
 ];
 const TABLE_4: [Row; 6] = [
@@ -129,6 +136,52 @@ const RACT_FIGURE_15: [Setting; 4] = [
 ];
 const RACT_FIGURE_18: [Setting; 2] = [("LwF", SETTINGS, "lwf", None), ("RACT", SETTINGS, "ract", None)];
 
+/// What RACT's figure 6 was tried with: the study, and its words.
+const HEADS: [(&str, &str); 5] = [
+    ("ract-expansion", "normalised softmax"),
+    ("ract-softmax", "softmax"),
+    ("ract-digits", "digits, normalised softmax"),
+    ("ract-digits-softmax", "digits, softmax"),
+    ("ract-digits-softmax-90", "digits, softmax, 90 epochs"),
+];
+
+/// RACT's figures 8 and 11: both models of one architecture.
+const ONE_ARCHITECTURE: [(&str, &str); 3] = [
+    ("ract-one-expansion", "Expansion"),
+    ("ract-one-open-data", "Open-data"),
+    ("ract-one-open-class", "Open-class"),
+];
+
+/// A row of an ablation of BCT's baselines: its words, the study, the method.
+type Ablated = (&'static str, &'static str, &'static str);
+const WEIGHTS_OF_L2: [Ablated; 5] = [
+    ("λ = 0.0002", "bct-l2", "l2, λ = 0.0002"),
+    ("λ = 0.002", "bct-l2", "l2, λ = 0.002"),
+    ("λ = 0.02", "bct", "l2"),
+    ("λ = 0.2", "bct-l2", "l2, λ = 0.2"),
+    ("rehang's default (`auto`)", "bct", "auto"),
+];
+const LWF: [Ablated; 10] = [
+    ("T = 2, λ = 1 (table 1)", "bct", "lwf"),
+    ("T = 1", "bct-lwf", "lwf, T = 1"),
+    ("T = 10", "bct-lwf", "lwf, T = 10"),
+    ("λ = 0.1", "bct-lwf", "lwf, λ = 0.1"),
+    ("λ = 10", "bct-lwf", "lwf, λ = 10"),
+    ("on the added half", "bct-lwf-half", "lwf"),
+    ("on the added half, T = 1", "bct-lwf-half", "lwf, T = 1"),
+    ("on the added half, λ = 0.1", "bct-lwf-half", "lwf, λ = 0.1"),
+    ("BCT on the added half", "bct-lwf-half", "bct"),
+    ("rehang's default (`auto`)", "bct", "auto"),
+];
+const FROM_SOFTMAX: [Ablated; 6] = [
+    ("synthesised, λ = 1 (table 3)", "bct-from-softmax", "bct"),
+    ("basic", "bct-from-softmax-forms", "bct (basic)"),
+    ("distilled", "bct-from-softmax-forms", "bct (distilled)"),
+    ("synthesised, λ = 0.1", "bct-from-softmax-forms", "bct, λ = 0.1"),
+    ("synthesised, λ = 10", "bct-from-softmax-forms", "bct, λ = 10"),
+    ("rehang's default (`auto`)", "bct-from-softmax", "auto"),
+];
+
 /// RACT's scenarios: the study, its name there, and mAP on GLDv2-test at 0 % (table 2): old, vanilla and ours from R50 to R101. The paper has
 /// no digits.
 const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
@@ -137,6 +190,12 @@ const SCENARIOS: [(&str, &str, [f64; 3]); 4] = [
     ("ract-open-class", "Open-class", [11.04, 11.65, 11.90]),
     ("ract-digits", "Expansion, digits", [f64::NAN; 3]),
 ];
+
+/// The rows of a scenario of DMU's table 1.
+fn scenario([oracle, bct, ours]: [[f64; 4]; 3]) -> [Row; 3] {
+    [(ORACLE, oracle), (BCT, bct), (OURS, ours)]
+        .map(|((label, method, _), there)| (label, method, Some(there)))
+}
 
 impl Studies {
     /// The records under `root`.
@@ -171,7 +230,11 @@ impl Studies {
             ("ract", "flips", [study, part]) => {
                 self.along(study, part, |backfill| &backfill.negative_flip_rate)
             }
-            ("ract", "orders", [part]) => self.orders(part),
+            ("ract", "orders", [part]) => {
+                self.orders("Scenario", SCENARIOS.map(|(study, scenario, _)| (study, scenario)), part)
+            }
+            ("ract", "heads", [part]) => self.orders("Head", HEADS, part),
+            ("ract", "one-architecture", [part]) => self.orders("Scenario", ONE_ARCHITECTURE, part),
             ("ract", "others", [part]) => self.others(part),
             ("ract", "table-3", [part]) => self.settings(&RACT_TABLE_3, part),
             ("ract", "table-4", [part]) => self.settings(&RACT_TABLE_4, part),
@@ -185,13 +248,21 @@ impl Studies {
             ("bct", "table-2", []) => self.bct_2(),
             ("bct", "table-3", [part]) => self.bct_3(part),
             ("bct", "conditions", [part]) => self.conditions(part),
-            ("bct", "l2", [part]) => self.weights_of_l2(part),
-            ("dmu", "table-1", [part]) => self.dmu(&TABLE_1, part),
-            ("dmu", "table-3", [part]) => self.dmu(&TABLE_3, part),
-            ("dmu", "table-4", [part]) => self.dmu(&TABLE_4, part),
-            ("dmu", "table-5", [part]) => self.dmu(&TABLE_5, part),
-            ("dmu", "table-7", [part]) => self.dmu(&TABLE_7, part),
-            ("dmu", "table-8", [part]) => self.dmu(&TABLE_8, part),
+            ("bct", "l2", [part]) => self.ablated("Weight of L2", &WEIGHTS_OF_L2, part),
+            ("bct", "lwf", [part]) => self.ablated("LwF", &LWF, part),
+            ("bct", "from-softmax", [part]) => self.ablated("BCT from a softmax", &FROM_SOFTMAX, part),
+            ("dmu", "table-1", [part]) => self.dmu(&["dmu"], &TABLE_1, 18.93, part),
+            ("dmu", "open-data", [part]) => {
+                self.dmu(&["dmu-open-data"], &scenario(OPEN_DATA_THERE), 18.93, part)
+            }
+            ("dmu", "extended-class", [part]) => {
+                self.dmu(&["dmu-extended-class"], &scenario(EXTENDED_CLASS_THERE), 17.53, part)
+            }
+            ("dmu", "table-3", [part]) => self.dmu(&["dmu", "dmu-sharp"], &TABLE_3, 18.93, part),
+            ("dmu", "table-4", [part]) => self.dmu(&["dmu"], &TABLE_4, 18.93, part),
+            ("dmu", "table-5", [part]) => self.dmu(&["dmu"], &TABLE_5, 18.93, part),
+            ("dmu", "table-7", [part]) => self.dmu(&["dmu"], &TABLE_7, 18.93, part),
+            ("dmu", "table-8", [part]) => self.dmu(&["dmu"], &TABLE_8, 18.93, part),
             _ => Err(Error::option("a page of results", format!("{paper} {name}"), "the name of a table")),
         }
     }
@@ -236,6 +307,7 @@ impl Studies {
             ("rehang's default (`auto`, coverage)", "auto", "coverage"),
         ]
         .into_iter()
+        .filter(|(_, method, _)| study.of(method, part).next().is_some())
         .map(|(label, method, order)| {
             let cell = |of_line: &dyn Fn(&[f64]) -> f64| {
                 let number =
@@ -276,14 +348,22 @@ impl Studies {
     }
 
     /// RACT's figure 6: area of mAP, and NFR@1, by order.
-    fn orders(&self, part: &str) -> Result<String> {
+    fn orders<const N: usize>(
+        &self,
+        heading: &str,
+        studies: [(&str, &str); N],
+        part: &str,
+    ) -> Result<String> {
         let orders = ["random", "least-confidence", "margin", "entropy", "coverage"];
-        let mut columns = vec!["Scenario", "Model"];
+        let mut columns = vec![heading, "Model"];
         columns.extend(orders);
         let mut rows = Vec::new();
-        for (study, scenario, _) in SCENARIOS {
+        for (study, scenario) in studies {
             let study = self.get(study)?;
             for (label, method) in [("vanilla", "vanilla"), ("ours", "ract"), ("rehang's default", "auto")] {
+                if study.of(method, part).next().is_none() {
+                    continue;
+                }
                 let mut row = vec![scenario.to_owned(), label.to_owned()];
                 row.extend(orders.iter().map(|order| {
                     let cell = |number: &dyn Fn(&OrderOutcome) -> f64| {
@@ -469,29 +549,33 @@ impl Studies {
         Ok(markdown(&columns, &rows))
     }
 
-    /// The baseline L2 at other weights.
-    fn weights_of_l2(&self, part: &str) -> Result<String> {
-        let (own, usual) = (self.get("bct-l2")?, self.get("bct")?);
-        let rows = [
-            ("λ = 0.0002", own, "l2, λ = 0.0002"),
-            ("λ = 0.002", own, "l2, λ = 0.002"),
-            ("λ = 0.02", usual, "l2"),
-            ("λ = 0.2", own, "l2, λ = 0.2"),
-            ("rehang's default (`auto`)", usual, "auto"),
+    /// A baseline with one setting changed at a time.
+    fn ablated(&self, heading: &str, rows: &[Ablated], part: &str) -> Result<String> {
+        let columns = [
+            heading,
+            "M(φ_old, φ_old), mAP",
+            "M(φ_new, φ_old), mAP",
+            "compatible?",
+            "M(φ_new, φ_new), mAP",
+            "top-1: M(φ_old, φ_old)",
+            "M(φ_new, φ_old)",
+            "compatible?",
+            "M(φ_new, φ_new)",
         ];
-        let columns = ["Weight of L2", "M(φ_new, φ_old), mAP", "compatible?", "M(φ_new, φ_new), mAP"];
-        let table: Vec<Vec<String>> = rows
-            .into_iter()
-            .map(|(label, study, method)| {
+        let row = |&(label, study, method): &Ablated| -> Result<Vec<String>> {
+            let study = self.get(study)?;
+            let mut row = vec![label.to_owned()];
+            for measure in [Measure::Map, Measure::Top1] {
                 let cell = |of: fn(&MethodOutcome) -> Quality| {
-                    let found = study.over_seeds(method, part, |outcome| Some(of(outcome).map));
+                    let found = study.over_seeds(method, part, |outcome| Some(of(outcome).of(measure)));
                     with_paper(found, None)
                 };
-                let [across, alone] = [cell(|outcome| outcome.new_old), cell(|outcome| outcome.new_new)];
-                vec![label.to_owned(), across, met(study, method, part, Measure::Map), alone]
-            })
-            .collect();
-        Ok(markdown(&columns, &table))
+                row.extend([cell(|outcome| outcome.old_old), cell(|outcome| outcome.new_old)]);
+                row.extend([met(study, method, part, measure), cell(|outcome| outcome.new_new)]);
+            }
+            Ok(row)
+        };
+        Ok(markdown(&columns, &rows.iter().map(row).collect::<Result<Vec<_>>>()?))
     }
 
     /// The words of every record, which its numbers are told in: made anew with the pages.
@@ -500,9 +584,10 @@ impl Studies {
         self.0.iter().map(|(name, study)| (path(name), comparison_markdown(study))).collect()
     }
 
-    /// A table of DMU.
-    fn dmu(&self, rows: &[Row], part: &str) -> Result<String> {
-        let study = self.get("dmu")?;
+    /// A table of DMU, from studies with the same old and independent models; `there` is M(φ_o, φ_o) in the paper.
+    fn dmu(&self, studies: &[&str], rows: &[Row], there: f64, part: &str) -> Result<String> {
+        let studies: Vec<&Comparison> = studies.iter().map(|study| self.get(study)).collect::<Result<_>>()?;
+        let study = studies[0];
         let columns = [
             "Method",
             "M(φ_n, φ_n)",
@@ -517,15 +602,15 @@ impl Studies {
         let old =
             |measure| study.over_seeds("independent", part, |outcome| Some(outcome.old_old.of(measure)));
         let mut first = vec!["φ_o".to_owned()];
-        for (measure, paper) in [(Measure::Map, Some(18.93)), (Measure::Top1, None)] {
+        for (measure, paper) in [(Measure::Map, Some(there)), (Measure::Top1, None)] {
             first.push(with_paper(old(measure), paper));
             first.extend(["–"; 3].map(String::from));
         }
         let mut table = vec![first];
         for (label, method, paper) in rows {
-            if study.of(method, part).next().is_none() {
+            let Some(study) = studies.iter().find(|study| study.of(method, part).next().is_some()) else {
                 continue;
-            }
+            };
             let mut row = vec![(*label).to_owned()];
             for measure in [Measure::Map, Measure::Top1] {
                 type Number = fn(&MethodOutcome, Measure) -> Option<f64>;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use rehang::comparison::Measure;
+use rehang::comparison::{Comparison, Measure, OrderOutcome};
 use rehang::order::Policy;
 use rehang::statistics::mean_sd;
 use rehang::{Error, Result};
 
 use super::compatible::{Studies, with_paper};
-use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS};
+use super::units::{FLIPS_AT, LOSS, METHODS, PARTS, PLAIN, Row, SETS, SETS_WITH_SIDE, WITH_SIDE};
 use super::{markdown, spread};
 
 /// The published networks, whose order is random or their own.
@@ -23,6 +23,24 @@ const TABLE_1: [(&str, &str, &str, Option<[f64; 2]>); 6] = [
     ("FastFill", "fastfill-reference", "sigma", Some([66.49, 44.84])),
     ("`fastfill`, σ² of left-out pairs", "fastfill", "sigma", None),
     ("rehang's default (`auto`, coverage)", "auto", "coverage", None),
+];
+
+/// Rows of table 4, of which the paper prints the old model as well.
+const TABLE_4: [(&str, &str, &str, Option<[f64; 2]>); 5] = [
+    ("BCT", "bct", "random", Some([59.26, 36.56])),
+    ("RACT", "ract", "entropy", Some([64.80, 42.04])),
+    ("FCT", "fct", "random", Some([64.91, 43.43])),
+    ("FastFill", "fastfill-reference", "sigma", Some([67.77, 45.94])),
+    ("rehang's default (`auto`, coverage)", "auto", "coverage", None),
+];
+const OLD_OF_TABLE_4: [f64; 2] = [54.04, 26.41];
+
+/// Rows of figure 7: method and order without and with side information, then areas of top-1, top-5 and mAP on ImageNet-1k.
+const FIGURE_7: [(&str, &str, &str, Option<[f64; 3]>); 4] = [
+    ("FCT", "fct", "random", None),
+    ("FCT, side information", "fct+side", "random", Some([64.72, 82.35, 42.55])),
+    ("FastFill", "fastfill-reference", "sigma", None),
+    ("FastFill, side information", "fastfill-reference+side", "sigma", Some([67.81, 84.23, 46.23])),
 ];
 
 /// Rows of table 5: the paper's words, method and order here, top-1 and mAP area there.
@@ -77,7 +95,9 @@ const TAUS: [(&str, &str, [Option<f64>; 3]); 4] = [
 /// One of the tables of FastFill's page.
 pub fn table(name: &str, units: &[Row], studies: &Studies) -> Result<String> {
     match name {
-        "table-1" => table_1(studies),
+        "table-1" => Ok(table_1(studies.get("fastfill")?, &TABLE_1)),
+        "table-4" => table_4(studies),
+        "figure-7" => Ok(figure_7(units)),
         "table-5" => Ok(table_5(units)),
         "table-7" => table_7(studies),
         "flips" => Ok(flips(units)),
@@ -109,24 +129,70 @@ fn table_5(units: &[Row]) -> String {
     markdown(&columns, &rows)
 }
 
-fn table_1(studies: &Studies) -> Result<String> {
-    let study = studies.get("fastfill")?;
-    let rows: Vec<Vec<String>> = TABLE_1
+/// Areas of a study on seen classes; of top-5 where the record has it. The paper draws top-5 and prints none.
+fn table_1(study: &Comparison, rows: &[(&str, &str, &str, Option<[f64; 2]>)]) -> String {
+    let mut backfills = study.outcomes.iter().flat_map(|outcome| &outcome.backfills);
+    let has_top5 = backfills.any(|backfill| backfill.area_top5.is_some());
+    let rows: Vec<Vec<String>> = rows
         .iter()
         .map(|(label, method, order, paper)| {
-            let cell = |measure: Measure, paper: Option<f64>| {
-                let number = study
-                    .over_seeds(method, "test", |outcome| Some(outcome.backfill(order)?.area.of(measure)));
+            let cell = |of: &dyn Fn(&OrderOutcome) -> Option<f64>, paper: Option<f64>| {
+                let number = study.over_seeds(method, "test", |outcome| of(outcome.backfill(order)?));
                 with_paper(number, paper)
             };
-            vec![
-                (*label).to_owned(),
-                cell(Measure::Top1, paper.map(|paper| paper[0])),
-                cell(Measure::Map, paper.map(|paper| paper[1])),
-            ]
+            let mut row =
+                vec![(*label).to_owned(), cell(&|of| Some(of.area.top1), paper.map(|paper| paper[0]))];
+            row.push(cell(&|of| Some(of.area.map), paper.map(|paper| paper[1])));
+            row.extend(has_top5.then(|| cell(&|of| of.area_top5, None)));
+            row
         })
         .collect();
-    Ok(markdown(&["Method", "top1~", "mAP~"], &rows))
+    let columns = ["Method", "top1~", "mAP~", "top5~"];
+    markdown(&columns[..if has_top5 { 4 } else { 3 }], &rows)
+}
+
+fn table_4(studies: &Studies) -> Result<String> {
+    let study = studies.get("fastfill-architecture")?;
+    let [top1, map] = [Measure::Top1, Measure::Map]
+        .map(|measure| study.over_seeds("independent", "test", |outcome| Some(outcome.old_old.of(measure))));
+    let text = table_1(study, &TABLE_4);
+    let [paper_top1, paper_map] = OLD_OF_TABLE_4.map(Some);
+    Ok(format!(
+        "{text}| Old model | {} | {} | – |\n",
+        with_paper(top1, paper_top1),
+        with_paper(map, paper_map)
+    ))
+}
+
+/// Areas with and without side information, on the sets that have some. Rows of before top-5 was kept have none.
+fn figure_7(units: &[Row]) -> String {
+    let places: Vec<(&str, &str)> =
+        SETS_WITH_SIDE.iter().flat_map(|set| PARTS.iter().map(move |part| (*set, *part))).collect();
+    let headings: Vec<String> = places.iter().map(|(set, part)| format!("{set}, {part}")).collect();
+    let mut columns = vec!["top1~ / top5~ / mAP~", "paper"];
+    columns.extend(headings.iter().map(String::as_str));
+    let rows: Vec<Vec<String>> = FIGURE_7
+        .iter()
+        .map(|(label, method, order, paper)| {
+            let paper =
+                paper.map_or("–".into(), |paper| paper.map(|number| format!("{number:.1}")).join(" / "));
+            let mut row = vec![(*label).to_owned(), paper];
+            row.extend(places.iter().map(|(set, part)| {
+                let number = |number: &dyn Fn(&Row) -> Option<f64>| {
+                    let found: Vec<f64> = of(units, set, part, method, order).filter_map(number).collect();
+                    spread(&found)
+                };
+                let [top1, top5, map] = [
+                    number(&|row| Some(row.area[0])),
+                    number(&|row| row.area_top5),
+                    number(&|row| Some(row.area[1])),
+                ];
+                format!("{top1} / {top5} / {map}")
+            }));
+            row
+        })
+        .collect();
+    markdown(&columns, &rows)
 }
 
 fn table_7(studies: &Studies) -> Result<String> {
@@ -350,7 +416,8 @@ fn sets(rows: &[Row]) -> String {
             );
             let mut groups: BTreeMap<(usize, usize, String, String), Vec<&Row>> = BTreeMap::new();
             for row in here {
-                let method = METHODS.iter().position(|name| *name == row.method).map_or(0, |place| place + 1);
+                let known = METHODS.iter().chain(&WITH_SIDE).position(|name| *name == row.method);
+                let method = known.map_or(0, |place| place + 1);
                 let order = Policy::ALL
                     .iter()
                     .position(|policy| policy.name() == row.order)

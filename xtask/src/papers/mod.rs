@@ -7,6 +7,7 @@
 
 mod compatible;
 mod fastfill;
+mod pictures;
 pub mod units;
 
 use std::fmt::Write as _;
@@ -20,8 +21,9 @@ use rehang_files::AtomicFile;
 use crate::tidy::root;
 
 /// A study, and the minutes it takes on two idle cores.
-const STUDIES: [(&str, u32); 16] = [
-    ("fastfill", 12),
+const STUDIES: [(&str, u32); 30] = [
+    ("fastfill", 40),
+    ("fastfill-architecture", 20),
     ("ract-expansion", 8),
     ("ract-open-data", 6),
     ("ract-open-class", 6),
@@ -36,10 +38,23 @@ const STUDIES: [(&str, u32); 16] = [
     ("bct-old-160", 5),
     ("bct-arcface", 5),
     ("bct-l2", 4),
+    ("bct-lwf", 4),
+    ("bct-lwf-half", 3),
+    ("bct-from-softmax-forms", 4),
+    ("bct-protocols", 5),
+    ("ract-softmax", 4),
+    ("ract-digits-softmax", 1),
+    ("ract-digits-softmax-90", 2),
+    ("ract-one-expansion", 4),
+    ("ract-one-open-data", 3),
+    ("ract-one-open-class", 3),
     ("dmu", 18),
+    ("dmu-sharp", 6),
+    ("dmu-open-data", 3),
+    ("dmu-extended-class", 3),
 ];
 
-/// Makes what is missing and writes the pages: all of it; `pages` measures nothing; `units [SET…]` and `studies [NAME…]` one kind.
+/// Makes what is missing and writes the pages: all of it; `pages` measures nothing; `units [SET…]`, `side` and `studies [NAME…]` one kind.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let shared = Path::new("../shared/data");
     let (kind, names) = arguments.split_first().map_or(("all", &[][..]), |(kind, names)| (*kind, names));
@@ -54,9 +69,15 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             study(name)?;
         }
     }
+    if kind == "side" {
+        units::measure_missing_with_side(shared)?;
+    }
     if matches!(kind, "all" | "units") {
         let sets = if names.is_empty() { &units::SETS[..] } else { names };
         units::measure_missing(shared, sets, &units::METHODS)?;
+        if names.is_empty() {
+            units::measure_missing_with_side(shared)?;
+        }
     }
     for (path, text) in pages(&root())? {
         AtomicFile::write(&path, &text)?;
@@ -129,6 +150,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     for (path, template) in templates {
         pages.push((path.to_owned(), fill(&read(template)?)?));
     }
+    pages.extend(pictures::pictures(root, |name| studies.get(name).ok(), &units)?);
     Ok(pages)
 }
 

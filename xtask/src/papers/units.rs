@@ -38,6 +38,12 @@ pub const METHODS: [&str; 11] = [
     "fastfill-reference",
     "fastfill",
 ];
+/// The two networks with side information as a second input, as FCT has it, on the sets that have some.
+pub const WITH_SIDE: [&str; 2] = ["fct+side", "fastfill-reference+side"];
+pub const SETS_WITH_SIDE: [&str; 2] = ["img_omniglot", "img_caltech101"];
+/// What has curves on the sets with side information: both of [`WITH_SIDE`], and what table 5 compares, in these orders.
+const DRAWN: [&str; 6] = ["fct", "disc", "l2+disc", "label-free", "disc+uncertainty", "fastfill-reference"];
+const DRAWN_ORDERS: [&str; 2] = ["random", "sigma"];
 /// The order by FastFill's own loss (3), which is not known beforehand either.
 pub const LOSS: &str = "oracle (3)";
 /// Shares of the gallery, in percent, at which flips are kept.
@@ -66,7 +72,17 @@ pub struct Row {
     /// Positive and negative flips of top-1, then of top-5, in percent of the queries, at [`FLIPS_AT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flips: Option<Vec<[f64; 4]>>,
+    /// Top-1, top-5 and mAP at 101 shares of native items, to three decimals, and the area of top-5: of what FastFill's figures 7 and 9 show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curves: Option<[Vec<f64>; 3]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub area_top5: Option<f64>,
     pub seconds: f64,
+}
+
+/// Measures what is missing of [`WITH_SIDE`] on the sets that have side information.
+pub fn measure_missing_with_side(folder: &Path) -> Result<()> {
+    measure_missing(folder, &SETS_WITH_SIDE, &WITH_SIDE)
 }
 
 /// Measures what is missing of `methods` on `sets`, and records it.
@@ -96,7 +112,11 @@ pub fn measure_missing(folder: &Path, sets: &[&str], methods: &[&str]) -> Result
                 let usual =
                     usual.map_or(String::new(), |row| format!(" (another seed took {:.0} s)", row.seconds));
                 eprintln!("{set} seed {seed} {method}{usual} …");
-                let unit = measure(set, &data, &head, method, seed)?;
+                let unit = if WITH_SIDE.contains(&method) {
+                    measure(set, &Set::read(folder, set)?.with_side(folder, set)?, &head, method, seed)?
+                } else {
+                    measure(set, &data, &head, method, seed)?
+                };
                 append(&unit)?;
                 eprintln!("  {:.0} s", unit.first().map_or(0.0, |row| row.seconds));
                 rows.extend(unit);
@@ -111,6 +131,8 @@ pub struct Part {
     pub old: Vectors,
     pub new: Vectors,
     pub labels: Labels,
+    /// Vectors of a third model, which knows nothing of classes: only of sets that are read with them.
+    side: Option<Matrix>,
 }
 
 pub struct Set {
@@ -142,7 +164,7 @@ impl Set {
             let (old, new, train) = part("train")?;
             let parts = PARTS
                 .into_iter()
-                .map(|name| part(name).map(|(old, new, labels)| Part { name, old, new, labels }))
+                .map(|name| part(name).map(|(old, new, labels)| Part { name, old, new, labels, side: None }))
                 .collect::<Result<_>>()?;
             return Ok(Self { pairs: Pairs::new(old, new, Some(train), None)?, parts });
         }
@@ -159,9 +181,23 @@ impl Set {
         let (train_old, train_new, train) = pick(&rows(0))?;
         let parts = [(1, "seen"), (2, "unseen")]
             .into_iter()
-            .map(|(value, name)| pick(&rows(value)).map(|(old, new, labels)| Part { name, old, new, labels }))
+            .map(|(value, name)| {
+                pick(&rows(value)).map(|(old, new, labels)| Part { name, old, new, labels, side: None })
+            })
             .collect::<Result<_>>()?;
         Ok(Self { pairs: Pairs::new(train_old, train_new, Some(train), None)?, parts })
+    }
+
+    /// The same with its side information.
+    fn with_side(self, folder: &Path, set: &str) -> Result<Self> {
+        let side = |part: &str| {
+            rehang_files::read_matrix(&VectorSource::path(folder.join(set).join(format!("{part}_side.npy"))))
+        };
+        let labels = self.pairs.labels().map(<[i64]>::to_vec);
+        let (old, new) = (self.pairs.old().clone(), self.pairs.new_vectors().clone());
+        let pairs = Pairs::new(old, new, labels, Some(side("train")?))?;
+        let with = |part: Part| Ok(Part { side: Some(side(part.name)?), ..part });
+        Ok(Self { pairs, parts: self.parts.into_iter().map(with).collect::<Result<_>>()? })
     }
 }
 
@@ -170,7 +206,7 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
     #[allow(clippy::disallowed_methods, reason = "the seconds of a fit are part of the results")]
     let started = std::time::Instant::now();
     let progress = Progress::default();
-    let (name, options, used) = match method {
+    let (name, options, used) = match method.trim_end_matches("+side") {
         "l2+disc" | "disc" => (
             Method::FastfillReference,
             NetworkOptions {
@@ -196,7 +232,7 @@ fn measure(set: &str, data: &Set, head: &Head, method: &str, seed: u64) -> Resul
     let geometry = (name == Method::FastfillReference).then_some(GeometryKind::Raw);
     let parameters =
         FitParameters { method: name, seed, compare: false, geometry, ..FitParameters::default() };
-    let adapter = if matches!(method, "l2+disc" | "disc" | "fct") {
+    let adapter = if matches!(method, "l2+disc" | "disc" | "fct" | "fct+side") {
         // Only random and oracle orders are made of these, so their σ² is not learned.
         rehang_fit::fit_map_only(&data.pairs, used, &parameters, &options, &progress)?
     } else {
@@ -220,14 +256,14 @@ fn measure_part(
     seconds: f64,
     progress: &Progress,
 ) -> Result<Vec<Row>> {
-    let adapted = adapter::apply(adapter, &part.old, None, progress)?;
+    let adapted = adapter::apply(adapter, &part.old, part.side.as_ref(), progress)?;
     let errors = true_errors(part.new.matrix(), adapted.vectors.matrix());
     let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
     let tau = kendall_tau_b(&variance, &errors)?;
     let relevance = Relevance::Labels { gallery: &part.labels, queries: None };
     let policies: &[Policy] = match method {
-        "do-nothing" | "procrustes" | "ridge" | "l2+disc" | "disc" | "fct" => &[Policy::Random],
-        "label-free" | "disc+uncertainty" => &[Policy::Sigma, Policy::Random],
+        "do-nothing" | "procrustes" | "ridge" | "l2+disc" | "disc" | "fct" | "fct+side" => &[Policy::Random],
+        "label-free" | "disc+uncertainty" | "fastfill-reference+side" => &[Policy::Sigma, Policy::Random],
         _ => &Policy::ALL,
     };
     // FastFill's loss (3): only a class that the new head knows has a discriminative part.
@@ -270,6 +306,8 @@ fn measure_part(
         let input = CurveInput::new(native, adapted, &permutation, relevance, Distance::L2);
         let made = curve(&CurveInput { handicap, ..input }, &CurveOptions::default(), progress)?;
         let both = |of: &dyn Fn(&rehang::curve::Line) -> f64| [of(&made.lines[TOP1]), of(&made.lines[MAP])];
+        let is_compared = WITH_SIDE.contains(&method) || DRAWN.contains(&method);
+        let is_drawn = SETS_WITH_SIDE.contains(&set) && is_compared && DRAWN_ORDERS.contains(&name);
         rows.push(Row {
             set: set.into(),
             seed,
@@ -284,6 +322,8 @@ fn measure_part(
             tau,
             taus,
             flips: Some(flips(&made)),
+            curves: is_drawn.then(|| [TOP1, TOP5, MAP].map(|metric| points(&made.lines[metric]))),
+            area_top5: is_drawn.then(|| made.lines[TOP5].area()),
             seconds,
         });
     }
@@ -312,10 +352,17 @@ fn measure_part(
             tau: None,
             taus: None,
             flips: None,
+            curves: None,
+            area_top5: None,
             seconds: 0.0,
         });
     }
     Ok(rows)
+}
+
+/// A curve at 101 shares, to three decimals.
+fn points(line: &rehang::curve::Line) -> Vec<f64> {
+    line.grid(101).values.into_iter().map(|value| (1e3 * value).round() / 1e3).collect()
 }
 
 /// FastFill's losses of every item as its reference code weighs them: L_l2 as the mean over coordinates, L_disc as cross-entropy with label

@@ -40,6 +40,8 @@ fn backfill(order: &str, start: f64, end: f64, bend: i32, seed: u64) -> OrderOut
         negative_flip_rate: along(0.0, rounded(2.0 + noise(seed, 3))),
         top1,
         map,
+        top5: Vec::new(),
+        area_top5: None,
     }
 }
 

@@ -93,6 +93,9 @@ pub enum TrainingMethod {
         /// What the probabilities that rows are weighed by are made of.
         #[serde(default, skip_serializing_if = "is_usual")]
         logits: SelectionLogits,
+        /// s of a λ that is sharper than the printed one; as printed where it is not given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sharpness: Option<f32>,
         /// Units of each of ψ's three hidden layers.
         #[serde(default = "usual_hidden")]
         hidden: usize,
@@ -354,6 +357,9 @@ impl TrainingMethod {
             Self::Dmu { forward_weight, .. } if *forward_weight == 0.0 => {
                 (&["hidden", "adapter_batch"], "forward_weight = 0 trains no ψ")
             }
+            Self::Dmu { selection: RowWeighting::Even, .. } => {
+                (&["sharpness"], "rows of selection = \"even\" weigh alike")
+            }
             Self::Bct { new_classes: NewClasses::Synthesised, influence_set: InfluenceSet::Old, .. } => (
                 &["new_classes"],
                 "influence_set = \"old\" has no row of a class that the old head does not know; leave it out, or take \
@@ -478,8 +484,9 @@ impl TrainingMethod {
                 not_below_zero("weight", weight)?;
                 check_contrast(temperature, temperature_new, hardest)
             }
-            Self::Dmu { weight, forward_weight, hidden, adapter_batch, .. } => {
+            Self::Dmu { weight, forward_weight, hidden, adapter_batch, sharpness, .. } => {
                 not_below_zero("weight", weight)?;
+                above_zero("sharpness", sharpness.unwrap_or(1.0))?;
                 not_below_zero("forward_weight", forward_weight)?;
                 expect_units(hidden)?;
                 match adapter_batch {
@@ -527,8 +534,8 @@ impl TrainingMethod {
                 };
                 terms.push((weight, objective));
             }
-            Self::Dmu { weight, forward_weight, selection, logits, .. } => {
-                terms.push((weight, selective(head()?, selection, logits)));
+            Self::Dmu { weight, forward_weight, selection, logits, sharpness, .. } => {
+                terms.push((weight, selective(head()?, selection, logits, sharpness)));
                 if forward_weight > 0.0 {
                     terms.push((forward_weight, forward_adaptive()));
                 }
@@ -648,6 +655,8 @@ mod tests {
             ("bct", "weight = nan", "weight"),
             ("dmu", "hidden = 0", "hidden"),
             ("dmu", "adapter_batch = 1", "adapter_batch"),
+            ("dmu", "sharpness = 0.0", "sharpness"),
+            ("dmu", "selection = 'even'\nsharpness = 2.0", "sharpness"),
             ("lwf", "temperature = inf", "temperature"),
             ("plain", "weight = 1.0", "weight"),
             ("bct", "new_classes = 'forget'", "forget"),

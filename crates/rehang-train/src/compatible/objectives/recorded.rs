@@ -96,7 +96,7 @@ fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
             for (kind, logits) in
                 [("selective", SelectionLogits::Head), ("selective-bare", SelectionLogits::InnerProducts)]
             {
-                let objective = selective(old(form), selection, logits);
+                let objective = selective(old(form), selection, logits, None);
                 add(format!("{kind} {form:?} {selection:?}"), usual(), objective);
             }
         }
@@ -139,7 +139,7 @@ fn cases(sizes: &Sizes) -> Vec<(String, Plain, Objective)> {
     add(
         "selective narrow".into(),
         narrow,
-        selective(old(ARCFACE), RowWeighting::Entropy, SelectionLogits::Head),
+        selective(old(ARCFACE), RowWeighting::Entropy, SelectionLogits::Head, None),
     );
     cases
 }

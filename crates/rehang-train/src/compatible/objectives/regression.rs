@@ -40,7 +40,7 @@ pub(crate) fn regression(
         let mut lambda = even.clone();
         if let Some(head) = &old_head {
             let known = batch.labels.iter().filter(|&&label| head.knows(label)).count() as f32;
-            let selected = weights(head, &batch.old, &batch.labels, selection);
+            let selected = weights(head, &batch.old, &batch.labels, selection, None);
             for ((weight, selected), &label) in lambda.iter_mut().zip(selected).zip(&batch.labels) {
                 if head.knows(label) {
                     *weight = selected * known / rows as f32;

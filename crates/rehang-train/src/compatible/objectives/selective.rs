@@ -7,6 +7,7 @@
 //! entropy (9, 10):         Λ = −Σ p log p      λ = (1 − softmax_K(Λ))/(|K| − 1)
 //! least confidence (13):   Λ = p_y             λ = softmax_K(Λ)
 //! even (BCT, equation 4):                      λ = 1/|K|
+//! sharper, of the same Λ:  entropy λ = softmax_K(−s·Λ), least confidence λ = softmax_K(s·Λ)
 //! ```
 //!
 //! (9) writes `⟨φ_old, ω_old⟩` for the logits. By default a head of cosines has them multiplied by its scale, without a margin:
@@ -44,12 +45,14 @@ pub enum SelectionLogits {
     InnerProducts,
 }
 
-/// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known.
+/// λ(x) of every row; 0 for rows of a class that the old head does not know. They sum to 1 where any is known. Without a `sharpness` s they are
+/// as printed.
 pub(crate) fn weights(
     old_head: &HeadWeights,
     old: &Matrix,
     labels: &[usize],
     selection: RowWeighting,
+    sharpness: Option<f32>,
 ) -> Vec<f32> {
     let known: Vec<usize> = (0..labels.len()).filter(|&row| old_head.knows(labels[row])).collect();
     let mut weights = vec![0.0; labels.len()];
@@ -68,12 +71,16 @@ pub(crate) fn weights(
             RowWeighting::Even => 0.0,
         }
     };
-    let measures: Vec<f64> = known.iter().map(|&row| measure(row)).collect();
+    let factor = match (selection, sharpness) {
+        (RowWeighting::Entropy, Some(sharpness)) => -f64::from(sharpness),
+        (_, sharpness) => f64::from(sharpness.unwrap_or(1.0)),
+    };
+    let measures: Vec<f64> = known.iter().map(|&row| factor * measure(row)).collect();
     for (&row, log_share) in known.iter().zip(log_softmax(measures.into_iter())) {
         let share = log_share.exp();
-        weights[row] = match selection {
-            RowWeighting::Entropy => (1.0 - share) / (known.len() - 1) as f64,
-            RowWeighting::LeastConfidence | RowWeighting::Even => share,
+        weights[row] = match (selection, sharpness) {
+            (RowWeighting::Entropy, None) => (1.0 - share) / (known.len() - 1) as f64,
+            _ => share,
         } as f32;
     }
     weights
@@ -82,18 +89,19 @@ pub(crate) fn weights(
 /// `old_head` is ω_old, `logits` what λ is read off. It measures how far λ is from even: the largest λ(x) of a batch over 1/|K|, less 1, in percent.
 ///
 /// By (10), λ lies between `(1 − 1)/(|K| − 1)` and `1/(|K| − 1)` and its mean is `1/|K|`, so with entropy it is at most `100/(|K| − 1)`
-/// percent above even, whatever the old model knows.
+/// percent above even, whatever the old model knows; `sharpness` has no such bound.
 pub(crate) fn selective(
     old_head: HeadWeights,
     selection: RowWeighting,
     logits: SelectionLogits,
+    sharpness: Option<f32>,
 ) -> Objective {
     let judge = match logits {
         SelectionLogits::Head => old_head.clone(),
         SelectionLogits::InnerProducts => old_head.bare(),
     };
     Objective::new("selective", move |batch| {
-        let weights = weights(&judge, &batch.old, &batch.labels, selection);
+        let weights = weights(&judge, &batch.old, &batch.labels, selection, sharpness);
         let pass = old_head.pass_with_margin(&batch.new, &batch.labels);
         let (value, slopes) = pass.cross_entropy(&batch.labels, 0.0, &weights);
         let known = weights.iter().filter(|&&weight| weight > 0.0).count() as f32;
@@ -112,7 +120,7 @@ mod tests {
     use crate::finite_differences::numbers;
 
     fn objective(selection: RowWeighting, form: HeadForm) -> Objective {
-        selective(frozen(&numbers(2 * 4, 9), 4, form), selection, SelectionLogits::Head)
+        selective(frozen(&numbers(2 * 4, 9), 4, form), selection, SelectionLogits::Head, None)
     }
 
     #[test]
@@ -137,7 +145,7 @@ mod tests {
         };
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         let expected = share * 2.0_f64.ln() + (1.0 - share) * (4.0_f64 / 3.0).ln();
-        let objective = selective(old_head, RowWeighting::LeastConfidence, SelectionLogits::Head);
+        let objective = selective(old_head, RowWeighting::LeastConfidence, SelectionLogits::Head, None);
         assert!((rows.value(&objective) - expected).abs() < 1e-5);
     }
 
@@ -149,7 +157,7 @@ mod tests {
         let selection = RowWeighting::LeastConfidence;
         let arcface = HeadForm::ArcFace { scale: 4.0, margin: 0.3 };
         let batch = plain.batch();
-        let of = |head: &HeadWeights| weights(head, &batch.old, &batch.labels, selection);
+        let of = |head: &HeadWeights| weights(head, &batch.old, &batch.labels, selection, None);
         let bare = of(&head(arcface).bare());
         assert_eq!(bare, of(&head(HeadForm::NormalisedSoftmax { scale: 1.0 })));
         assert!(bare != of(&head(arcface)));
@@ -157,7 +165,7 @@ mod tests {
         biased.bias = vec![3.0, -1.0];
         assert_eq!(of(&biased.bare()), of(&head(HeadForm::Softmax)));
         assert!(of(&biased) != of(&biased.bare()));
-        let printed = selective(head(arcface), selection, SelectionLogits::InnerProducts);
+        let printed = selective(head(arcface), selection, SelectionLogits::InnerProducts, None);
         let pass = head(arcface);
         let (expected, _) =
             pass.pass_with_margin(&batch.new, &batch.labels).cross_entropy(&batch.labels, 0.0, &bare);
@@ -170,7 +178,7 @@ mod tests {
         for selection in [RowWeighting::Entropy, RowWeighting::LeastConfidence, RowWeighting::Even] {
             let old_head = frozen(&numbers(2 * 4, 9), 4, HeadForm::Softmax);
             let batch = Plain::usual().batch();
-            let weights = weights(&old_head, &batch.old, &batch.labels, selection);
+            let weights = weights(&old_head, &batch.old, &batch.labels, selection, None);
             assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-5 && weights[2] == 0.0);
             assert!(weights.iter().all(|&weight| weight >= 0.0));
         }
@@ -179,18 +187,27 @@ mod tests {
         let old = Matrix::new(2, vec![3.0f32.ln(), 0.0, 0.0, 0.0]).unwrap();
         let (sure, unsure) = (0.75 * (4.0_f64 / 3.0).ln() + 0.25 * 4.0_f64.ln(), 2.0_f64.ln());
         let share = sure.exp() / (sure.exp() + unsure.exp());
-        let by_entropy = weights(&head, &old, &[0, 0], RowWeighting::Entropy);
+        let by_entropy = weights(&head, &old, &[0, 0], RowWeighting::Entropy, None);
         assert!((f64::from(by_entropy[0]) - (1.0 - share)).abs() < 1e-5);
-        let by_confidence = weights(&head, &old, &[0, 0], RowWeighting::LeastConfidence);
+        let by_confidence = weights(&head, &old, &[0, 0], RowWeighting::LeastConfidence, None);
         let share = 0.75_f64.exp() / (0.75_f64.exp() + 0.5_f64.exp());
         assert!((f64::from(by_confidence[0]) - share).abs() < 1e-5);
         // The same probabilities from a head of cosines: cos = ½ and −½ at scale ln 3, and 0 twice.
         let head_of_cosines =
             frozen(&[1.0, 0.0, -1.0, 0.0], 2, HeadForm::NormalisedSoftmax { scale: 3.0f32.ln() });
         let turned = Matrix::new(2, vec![0.5, 0.75f32.sqrt(), 0.0, 1.0]).unwrap();
-        let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], RowWeighting::Entropy);
+        let by_cosine = weights(&head_of_cosines, &turned, &[0, 0], RowWeighting::Entropy, None);
         assert!((by_cosine[0] - by_entropy[0]).abs() < 1e-5, "{by_cosine:?} {by_entropy:?}");
-        assert_eq!(weights(&head, &old, &[0, 5], RowWeighting::Entropy), [1.0, 0.0]);
-        assert_eq!(weights(&head, &old, &[5, 5], RowWeighting::Entropy), [0.0, 0.0]);
+        // Sharper: rows weigh as e^(−s·entropy), or as e^(s·p_y).
+        let sharper = |selection| weights(&head, &old, &[0, 0], selection, Some(4.0));
+        for (made, ratio) in [
+            (sharper(RowWeighting::Entropy), 4.0 * (unsure - sure)),
+            (sharper(RowWeighting::LeastConfidence), 4.0 * (0.75 - 0.5)),
+        ] {
+            assert!((f64::from(made[0] / made[1]).ln() - ratio).abs() < 1e-4, "{made:?}");
+            assert!((made[0] + made[1] - 1.0).abs() < 1e-6);
+        }
+        assert_eq!(weights(&head, &old, &[0, 5], RowWeighting::Entropy, None), [1.0, 0.0]);
+        assert_eq!(weights(&head, &old, &[5, 5], RowWeighting::Entropy, None), [0.0, 0.0]);
     }
 }

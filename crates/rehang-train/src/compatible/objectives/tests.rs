@@ -127,7 +127,7 @@ fn all() -> Vec<Objective> {
         head_distillation::head_distillation(old_head(), 2.0),
         influence::influence(old_head(), InfluenceSet::New, NewClasses::Distillation),
         regression::regression(Some(old_head()), selection, false),
-        selective::selective(old_head(), selection, selective::SelectionLogits::Head),
+        selective::selective(old_head(), selection, selective::SelectionLogits::Head, None),
         triplet::triplet(true, 0.8, Some(2)),
         vector_distance::vector_distance(),
     ]
