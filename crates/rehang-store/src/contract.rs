@@ -105,7 +105,7 @@ pub enum QueueBand {
     Ordinary,
     /// Chosen because together they cover the gallery.
     Covering,
-    /// Part of the random sample that merged searches are scaled by.
+    /// Part of a random sample: pairs, and what a refit measures on.
     Sample,
     /// Came or changed during the upgrade.
     NewOrChanged,

@@ -350,7 +350,7 @@ impl Filler {
         }
     }
 
-    /// The place of an item that came or changed during the upgrade, or that merged searches are scaled by: it keeps it, whatever
+    /// The place of an item that came or changed during the upgrade, or that a refit measures on: it keeps it, whatever
     /// adapter or order comes next.
     fn front(&self, record: &Record) -> Option<Priority> {
         if self.since.is_some_and(|since| record.item.revision > since) {

@@ -35,6 +35,7 @@ mod faults;
 mod fill;
 mod fitting;
 mod forecast;
+mod fuse;
 mod gallery;
 mod health;
 mod identify;

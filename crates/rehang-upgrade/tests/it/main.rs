@@ -9,7 +9,7 @@ mod directions;
 mod faults;
 mod formats;
 mod full_disk;
-mod merge;
+mod fuse;
 mod refit;
 mod run;
 #[cfg(feature = "postgres")]
