@@ -1,23 +1,25 @@
-//! `cargo xtask fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
+//! `cargo xtask fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in five ways of serving.
 //!
 //! Doing nothing: the old query over old vectors. Merged: native vectors by the new query, all others by the old query, on a scale
 //! learned from a random sample. Mixed: the new query over native and adapted vectors. Fused: native vectors by the new query, all others by
-//! both. The gallery's own items are the queries, each leaves itself out; all vectors are compared by their cosine.
+//! both. A bridge: both queries in the old gallery, before the switch. Some of the gallery's own items are the queries, each leaves itself
+//! out; all vectors are compared by their cosine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rehang::order::Policy;
 use rehang::statistics::mean_sd;
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
-use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
+use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
+use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_bridge};
 use rehang_store::{
     Among, Filter, Found, ItemWrite, Ledger, NewVector, PAIRS_SEED, Record, Sample, Scan, Select,
     VectorWrite, WriteOutcome,
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Gallery, Merge, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, start, switch,
+    BridgeInUse, Gallery, Merge, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, set_bridge,
+    start, switch,
 };
 use serde_json::Value;
 
@@ -27,7 +29,11 @@ const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEPTH: usize = 10;
 /// Items that the scale of merged searches is learned from, of a random sample that becomes native before all others.
 const SAMPLED: usize = 200;
-const WAYS: [&str; 4] = ["do nothing", "merged", "mixed", "fused"];
+/// Items that ask, at most: evenly spaced ones.
+const QUERIES: usize = 600;
+const WAYS: [&str; 5] = ["do nothing", "bridge", "merged", "mixed", "fused"];
+/// Of these ways, those before the switch.
+const BEFORE: [&str; 2] = ["do nothing", "bridge"];
 
 /// Of every query top-1 and precision@10, in percent.
 type Found2 = Vec<[f64; 2]>;
@@ -49,12 +55,14 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         let (data, head) = (Set::read(&folder, set)?, Set::head(&folder, set)?);
         let labels = data.pairs.labels().map(<[i64]>::to_vec);
         let pairs = Pairs::new(cosine(data.pairs.old())?, cosine(data.pairs.new_vectors())?, labels, None)?;
+        let bridge =
+            fit_bridge(&pairs, &FitParameters::default(), &Progress::default())?.bridge.map(Arc::new);
         for method in [Method::Procrustes, Method::KernelRidge] {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let quiet = Progress::default();
             let fitted = fit_adapter(&pairs, Some(&head), &parameters, &NetworkOptions::default(), &quiet)?;
             for part in &data.parts {
-                rows.push(stages(set, part, &fitted.adapter)?);
+                rows.push(stages(set, part, &fitted.adapter, bridge.as_ref())?);
             }
         }
     }
@@ -66,7 +74,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 
-fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<Row> {
+fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc<Bridge>>) -> Result<Row> {
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
     let setup = UpgradeSetup { old, new, adapter, order };
@@ -77,16 +85,25 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter) -> Result<Row> {
         let mut native = 0;
         if way != "do nothing" {
             start(&store, &setup, &Unobserved)?;
-            let serving = if way == "fused" { Serving::Fused } else { Serving::Mixed };
-            switch(&store, &setup, serving, &Unobserved)?;
         }
         let mut found = Vec::new();
-        for stage in STAGES {
-            let wanted = (stage * part.old.len() as f64).round() as usize;
-            if way != "do nothing" {
-                native += backfill(&store, &new.name, part, wanted - native, way == "merged")?;
+        if BEFORE.contains(&way) {
+            let used = bridge.filter(|_| way == "bridge").cloned();
+            if let Some(bridge) = &used {
+                let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
+                let in_use = BridgeInUse { fingerprint, share: bridge.share };
+                set_bridge(&store, old, new, Some(in_use))?;
             }
-            found.push(quality(&store, adapter, part, way == "merged")?);
+            // It stays as it is.
+            found = vec![quality(&store, adapter, part, used, false)?; STAGES.len()];
+        } else {
+            let serving = if way == "fused" { Serving::Fused } else { Serving::Mixed };
+            switch(&store, &setup, serving, &Unobserved)?;
+            for stage in STAGES {
+                let wanted = (stage * part.old.len() as f64).round() as usize;
+                native += backfill(&store, &new.name, part, wanted - native, way == "merged")?;
+                found.push(quality(&store, adapter, part, None, way == "merged")?);
+            }
         }
         let line: Vec<String> = found
             .iter()
@@ -163,18 +180,26 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize, sampled
 }
 
 /// Top-1 and precision@10 by label of every query, each item leaving itself out.
-fn quality(store: &MemoryStore, adapter: &rehang::Adapter, part: &Part, merged: bool) -> Result<Found2> {
-    let (old, new): (&Matrix, &Matrix) = (part.old.matrix(), part.new.matrix());
+fn quality(
+    store: &MemoryStore,
+    adapter: &rehang::Adapter,
+    part: &Part,
+    bridge: Option<Arc<Bridge>>,
+    merged: bool,
+) -> Result<Found2> {
+    let rows: Vec<usize> = (0..part.old.len()).step_by(part.old.len().div_ceil(QUERIES)).collect();
+    let (old, new): (&Matrix, &Matrix) = (&part.old.matrix().select(&rows), &part.new.matrix().select(&rows));
     let found: Vec<Vec<Found>> = if merged {
         let record = Recorded::expect(store)?.record;
         let scale = Merge::learn(store, &record.old, &record.new)?;
         scale.search(store, &record, old, new, DEPTH + 1, &Filter::default())?
     } else {
-        let gallery = Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone())));
+        let gallery =
+            Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone()))).with_bridge(bridge);
         let queries = [(adapter.old.name.as_str(), old), (adapter.new.name.as_str(), new)];
         gallery.search(&queries, DEPTH + 1, &Filter::default())?.found
     };
-    let of_query = |(row, hits): (usize, &Vec<Found>)| {
+    let of_query = |(&row, hits): (&usize, &Vec<Found>)| {
         let own = row.to_string();
         let right: Vec<bool> = hits
             .iter()
@@ -185,7 +210,7 @@ fn quality(store: &MemoryStore, adapter: &rehang::Adapter, part: &Part, merged: 
         let first = f64::from(u8::from(right.first() == Some(&true)));
         [100.0 * first, 10.0 * right.iter().filter(|right| **right).count() as f64]
     };
-    Ok(found.iter().enumerate().map(of_query).collect())
+    Ok(rows.iter().zip(&found).map(of_query).collect())
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

@@ -185,8 +185,7 @@ impl Task<'_> {
         };
         let (tried, best) = handicap::search(areas, |(_, areas): &(f64, Vec<f64>)| areas)?;
         let handicap = tried[best].0;
-        // As it is written: the adapter's file and the upgrade's record hold the very same number.
-        fusion.handicap = f64::from((handicap * whole) as f32);
+        fusion.handicap = (handicap * whole) as f32;
         let choice = FusionChoice { criterion: own.name(), splits: splits.len(), rows, kept, handicap };
         Ok(Some((fusion, choice)))
     }

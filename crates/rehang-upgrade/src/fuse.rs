@@ -147,7 +147,7 @@ fn candidates(
             let away = match (by_old, by_new) {
                 (Some(old), by_new) => fusion.distance(old, by_new),
                 // Its old vector is gone: adapted distances are the scale of fused ones.
-                (None, Some(adapted)) => adapted + fusion.handicap,
+                (None, Some(adapted)) => adapted + f64::from(fusion.handicap),
                 (None, None) => continue,
             };
             hits.insert(key, (away, Found { distance: away as f32, provenance, revision, ..hit }));

@@ -47,7 +47,7 @@ pub struct Fusion {
     /// w, 0 to 1.
     pub weight: f64,
     /// c, 0 or more, in the unit of the new space's distance.
-    pub handicap: f64,
+    pub handicap: f32,
     /// `s_old` and `s_adapted`, above 0.
     pub spreads: [f32; 2],
     /// Quantiles of old distances, increasing.
@@ -99,7 +99,8 @@ impl Fusion {
     /// both.
     pub fn distance(&self, old: f64, adapted: Option<f64>) -> f64 {
         let adapted = adapted.unwrap_or_else(|| along(&self.old, &self.adapted, old));
-        along(&self.both, &self.adapted, blend(self.weight, self.spreads, old, adapted)) + self.handicap
+        along(&self.both, &self.adapted, blend(self.weight, self.spreads, old, adapted))
+            + f64::from(self.handicap)
     }
 
     /// Says whether it is one: a weight from 0 to 1, spreads above 0, a table whose columns rise.
@@ -111,7 +112,7 @@ impl Fusion {
         if !(0.0..=1.0).contains(&self.weight) {
             return Err(Error::option("weight of a fusion", self.weight, "a number from 0 to 1"));
         }
-        check_handicap(self.handicap)?;
+        check_handicap(f64::from(self.handicap))?;
         if !self.spreads.iter().all(|spread| *spread > 0.0 && spread.is_finite()) {
             return Err(Error::corrupt("the fusion", "its spreads are finite numbers above 0"));
         }
@@ -200,7 +201,7 @@ mod tests {
         let fusion = Fusion::of_distances(0.5, &pairs(50)).unwrap();
         for wrong in [
             Fusion { weight: 1.5, ..fusion.clone() },
-            Fusion { handicap: f64::NAN, ..fusion.clone() },
+            Fusion { handicap: f32::NAN, ..fusion.clone() },
             Fusion { spreads: [0.0, 1.0], ..fusion.clone() },
             Fusion { both: vec![1.0; fusion.both.len()], ..fusion.clone() },
             Fusion { old: fusion.old[1..].to_vec(), ..fusion },
