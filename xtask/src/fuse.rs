@@ -1,9 +1,8 @@
-//! `cargo xtask fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in five ways of serving.
+//! `cargo xtask fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
 //!
-//! Doing nothing: the old query over old vectors. Merged: native vectors by the new query, all others by the old query, on a scale
-//! learned from a random sample. Mixed: the new query over native and adapted vectors. Fused: native vectors by the new query, all others by
-//! both. A bridge: both queries in the old gallery, before the switch. Some of the gallery's own items are the queries, each leaves itself
-//! out; all vectors are compared by their cosine.
+//! Doing nothing: the old query over old vectors. A bridge: both queries over old vectors, before the switch. Mixed: the new query over
+//! native and adapted vectors. Fused: native vectors by the new query, all others by both. Some of the gallery's own items are the queries,
+//! each leaves itself out; all vectors are compared by their cosine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +12,11 @@ use rehang::statistics::mean_sd;
 use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Provenance, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter, fit_bridge};
 use rehang_store::{
-    Among, Filter, Found, ItemWrite, Ledger, NewVector, PAIRS_SEED, Record, Sample, Scan, Select,
-    VectorWrite, WriteOutcome,
+    Filter, Found, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BridgeInUse, Gallery, Merge, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, set_bridge,
-    start, switch,
+    BridgeInUse, Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch,
 };
 use serde_json::Value;
 
@@ -27,20 +24,18 @@ use crate::papers::units::{Part, SETS, Set};
 
 const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEPTH: usize = 10;
-/// Items that the scale of merged searches is learned from, of a random sample that becomes native before all others.
-const SAMPLED: usize = 200;
 /// Items that ask, at most: evenly spaced ones.
 const QUERIES: usize = 600;
-const WAYS: [&str; 5] = ["do nothing", "bridge", "merged", "mixed", "fused"];
+const WAYS: [&str; 4] = ["do nothing", "bridge", "mixed", "fused"];
 /// Of these ways, those before the switch.
 const BEFORE: [&str; 2] = ["do nothing", "bridge"];
 
 /// Of every query top-1 and precision@10, in percent.
-type Found2 = Vec<[f64; 2]>;
+type Quality = Vec<[f64; 2]>;
 
 /// Of one gallery and adapter, by way of serving and stage.
 struct Row {
-    found: Vec<Vec<Found2>>,
+    found: Vec<Vec<Quality>>,
 }
 
 /// Prints one table, top-1 / precision@10 in percent at each stage, and what it says in all.
@@ -95,14 +90,14 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc
                 set_bridge(&store, old, new, Some(in_use))?;
             }
             // It stays as it is.
-            found = vec![quality(&store, adapter, part, used, false)?; STAGES.len()];
+            found = vec![quality(&store, adapter, part, used)?; STAGES.len()];
         } else {
             let serving = if way == "fused" { Serving::Fused } else { Serving::Mixed };
             switch(&store, &setup, serving, &Unobserved)?;
             for stage in STAGES {
                 let wanted = (stage * part.old.len() as f64).round() as usize;
-                native += backfill(&store, &new.name, part, wanted - native, way == "merged")?;
-                found.push(quality(&store, adapter, part, None, way == "merged")?);
+                native += backfill(&store, &new.name, part, wanted - native)?;
+                found.push(quality(&store, adapter, part, None)?);
             }
         }
         let line: Vec<String> = found
@@ -144,32 +139,14 @@ fn gallery(part: &Part, adapter: &rehang::Adapter) -> Result<MemoryStore> {
     Ok(store)
 }
 
-/// Makes the next items native, worst first, or first of all those of the random sample: what the table knows is written as an encoder's
-/// answer would be.
-fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize, sampled: bool) -> Result<usize> {
+/// Makes the next items native, worst first: what the table knows is written as an encoder's answer would be.
+fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Result<usize> {
     if items == 0 {
         return Ok(0);
     }
-    let is_native =
-        |record: &Record| record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native);
-    let mut records = Vec::new();
-    if sampled {
-        let size = SAMPLED.min(part.old.len() / 2);
-        let sample = Sample {
-            space: space.into(),
-            among: Among::Embeddable,
-            seed: PAIRS_SEED,
-            size,
-            vectors_of: None,
-        };
-        records.extend(store.sample(&sample)?.records.into_iter().filter(|record| !is_native(record)));
-    }
-    let first: Vec<_> = records.iter().map(|record| record.item.key).collect();
-    let others = store.scan(&Scan::new(space, Select::WorstFirst, items + first.len()))?;
-    records.extend(others.into_iter().filter(|record| !first.contains(&record.item.key)));
+    let records = store.scan(&Scan::new(space, Select::WorstFirst, items))?;
     let writes: Vec<VectorWrite> = records
         .iter()
-        .take(items)
         .map(|Record { item, .. }| {
             let row = item.id.parse().unwrap_or_default();
             VectorWrite::native(item, part.new.matrix().row(row).to_vec())
@@ -185,20 +162,12 @@ fn quality(
     adapter: &rehang::Adapter,
     part: &Part,
     bridge: Option<Arc<Bridge>>,
-    merged: bool,
-) -> Result<Found2> {
+) -> Result<Quality> {
     let rows: Vec<usize> = (0..part.old.len()).step_by(part.old.len().div_ceil(QUERIES)).collect();
     let (old, new): (&Matrix, &Matrix) = (&part.old.matrix().select(&rows), &part.new.matrix().select(&rows));
-    let found: Vec<Vec<Found>> = if merged {
-        let record = Recorded::expect(store)?.record;
-        let scale = Merge::learn(store, &record.old, &record.new)?;
-        scale.search(store, &record, old, new, DEPTH + 1, &Filter::default())?
-    } else {
-        let gallery =
-            Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone()))).with_bridge(bridge);
-        let queries = [(adapter.old.name.as_str(), old), (adapter.new.name.as_str(), new)];
-        gallery.search(&queries, DEPTH + 1, &Filter::default())?.found
-    };
+    let gallery = Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone()))).with_bridge(bridge);
+    let queries = [(adapter.old.name.as_str(), old), (adapter.new.name.as_str(), new)];
+    let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
     let of_query = |(&row, hits): (&usize, &Vec<Found>)| {
         let own = row.to_string();
         let right: Vec<bool> = hits

@@ -45,7 +45,6 @@ mod init;
 mod limits;
 mod location;
 mod manners;
-mod merge;
 mod observe;
 mod outlook;
 #[cfg(feature = "postgres")]
@@ -92,7 +91,6 @@ pub use index::{Indexed, index};
 pub use init::{Init, Initialised, init};
 pub use limits::{Limits, RunOptions, parse_rate};
 pub use location::{Adopted, Location, NewGallery, UpgradeLock};
-pub use merge::Merge;
 pub use observe::{Observation, Observer, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
