@@ -25,7 +25,7 @@
 //!
 //! `cargo xtask identify [FOLDER [REAL]]` mixes vectors of several models, and says how often that is found.
 //!
-//! `cargo xtask merge [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and merged.
+//! `cargo xtask fuse [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and fused.
 //!
 //! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
 //!
@@ -50,11 +50,11 @@ mod bridge;
 mod cli_docs;
 mod demo_data;
 mod forecast;
+mod fuse;
 mod fuzz;
 mod identify;
 mod learning;
 mod long;
-mod merge;
 mod papers;
 mod picture;
 mod records;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         ["forecast", rest @ ..] => forecast::run(rest),
         ["bridge", rest @ ..] => bridge::run(rest),
         ["identify", rest @ ..] => identify::run(rest),
-        ["merge", rest @ ..] => merge::run(rest),
+        ["fuse", rest @ ..] => fuse::run(rest),
         ["refit", rest @ ..] => refit::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | merge [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | fuse [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

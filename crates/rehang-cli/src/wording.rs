@@ -102,7 +102,7 @@ impl Wording for Flags {
             Verb::Start => "rehang upgrade start",
             Verb::Status => "rehang upgrade status",
             Verb::Switch => "rehang upgrade switch",
-            Verb::SwitchMerged => "switch --merged",
+            Verb::SwitchFused => "switch --fused",
             Verb::SwitchAnyway => "switch --anyway",
             Verb::Rollback => "rehang upgrade rollback",
             Verb::Resume => "rehang upgrade resume",

@@ -833,7 +833,7 @@ fn warnings(
                  other way round.",
                 metric.name
             ),
-            "Ask which of them your users feel. If it is the one that falls, re-embed up to that point before the switch, or serve merged searches.",
+            "Ask which of them your users feel. If it is the one that falls, re-embed up to that point before the switch, or serve fused searches.",
         );
     }
     for calibration in &report.calibrations {

@@ -428,6 +428,9 @@ fn describe(adapter: &Adapter) -> Result<Metadata> {
     if adapter.handicap > 0.0 {
         metadata.insert("handicap".into(), adapter.handicap.to_string());
     }
+    if let Some(fusion) = &adapter.fusion {
+        metadata.insert("fusion".into(), json(fusion)?);
+    }
     if training.halves {
         metadata.insert(HALVES.0.into(), HALVES.1.into());
     }
@@ -678,6 +681,7 @@ fn outlined(
         uncertainty,
         // Versions of rehang that knew no handicap wrote none.
         handicap: if metadata.contains_key("handicap") { parse(metadata, "handicap")? } else { 0.0 },
+        fusion: metadata.get("fusion").map(|_| parse_json(metadata, "fusion")).transpose()?,
         input_statistics: tensors.contains_key("input.mean").then(InputStatistics::default),
         training,
     };

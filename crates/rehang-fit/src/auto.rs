@@ -10,6 +10,7 @@ use rehang::{Error, Head, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, closed_form_candidates, per_kind_candidate};
 use crate::compare::{Compared, Selection, selection_findings};
+use crate::fusion::FusionChoice;
 use crate::geometry::GeometryKind;
 use crate::guards;
 use crate::handicap::HandicapChoice;
@@ -35,6 +36,8 @@ pub struct Fitted {
     /// How [`Adapter::handicap`] was chosen; `None` (and a handicap of 0) where there was no out-of-fold evidence to
     /// choose on, as for the published recipe.
     pub handicap: Option<HandicapChoice>,
+    /// How [`Adapter::fusion`] was chosen; `None` (and no fusion) where the handicap is, and where too few pairs could be held out.
+    pub fusion: Option<FusionChoice>,
     /// What the guards found.
     pub findings: Vec<Finding>,
 }
@@ -107,10 +110,11 @@ pub(crate) fn fit_with(
         None => (candidate.fit)(pairs, &groups, progress)
             .map_err(|error| error.context(format!("fitting {method}")))?,
     };
-    let Finished { adapter, calibration, handicap, finding } = task.finish(candidate, fitted, kind)?;
+    let Finished { adapter, calibration, handicap, fusion, finding } =
+        task.finish(candidate, fitted, kind)?;
     findings.extend(finding);
     let sigma = calibration.or(calibration_of_own);
-    Ok(Fitted { adapter, selection, sigma, handicap, findings })
+    Ok(Fitted { adapter, selection, sigma, handicap, fusion, findings })
 }
 
 /// The pairs without their labels, where these tell no item from another, and a word about it: with one class in all every

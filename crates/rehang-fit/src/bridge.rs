@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 
 use rehang::adapter::{Dense, InputScaling, Map};
 use rehang::bridge::mixed;
-use rehang::curve::{Metric, QueryRanks};
-use rehang::statistics::mean_sd;
+use rehang::curve::QueryRanks;
 use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors, distinct};
 use serde::{Deserialize, Serialize};
 
 use crate::auto::{groups, without_idle_labels};
 use crate::closed_form::{procrustes, ridge};
-use crate::compare::{HELD_OUT, mean};
+use crate::compare::mean;
+use crate::held_out::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, names_of};
 use crate::linear_algebra::{column_means, scaled};
 use crate::method::Method;
 use crate::parameters::FitParameters;
@@ -31,33 +31,6 @@ const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
 
 /// Classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters stand for so few.
 const CLASSES_MIN: usize = 5;
-/// Classes that are left out of a split at least.
-const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
-
-rehang::named! {
-    /// Held-out items that are a gallery.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    pub enum HeldOutGallery ("gallery") {
-        /// Items of classes (clusters, without labels) that were fitted on.
-        Known = "known",
-        /// All items of classes that were not.
-        LeftOut = "left-out",
-    }
-}
-
-/// What a bridge gains over doing nothing in one held-out gallery.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BridgeGain {
-    /// The gallery.
-    pub gallery: HeldOutGallery,
-    /// The metric's name.
-    pub metric: String,
-    /// Its mean over the splits, in points.
-    pub gain: f64,
-    /// The standard error of that mean: over queries or over splits, whichever is larger.
-    pub error: f64,
-}
 
 /// A bridge that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,24 +40,11 @@ pub struct BridgeRow {
     /// How much of a query is the new model's.
     pub share: f64,
     /// What it gains, by gallery and metric.
-    pub gains: Vec<BridgeGain>,
+    pub gains: Vec<HeldOutGain>,
     /// The least of all gains less one standard error.
     pub low: f64,
     /// The criterion with this bridge, percent: the mean over galleries and splits.
     pub quality: f64,
-}
-
-impl BridgeRow {
-    /// The standard error of the gain whose lower bound is the least.
-    fn error(&self) -> f64 {
-        let least = self.gains.iter().min_by(|a, b| (a.gain - a.error).total_cmp(&(b.gain - b.error)));
-        least.map_or(f64::INFINITY, |gain| gain.error)
-    }
-
-    /// Whether it was measured on classes that are known and on some that are not: without the second nothing is proven of what comes.
-    fn is_of_both_galleries(&self) -> bool {
-        HeldOutGallery::ALL.iter().all(|gallery| self.gains.iter().any(|gain| gain.gallery == *gallery))
-    }
 }
 
 /// How a bridge was chosen.
@@ -247,15 +207,10 @@ fn turned_back(
     Ok((Map::of_layers(scaling(pairs.new_vectors()), vec![layer]), forward.choices))
 }
 
-/// Differences of every query between a bridge and doing nothing, split by split, by gallery and metric.
-type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
-
 impl Task<'_> {
     /// Measures all that is tried; `None` where nothing can be held out.
     fn choose_bridge(&self) -> Result<Option<BridgeChoice>> {
-        // Two classes are left out at least: items of one alone tell no ranking from another.
-        let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
-        let splits = self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))?;
+        let splits = self.splits_of_both()?;
         let Some(first) = splits.first() else { return Ok(None) };
         let tried: Vec<(Method, f64)> =
             METHODS.iter().flat_map(|&method| SHARES.map(|share| (method, share))).collect();
@@ -269,8 +224,7 @@ impl Task<'_> {
                 let bridge = fit_bridge_of(&pairs, method, 1.0, self.parameters.seed, self.progress)?;
                 for (part, held_out) in split.parts.iter().enumerate() {
                     let Some(criterion) = &held_out.criterion else { continue };
-                    let known = part == 0 && split.has_seen;
-                    let gallery = if known { HeldOutGallery::Known } else { HeldOutGallery::LeftOut };
+                    let gallery = split.gallery(part);
                     let criterion = criterion.given(&held_out.pairs)?;
                     let metrics = criterion.guarded();
                     let old = held_out.pairs.old();
@@ -289,9 +243,7 @@ impl Task<'_> {
                         let into = &mut differences[place * SHARES.len() + number];
                         for (at, &metric) in metrics.iter().enumerate() {
                             let values = |ranks: &QueryRanks| ranks.values[metric].clone();
-                            let apart =
-                                values(&after).iter().zip(values(&before)).map(|(a, b)| a - b).collect();
-                            into.entry((gallery, at)).or_default().push(apart);
+                            add(into, (gallery, at), &values(&after), &values(&before));
                         }
                     }
                 }
@@ -303,21 +255,10 @@ impl Task<'_> {
         else {
             return Ok(None);
         };
-        let names: Vec<String> = if criterion.is_agreement() {
-            vec![criterion.name()]
-        } else {
-            criterion.guarded().into_iter().map(Metric::name).collect()
-        };
+        let names = names_of(criterion);
         let do_nothing = mean(&today);
         let row = |((method, share), differences): ((Method, f64), Differences)| {
-            let gains: Vec<BridgeGain> = differences
-                .iter()
-                .map(|(&(gallery, metric), of_splits)| {
-                    let (gain, error) = gain_of(of_splits);
-                    BridgeGain { gallery, metric: names[metric].clone(), gain, error }
-                })
-                .collect();
-            let low = gains.iter().map(|of| of.gain - of.error).fold(f64::INFINITY, f64::min);
+            let (gains, low) = gains(&differences, &names);
             let own: Vec<f64> = gains.iter().filter(|of| of.metric == names[0]).map(|of| of.gain).collect();
             BridgeRow { method, share, gains, low, quality: do_nothing + mean(&own) }
         };
@@ -340,8 +281,8 @@ impl Task<'_> {
 fn choose(rows: &[BridgeRow]) -> Option<usize> {
     let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
     let best = (0..rows.len()).reduce(larger)?;
-    let enough = rows[best].low - rows[best].error();
-    if enough <= 0.0 || !rows[best].is_of_both_galleries() {
+    let enough = rows[best].low - error_of_least(&rows[best].gains);
+    if enough <= 0.0 || !is_of_both(&rows[best].gains) {
         return None;
     }
     let smaller = |kept: usize, row: usize| {
@@ -352,21 +293,10 @@ fn choose(rows: &[BridgeRow]) -> Option<usize> {
     (0..rows.len()).filter(|&row| rows[row].low >= enough).reduce(smaller)
 }
 
-/// The mean of all splits' means, and its standard error: that over all queries, or over the splits where that is larger, since queries of
-/// one split share their classes. Of a single query nothing is known.
-fn gain_of(of_splits: &[Vec<f64>]) -> (f64, f64) {
-    let error = |values: &[f64]| {
-        let spread = mean_sd(values).filter(|spread| spread.count > 1);
-        spread.map(|spread| spread.sd / (spread.count as f64).sqrt())
-    };
-    let means: Vec<f64> = of_splits.iter().map(|queries| mean(queries)).collect();
-    let of_queries = error(&of_splits.concat()).unwrap_or(f64::INFINITY);
-    (mean(&means), of_queries.max(error(&means).unwrap_or(0.0)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::held_out::HeldOutGallery;
     use crate::tests::test_data::random_matrix;
 
     /// Vectors of 24 classes; the old model adds noise to what the new one sees turned.
@@ -472,7 +402,7 @@ mod tests {
     #[test]
     fn the_smallest_share_within_one_error_is_kept_and_doing_nothing_is_one() {
         let row = |share: f64, known: f64, left_out: f64, error: f64| {
-            let gain = |gallery, gain| BridgeGain { gallery, metric: "mAP".into(), gain, error };
+            let gain = |gallery, gain| HeldOutGain { gallery, metric: "mAP".into(), gain, error };
             let gains = vec![gain(HeldOutGallery::Known, known), gain(HeldOutGallery::LeftOut, left_out)];
             let low = known.min(left_out) - error;
             BridgeRow { method: Method::Ridge, share, gains, low, quality: 0.0 }
@@ -487,16 +417,6 @@ mod tests {
         known_alone.gains.pop();
         assert_eq!(choose(&[known_alone]), None, "nothing is proven of classes that come");
         assert_eq!(choose(&[]), None);
-    }
-
-    #[test]
-    fn a_gain_is_the_mean_of_splits_and_its_error_the_larger_one() {
-        let (gain, error) = gain_of(&[vec![1.0, 3.0], vec![5.0, 7.0]]);
-        // Over four queries: √(20/3) / 2. Over two splits: √8 / √2 = 2.
-        assert_eq!((gain, error), (4.0, 2.0));
-        let (gain, error) = gain_of(&[vec![0.0, 4.0, 2.0], vec![1.0, 3.0, 2.0]]);
-        assert!(gain == 2.0 && (error - (10.0_f64 / 5.0 / 6.0).sqrt()).abs() < 1e-12);
-        assert_eq!(gain_of(&[vec![1.0]]).1, f64::INFINITY);
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::folds::{LeftOut, folds, hold_out, parted, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap;
+use crate::held_out::HeldOutGallery;
+use crate::left_out::LeavesOut;
 use crate::method::Method;
 use crate::objectives::squared::relative_error;
 use crate::parameters::FitParameters;
@@ -113,7 +115,14 @@ pub(crate) struct Part<'a> {
     /// What counts as found; `None` where nothing says so of these items while it does of others.
     pub criterion: Option<Criterion<'a>>,
     /// What every map's gallery shares ([`Gallery::distances`]).
-    to_native: Option<Distances>,
+    pub to_native: Option<Distances>,
+}
+
+impl<'a> Part<'a> {
+    /// The criterion with what is right written down.
+    pub(crate) fn criterion_given(&self) -> Result<Option<Criterion<'a>>> {
+        self.criterion.as_ref().map(|criterion| criterion.given(&self.pairs)).transpose()
+    }
 }
 
 /// Some pairs to fit on, and others to measure on.
@@ -131,6 +140,11 @@ pub(crate) struct Split<'a> {
 }
 
 impl Split<'_> {
+    /// What the part with this place is.
+    pub(crate) fn gallery(&self, part: usize) -> HeldOutGallery {
+        if part == 0 && self.has_seen { HeldOutGallery::Known } else { HeldOutGallery::LeftOut }
+    }
+
     fn is_measured(&self) -> bool {
         self.parts.iter().any(|part| part.criterion.is_some())
     }
@@ -335,6 +349,12 @@ impl Task<'_> {
         }
         let fitted = (candidate.fit)(self.pairs, self.groups, self.progress)?;
         let without = fitted.without.as_ref().expect("a fit that leaves out says what is left");
+        let made = self.made_without(without.as_ref(), splits)?;
+        Ok((made, Some(fitted)))
+    }
+
+    /// What a fit on all pairs would make of the held-out pairs of every split, without these.
+    pub(crate) fn made_without(&self, without: &dyn LeavesOut, splits: &[Split<'_>]) -> Result<Vec<Made>> {
         let asked = |split: &Split<'_>| LeftOut {
             fitted: split.fitted.clone(),
             asked: split.parts.iter().flat_map(|part| part.items.iter().copied()).collect(),
@@ -350,10 +370,10 @@ impl Task<'_> {
             });
             Made { raw: raw.collect(), fitted: None }
         };
-        Ok((found.into_iter().zip(splits).map(of_split).collect(), Some(fitted)))
+        Ok(found.into_iter().zip(splits).map(of_split).collect())
     }
 
-    fn made_by_map(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<Made> {
+    pub(crate) fn made_by_map(&self, candidate: &Candidate<'_>, split: &Split<'_>) -> Result<Made> {
         let fitted = self.fit_split(candidate, split)?;
         let raw = |part: &Part<'_>| fitted.map.outputs(part.pairs.old().matrix(), part.pairs.side());
         let raw = split.parts.iter().map(raw).collect::<Result<_>>()?;
@@ -400,9 +420,9 @@ fn calibration_of(adapter: &Adapter, split: &Split<'_>) -> Result<SigmaQuality> 
 }
 
 /// What a method makes of the held-out pairs of a split.
-struct Made {
+pub(crate) struct Made {
     /// Raw outputs, of every part.
-    raw: Vec<Matrix>,
+    pub raw: Vec<Matrix>,
     /// The map; `None` where outputs were to be had without one.
     fitted: Option<FittedMap>,
 }

@@ -135,6 +135,7 @@ impl FitAnswer {
             "calibration": fitted.sigma,
             "handicap": adapter.handicap,
             "handicap_choice": fitted.handicap,
+            "fusion_choice": fitted.fusion,
             "hyper_parameters": adapter.training.hyper_parameters,
             "findings": with_messages(&fitted.findings),
         })

@@ -37,10 +37,12 @@ pub mod closed_form;
 mod compare;
 mod files;
 pub mod folds;
+mod fusion;
 pub mod geometry;
 pub mod guards;
 pub mod handicap;
 pub mod head_fit;
+mod held_out;
 pub mod kernel_ridge;
 mod kinds;
 mod kinship;
@@ -68,12 +70,12 @@ pub mod uncertainty_fit;
 
 pub use adam::WeightDecay;
 pub use auto::Fitted;
-pub use bridge::{
-    BridgeChoice, BridgeGain, BridgeRow, FittedBridge, HeldOutGallery, SHARES, fit_bridge, fit_bridge_of,
-};
+pub use bridge::{BridgeChoice, BridgeRow, FittedBridge, SHARES, fit_bridge, fit_bridge_of};
 pub use compare::{Selection, SelectionRow};
 pub use files::{FitAnswer, FitFiles, fit_files};
+pub use fusion::{FusionChoice, FusionRow};
 pub use handicap::{HandicapChoice, HandicapRow};
+pub use held_out::{HeldOutGain, HeldOutGallery};
 pub use kinds::{KINDS_MIN, Kinds};
 pub use kinship::{KINSHIP_MIN, Kinship, kinship};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};

@@ -232,6 +232,11 @@ impl<'a> Gallery<'a> {
         Ok(Self { known: to_native.map(of).transpose()?, criterion, native, adapted })
     }
 
+    /// Whose distances the caller knows ([`Gallery::curve_by`]).
+    pub(crate) fn plain(criterion: &'a Criterion<'a>, native: &'a Vectors, adapted: Matrix) -> Self {
+        Self { criterion, native, adapted, known: None }
+    }
+
     /// The curve while searches put adapted items farther by `handicap`.
     pub(crate) fn curve(&self, order: &[usize], handicap: f64) -> Result<Curve> {
         let (native, criterion) = (self.native, self.criterion);
@@ -243,6 +248,31 @@ impl<'a> Gallery<'a> {
             ..CurveInput::new(native.matrix(), &self.adapted, order, relevance, distance)
         };
         curve(&input, &criterion.options(), &Progress::default())
+    }
+
+    /// The curve while adapted items are as far as `to_adapted` says, with every query's own values at its start and its end.
+    pub(crate) fn curve_by(
+        &self,
+        to_native: &Distances,
+        to_adapted: &Distances,
+        order: &[usize],
+        handicap: f64,
+    ) -> Result<Curve> {
+        let (native, criterion) = (self.native, self.criterion);
+        let input = CurveInput {
+            queries: criterion.queries.map(|queries| &queries.new),
+            handicap,
+            known: Some([to_native, to_adapted]),
+            ..CurveInput::new(
+                native.matrix(),
+                &self.adapted,
+                order,
+                criterion.relevance(),
+                native.space().distance,
+            )
+        };
+        let options = CurveOptions { kept_cuts: 2, ..criterion.options() };
+        curve(&input, &options, &Progress::default())
     }
 
     /// The order that is the default, through the head that an adapter would carry.

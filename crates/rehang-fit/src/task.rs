@@ -10,6 +10,7 @@ use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
 use crate::folds::{folds, group_folds, shuffled};
+use crate::fusion::FusionChoice;
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
 use crate::kinds::Kinds;
@@ -32,6 +33,7 @@ pub(crate) struct Finished {
     pub adapter: Adapter,
     pub calibration: Option<SigmaQuality>,
     pub handicap: Option<HandicapChoice>,
+    pub fusion: Option<FusionChoice>,
     /// What residuals say of the pairs.
     pub finding: Option<Finding>,
 }
@@ -72,6 +74,7 @@ impl Task<'_> {
         let empty = Matrix::default();
         let raw = evidence.as_ref().map_or(&empty, |evidence| &evidence.items_left_out);
         let conform = fitted.geometry.unwrap_or_else(|| geometry::fit(kind, raw, native));
+        let (mut fusion, mut fusion_choice) = (None, None);
         let (uncertainty, calibration, handicap) = match (fitted.uncertainty, &evidence) {
             (Some(uncertainty), _) => {
                 (uncertainty_fit::in_squared_units(uncertainty, &fitted.map, &conform, pairs)?, None, None)
@@ -101,6 +104,9 @@ impl Task<'_> {
                 let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
                 let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
+                let error = learned.calibration.calibration.mean_squared_error;
+                let without = fitted.without.as_deref();
+                (fusion, fusion_choice) = self.choose_fusion(candidate, without, &conform, error)?.unzip();
                 (learned.uncertainty, Some(learned.calibration), handicap)
             }
             // A single pair: the map is right on it and nothing else is known.
@@ -109,7 +115,8 @@ impl Task<'_> {
         let choices = (candidate.method, parameters.seed, fitted.choices);
         let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
         adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
-        Ok(Finished { adapter, calibration, handicap, finding })
+        adapter.fusion = fusion;
+        Ok(Finished { adapter, calibration, handicap, fusion: fusion_choice, finding })
     }
 
     /// What is known of the pairs `rows` beside their vectors; their labels and their place where nothing else is.

@@ -51,7 +51,7 @@ impl Wording for Words {
             Verb::Start => "upgrade.start()",
             Verb::Status => "upgrade.status()",
             Verb::Switch => "upgrade.switch()",
-            Verb::SwitchMerged => "switch(merged=True)",
+            Verb::SwitchFused => "switch(fused=True)",
             Verb::SwitchAnyway => "switch(anyway=True)",
             Verb::Rollback => "upgrade.rollback()",
             Verb::Resume => "upgrade.resume()",

@@ -311,7 +311,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
     let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
     Ok(match name {
         "auto" => {
-            let asked = filled!(given, { pairs, method, merged, switch_if } over AutoOptions::default());
+            let asked = filled!(given, { pairs, method, fused, switch_if } over AutoOptions::default());
             let asked = AutoOptions { go: flag("yes")?, ..asked };
             let queries = path("queries")?;
             Box::new(move |upgrade, encoder, progress| {
@@ -370,7 +370,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             warned(&started, &started.findings)
         }),
         "switch" => {
-            let serving = if flag("merged")? { Serving::Merged } else { Serving::Mixed };
+            let serving = if flag("fused")? { Serving::Fused } else { Serving::Mixed };
             let anyway = flag("anyway")?;
             Box::new(move |upgrade, _, _| {
                 let (switched, findings) = upgrade.switch(serving, anyway)?;

@@ -159,8 +159,8 @@ pub struct AutoOptions {
     pub method: Method,
     /// Whether to go on after the plan.
     pub go: bool,
-    /// Serve merged searches instead of embedding first, where the switch is not worth it yet.
-    pub merged: bool,
+    /// Serve fused searches instead of embedding first, where the switch is not worth it yet.
+    pub fused: bool,
     /// When the switch is worth it.
     pub switch_if: SwitchIf,
 }
@@ -267,7 +267,7 @@ impl Upgrade {
             }
             return Ok(match asked.switch_if.passes_at(&forecast) {
                 Some(from) if reaches(&counts, from) => Next::Step(Step::Switch),
-                _ if asked.merged => Next::Step(Step::Switch),
+                _ if asked.fused => Next::Step(Step::Switch),
                 Some(_) if is_left => Next::Step(Step::Backfill),
                 None if asked.switch_if == SwitchIf::DoingNothing && forecast.do_nothing.is_none() => {
                     Next::Halt(Halt::NotMeasured)
@@ -358,8 +358,8 @@ impl Upgrade {
                     let counts = self.store().counts(&self.configuration().new.name)?;
                     let is_mixed = self.passes_at(asked)?.is_some_and(|from| reaches(&counts, from));
                     // Only where that was asked for, also if the share fell since the step was chosen: an application that knows
-                    // nothing of merged searches gives no query of the old model.
-                    let serving = if asked.merged && !is_mixed { Serving::Merged } else { Serving::Mixed };
+                    // nothing of fused searches gives no query of the old model.
+                    let serving = if asked.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
                     // An earlier process may have died, or been stopped, while it made the index.
                     prepare_index(self.store(), &self.configuration().new.name, progress)?;
                     expect_going(progress)?;
@@ -405,7 +405,7 @@ impl Upgrade {
             _ => true,
         };
         let steps = Step::ALL.into_iter().filter(is_left).collect();
-        Ok(StepsLeft { next, steps, switch_from, may_backfill_first: first <= Step::Start && !asked.merged })
+        Ok(StepsLeft { next, steps, switch_from, may_backfill_first: first <= Step::Start && !asked.fused })
     }
 
     /// The step that this upgrade has taken before and has to take again, if there is one: before its start, pairs where other queries are given

@@ -43,8 +43,6 @@ places! {
     RefitDecided,
     /// The record has the new map, in an epoch of its own; nothing is made anew yet.
     RefitRecorded,
-    /// What merged searches are scaled by is at the front of the queue; nothing says yet that they serve.
-    SamplePlaced,
     /// Everything is checked; searches still go to the old space.
     BeforeSwitch,
     /// The record says how the new space serves; searches still go to the old one.

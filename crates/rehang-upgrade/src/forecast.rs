@@ -214,7 +214,7 @@ impl Forecast {
     }
 }
 
-/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Merged searches are not
+/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Fused searches are not
 /// checked, nor is a gallery whose mixed searches go to the new space already.
 ///
 /// # Errors

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
 use rehang::check::expect_count;
-use rehang::{Bridge, Error, Matrix, Provenance, Result, Space};
+use rehang::{Bridge, Error, Fusion, Matrix, Provenance, Result};
 use rehang_store::{
     Filter, Found, ItemKey, ItemWrite, Ledger, NewVector, Revision, Store, expect_space, find_space,
 };
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
-use crate::merge::Merge;
+use crate::fuse;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
@@ -24,7 +24,7 @@ pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SearchAnswer {
-    /// The space (or both, for a merged search) that was searched.
+    /// The space (or both, for a fused search) that was searched.
     pub spaces: Vec<String>,
     /// Whether the queries went to the old space over a [bridge](rehang::Bridge).
     pub bridged: bool,
@@ -45,18 +45,9 @@ pub struct Gallery {
     adapter: Option<(Arc<Adapter>, Result<String>)>,
     /// A bridge and its fingerprint.
     bridge: Option<(Arc<Bridge>, Result<String>)>,
-    /// The scale of merged searches, and the spaces that it was learned for.
-    merge: Mutex<Option<Arc<Learned>>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
     filler: Mutex<Option<(FilledAs, Arc<Filler>)>>,
     observer: Arc<dyn Observer>,
-}
-
-/// A scale of merged searches, and the spaces that it was learned for.
-struct Learned {
-    old: Space,
-    new: Space,
-    merge: Merge,
 }
 
 /// What a filler depends on beside its adapter, the names of both spaces and the order: an upgrade that is planned again, or another
@@ -89,14 +80,19 @@ impl ServingState {
                 .record
                 .as_ref()
                 .map(|record| (record.old.clone(), record.new.clone(), record.handicap_of(&state.serving)));
-            (state.serving.clone(), upgrade, state.merged().is_some(), state.bridged().cloned())
+            (
+                state.serving.clone(),
+                upgrade,
+                state.fused().map(|(_, fusion)| fusion.clone()),
+                state.bridged().cloned(),
+            )
         };
         looked_at(self) == looked_at(other)
     }
 
     /// The spaces that are searched.
     fn spaces(&self) -> Vec<String> {
-        let old = self.merged().map(|record| record.old.name.clone());
+        let old = self.fused().map(|(record, _)| record.old.name.clone());
         old.into_iter().chain([self.serving.clone()]).collect()
     }
 
@@ -111,9 +107,10 @@ impl ServingState {
         self.record.as_ref().filter(|record| record.new.name == self.serving)
     }
 
-    /// The upgrade both spaces of which are searched.
-    pub(crate) fn merged(&self) -> Option<&UpgradeRecord> {
-        self.upgraded().filter(|record| record.serving == Serving::Merged && record.phase != Phase::Finished)
+    /// The upgrade both spaces of which are searched, and how.
+    pub(crate) fn fused(&self) -> Option<(&UpgradeRecord, &Fusion)> {
+        let record = self.upgraded().filter(|record| record.phase != Phase::Finished)?;
+        Some((record, record.fusion.as_ref().filter(|_| record.serving == Serving::Fused)?))
     }
 }
 
@@ -129,7 +126,7 @@ impl Gallery {
             (adapter, fingerprint)
         });
         let observer = Arc::new(Unobserved);
-        Self { store, adapter, bridge: None, merge: Mutex::default(), filler: Mutex::default(), observer }
+        Self { store, adapter, bridge: None, filler: Mutex::default(), observer }
     }
 
     /// With a bridge, for as long as the upgrade [uses](crate::BridgeInUse) this very one; `None` changes nothing.
@@ -165,47 +162,24 @@ impl Gallery {
         self
     }
 
-    /// Learns the scale of merged searches anew from what is native by now; see [`Merge::learn`]. Until it was called for the
-    /// first time in an upgrade, a merged search is the old search. Worth repeating as the backfill goes on.
-    ///
-    /// # Errors
-    ///
-    /// Not found where there is no upgrade; those of the store.
-    pub fn calibrate(&self) -> Result<()> {
-        self.calibrate_for(Recorded::expect(&*self.store)?.record)
-    }
-
-    /// [`Gallery::calibrate`], given the upgrade.
-    pub(crate) fn calibrate_for(&self, record: UpgradeRecord) -> Result<()> {
-        let learned = if record.phase == Phase::Finished {
-            // The old space is gone; nothing is left to merge with.
-            None
-        } else {
-            let merge = Merge::learn(&*self.store, &record.old, &record.new)?;
-            Some(Arc::new(Learned { old: record.old, new: record.new, merge }))
-        };
-        *self.merge.lock().unwrap_or_else(PoisonError::into_inner) = learned;
-        Ok(())
-    }
-
     /// The `k` nearest items to each query in what serves now, ties by key.
     ///
     /// Of the queries, `[("clip", &queries), …]`, those are used whose space the gallery serves now; a name that it does not serve is
     /// passed over. So the same call stays right before, during and after any number of upgrades, as long as the queries of the model
-    /// that serves are among them. A merged search needs those of both models.
+    /// that serves are among them. A fused search needs those of both models.
     ///
     /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
-    /// the ranking and in what is given back. An upgrade that serves merged searches is searched by [`Merge::search`], with the
-    /// scale of the last [`Gallery::calibrate`] in it; before the first one, as the old search.
+    /// the ranking and in what is given back. While an upgrade serves [fused](Serving::Fused) searches, whatever is not native is judged by
+    /// both models ([`rehang::Fusion`]), and its distance is the fused one.
     ///
     /// While the upgrade [uses](crate::BridgeInUse) the bridge that this gallery [has](Gallery::with_bridge), queries by both models go to the old
     /// space over it; those of the old model alone go there as they are, and so do all where the gallery has not that bridge.
     ///
-    /// A merged search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
+    /// A fused search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
     ///
     /// # Errors
     ///
-    /// Missing input where the queries of the model that serves now are not given, or for a merged search those of either
+    /// Missing input where the queries of the model that serves now are not given, or for a fused search those of either
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
     /// spaces.
     pub fn search(&self, queries: &QueriesBySpace<'_>, k: usize, filter: &Filter) -> Result<SearchAnswer> {
@@ -320,11 +294,11 @@ impl Gallery {
     ) -> Result<SearchAnswer> {
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
-            if answer.is_ok() && before.merged().is_none() {
+            if answer.is_ok() && before.fused().is_none() {
                 // It looked at one space only, which was not dropped while it served.
                 return answer;
             }
-            // A finish records itself before it drops the old space. So where the state is the same after a merged search, the
+            // A finish records itself before it drops the old space. So where the state is the same after a fused search, the
             // space was whole all the while; where it is another one, what was read there may be half of it, or an error.
             let now = match ServingState::read(&*self.store) {
                 Ok(now) => now,
@@ -365,23 +339,14 @@ impl Gallery {
             return Ok(SearchAnswer { spaces: state.spaces(), bridged: true, found });
         }
         let new = of(serving)?;
-        if let Some(record) = state.merged() {
+        if let Some((record, fusion)) = state.fused() {
             let old = of(&record.old.name)?;
             expect_count("queries of the old model", old.rows(), "queries of the new one", new.rows())?;
-            let (learned, none) = (self.scale_of(record), Merge::default());
-            let merge = learned.as_ref().map_or(&none, |learned| &learned.merge);
-            let found = merge.search(&*self.store, record, old, new, k, filter)?;
+            let found = fuse::search(&*self.store, record, fusion, (old, new), k, filter)?;
             return Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found });
         }
         let found = self.store.search_handicapped(serving, new, k, filter, handicap)?;
         Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found })
-    }
-
-    /// The scale of merged searches, where it was learned for the spaces of this upgrade. Adapted vectors that rank below doing
-    /// nothing are why the application asked for merged searches: without a scale they are the old search.
-    fn scale_of(&self, record: &UpgradeRecord) -> Option<Arc<Learned>> {
-        let learned = self.merge.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        learned.filter(|learned| (&learned.old, &learned.new) == (&record.old, &record.new))
     }
 
     /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item that comes with an
@@ -487,8 +452,8 @@ pub(crate) mod padding;
 
 #[cfg(test)]
 mod tests {
-    use rehang::Distance;
     use rehang::order::Policy;
+    use rehang::{Distance, Space};
 
     use super::*;
     use crate::gallery::padding::padding;

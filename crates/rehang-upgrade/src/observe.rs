@@ -37,7 +37,7 @@ pub enum Observation<'a> {
     },
     /// A search was answered.
     Searched {
-        /// The space (or both, for a merged search) that was searched.
+        /// The space (or both, for a fused search) that was searched.
         spaces: &'a [String],
         /// Queries of the search.
         queries: usize,

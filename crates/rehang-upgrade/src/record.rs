@@ -4,7 +4,7 @@
 //! gallery, and losing the process at any instruction loses nothing.
 
 use rehang::order::Policy;
-use rehang::{Error, Remedy, Result, Space};
+use rehang::{Error, Fusion, Remedy, Result, Space};
 use rehang_store::{Epoch, Ledger, Revision, expect_space};
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +15,10 @@ const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 ///
 /// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::bridge`] and [`UpgradeRecord::refitting`], written where there is
-/// one of them, so that an older rehang goes on with all others.
+/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::bridge`], [`UpgradeRecord::refitting`] and [`Serving::Fused`],
+/// written where there is one of them, so that an older rehang goes on with all others.
 const FORMAT: u32 = 6;
-/// The form of a record with neither.
+/// The form of a record with none of them.
 const FORMAT_PLAIN: u32 = 5;
 
 /// How far an upgrade is.
@@ -75,8 +75,10 @@ pub enum Serving {
     /// The new space alone: native and adapted vectors, one query.
     #[default]
     Mixed,
-    /// Native vectors by the new query, all others by the old query, on one scale: for weak adapters.
-    Merged,
+    /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]): better around the switch, as long as
+    /// the application has the old model's queries too. Read where an older rehang wrote that searches are merged.
+    #[serde(alias = "merged")]
+    Fused,
 }
 
 /// The record of an upgrade.
@@ -126,6 +128,10 @@ pub struct UpgradeRecord {
     /// space is there.
     #[serde(default = "before_epochs")]
     pub epoch: Option<Epoch>,
+    /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the new space. `None` where searches
+    /// are not fused; and where an older rehang served them merged, which are mixed now until a [switch](crate::switch) fuses them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fusion: Option<Fusion>,
     /// The bridge over which queries go to the old space while that serves; `None` where they go there as they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeInUse>,
@@ -171,6 +177,7 @@ impl UpgradeRecord {
             adapted_before: false,
             refitting: false,
             epoch: None,
+            fusion: None,
             bridge: None,
         }
     }
@@ -372,7 +379,8 @@ struct Head {
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {
-    let format = if record.bridge.is_some() || record.refitting { FORMAT } else { FORMAT_PLAIN };
+    let is_plain = record.bridge.is_none() && !record.refitting && record.serving == Serving::Mixed;
+    let format = if is_plain { FORMAT_PLAIN } else { FORMAT };
     serde_json::to_string(&UpgradeRecord { format, ..record.clone() })
         .map_err(|error| Error::corrupt("the upgrade record", error))
 }

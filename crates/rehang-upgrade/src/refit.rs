@@ -287,6 +287,7 @@ fn changing_map(
         let next = UpgradeRecord {
             adapter: decided.after.clone(),
             handicap: setup.adapter.handicap,
+            fusion: record.fusion.as_ref().and(setup.adapter.fusion.clone()),
             refitting: true,
             ..record.clone()
         };

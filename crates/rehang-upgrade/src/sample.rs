@@ -1,17 +1,13 @@
-//! A random sample of the gallery: the items that pairs are drawn from, and that the scale of merged searches is learned from.
+//! A random sample of the gallery: the items that pairs are drawn from, and that a refit measures on.
 //!
-//! An upgrade re-embeds first the items that the adapter, and often the old model, is worst at. A scale learned from those
-//! underrates the old model, and puts native items before its best answers. So every item that is native or can become so has a
+//! An upgrade re-embeds first the items that the adapter, and often the old model, is worst at, so that what is native says little of
+//! the others. So every item that is native or can become so has a
 //! place in a shuffle that depends on its key alone. Items without a source, and those that the encoder gave up, have none: with
-//! many of them, no beginning of the shuffle would ever be native. While merged searches serve, the beginning of the shuffle is
-//! re-embedded before everything else, in its order. The scale is learned from the native items at the beginning of the shuffle
-//! alone.
+//! many of them, no beginning of the shuffle would ever be native.
 
 use rehang::{Provenance, Result};
 use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
-/// Items at the beginning of the shuffle that are re-embedded first, at most, and at most half of all that are in it.
-const FIRST: usize = 200;
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
 pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
@@ -68,17 +64,6 @@ pub(crate) fn some(
 
 pub(crate) fn is_native(record: &Record) -> bool {
     record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
-}
-
-/// Puts what of the sample is still adapted to the front of the queue, behind what the application changed.
-///
-/// # Errors
-///
-/// Those of the store.
-pub(crate) fn first_in_queue(store: &dyn Ledger, new: &str, epoch: Epoch) -> Result<()> {
-    let mut drawn = store.sample(&beginning(new, FIRST))?;
-    drawn.records.truncate(usize::try_from(drawn.of / 2).unwrap_or(usize::MAX));
-    place_first(store, new, epoch, &drawn.records)
 }
 
 /// The first items of the shuffle, as they stand in the space.

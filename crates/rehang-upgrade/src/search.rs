@@ -20,7 +20,7 @@ pub enum SearchQueries {
         /// Queries, one a row, embedded by the model that serves.
         vectors: VectorSource,
         /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where
-        /// an upgrade serves merged searches.
+        /// an upgrade serves fused searches.
         old_vectors: Option<VectorSource>,
     },
     /// The same queries by several models, each under the name of its space: those that the search needs are used, so the call
@@ -115,12 +115,12 @@ impl Serialize for Searched {
     }
 }
 
-/// Searches what the gallery serves. Merged searches are scaled anew for the call. `encoders` are asked for texts and images only.
+/// Searches what the gallery serves. `encoders` are asked for texts and images only.
 ///
 /// # Errors
 ///
 /// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted; for vectors, missing input where
-/// a merged search lacks the old model's queries and a width mismatch that names the file; those of [`Gallery::search`] and
+/// a fused search lacks the old model's queries and a width mismatch that names the file; those of [`Gallery::search`] and
 /// [`Gallery::search_source`].
 pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<'_>) -> Result<Searched> {
     if search.k == 0 {
@@ -136,9 +136,6 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
         ));
     }
     let gallery = Gallery::new(Arc::clone(store), None).with_bridge(search.bridge.clone());
-    if let Some(record) = state.merged() {
-        gallery.calibrate_for(record.clone())?;
-    }
     let Search { k, filter, .. } = search;
     let space = state.serving.clone();
     let (answer, before, has_sources) = match &search.queries {
@@ -212,12 +209,12 @@ fn read_queries<'a>(
         return Ok(given);
     }
     give(&state.serving, queries)?;
-    if let Some(record) = state.merged() {
+    if let Some((record, _)) = state.fused() {
         let old = &record.old.name;
         let old_queries = old_queries.ok_or_else(|| {
             Error::missing(
                 "old_vectors",
-                format!("a merged search, with queries that {old:?} embedded as well,"),
+                format!("a fused search, with queries that {old:?} embedded as well,"),
             )
         })?;
         give(old, old_queries)?;

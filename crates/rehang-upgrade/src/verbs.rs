@@ -2,7 +2,7 @@
 
 use rehang::adapter::Adapter;
 use rehang::finding::Finding;
-use rehang::{Error, Provenance, Remedy, Result, Space};
+use rehang::{Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Scan, Select, Store, find_space};
 use serde::Serialize;
 
@@ -13,7 +13,6 @@ use crate::index::{prepare_index, recall};
 use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::refit;
-use crate::sample;
 use crate::setup::{
     UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
     expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,
@@ -235,7 +234,9 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
             let phase = if filled { Phase::Filled } else { fresh.phase };
             // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not fence each other.
             let epoch = earlier.epoch.filter(|_| has_new && !replanned);
-            UpgradeRecord { serving: earlier.serving, phase, epoch, ..fresh }
+            // An adapter that knows no fusion is searched mixed.
+            let fusion = earlier.fusion.as_ref().and(setup.adapter.fusion.clone());
+            UpgradeRecord { serving: earlier.serving, fusion, phase, epoch, ..fresh }
         }
         _ => fresh,
     };
@@ -336,6 +337,18 @@ pub(crate) fn changing<T>(
         .advise(Remedy::ContinueFilling))
 }
 
+/// What the record of an upgrade holds while it is served like this.
+fn fusion_of(adapter: &Adapter, serving: Serving) -> Result<Option<Fusion>> {
+    match (serving, &adapter.fusion) {
+        (Serving::Mixed, _) => Ok(None),
+        (Serving::Fused, Some(fusion)) => Ok(Some(fusion.clone())),
+        (Serving::Fused, None) => {
+            let needed = "an adapter that was fitted by this rehang, on pairs enough to hold some out,";
+            Err(Error::missing(needed, "fused searches"))
+        }
+    }
+}
+
 /// What [`switch`] did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Switched {
@@ -348,11 +361,12 @@ pub struct Switched {
 }
 
 /// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile. Where they are to be
-/// merged, the random sample from which [`Merge::learn`](crate::Merge::learn) takes its scale goes to the front of the queue.
+/// [fused](Serving::Fused), the record takes the adapter's [fusion](rehang::Adapter::fusion).
 ///
 /// # Errors
 ///
-/// A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
+/// Missing input where searches are to be fused and the adapter says nothing of how: one of an older rehang, of the published recipe, or of
+/// too few pairs. A conflict where the new space is not filled yet, or the upgrade is finished, or is not the one of the setup: other spaces,
 /// or filled by another adapter; also where it is rolled back meanwhile: searches go to the old space then.
 pub fn switch(
     store: &dyn Ledger,
@@ -370,18 +384,14 @@ pub fn switch(
         }
     }
     expect_adapter(store, &recorded.record, setup.adapter)?;
+    let fusion = fusion_of(setup.adapter, serving)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
     let caught_up = catch_up(store, setup, &recorded.record, observer)?;
     let lacking = store.counts(new)?.lacking;
-    if serving == Serving::Merged {
-        sample::first_in_queue(store, new, recorded.record.epoch.unwrap_or_default())
-            .map_err(|error| Recorded::explain(store, &recorded.record, error))?;
-        observer.reach(Place::SamplePlaced)?;
-    }
     observer.reach(Place::BeforeSwitch)?;
     // How the new space serves has to be known before it does; before the switch no search asks. Also where nothing of the record
     // differs: a rollback since it was read makes this fail.
-    let switched = UpgradeRecord { phase: Phase::Filled, serving, ..recorded.record.clone() };
+    let switched = UpgradeRecord { phase: Phase::Filled, serving, fusion, ..recorded.record.clone() };
     recorded.write(store, switched)?;
     observer.reach(Place::SwitchRecorded)?;
     store.switch_serving(old, new)?;
@@ -568,8 +578,8 @@ pub fn finish(
         catch_up(store, setup, &recorded.record, observer)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
-            // Nothing of the old space is left to merge with.
-            record.serving = Serving::Mixed;
+            // Nothing of the old space is left to fuse with.
+            (record.serving, record.fusion) = (Serving::Mixed, None);
         })?;
     }
     if !recorded.record.dropped {

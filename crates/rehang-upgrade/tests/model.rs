@@ -168,7 +168,7 @@ fn write() -> impl Strategy<Value = Write> {
 
 fn verb() -> impl Strategy<Value = Verb> {
     let policy = prop_oneof![Just(Policy::Sigma), Just(Policy::Random), Just(Policy::Coverage)];
-    let serving = prop_oneof![Just(Serving::Mixed), Just(Serving::Merged)];
+    let serving = prop_oneof![Just(Serving::Mixed), Just(Serving::Fused)];
     let asked = prop_oneof![3 => Just(Request::Run), 1 => Just(Request::Pause), 1 => Just(Request::Stop)];
     prop_oneof![
         6 => Just(Verb::Start),
@@ -515,10 +515,7 @@ impl Oracle {
         let rows = |row: &[f32]| Matrix::new(row.len(), row.to_vec()).unwrap();
         let (old_rows, new_rows) = (rows(&old), rows(&new));
         let queries = [(OLD, &old_rows), (NEW, &new_rows)];
-        let (store, gallery) = (&*handle.store, &handle.galleries[0]);
-        if Recorded::read(store).unwrap().is_some() && store.spaces().unwrap().len() == 2 {
-            gallery.calibrate().unwrap();
-        }
+        let gallery = &handle.galleries[0];
         let mut answer = gallery.search(&queries, 2 * NUMBERS, &Filter::default()).unwrap();
         let hits = answer.found.remove(0);
         let ids: BTreeSet<&str> = hits.iter().map(|hit| hit.id.as_str()).collect();
@@ -528,7 +525,7 @@ impl Oracle {
             let known = known.unwrap_or_else(|| panic!("a deleted item returned: {}", hit.id));
             assert_eq!(hit.revision, known.revision, "{} as it was once", hit.id);
             if answer.spaces.len() > 1 {
-                // Merged: on a scale of its own.
+                // Fused: on a scale of its own.
                 continue;
             }
             assert_eq!(hit.provenance == Provenance::Old, answer.spaces == [OLD], "{}", hit.id);
@@ -1107,7 +1104,7 @@ impl Model {
         self.perform(&Verb::Start, &Unobserved, true);
         self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
         let verbs =
-            [Verb::Run(None), Verb::Switch(Serving::Merged), Verb::Switch(Serving::Mixed), Verb::Finish];
+            [Verb::Run(None), Verb::Switch(Serving::Fused), Verb::Switch(Serving::Mixed), Verb::Finish];
         for verb in verbs {
             self.perform(&verb, &Unobserved, true);
             self.check();
@@ -1173,7 +1170,7 @@ fn play(mut model: Model, steps: &[Step]) {
     model.tally.ended(steps.len());
 }
 
-/// Few items meet each other often; many are enough to learn the scale of merged searches from.
+/// Few items meet each other often; many are more than a batch.
 fn items() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(8), 1 => Just(60)]
 }

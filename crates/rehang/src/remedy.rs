@@ -53,7 +53,7 @@ pub enum Remedy {
     /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
     EmbedNativesAgain,
     /// A forecast says that switching now serves worse than doing nothing: backfill to `backfill_percent` first (`None` where
-    /// no share of native items is enough), serve merged searches, or switch all the same.
+    /// no share of native items is enough), serve fused searches, or switch all the same.
     ReconsiderSwitch {
         /// Share of native items from which on mixed searches are above doing nothing, in percent, rounded up.
         backfill_percent: Option<f64>,
@@ -131,8 +131,8 @@ impl Remedy {
                         format!("it passes doing nothing at {percent:.1} %, so {run} first; or")
                     },
                 );
-                let (merged, anyway) = (verb(Verb::SwitchMerged), verb(Verb::SwitchAnyway));
-                format!("{first} serve merged searches ({merged}), or switch all the same ({anyway})")
+                let (fused, anyway) = (verb(Verb::SwitchFused), verb(Verb::SwitchAnyway));
+                format!("{first} serve fused searches ({fused}), or switch all the same ({anyway})")
             }
             Self::MakeReport => format!("{} makes one", verb(Verb::Report)),
             Self::IdentifyVectors => format!("{} says which of them", verb(Verb::Identify)),
@@ -166,8 +166,8 @@ pub enum Verb {
     Status,
     /// Switch searches to the new space.
     Switch,
-    /// Switch to merged searches; said beside the other ways to switch.
-    SwitchMerged,
+    /// Switch to fused searches; said beside the other ways to switch.
+    SwitchFused,
     /// Switch whatever the forecast says; said beside the other ways to switch.
     SwitchAnyway,
     /// Let searches go back to the old space.

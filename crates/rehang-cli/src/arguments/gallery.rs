@@ -140,7 +140,7 @@ arguments! {
         gallery: Option<PathBuf> = [long, value_name = "FILE", conflicts_with_all = ["config", "texts", "images"]],
         /// Configuration of an upgrade, for its gallery and for the encoders of texts and images.
         config: PathBuf = [long, value_name = "FILE", default_value = "rehang.toml"],
-        /// A text to search by (repeat for several). It is embedded by the model that serves, for merged searches by both: [encoder] and
+        /// A text to search by (repeat for several). It is embedded by the model that serves, for fused searches by both: [encoder] and
         /// [old.encoder] of the configuration.
         texts: Vec<String> = [long = "text", value_name = "TEXT"],
         /// An image to search by (repeat for several; they come after the texts).
@@ -150,7 +150,7 @@ arguments! {
         /// Queries, one a row, embedded by the model that serves now.
         vectors: Option<String> = [long, value_name = "FILE", conflicts_with_all = ["texts", "images"]],
         /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where an
-        /// upgrade serves merged searches.
+        /// upgrade serves fused searches.
         old_vectors: Option<String> = [long, value_name = "FILE", requires = "vectors", conflicts_with_all = ["texts", "images"]],
         /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
         space: Option<String> = [long, value_name = "NAME"],

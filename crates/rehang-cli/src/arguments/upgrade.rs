@@ -66,8 +66,8 @@ arguments! {
         /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing nothing", or a quality in
         /// percent such as ">= 70".
         switch_if: String = [long, value_name = "CONDITION", default_value = ">= doing nothing"],
-        /// Serve merged searches where the switch is not worth it yet, instead of re-embedding first. Searches then need both queries.
-        merged: bool = [long],
+        /// Serve fused searches where the switch is not worth it yet, instead of re-embedding first. Searches then need both queries.
+        fused: bool = [long],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
         sample: SampleSize = [flatten],
@@ -139,9 +139,9 @@ arguments! {
     /// Options of `rehang upgrade switch`.
     UpgradeSwitchArguments {
         config: UpgradeConfig = [flatten],
-        /// Serve native vectors by the new query and all others by the old one, on one scale: for weak adapters. Searches then
-        /// need both queries. 200 random items are re-embedded first, which the scale is learned from.
-        merged: bool = [long],
+        /// Judge what is not native by both models together, as much by each as held-out pairs found best: better around the switch, and
+        /// safe for weak adapters. Searches then need both queries.
+        fused: bool = [long],
         /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready.
         anyway: bool = [long],
     }

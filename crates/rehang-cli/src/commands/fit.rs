@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rehang::Result;
 use rehang::finding::{Finding, Severity};
-use rehang_fit::{FitAnswer, FitFiles, FitParameters, NetworkOptions, Selection, fit_files};
+use rehang_fit::{FitAnswer, FitFiles, FitParameters, HeldOutGain, NetworkOptions, Selection, fit_files};
 
 use super::{Exit, one_decimal, say_findings};
 use crate::addresses;
@@ -91,6 +91,19 @@ pub fn text(answer: &FitAnswer) -> String {
             100.0 * kept.part,
         );
     }
+    if let Some(choice) = &fitted.fusion {
+        let kept = &choice.rows[choice.kept];
+        let by = if kept.weight > 0.0 {
+            format!(
+                "{:.0} % by the adapted vector, the rest by the old one; over doing nothing at the switch: {}",
+                100.0 * kept.weight,
+                gains(&kept.gains)
+            )
+        } else {
+            "by the old vector alone, since more is not proven to be above doing nothing".into()
+        };
+        let _ = writeln!(text, "Fused searches judge what is not native {by}");
+    }
     let _ = writeln!(
         text,
         "{} fitted on {} pairs ({} → {}){}",
@@ -101,6 +114,12 @@ pub fn text(answer: &FitAnswer) -> String {
         answer.output.iter().map(|path| format!(", written to {}", path.display())).collect::<String>()
     );
     text
+}
+
+/// What was gained over doing nothing on held-out pairs, each with its standard error.
+pub fn gains(gains: &[HeldOutGain]) -> String {
+    let gain = |of: &HeldOutGain| format!("{} {:+.1} ± {:.1} ({})", of.metric, of.gain, of.error, of.gallery);
+    gains.iter().map(gain).collect::<Vec<_>>().join(", ")
 }
 
 /// The methods on held-out pairs, and the two lines that they are held against.

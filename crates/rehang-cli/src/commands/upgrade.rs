@@ -53,7 +53,7 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
         go: arguments.yes,
-        merged: arguments.merged,
+        fused: arguments.fused,
         switch_if: arguments.switch_if.parse()?,
     };
     let upgrade = open(&arguments.config)?;
@@ -164,7 +164,7 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             false,
         ),
         Halt::NotWorthwhile => (
-            "The forecast never is what --switch-if asks for. Searches stay with the old model; `--merged`, or `rehang upgrade switch \
+            "The forecast never is what --switch-if asks for. Searches stay with the old model; `--fused`, or `rehang upgrade switch \
              --anyway` by hand, goes on.\n"
                 .into(),
             false,
@@ -232,7 +232,7 @@ fn dry_run(
                 vec!["start"]
             }
             Step::Backfill => [vec!["run"], first.clone(), run.clone()].concat(),
-            Step::Switch if asked.merged => vec!["switch", "--merged"],
+            Step::Switch if asked.fused => vec!["switch", "--fused"],
             Step::Switch => vec!["switch"],
             Step::Run => [vec!["run"], until.clone(), run.clone()].concat(),
         };

@@ -250,7 +250,7 @@ fn a_status_lists_what_cannot_come_home() {
     assert_eq!(text.matches("more; --json").count(), 1, "{text}");
 
     // One of them no search finds, which the switch says.
-    assert_eq!(code(&place, &upgrade("switch", &["--merged"])).0, 1);
+    assert_eq!(code(&place, &upgrade("switch", &["--fused"])).0, 1);
     place.json(&upgrade("run", &[]));
     // The σ² of this adapter is made up, which makes a status doubtful from here on.
     let doubtful = || -> serde_json::Value {
@@ -328,20 +328,20 @@ fn a_plan_shows_the_forecast_and_a_switch_that_would_serve_worse_is_refused() {
     place.json(&upgrade("start", &[]));
     let (refused, out, error) = code(&place, &upgrade("switch", &[]));
     assert_eq!(refused, 2, "{out}");
-    for words in ["0.0 % native", "20.0", "30.0", "--until 25.0%", "--merged", "--anyway"] {
+    for words in ["0.0 % native", "20.0", "30.0", "--until 25.0%", "--fused", "--anyway"] {
         assert!(error.contains(words), "{error}");
     }
     let info = || place.json(&["gallery", "info", "--gallery", "G.db"])["serving"].clone();
     assert_eq!(info(), "resnet", "nothing was switched");
-    place.json(&upgrade("switch", &["--merged"]));
-    assert_eq!(info(), "clip", "merged searches need no forecast");
+    place.json(&upgrade("switch", &["--fused"]));
+    assert_eq!(info(), "clip", "fused searches need no forecast");
     let (refused, _, _) = code(&place, &upgrade("switch", &[]));
-    assert_eq!(refused, 2, "from merged to mixed searches it is asked again");
+    assert_eq!(refused, 2, "from fused to mixed searches it is asked again");
     place.json(&upgrade("rollback", &[]));
     place.json(&upgrade("switch", &["--anyway"]));
     place.json(&upgrade("switch", &[]));
     place.json(&upgrade("rollback", &[]));
-    // What the message says helps. An item that the table does not have is in the sample of the merged searches, so it ends with 1.
+    // What the message says helps. An item that the table does not have is among them, so it ends with 1.
     let (ended, _, error) = code(&place, &upgrade("run", &["--until", "25.0%"]));
     assert_eq!(ended, 1, "{error}");
     place.json(&upgrade("switch", &[]));
@@ -663,20 +663,20 @@ fn two_processes_do_not_fill_one_gallery_at_once() {
 }
 
 #[test]
-fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
+fn a_fused_upgrade_finds_what_both_models_know_and_can_be_finished() {
     let place = place();
     place.json(&upgrade("start", &[]));
-    place.json(&upgrade("switch", &["--merged"]));
+    place.json(&upgrade("switch", &["--fused"]));
     let search = ["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "--old-vectors"];
     let ids = |found: &serde_json::Value| -> Vec<String> {
         let hits = found["results"][0].as_array().unwrap();
         hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
     };
     // With nothing native it is the old search.
-    let merged = place.json(&[&search[..], &["old-queries.npy", "-k", "5"]].concat());
+    let fused = place.json(&[&search[..], &["old-queries.npy", "-k", "5"]].concat());
     let old_place = self::place();
     let old = old_place.json(&["search", "--gallery", "G.db", "--vectors", "old-queries.npy", "-k", "5"]);
-    assert_eq!(ids(&merged), ids(&old));
+    assert_eq!(ids(&fused), ids(&old));
     // An item that only the new model has seen is found all the same.
     let vector: Vec<String> = (0..D_NEW).map(|column| native(0, column).to_string()).collect();
     let vector = format!("clip=[{}]", vector.join(","));
@@ -687,7 +687,7 @@ fn a_merged_upgrade_finds_what_both_models_know_and_can_be_finished() {
     let adapted =
         place.json(&[&search[..], &["old-queries.npy", "-k", "50", "--provenance", "adapted"]].concat());
     assert_eq!(ids(&adapted).len(), 50);
-    // Adapted vectors are what nobody asked for here, so a search that would need them is none.
+    // Half of what was asked for is no answer.
     let (missing, _, error) = code(&place, &search[..5]);
     assert_eq!(missing, 2);
     assert!(error.contains("--old-vectors") && error.contains("resnet"), "{error}");
@@ -1045,8 +1045,7 @@ fn requests_are_under_way_together_unless_somebody_says_otherwise() {
 #[test]
 fn natives_that_nothing_vouched_for_are_named_until_a_run_compares_them() {
     let place = place();
-    for (verb, more) in [("start", &[][..]), ("switch", &["--merged"][..]), ("run", &["--budget", "16"][..])]
-    {
+    for (verb, more) in [("start", &[][..]), ("switch", &["--fused"][..]), ("run", &["--budget", "16"][..])] {
         code(&place, &upgrade(verb, more));
     }
     let said = |expected: u64| {

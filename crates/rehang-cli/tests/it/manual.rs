@@ -24,7 +24,7 @@ fn every_command_has_a_page_and_every_option_of_a_command_is_on_it() {
     assert!(page("rehang.1").starts_with(".ie"), "no page of man");
     // In pages of man a hyphen is written `\-`.
     assert!(
-        page("rehang-upgrade-switch.1").contains("\\-\\-merged")
+        page("rehang-upgrade-switch.1").contains("\\-\\-fused")
             && page("rehang-fit.1").contains("\\-\\-old\\-ids")
     );
     // Pages of the same names are replaced.

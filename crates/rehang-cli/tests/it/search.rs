@@ -123,7 +123,7 @@ fn a_text_finds_its_item_at_every_stage() {
     upgrade(&place, "rollback", &[]);
     assert_eq!(first(&place.json(&search)), expected);
     assert_eq!(asked(&stub, &mut seen), [of("first")]);
-    upgrade(&place, "switch", &["--merged"]);
+    upgrade(&place, "switch", &["--fused"]);
     let found = place.json(&search);
     assert_eq!((&found["spaces"], &first(&found)["id"]), (&json!(["first", "second"]), &json!("t7")));
     assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
@@ -175,7 +175,7 @@ fn a_model_without_an_encoder_says_which_table_is_missing() {
     refused(&place, &["--text", "a", "--before"], &["[old.encoder]"]);
     configure(&place, &encoder("old.encoder", &stub.url, "first"));
     refused(&place, &["--text", "a"], &["[encoder]", "\"second\""]);
-    upgrade(&place, "switch", &["--merged"]);
+    upgrade(&place, "switch", &["--fused"]);
     refused(&place, &["--text", "a"], &["[encoder]"]);
 
     configure(&place, &encoder("new.encoder", &stub.url, "second"));

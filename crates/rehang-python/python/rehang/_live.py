@@ -97,7 +97,7 @@ class Gallery:
         space : str, optional
             Fail unless this space serves.
         old_queries : array, optional
-            The same queries by the old model, where an upgrade serves merged searches or a bridge is in use.
+            The same queries by the old model, where an upgrade serves fused searches or a bridge is in use.
         encoders : dict of callables by space, optional
             What embeds texts, for each model.
         normalise : bool
@@ -305,7 +305,7 @@ class Upgrade:
         budget: int | None = None,
         rate: float | None = None,
         until: float | str | None = None,
-        merged: bool = False,
+        fused: bool = False,
         switch_if: str | None = None,
         no_refit: bool = False,
         normalise: bool = False,
@@ -409,7 +409,7 @@ class Upgrade:
         """Fill the new space with adapted vectors. Searches do not change."""
         return self._verb("start", locals())
 
-    def switch(self, *, merged: bool = False, anyway: bool = False) -> dict[str, Any]:
+    def switch(self, *, fused: bool = False, anyway: bool = False) -> dict[str, Any]:
         """Move searches to the new space, in one step.
 
         Raises

@@ -3,7 +3,7 @@
 use rehang::{Distance, Provenance, Space};
 use rehang_store::{Ledger, NewVector, Scan, Select};
 use rehang_store_tests::MemoryStore;
-use rehang_upgrade::{Limits, Merge, Unobserved, start};
+use rehang_upgrade::{Limits, Unobserved, start};
 
 use crate::common::{self, D_NEW, D_OLD, TestEncoder, World, gallery, id, item};
 
@@ -35,7 +35,6 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     let encoder = TestEncoder { space: Some(world.new.clone()), ..TestEncoder::new() };
     world.backfill(&store, &encoder, Limits::default()).unwrap();
     assert_eq!(store.counts(&world.new.name).unwrap().native, 61);
-    assert!(Merge::learn(&store, &world.old, &world.new).is_ok(), "nor does a scale go by them");
     let source = common::new_model("source 1 version 0");
     let queries = rehang::Matrix::new(D_NEW, source).unwrap();
     let found = store_search(&store, &world.new.name, &queries);

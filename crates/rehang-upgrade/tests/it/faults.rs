@@ -26,7 +26,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     store.delete(&[&common::id(5)])?;
     run(Until::Fraction(0.6))?;
     rollback(store, &world.setup(), faults)?;
-    switch(store, &world.setup(), Serving::Merged, faults)?;
+    switch(store, &world.setup(), Serving::Fused, faults)?;
     run(Until::All)?;
     finish(store, &world.setup(), faults)?;
     Ok(())

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rehang::Matrix;
 use rehang::order::Policy;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Epoch, Examined, ItemWrite, Ledger};
+use rehang_store::{Epoch, Examined, Filter, ItemWrite, Ledger};
 use rehang_upgrade::{
-    Ending, Gallery, Limits, OrderSettings, Recorded, Unobserved, UpgradeSetup, finish, start, status,
+    Ending, Gallery, Limits, OrderSettings, Recorded, Serving, Unobserved, UpgradeSetup, finish, start,
+    status, switch,
 };
 
 use crate::common::{self, TestEncoder, World, check};
@@ -17,10 +19,21 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gallery.db");
     fs_err::copy(Path::new("../rehang-sqlite/tests/golden/format-1.db"), &path).unwrap();
-    let (store, world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
+    let (store, mut world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
+    // Its adapter knew no fusion.
+    world.adapter.fusion = None;
     let setup = UpgradeSetup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
     // Its record knows no epochs: it speaks of the first one.
     assert_eq!(Recorded::expect(&*store).unwrap().record.epoch, Some(Epoch::FIRST));
+    // Merged searches are no more: both models fuse, or where nothing says how, the new one alone searches.
+    let record = Recorded::expect(&*store).unwrap().record;
+    assert_eq!((record.serving, record.fusion), (Serving::Fused, None));
+    let query = Matrix::new(common::D_NEW, common::new_model("source 3 version 0")).unwrap();
+    let found =
+        Gallery::new(store.clone(), None).search(&[("new-model", &query)], 5, &Filter::default()).unwrap();
+    assert_eq!(found.spaces, ["new-model"]);
+    let refused = switch(&*store, &setup, Serving::Fused, &Unobserved).unwrap_err();
+    assert!(refused.to_string().contains("fused searches"), "{refused}");
     let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
     // An application that was made ready for it writes on; item 7 was written plainly.

@@ -10,7 +10,7 @@ mod faults;
 mod first;
 mod formats;
 mod full_disk;
-mod merge;
+mod fuse;
 mod refit;
 mod run;
 #[cfg(feature = "postgres")]

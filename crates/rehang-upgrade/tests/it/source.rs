@@ -128,7 +128,7 @@ fn every_stage_asks_for_the_models_it_needs() {
     assert_eq!(answer.found[0][0].id, id(3));
     rollback(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["old-model"]);
-    switch(&store, &world.setup(), Serving::Merged, &Unobserved).unwrap();
+    switch(&store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["old-model", "new-model"]);
     finish(&store, &world.setup(), &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["new-model"]);
@@ -139,7 +139,7 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     let (store, world) = begun();
     let old_search = |filter: &Filter| store.search("old-model", &by_hand().0, 5, filter).unwrap();
     let everything = old_search(&Filter::default());
-    for serving in [Serving::Mixed, Serving::Merged] {
+    for serving in [Serving::Mixed, Serving::Fused] {
         switch(&store, &world.setup(), serving, &Unobserved).unwrap();
         let (_, before, asked) = found(&store, true);
         assert_eq!(before.unwrap().found, everything);

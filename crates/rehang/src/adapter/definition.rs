@@ -10,6 +10,7 @@ use super::sketch::RowSketch;
 use super::uncertainty::Uncertainty;
 use crate::check::{check_handicap, expect_count, expect_finite, expect_width};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fusion::Fusion;
 use crate::head::Head;
 use crate::space::Space;
 use crate::vectors::Matrix;
@@ -160,6 +161,9 @@ pub struct Adapter {
     /// behind all natives; how much of it serves best is measured on pairs that the map was not fitted on (`rehang fit`).
     /// It changes no rank among adapted items, and none once all are native.
     pub handicap: f64,
+    /// How a search judges a vector that this adapter made together with the old vector, where it has queries of both models; `None` where
+    /// nothing was left out to measure that on.
+    pub fusion: Option<Fusion>,
     /// Statistics of the old vectors that it was fitted on, by which [`input_drift`](super::input_drift) notices others; `None`
     /// where nothing was fitted.
     pub input_statistics: Option<InputStatistics>,
@@ -178,6 +182,7 @@ impl Adapter {
             geometry: Geometry::Raw,
             uncertainty,
             handicap: 0.0,
+            fusion: None,
             input_statistics: None,
             training: Training::default(),
         }
@@ -251,6 +256,7 @@ impl Adapter {
         self.geometry.check(d_new)?;
         self.uncertainty.check(d_old, d_new)?;
         check_handicap(self.handicap)?;
+        self.fusion.as_ref().map_or(Ok(()), Fusion::check)?;
         if let Some(statistics) = &self.input_statistics {
             statistics.check(d_old)?;
         }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::check::expect_width;
+use crate::check::{expect_count, expect_width};
 use crate::error::Result;
 use crate::processor::Processor;
 use crate::space::Distance;
@@ -57,6 +57,23 @@ impl Distances {
             },
         );
         Ok(Self { items, values })
+    }
+
+    /// The distances of the same queries to the same items by two measures, as one: `of` each two.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::CountMismatch`] where they are not of as many queries and items.
+    pub fn combined(&self, other: &Self, of: impl Fn(f64, f64) -> f64 + Sync) -> Result<Self> {
+        expect_count("other distances", other.items, "gallery vectors", self.items)?;
+        expect_count("other distances", other.queries(), "query vectors", self.queries())?;
+        let values = self.values.par_iter().zip(&other.values).map(|(&a, &b)| of(a, b)).collect();
+        Ok(Self { items: self.items, values })
+    }
+
+    /// All of them, `[m, n]`.
+    pub fn values(&self) -> &[f64] {
+        &self.values
     }
 
     /// Queries.

@@ -167,6 +167,7 @@ pub fn adapter(random: &mut ChaCha8Rng, kind: Kind, [d_old, d_new, d_side, hidde
         geometry,
         uncertainty,
         handicap: kind.handicap,
+        fusion: None,
         input_statistics: (kind.branch_layers > 0).then(|| InputStatistics::of(&old)),
         training: Training {
             method: "fixture".into(),

@@ -1,7 +1,7 @@
 //! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
 
 use rehang::Result;
-use rehang_fit::{BridgeGain, BridgeRow};
+use rehang_fit::BridgeRow;
 use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
 
@@ -143,10 +143,7 @@ fn bridged_text(bridged: &Bridged) -> String {
         choice.held_out.0, choice.held_out.1, choice.splits, choice.criterion
     );
     let row = |name: &str, row: &BridgeRow| {
-        let gain =
-            |of: &BridgeGain| format!("{} {:+.1} ± {:.1} ({})", of.metric, of.gain, of.error, of.gallery);
-        let gains: Vec<String> = row.gains.iter().map(gain).collect();
-        format!("  {name:<22} {:>6}  {}\n", one_decimal(row.quality), gains.join(", "))
+        format!("  {name:<22} {:>6}  {}\n", one_decimal(row.quality), commands::fit::gains(&row.gains))
     };
     text += &format!("  {:<22} {:>6}\n", "do nothing", one_decimal(choice.do_nothing));
     if let Some(kept) = choice.kept_row() {

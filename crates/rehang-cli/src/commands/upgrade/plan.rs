@@ -82,7 +82,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
         (None, _) => "\n".into(),
         (_, Some(percent)) if percent <= 0.0 => "\n          above doing nothing from the switch on\n".into(),
         (_, Some(percent)) => format!(
-            "\n          above doing nothing from {} % native on: before it, `switch` refuses, and merged searches help\n",
+            "\n          above doing nothing from {} % native on: before it, `switch` refuses, and fused searches help\n",
             one_decimal(percent)
         ),
         (_, None) => "\n          never above doing nothing: this adapter does not pay with mixed searches\n".to_owned(),

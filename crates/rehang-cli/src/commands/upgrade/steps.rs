@@ -78,7 +78,7 @@ pub fn first(arguments: &UpgradeFirstArguments, json: bool) -> Result<Exit> {
 }
 
 pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
-    let serving = if arguments.merged { Serving::Merged } else { Serving::Mixed };
+    let serving = if arguments.fused { Serving::Fused } else { Serving::Mixed };
     let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&findings);
     let text = switch_text(&switched, serving);
@@ -87,8 +87,8 @@ pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
 
 pub fn switch_text(switched: &Switched, serving: Serving) -> String {
     let mut text = format!("Searches go to {:?} now.\n", switched.serving);
-    if serving == Serving::Merged {
-        text += "They are merged: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
+    if serving == Serving::Fused {
+        text += "They are fused: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
     }
     if switched.lacking > 0 {
         text += &format!(

@@ -1,0 +1,246 @@
+//! How old and adapted distances of one item are put together, by what held-out pairs find.
+//!
+//! The splits, the galleries and the lower bounds are those of a [bridge](crate::fit_bridge). Of all weights whose every lower bound is no
+//! less than 0, so that nothing is below doing nothing, the one with the largest mean gain is kept. The largest least bound alone, as a
+//! bridge is chosen, would give up much of a good map for a little more of what is hardest. Where no weight is proven it is 0, so that items
+//! which are not native rank as they do today.
+
+use rehang::adapter::Geometry;
+use rehang::curve::{Curve, Distances, Metric};
+use rehang::{Fusion, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::candidate::Candidate;
+use crate::compare::{Part, mean};
+use crate::folds::shuffled;
+use crate::handicap;
+use crate::held_out::{
+    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, names_of,
+};
+use crate::left_out::LeavesOut;
+use crate::retrieval::{Criterion, Gallery};
+use crate::task::Task;
+
+/// Weights of the adapted distance that are tried, the smallest first.
+const WEIGHTS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+/// Distances that the table of a fusion is made of, about.
+const DISTANCES: usize = 200_000;
+/// Splits in which the handicap is chosen: each try sweeps whole curves.
+const HANDICAP_SPLITS: usize = 2;
+
+/// A weight that was tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FusionRow {
+    /// How much of a distance is the adapted vector's.
+    pub weight: f64,
+    /// What it gains over doing nothing at the switch, by gallery and metric.
+    pub gains: Vec<HeldOutGain>,
+    /// The least of all gains less one standard error.
+    pub low: f64,
+}
+
+/// How a fusion was chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FusionChoice {
+    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    pub criterion: String,
+    /// How often another part was held out.
+    pub splits: usize,
+    /// Every weight.
+    pub rows: Vec<FusionRow>,
+    /// The row that was kept.
+    pub kept: usize,
+    /// Its handicap as a part of the mean squared error.
+    pub handicap: f64,
+}
+
+/// A held-out part with all of its distances.
+struct Seen<'s> {
+    kind: HeldOutGallery,
+    split: usize,
+    gallery: Gallery<'s>,
+    to_native: Distances,
+    old: Distances,
+    adapted: Distances,
+    order: Vec<usize>,
+}
+
+impl Seen<'_> {
+    fn fused(&self, fusion: &Fusion) -> Result<Distances> {
+        self.old.combined(&self.adapted, |old, adapted| fusion.distance(old, Some(adapted)))
+    }
+
+    fn curve(&self, to_adapted: &Distances, handicap: f64) -> Result<Curve> {
+        self.gallery.curve_by(&self.to_native, to_adapted, &self.order, handicap)
+    }
+}
+
+/// Every query's own value at the start of a curve.
+fn at_start(curve: &Curve, metric: Metric) -> Vec<f64> {
+    let cuts = curve.per_query.cuts.len().max(1);
+    curve.per_query.at_cuts[metric].iter().step_by(cuts).map(|&value| f64::from(value)).collect()
+}
+
+impl Task<'_> {
+    /// Chooses the fusion of a map that was fitted on all pairs; `None` where nothing can be held out, or distances say nothing.
+    /// `error` is the map's mean squared error.
+    pub(crate) fn choose_fusion(
+        &self,
+        candidate: &Candidate<'_>,
+        without: Option<&dyn LeavesOut>,
+        geometry: &Geometry,
+        error: f64,
+    ) -> Result<Option<(Fusion, FusionChoice)>> {
+        let mut splits = self.splits_of_both()?;
+        if candidate.slow {
+            // Each of them would be another fit.
+            splits.truncate(1);
+        }
+        let made = match without {
+            Some(without) => self.made_without(without, &splits)?,
+            None => splits.iter().map(|split| self.made_by_map(candidate, split)).collect::<Result<_>>()?,
+        };
+        self.progress.begin("choosing the fusion", "weights", WEIGHTS.len() as u64);
+        let criteria: Vec<Vec<Option<Criterion<'_>>>> = splits
+            .iter()
+            .map(|split| split.parts.iter().map(Part::criterion_given).collect::<Result<_>>())
+            .collect::<Result<_>>()?;
+        let mut seen = Vec::new();
+        for (number, (split, made)) in splits.iter().zip(made).enumerate() {
+            for (place, (part, raw)) in split.parts.iter().zip(made.raw).enumerate() {
+                let Some(criterion) = &criteria[number][place] else { continue };
+                let (old, native) = (part.pairs.old(), part.pairs.new_vectors());
+                let adapted = geometry.conformed(raw);
+                let queries = criterion.queries;
+                let [by_old, by_new] =
+                    [queries.map(|queries| &queries.old), queries.map(|queries| &queries.new)];
+                let distance = native.space().distance;
+                let to = |gallery| Distances::new(native.matrix(), gallery, by_new, distance);
+                seen.push(Seen {
+                    kind: split.gallery(place),
+                    split: number,
+                    to_native: part.to_native.clone().map_or_else(|| to(native.matrix()), Ok)?,
+                    old: Distances::new(old.matrix(), old.matrix(), by_old, old.space().distance)?,
+                    adapted: to(&adapted)?,
+                    order: shuffled(native.len(), self.parameters.seed),
+                    gallery: Gallery::plain(criterion, native, adapted),
+                });
+            }
+        }
+        let Some(first) = seen.first() else { return Ok(None) };
+        let metrics = first.gallery.criterion.guarded();
+        let own = splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref());
+        let Some(own) = own else { return Ok(None) };
+        let names = names_of(own);
+        let distances = distances(&seen);
+        let today = seen
+            .iter()
+            .map(|seen| {
+                let curve = seen.curve(&seen.old, 0.0)?;
+                Ok(metrics.iter().map(|&metric| at_start(&curve, metric)).collect::<Vec<_>>())
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let (mut rows, mut fusions) = (Vec::new(), Vec::new());
+        for weight in WEIGHTS {
+            self.progress.check()?;
+            let Some(fusion) = Fusion::of_distances(weight, &distances) else { return Ok(None) };
+            let mut differences = Differences::new();
+            for (seen, today) in seen.iter().zip(&today) {
+                let curve = seen.curve(&seen.fused(&fusion)?, 0.0)?;
+                for (at, &metric) in metrics.iter().enumerate() {
+                    add(&mut differences, (seen.kind, at), &at_start(&curve, metric), &today[at]);
+                }
+            }
+            let (gains, low) = gains(&differences, &names);
+            rows.push(FusionRow { weight, gains, low });
+            fusions.push(fusion);
+            self.progress.advance(1);
+        }
+        let kept = choose(&rows);
+        let mut fusion = fusions.swap_remove(kept);
+        let native = first.gallery.native;
+        let whole = handicap::whole(native.matrix(), native.space().distance, error);
+        let of_few: Vec<(&Seen<'_>, Distances)> = seen
+            .iter()
+            .filter(|seen| seen.split < HANDICAP_SPLITS)
+            .map(|seen| Ok((seen, seen.fused(&fusion)?)))
+            .collect::<Result<_>>()?;
+        let areas = |part: f64| {
+            self.progress.check()?;
+            let mut areas = Vec::new();
+            for kind in HeldOutGallery::ALL.iter().copied() {
+                let of_kind: Vec<f64> = of_few
+                    .iter()
+                    .filter(|(seen, _)| seen.kind == kind)
+                    .map(|(seen, fused)| {
+                        let curve = seen.curve(fused, part * whole)?;
+                        Ok(curve.lines[seen.gallery.criterion.metric].area())
+                    })
+                    .collect::<Result<_>>()?;
+                if !of_kind.is_empty() {
+                    areas.push(mean(&of_kind));
+                }
+            }
+            Ok((part, areas))
+        };
+        let (tried, best) = handicap::search(areas, |(_, areas): &(f64, Vec<f64>)| areas)?;
+        let handicap = tried[best].0;
+        fusion.handicap = (handicap * whole) as f32;
+        let choice = FusionChoice { criterion: own.name(), splits: splits.len(), rows, kept, handicap };
+        Ok(Some((fusion, choice)))
+    }
+}
+
+/// Old and adapted distances of one query to one item, from all parts alike; no query to itself.
+fn distances(seen: &[Seen<'_>]) -> Vec<(f64, f64)> {
+    let total: usize = seen.iter().map(|seen| seen.old.values().len()).sum();
+    let step = total.div_ceil(DISTANCES).max(1);
+    let of_part = |seen: &Seen<'_>| {
+        let (own, items) = (seen.gallery.criterion.queries.is_none(), seen.old.items());
+        let both = seen.old.values().iter().zip(seen.adapted.values()).enumerate();
+        let others = both.filter(move |(at, _)| !own || at / items != at % items);
+        others.step_by(step).map(|(_, (&old, &adapted))| (old, adapted)).collect::<Vec<_>>()
+    };
+    seen.iter().flat_map(of_part).collect()
+}
+
+/// See the top of this file. The smaller of equals.
+fn choose(rows: &[FusionRow]) -> usize {
+    let larger = |best: usize, row: usize| if rows[row].low > rows[best].low { row } else { best };
+    let Some(best) = (0..rows.len()).reduce(larger) else { return 0 };
+    if rows[best].low <= error_of_least(&rows[best].gains) || !is_of_both(&rows[best].gains) {
+        return 0;
+    }
+    let gain = |row: usize| mean(&rows[row].gains.iter().map(|of| of.gain).collect::<Vec<_>>());
+    let better = |kept: usize, row: usize| if gain(row) > gain(kept) { row } else { kept };
+    (0..rows.len()).filter(|&row| rows[row].low >= 0.0).reduce(better).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_is_nowhere_below_doing_nothing_the_largest_mean_is_kept() {
+        let row = |weight: f64, known: f64, left_out: f64, error: f64| {
+            let gain = |gallery, gain| HeldOutGain { gallery, metric: "mAP".into(), gain, error };
+            let gains = vec![gain(HeldOutGallery::Known, known), gain(HeldOutGallery::LeftOut, left_out)];
+            FusionRow { weight, gains, low: known.min(left_out) - error }
+        };
+        let nothing = || row(0.0, 0.0, 0.0, 0.0);
+        assert_eq!(
+            choose(&[nothing(), row(0.3, 4.0, 3.0, 0.5), row(0.6, 9.0, 0.6, 0.5), row(1.0, 20.0, 0.4, 0.5)]),
+            2
+        );
+        assert_eq!(
+            choose(&[nothing(), row(0.3, 4.0, 0.9, 0.5)]),
+            0,
+            "0.4 less 0.5 is not above doing nothing"
+        );
+        assert_eq!(choose(&[nothing(), row(0.3, 4.0, -1.0, 0.5)]), 0);
+        let mut known_alone = row(0.3, 9.0, 9.0, 0.5);
+        known_alone.gains.pop();
+        assert_eq!(choose(&[nothing(), known_alone]), 0, "nothing is proven of classes that come");
+        assert_eq!(choose(&[]), 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! What is gained over doing nothing on pairs that were held out, and what of it is proven: a lower bound in each gallery and metric.
+//!
+//! Galleries grow by classes that no pair knew, so something counts as proven where it is in held-out items of known classes and in those of
+//! classes that were left out, and in what [`Criterion::guarded`] names, since mAP alone may be bought with first results.
+
+use std::collections::BTreeMap;
+
+use rehang::Result;
+use rehang::curve::Metric;
+use rehang::distinct;
+use rehang::statistics::mean_sd;
+use serde::{Deserialize, Serialize};
+
+use crate::compare::{HELD_OUT, Split, mean};
+use crate::retrieval::Criterion;
+use crate::task::Task;
+
+/// Classes that are left out of a split at least.
+const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
+
+rehang::named! {
+    /// Held-out items that are a gallery.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum HeldOutGallery ("gallery") {
+        /// Items of classes (clusters, without labels) that were fitted on.
+        Known = "known",
+        /// All items of classes that were not.
+        LeftOut = "left-out",
+    }
+}
+
+/// What something gains over doing nothing in one held-out gallery.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HeldOutGain {
+    /// The gallery.
+    pub gallery: HeldOutGallery,
+    /// The metric's name.
+    pub metric: String,
+    /// Its mean over the splits, in points.
+    pub gain: f64,
+    /// The standard error of that mean: over queries or over splits, whichever is larger.
+    pub error: f64,
+}
+
+/// Differences of every query from doing nothing, split by split, by gallery and the place of the metric.
+pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
+
+impl Task<'_> {
+    /// The splits in which something has to prove itself. Two classes are left out at least: items of one alone tell no ranking from
+    /// another.
+    pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
+        let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
+        self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
+    }
+}
+
+/// The names of [`Criterion::guarded`].
+pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
+    if criterion.is_agreement() {
+        return vec![criterion.name()];
+    }
+    criterion.guarded().into_iter().map(Metric::name).collect()
+}
+
+/// Adds the queries of one split.
+pub(crate) fn add(into: &mut Differences, of: (HeldOutGallery, usize), after: &[f64], before: &[f64]) {
+    into.entry(of).or_default().push(after.iter().zip(before).map(|(a, b)| a - b).collect());
+}
+
+/// The gain in each gallery and metric, and the least of all lower bounds: a gain less its standard error.
+pub(crate) fn gains(differences: &Differences, names: &[String]) -> (Vec<HeldOutGain>, f64) {
+    let gains: Vec<HeldOutGain> = differences
+        .iter()
+        .map(|(&(gallery, metric), of_splits)| {
+            let (gain, error) = gain_of(of_splits);
+            HeldOutGain { gallery, metric: names[metric].clone(), gain, error }
+        })
+        .collect();
+    let low = gains.iter().map(|of| of.gain - of.error).fold(f64::INFINITY, f64::min);
+    (gains, low)
+}
+
+/// The standard error of the gain whose lower bound is the least.
+pub(crate) fn error_of_least(gains: &[HeldOutGain]) -> f64 {
+    let least = gains.iter().min_by(|a, b| (a.gain - a.error).total_cmp(&(b.gain - b.error)));
+    least.map_or(f64::INFINITY, |gain| gain.error)
+}
+
+/// Whether they are of classes that are known and of some that are not: without the second nothing is proven of what comes.
+pub(crate) fn is_of_both(gains: &[HeldOutGain]) -> bool {
+    HeldOutGallery::ALL.iter().all(|gallery| gains.iter().any(|gain| gain.gallery == *gallery))
+}
+
+/// The mean of all splits' means, and its standard error: that over all queries, or over the splits where that is larger, since queries of
+/// one split share their classes. Of a single query nothing is known.
+fn gain_of(of_splits: &[Vec<f64>]) -> (f64, f64) {
+    let error = |values: &[f64]| {
+        let spread = mean_sd(values).filter(|spread| spread.count > 1);
+        spread.map(|spread| spread.sd / (spread.count as f64).sqrt())
+    };
+    let means: Vec<f64> = of_splits.iter().map(|queries| mean(queries)).collect();
+    let of_queries = error(&of_splits.concat()).unwrap_or(f64::INFINITY);
+    (mean(&means), of_queries.max(error(&means).unwrap_or(0.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gain_is_the_mean_of_splits_and_its_error_the_larger_one() {
+        let (gain, error) = gain_of(&[vec![1.0, 3.0], vec![5.0, 7.0]]);
+        // Over four queries: √(20/3) / 2. Over two splits: √8 / √2 = 2.
+        assert_eq!((gain, error), (4.0, 2.0));
+        let (gain, error) = gain_of(&[vec![0.0, 4.0, 2.0], vec![1.0, 3.0, 2.0]]);
+        assert!(gain == 2.0 && (error - (10.0_f64 / 5.0 / 6.0).sqrt()).abs() < 1e-12);
+        assert_eq!(gain_of(&[vec![1.0]]).1, f64::INFINITY);
+    }
+}
