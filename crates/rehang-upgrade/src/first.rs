@@ -92,7 +92,8 @@ pub fn put_first(
             match vector {
                 Some(vector) if vector.provenance == Provenance::Native => done.native += 1,
                 Some(vector) if vector.priority.is_none_or(|place| place.band < QueueBand::NewOrChanged) => {
-                    let score = times as f64 * f64::from(vector.sigma2.unwrap_or_default());
+                    // Old vectors that serve as they are have no σ²: the log alone ranks them.
+                    let score = times as f64 * f64::from(vector.sigma2.unwrap_or(1.0));
                     ranked.push((score, item.key, item.revision));
                 }
                 _ => done.before += 1,
