@@ -684,6 +684,11 @@ mod tests {
             let by_protocol = [map.old_old, map.new_old, map.new_new, map.best_best];
             let same = |(made, of): (Option<f64>, Quality)| (made.unwrap() - of.top1).abs() < 1e-9;
             assert!(by_protocol.into_iter().zip(top1).all(same), "{outcome:?}");
+            for backfill in &outcome.backfills {
+                assert_eq!((backfill.top5.len(), backfill.top5.len()), (backfill.top1.len(), POINTS));
+                assert!(backfill.top5.iter().zip(&backfill.top1).all(|(five, one)| five >= one));
+                assert!(backfill.area_top5.is_some_and(|area| area >= backfill.area.top1));
+            }
             for name in ["tar@0.5", "tpir@0.5"] {
                 let made = outcome.protocol(name).unwrap();
                 let ends = [made.old_old, made.new_old, made.new_new, made.best_best];

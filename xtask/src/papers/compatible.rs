@@ -146,11 +146,8 @@ const HEADS: [(&str, &str); 5] = [
 ];
 
 /// RACT's figures 8 and 11: both models of one architecture.
-const ONE_ARCHITECTURE: [(&str, &str); 3] = [
-    ("ract-one-expansion", "Expansion"),
-    ("ract-one-open-data", "Open-data"),
-    ("ract-one-open-class", "Open-class"),
-];
+const ONE_ARCHITECTURE: [(&str, &str); 2] =
+    [("ract-one-expansion", "Expansion"), ("ract-one-open-data", "Open-data")];
 
 /// A row of an ablation of BCT's baselines: its words, the study, the method.
 type Ablated = (&'static str, &'static str, &'static str);
