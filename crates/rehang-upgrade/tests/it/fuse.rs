@@ -179,8 +179,7 @@ fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> 
     store.create_space(&world.old, Provenance::Old).unwrap();
     let mut writes: Vec<ItemWrite> = (0..300).map(|number| common::item(number, 0)).collect();
     for twin in [101, 203] {
-        writes[twin].source = writes[7].source.clone();
-        writes[twin].vectors = writes[7].vectors.clone();
+        writes[twin] = ItemWrite { id: writes[twin].id.clone(), ..writes[7].clone() };
     }
     if distance == COSINES {
         writes[50].vectors[0].vector = vec![0.0; common::D_OLD];
