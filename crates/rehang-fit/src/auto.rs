@@ -10,7 +10,7 @@ use rehang::{Error, Head, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, closed_form_candidates, per_kind_candidate};
 use crate::compare::{Compared, Selection, selection_findings};
-use crate::fusion::FusionChoice;
+use crate::fusion_choice::FusionChoice;
 use crate::geometry::GeometryKind;
 use crate::guards;
 use crate::handicap::HandicapChoice;

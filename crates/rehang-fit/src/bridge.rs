@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auto::{groups, without_idle_labels};
 use crate::closed_form::{procrustes, ridge};
-use crate::compare::mean;
-use crate::held_out::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, names_of};
+use crate::held_out::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::linear_algebra::{column_means, scaled};
 use crate::method::Method;
 use crate::parameters::FitParameters;

@@ -8,7 +8,7 @@ use rehang::adapter::{Geometry, true_errors};
 use rehang::curve::Distances;
 use rehang::finding::Finding;
 use rehang::statistics::{SigmaQuality, mean_sd};
-use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result};
+use rehang::{Adapter, Head, Matrix, Pairs, Progress, Result, distinct};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, FittedMap};
@@ -16,7 +16,7 @@ use crate::folds::{LeftOut, folds, hold_out, parted, shuffled};
 use crate::geometry::{self, GeometryKind};
 use crate::guards;
 use crate::handicap;
-use crate::held_out::HeldOutGallery;
+use crate::held_out::{HeldOutGallery, mean};
 use crate::left_out::LeavesOut;
 use crate::method::Method;
 use crate::objectives::squared::relative_error;
@@ -28,7 +28,10 @@ use crate::uncertainty_fit::sharpened;
 
 /// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
 /// all.
-pub(crate) const HELD_OUT: f64 = 0.2;
+const HELD_OUT: f64 = 0.2;
+/// Classes that are left out of a split at least.
+const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
+
 /// How often another part is held out.
 const SPLITS: u64 = 5;
 /// Held-out items of known classes that are measured at most, and as many of left-out ones; more change no choice and cost time
@@ -576,10 +579,6 @@ fn empty(method: Method) -> SelectionRow {
     }
 }
 
-pub(crate) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
 /// What the table says in words: a named method that loses, a switch that has to wait, lengths that were left alone.
 pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -619,6 +618,15 @@ pub(crate) fn selection_findings(selection: &Selection, asked: Method) -> Vec<Fi
         end: selection.native,
     }));
     findings
+}
+
+impl Task<'_> {
+    /// The splits in which something has to prove itself. Two classes are left out at least: items of one alone tell no ranking from
+    /// another.
+    pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
+        let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
+        self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
+    }
 }
 
 #[cfg(test)]

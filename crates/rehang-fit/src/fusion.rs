@@ -8,14 +8,14 @@
 use rehang::adapter::Geometry;
 use rehang::curve::{Curve, Distances, Metric};
 use rehang::{Fusion, Result};
-use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::compare::{Part, mean};
+use crate::compare::Part;
 use crate::folds::shuffled;
+use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
 use crate::held_out::{
-    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, names_of,
+    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
 };
 use crate::left_out::LeavesOut;
 use crate::retrieval::{Criterion, Gallery};
@@ -27,32 +27,6 @@ const WEIGHTS: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.
 const DISTANCES: usize = 200_000;
 /// Splits in which the handicap is chosen: each try sweeps whole curves.
 const HANDICAP_SPLITS: usize = 2;
-
-/// A weight that was tried.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FusionRow {
-    /// How much of a distance is the adapted vector's.
-    pub weight: f64,
-    /// What it gains over doing nothing at the switch, by gallery and metric.
-    pub gains: Vec<HeldOutGain>,
-    /// The least of all gains less one standard error.
-    pub low: f64,
-}
-
-/// How a fusion was chosen.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct FusionChoice {
-    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
-    pub criterion: String,
-    /// How often another part was held out.
-    pub splits: usize,
-    /// Every weight.
-    pub rows: Vec<FusionRow>,
-    /// The row that was kept.
-    pub kept: usize,
-    /// Its handicap as a part of the mean squared error.
-    pub handicap: f64,
-}
 
 /// A held-out part with all of its distances.
 struct Seen<'s> {

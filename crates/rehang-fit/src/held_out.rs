@@ -5,18 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use rehang::Result;
 use rehang::curve::Metric;
-use rehang::distinct;
 use rehang::statistics::mean_sd;
 use serde::{Deserialize, Serialize};
 
-use crate::compare::{HELD_OUT, Split, mean};
 use crate::retrieval::Criterion;
-use crate::task::Task;
-
-/// Classes that are left out of a split at least.
-const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
 
 rehang::named! {
     /// Held-out items that are a gallery.
@@ -45,15 +38,6 @@ pub struct HeldOutGain {
 
 /// Differences of every query from doing nothing, split by split, by gallery and the place of the metric.
 pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
-
-impl Task<'_> {
-    /// The splits in which something has to prove itself. Two classes are left out at least: items of one alone tell no ranking from
-    /// another.
-    pub(crate) fn splits_of_both(&self) -> Result<Vec<Split<'_>>> {
-        let classes = distinct(self.groups.iter().copied()).len().max(1) as f64;
-        self.splits(HELD_OUT.max((CLASSES_LEFT_OUT_MIN / classes).next_up()).min(0.5))
-    }
-}
 
 /// The names of [`Criterion::guarded`].
 pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
@@ -102,6 +86,10 @@ fn gain_of(of_splits: &[Vec<f64>]) -> (f64, f64) {
     let means: Vec<f64> = of_splits.iter().map(|queries| mean(queries)).collect();
     let of_queries = error(&of_splits.concat()).unwrap_or(f64::INFINITY);
     (mean(&means), of_queries.max(error(&means).unwrap_or(0.0)))
+}
+
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
 #[cfg(test)]

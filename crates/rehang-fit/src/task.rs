@@ -10,7 +10,7 @@ use rehang::{Head, Matrix, Pairs, Progress, Result};
 
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
 use crate::folds::{folds, group_folds, shuffled};
-use crate::fusion::FusionChoice;
+use crate::fusion_choice::FusionChoice;
 use crate::geometry::{self, GeometryKind};
 use crate::handicap::{self, HandicapChoice};
 use crate::kinds::Kinds;
