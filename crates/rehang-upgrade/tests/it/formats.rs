@@ -36,6 +36,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     assert!(refused.to_string().contains("fused searches"), "{refused}");
     let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
+    assert_eq!((before.merged_before, before.fusion_weight), (true, None), "a person is told");
     // An application that was made ready for it writes on; item 7 was written plainly.
     let write = ItemWrite { id: "item-0003".into(), ..common::item(3, 1) };
     Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[write]).unwrap();

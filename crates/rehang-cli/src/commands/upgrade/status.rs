@@ -184,6 +184,15 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         status.lag,
     );
     text += &way_text(stands.next);
+    if let Some(weight) = status.fusion_weight {
+        text += &format!(
+            "  searches are fused: what is not native is judged {:.0} % by its adapted vector, the rest by the old one\n",
+            100.0 * weight
+        );
+    }
+    if status.merged_before {
+        text += "  searches are mixed: an older rehang merged them. `rehang upgrade fit`, `start` and `switch --fused` use both models again\n";
+    }
     if let Some(bridge) = &status.bridge {
         text += &format!(
             "  queries go there over a bridge: {:.0} % of each is the new model's\n",
