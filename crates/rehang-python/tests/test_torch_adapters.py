@@ -98,6 +98,21 @@ def test_a_fit_is_the_same_again_and_half_precision_learns(arrays: Any) -> None:
     assert half.answer["history"][-1] < half.answer["history"][0]
 
 
+def test_in_the_warm_up_the_map_learns_as_without_uncertainty(arrays: Any) -> None:
+    old, new, _ = arrays
+    loss = rt.FastFill(loss_weight=1.0)
+    plain = rt.fit_adapter(old, new, epochs=4, seed=3, **SMALL)
+    warm, joint = (
+        rt.fit_adapter(old, new, method="fastfill-reference", loss=loss, epochs=4, seed=3, uncertainty_warm_up=epochs, **SMALL) for epochs in (4, 0)
+    )
+    # ψ follows: its σ² differ by item, and the map is the one that FCT makes.
+    vectors, sigma2 = warm.transform(old[:200], return_sigma=True)
+    expected = plain.transform(old[:200])
+    assert np.abs(vectors - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert sigma2.std() > 0
+    assert np.abs(joint.transform(old[:200]) - expected).max() > 1e-3 * np.abs(expected).max()
+
+
 def test_the_schedule_is_the_published_one() -> None:
     rate = lambda epoch: scheduled_rate(5e-4, epoch, 80, 5)  # noqa: E731
     assert abs(rate(0) - 1e-4) < 1e-12 and rate(4) == rate(5) == 5e-4
