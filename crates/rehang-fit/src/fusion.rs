@@ -14,9 +14,7 @@ use crate::compare::Part;
 use crate::folds::shuffled;
 use crate::fusion_choice::{FusionChoice, FusionRow};
 use crate::handicap;
-use crate::held_out::{
-    Differences, HeldOutGain, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of,
-};
+use crate::held_out::{Differences, HeldOutGallery, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::left_out::LeavesOut;
 use crate::retrieval::{Criterion, Gallery};
 use crate::task::Task;
@@ -193,6 +191,7 @@ fn choose(rows: &[FusionRow]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::held_out::HeldOutGain;
 
     #[test]
     fn of_what_is_nowhere_below_doing_nothing_the_largest_mean_is_kept() {

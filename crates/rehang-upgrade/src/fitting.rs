@@ -945,9 +945,10 @@ pub(crate) fn measure(
     let queries = QueryFiles::of(folder).vectors(old, new);
     let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
     // By agreement nothing is proven of a bridge that a report can show.
-    let bridge = match gallery.labels.is_some() {
-        true => fit_bridge(store, (old, new), folder, progress)?.0.bridge,
-        false => None,
+    let bridge = if gallery.labels.is_some() {
+        fit_bridge(store, (old, new), folder, progress)?.0.bridge
+    } else {
+        None
     };
     let pairs = pairs.written(&folder.join("pairs"))?;
     let rows = pairs.rows(true);

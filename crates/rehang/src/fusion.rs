@@ -36,8 +36,9 @@ const DISTANCES_MAX: usize = 200_000;
 /// // The old distances are twice the new ones, and know no more.
 /// let pairs: Vec<(f64, f64)> = (1..=100).map(|i| (0.02 * f64::from(i), 0.01 * f64::from(i))).collect();
 /// let fusion = Fusion::of_distances(0.5, &pairs).unwrap();
-/// assert!((fusion.distance(1.0, Some(0.5)) - 0.5).abs() < 1e-9);
-/// assert!((fusion.distance(1.0, None) - 0.5).abs() < 1e-9);
+/// // Its table is of single precision.
+/// assert!((fusion.distance(1.0, Some(0.5)) - 0.5).abs() < 1e-6);
+/// assert!((fusion.distance(1.0, None) - 0.5).abs() < 1e-6);
 /// assert!(fusion.distance(0.9, Some(0.5)) < fusion.distance(1.0, Some(0.5)));
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

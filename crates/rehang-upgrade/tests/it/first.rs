@@ -94,9 +94,9 @@ fn a_log_of_another_gallery_and_an_upgrade_that_fills_nothing_are_refused() {
 fn an_id_counts_as_often_as_it_stands_in_a_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("returned.txt");
-    std::fs::write(&log, "b\n a \n\nb\r\nb\n").unwrap();
+    fs_err::write(&log, "b\n a \n\nb\r\nb\n").unwrap();
     assert_eq!(read_returned(&log).unwrap(), [("a".to_owned(), 1), ("b".to_owned(), 3)].into());
-    std::fs::write(&log, b"a\n\xff\n").unwrap();
+    fs_err::write(&log, b"a\n\xff\n").unwrap();
     let error = read_returned(&log).unwrap_err().to_string();
     assert!(error.contains("line 2") && error.contains("returned.txt"), "{error}");
     assert!(read_returned(&folder.path().join("none")).is_err());
