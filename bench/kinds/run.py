@@ -25,6 +25,9 @@ import tempfile
 
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import sets
+
 PENALTIES = [1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 GAMMAS = [0.125, 0.25, 0.5, 1.0]
 LAMBDAS = [0.01, 0.03, 0.1, 0.3]
@@ -163,19 +166,17 @@ class Fitted:
 
 
 def load(folder, name):
-    folder = pathlib.Path(folder) / name
-    read = lambda what: np.load(folder / f"{what}.npy")
-    if (folder / "role.npy").exists():
-        role, parts = read("role"), {}
-        for part, number in [("train", 0), ("seen", 1), ("unseen", 2)]:
-            rows = role == number
-            parts[part] = [read(what)[rows] for what in ("old", "new", "label", "mid")]
-        return parts
-    parts = {part: [read(f"{part}_{what}") for what in ("old", "new", "label")] for part in ("train", "seen", "unseen")}
-    if (folder / "raw_u8_28.npy").exists():
-        pixels = read("raw_u8_28")
+    """Old, new, label, and another old model's vectors where the set has them, of every part."""
+    place = pathlib.Path(folder) / name
+    parts = {part: [of[what] for what in ("old", "new", "label")] for part, of in sets.load(folder, name).items()}
+    if (place / "mid.npy").exists():
+        role, mid = np.load(place / "role.npy"), np.load(place / "mid.npy")
+        for number, part in enumerate(sets.PARTS):
+            parts[part].append(mid[role == number])
+    elif (place / "raw_u8_28.npy").exists():
+        pixels = np.load(place / "raw_u8_28.npy")
         pixels = pixels.reshape(len(pixels), -1).astype(np.float32) / 255
-        index = {part: read(f"{part}_index") for part in parts}
+        index = {part: np.load(place / f"{part}_index.npy") for part in parts}
         known = pixels[index["train"]]
         mean = known.mean(0)
         axes = np.linalg.svd(known - mean, full_matrices=False)[2][: parts["train"][0].shape[1]].T
