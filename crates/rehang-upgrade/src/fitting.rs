@@ -944,9 +944,18 @@ pub(crate) fn measure(
     }
     let queries = QueryFiles::of(folder).vectors(old, new);
     let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
-    // By agreement nothing is proven of a bridge that a report can show.
+    // By agreement nothing is proven of a bridge that a report can show. A report is worth having without one.
+    let mut unbridged = None;
     let bridge = if gallery.labels.is_some() {
-        fit_bridge(store, (old, new), folder, progress)?.0.bridge
+        match fit_bridge(store, (old, new), folder, progress) {
+            Ok((fitted, _)) => fitted.bridge,
+            Err(error) if error.is_cancelled() => return Err(error),
+            Err(error) => {
+                let seen = format!("what a bridge would bring is not known: {error}");
+                unbridged = Some(Finding::note("no-bridge", seen));
+                None
+            }
+        }
     } else {
         None
     };
@@ -968,7 +977,8 @@ pub(crate) fn measure(
     let text =
         serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
     AtomicFile::write(&path, &text)?;
-    Ok(UpgradeReport { report: made.report, path, findings: made.findings })
+    let findings = made.findings.into_iter().chain(unbridged).collect();
+    Ok(UpgradeReport { report: made.report, path, findings })
 }
 
 #[cfg(test)]
