@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +38,14 @@ def unit(rows: Any) -> Any:
     """Rows at length 1; a zero row stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def parser(about: str | None, chosen: list[str]) -> argparse.ArgumentParser:
+    """What every study of these sets is asked: where they lie, where its lines go, which sets and seeds; or `--table` of lines that are there."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("data", type=Path, nargs="?")
+    made.add_argument("out", type=Path, nargs="?")
+    made.add_argument("--sets", nargs="*", default=chosen)
+    made.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    made.add_argument("--table", type=Path, nargs="*")
+    return made

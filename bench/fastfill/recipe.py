@@ -10,7 +10,6 @@ of what the map gives beside that of the new vectors.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -117,15 +116,10 @@ def table(files: list[Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--sets", nargs="*", default=["text_banking77", "text_clinc150", "img_caltech101"])
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser = sets.parser(__doc__, ["text_banking77", "text_clinc150", "img_caltech101"])
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", nargs="*", help="these rows alone")
-    parser.add_argument("--table", type=Path, nargs="*")
     asked = parser.parse_args()
     if asked.table:
         table(asked.table)

@@ -12,7 +12,6 @@ of these pairs' classes, left out: no map sees a test part.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -440,15 +439,10 @@ def table(files: list[Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--sets", nargs="*", default=list(sets.LABELLED))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser = sets.parser(__doc__, list(sets.LABELLED))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--only", nargs="*", help="product, clusters, relational, orthogonal, control, without-pairs")
-    parser.add_argument("--table", type=Path, nargs="*")
     asked = parser.parse_args()
     if asked.table:
         table(asked.table)

@@ -23,7 +23,6 @@ hubness · σ²       hubness and one, times σ²
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -130,12 +129,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--sets", nargs="*", default=list(sets.LABELLED))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--table", type=Path, nargs="*")
+    parser = sets.parser(__doc__, list(sets.LABELLED))
     asked = parser.parse_args()
     if asked.table:
         table(asked.table)
