@@ -102,11 +102,10 @@ impl<'a> Whole<'a> {
         let (Some(bridge), Some(relevance)) = (self.gallery.bridge, self.gallery.relevance) else {
             return Ok(BTreeMap::new());
         };
-        let over = |old: Option<&Matrix>, new: &Matrix| bridge.queries(old, new);
-        let items = over(Some(ground.old.matrix()), ground.new.matrix())?;
+        let items = bridge.queries(Some(ground.old.matrix()), ground.new.matrix())?;
         let queries = match ground.queries {
             Some(StudyQueries { old: None, .. }) if bridge.needs_old() => return Ok(BTreeMap::new()),
-            queries => queries.map(|queries| over(queries.old, queries.new)).transpose()?,
+            queries => queries.map(|queries| bridge.queries(queries.old, queries.new)).transpose()?,
         };
         let old = self.gallery.old.matrix();
         let input = ForecastInput {
