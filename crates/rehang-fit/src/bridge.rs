@@ -11,25 +11,20 @@ use std::collections::BTreeMap;
 use rehang::adapter::{Dense, InputScaling, Map};
 use rehang::bridge::mixed;
 use rehang::curve::QueryRanks;
-use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors, distinct};
+use rehang::{Bridge, Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
 use serde::{Deserialize, Serialize};
 
-use crate::auto::{groups, without_idle_labels};
 use crate::closed_form::{procrustes, ridge};
 use crate::held_out::{Differences, HeldOutGain, add, error_of_least, gains, is_of_both, mean, names_of};
 use crate::linear_algebra::{column_means, scaled};
 use crate::method::Method;
 use crate::parameters::FitParameters;
-use crate::retrieval::Criterion;
-use crate::task::{Task, training};
+use crate::task::{Task, training, with_task};
 
 /// Shares of the new model's query that are tried, the smallest first.
 pub const SHARES: [f64; 10] = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 /// The maps whose adjoints are tried.
 const METHODS: [Method; 2] = [Method::Ridge, Method::Procrustes];
-
-/// Classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters stand for so few.
-const CLASSES_MIN: usize = 5;
 
 /// A bridge that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,23 +110,15 @@ pub struct FittedBridge {
 /// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; [`rehang::ErrorKind::Diverged`] where a
 /// decomposition fails; [`rehang::ErrorKind::Cancelled`].
 pub fn fit_bridge(pairs: &Pairs, parameters: &FitParameters, progress: &Progress) -> Result<FittedBridge> {
-    if let Some(queries) = &parameters.queries {
-        queries.check(pairs)?;
-    }
-    Criterion::check_metric(parameters, pairs)?;
-    let mut unlabelled = without_idle_labels(pairs)?.map(|(pairs, _)| pairs);
-    let is_of_few = |labels: &[i64]| distinct(labels.iter().copied()).len() < CLASSES_MIN;
-    if unlabelled.is_none() && pairs.labels().is_some_and(is_of_few) {
-        unlabelled =
-            Some(Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?);
-    }
-    let pairs = unlabelled.as_ref().unwrap_or(pairs);
-    let groups = groups(pairs, parameters.seed, progress)?;
-    let task = Task { pairs, head: None, groups: &groups, parameters, kinds: None, progress };
-    let Some(choice) = task.choose_bridge()? else { return Ok(FittedBridge { bridge: None, choice: None }) };
-    let of_row = |row: &BridgeRow| fit_bridge_of(pairs, row.method, row.share, parameters.seed, progress);
-    let bridge = choice.kept_row().map(of_row).transpose()?;
-    Ok(FittedBridge { bridge, choice: Some(choice) })
+    with_task(pairs, parameters, progress, |task| {
+        let Some(choice) = task.choose_bridge()? else {
+            return Ok(FittedBridge { bridge: None, choice: None });
+        };
+        let seed = parameters.seed;
+        let of_row = |row: &BridgeRow| fit_bridge_of(task.pairs, row.method, row.share, seed, progress);
+        let bridge = choice.kept_row().map(of_row).transpose()?;
+        Ok(FittedBridge { bridge, choice: Some(choice) })
+    })
 }
 
 /// The adjoint of one map of all pairs, with one share, whatever it is worth: for studies. [`fit_bridge`] chooses both.

@@ -41,10 +41,9 @@ pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
 
 /// The names of [`Criterion::guarded`].
 pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
-    if criterion.is_agreement() {
-        return vec![criterion.name()];
-    }
-    criterion.guarded().into_iter().map(Metric::name).collect()
+    let mut names: Vec<String> = criterion.guarded().into_iter().map(Metric::name).collect();
+    names[0] = criterion.name();
+    names
 }
 
 /// Adds the queries of one split.

@@ -56,6 +56,7 @@ mod method;
 pub mod network;
 pub mod network_fit;
 pub mod objectives;
+mod order_choice;
 mod parameters;
 mod per_kind;
 pub mod pseudo_classes;
@@ -82,6 +83,7 @@ pub use kinship::{KINSHIP_MIN, Kinship, kinship};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
+pub use order_choice::{ORDERS, OrderArea, OrderChoice, OrderRow, choose_order};
 
 pub use parameters::{FitParameters, FitQueries};
 pub use residuals::kinds_of_pairs;

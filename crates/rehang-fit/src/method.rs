@@ -39,3 +39,10 @@ rehang::named! {
         Auto = "auto",
     }
 }
+
+impl Method {
+    /// Whether it is a network, whose fit takes minutes where others take seconds.
+    pub(crate) fn is_network(self) -> bool {
+        matches!(self, Self::ResidualMlp | Self::Fct | Self::Fastfill | Self::FastfillReference)
+    }
+}

@@ -156,12 +156,13 @@ impl<'a> Criterion<'a> {
         })
     }
 
-    /// The metrics that nothing may be worse in: its own, and by class the first result as well, which mAP hardly sees.
+    /// The metrics that nothing may be worse in: its own, and the first result as well where its own hardly sees it, as mAP, recall and agreement do.
+    /// By agreement a first result is right where it is among what the new model finds first.
     pub(crate) fn guarded(&self) -> Vec<Metric> {
-        match self.answers {
-            Answers::Labels(_) if self.metric == MAP => vec![MAP, TOP1],
-            _ => vec![self.metric],
-        }
+        let is_recall = self.metric.key() == Metric::recall_at(AGREEMENT).key();
+        let guards =
+            if self.metric == MAP || self.is_agreement() || is_recall { vec![TOP1] } else { Vec::new() };
+        [vec![self.metric], guards].concat()
     }
 
     /// Quality of the new vectors for new queries: the end of the upgrade.

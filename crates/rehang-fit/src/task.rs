@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use rehang::adapter::{Adapter, Geometry, InputStatistics, Map, RowSketch, Training, Uncertainty};
 use rehang::finding::Finding;
 use rehang::statistics::SigmaQuality;
-use rehang::{Head, Matrix, Pairs, Progress, Result};
+use rehang::{Head, Matrix, Pairs, Progress, Result, distinct};
 
+use crate::auto::{groups, without_idle_labels};
 use crate::candidate::{Candidate, FittedMap, OwnEvidence};
 use crate::folds::{folds, group_folds, shuffled};
 use crate::fusion_choice::FusionChoice;
@@ -49,6 +50,35 @@ pub(crate) struct Task<'a> {
     /// Two kinds of old vectors, where they were found.
     pub kinds: Option<&'a Kinds>,
     pub progress: &'a Progress,
+}
+
+/// Classes below which none is left out as a whole ([`hold_out`](crate::folds::hold_out)): clusters stand for so few.
+const CLASSES_MIN: usize = 5;
+
+/// Asks something of pairs that is no fit of a map: what the parameters name is checked, and labels that say nothing are left out.
+///
+/// # Errors
+///
+/// As [`fit_adapter`](crate::fit_adapter) for queries and metrics that do not go with the pairs; what is asked.
+pub(crate) fn with_task<T>(
+    pairs: &Pairs,
+    parameters: &FitParameters,
+    progress: &Progress,
+    ask: impl FnOnce(&Task<'_>) -> Result<T>,
+) -> Result<T> {
+    if let Some(queries) = &parameters.queries {
+        queries.check(pairs)?;
+    }
+    Criterion::check_metric(parameters, pairs)?;
+    let mut unlabelled = without_idle_labels(pairs)?.map(|(pairs, _)| pairs);
+    let is_of_few = |labels: &[i64]| distinct(labels.iter().copied()).len() < CLASSES_MIN;
+    if unlabelled.is_none() && pairs.labels().is_some_and(is_of_few) {
+        unlabelled =
+            Some(Pairs::new(pairs.old().clone(), pairs.new_vectors().clone(), None, pairs.side().cloned())?);
+    }
+    let pairs = unlabelled.as_ref().unwrap_or(pairs);
+    let groups = groups(pairs, parameters.seed, progress)?;
+    ask(&Task { pairs, head: None, groups: &groups, parameters, kinds: None, progress })
 }
 
 impl Task<'_> {

@@ -311,7 +311,8 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
     let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
     Ok(match name {
         "auto" => {
-            let asked = filled!(given, { pairs, method, fused, switch_if } over AutoOptions::default());
+            let asked =
+                filled!(given, { pairs, method, fused, switch_if, order_for } over AutoOptions::default());
             let asked = AutoOptions { go: flag("yes")?, ..asked };
             let queries = path("queries")?;
             Box::new(move |upgrade, encoder, progress| {
@@ -340,6 +341,10 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
                 Ok((answer.to_json(), findings))
             })
+        }
+        "order" => {
+            let metric = given.or("metric", None)?;
+            Box::new(move |upgrade, _, progress| plain(&upgrade.choose_order(metric, progress)?))
         }
         "bridge" => {
             let off = flag("off")?;

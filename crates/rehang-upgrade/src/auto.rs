@@ -3,11 +3,12 @@
 //! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
 //! and after whatever a person did by hand in between.
 
+use rehang::curve::Metric;
 use rehang::finding::Severity;
 use rehang::verdict::is_below;
 use rehang::{Error, Progress, Result};
 use rehang_encode::Encoder;
-use rehang_fit::{FitAnswer, Method};
+use rehang_fit::{FitAnswer, Method, OrderChoice};
 use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -34,6 +35,8 @@ pub enum Step {
     Pairs,
     /// Fit an adapter on them: [`Upgrade::fit`].
     Fit,
+    /// Choose the order of the backfill for a metric: [`Upgrade::choose_order`].
+    Order,
     /// Measure it on those held out: [`Upgrade::report`].
     Report,
     /// Fill the new space: [`Upgrade::start`].
@@ -48,8 +51,16 @@ pub enum Step {
 
 impl Step {
     /// Every step, in the order in which they are taken.
-    pub const ALL: [Self; 7] =
-        [Self::Pairs, Self::Fit, Self::Report, Self::Start, Self::Backfill, Self::Switch, Self::Run];
+    pub const ALL: [Self; 8] = [
+        Self::Pairs,
+        Self::Fit,
+        Self::Order,
+        Self::Report,
+        Self::Start,
+        Self::Backfill,
+        Self::Switch,
+        Self::Run,
+    ];
 }
 
 /// Why [`Upgrade::auto`] goes no farther.
@@ -163,6 +174,8 @@ pub struct AutoOptions {
     pub fused: bool,
     /// When the switch is worth it.
     pub switch_if: SwitchIf,
+    /// What the order of the backfill is chosen for; `None` leaves it as it is.
+    pub order_for: Option<Metric>,
 }
 
 /// A step that was taken, and what came of it.
@@ -174,6 +187,8 @@ pub enum StepResult<'a> {
     Pairs(&'a PairsDrawn),
     /// An adapter was fitted.
     Fit(&'a FitAnswer),
+    /// The order of the backfill was chosen; `None` where there are too few pairs.
+    Order(Option<&'a OrderChoice>),
     /// It was measured.
     Report(&'a UpgradeReport),
     /// This is what comes next, and what it costs.
@@ -200,6 +215,7 @@ impl StepResult<'_> {
             Self::Examined(examined) => ("doctor", data(examined)?),
             Self::Pairs(pairs) => ("pairs", data(pairs)?),
             Self::Fit(answer) => ("fit", answer.to_json()),
+            Self::Order(choice) => ("order", data(&choice)?),
             Self::Report(made) => ("report", json!({ "report": made.path })),
             Self::Plan(outlook) => ("plan", data(outlook)?),
             Self::Start(started) => ("start", data(started)?),
@@ -242,6 +258,10 @@ impl Upgrade {
             let is_fitted = !configuration.names_adapter();
             if is_fitted && !fitting::is_by_queries(&planned.adapter, (old, new), &configuration.folder())? {
                 return Ok(Next::Step(Step::Fit));
+            }
+            let chosen = fitting::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
+            if asked.order_for.is_some_and(|metric| chosen != Some(metric.id())) {
+                return Ok(Next::Step(Step::Order));
             }
             if forecast.is_none() {
                 let is_enough = || -> Result<bool> {
@@ -300,6 +320,9 @@ impl Upgrade {
         progress: &Progress,
         mut tell: impl FnMut(&StepResult<'_>) -> Result<()>,
     ) -> Result<Halt> {
+        if asked.order_for.is_some() {
+            self.expect_order_is_chosen()?;
+        }
         let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
         let mut anew = self.anew(asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
@@ -344,6 +367,13 @@ impl Upgrade {
                     }
                 }
                 Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, progress)?))?,
+                Step::Order => {
+                    let choice = self.choose_order(asked.order_for, progress)?;
+                    tell(&StepResult::Order(choice.as_ref()))?;
+                    if choice.is_none() {
+                        return Ok(Halt::TooFewPairs);
+                    }
+                }
                 Step::Report => {
                     let configuration = self.configuration();
                     let pairs =
@@ -401,6 +431,7 @@ impl Upgrade {
         let is_left = |step: &Step| match step {
             _ if *step < first => false,
             Step::Fit => !self.configuration().names_adapter(),
+            Step::Order => asked.order_for.is_some(),
             Step::Backfill => switch_from.is_some(),
             _ => true,
         };

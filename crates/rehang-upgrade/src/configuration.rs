@@ -202,7 +202,7 @@ impl HeadPart {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OrderPart {
-    #[serde(default = "coverage")]
+    #[serde(default = "auto")]
     policy: String,
     #[serde(default)]
     seed: u64,
@@ -210,12 +210,15 @@ struct OrderPart {
 
 impl Default for OrderPart {
     fn default() -> Self {
-        Self { policy: coverage(), seed: 0 }
+        Self { policy: auto(), seed: 0 }
     }
 }
 
-fn coverage() -> String {
-    Policy::Coverage.name().into()
+/// The policy of an order that is chosen.
+const AUTO: &str = "auto";
+
+fn auto() -> String {
+    AUTO.into()
 }
 
 #[derive(Debug, Deserialize, Default)]
@@ -264,8 +267,10 @@ pub struct Configuration {
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// The order.
+    /// The order; where it is chosen, the one before anything was.
     pub order: OrderSettings,
+    /// Whether the order is the one that was [chosen](crate::Upgrade::choose_order), once there is one.
+    pub is_order_chosen: bool,
     /// Limits of a run, before what a caller asks for.
     pub limits: Limits,
     /// Whether the file says how many items go to the encoder together; if not, the encoder does.
@@ -333,13 +338,19 @@ impl Configuration {
             let expected = "no table beside [adapter], which brings its own";
             return Err(Error::option("[head]", "given", expected));
         }
-        let policy = document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?;
+        let is_order_chosen = document.order.policy == AUTO;
+        let policy = if is_order_chosen {
+            Policy::Coverage
+        } else {
+            document.order.policy.parse().map_err(|error: Error| error.context("[order]"))?
+        };
         Ok(Self {
             path: path.to_owned(),
             gallery: document.gallery.location(base, &document.old.name, &document.new)?,
             old: document.old.space("old")?,
             new: document.new.space("new")?,
             order: OrderSettings { policy, seed: document.order.seed },
+            is_order_chosen,
             limits: document.run.limits()?,
             says_batch: document.run.batch.is_some(),
             adapter: document.adapter.map(|part| base.join(part.file)),
@@ -369,8 +380,14 @@ impl Configuration {
             old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
             new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
             adapter,
-            order: self.order,
+            order: self.order(store)?,
         })
+    }
+
+    fn order(&self, store: &dyn Ledger) -> Result<OrderSettings> {
+        let chosen = if self.is_order_chosen { fitting::chosen_order(store, &self.new.name)? } else { None };
+        let policy = chosen.map_or(self.order.policy, |chosen| chosen.policy);
+        Ok(OrderSettings { policy, ..self.order })
     }
 
     fn read_adapter(&self, store: &dyn Ledger) -> Result<Adapter> {

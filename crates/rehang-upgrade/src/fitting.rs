@@ -12,7 +12,9 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::curve::Metric;
 use rehang::finding::Finding;
+use rehang::order::Policy;
 use rehang::report::Report;
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Cut, Spent};
@@ -20,8 +22,8 @@ use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
 use rehang_fit::{
-    FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, Trait, fit_files,
-    learning_curve,
+    FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, OrderChoice, Trait,
+    fit_files, learning_curve,
 };
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
@@ -65,13 +67,64 @@ pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
     fitted.filter(|it| !it.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
 }
 
-/// Forgets it: what it was fitted on is given up.
+/// Forgets it, and the order that was chosen with it: what they were learned from is given up.
 pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     refit::forget(store, new)?;
-    match store.document(&document(new))? {
-        Some((version, _)) => store.set_document(&document(new), Some(version), "").map(drop),
-        None => Ok(()),
+    for name in [document(new), order_document(new)] {
+        if store.document(&name)?.is_some() {
+            note(store, &name, "")?;
+        }
     }
+    Ok(())
+}
+
+/// Writes a document of the gallery, where it says something else.
+fn note(store: &dyn Ledger, name: &str, text: &str) -> Result<()> {
+    let before = store.document(name)?;
+    if before.as_ref().is_none_or(|(_, known)| known != text) {
+        store.set_document(name, before.map(|(version, _)| version), text)?;
+    }
+    Ok(())
+}
+
+/// An order that was chosen on held-out pairs, and for which metric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChosenOrder {
+    pub policy: Policy,
+    /// The metric's id; `None` for what a fit goes by.
+    pub metric: Option<String>,
+}
+
+/// Name of the document that says which order was chosen last for a space: with the gallery, since every process has to follow it.
+fn order_document(new: &str) -> String {
+    format!("order of {new}")
+}
+
+/// The order that was chosen last for a space; `None` where there is none.
+pub(crate) fn chosen_order(store: &dyn Ledger, new: &str) -> Result<Option<ChosenOrder>> {
+    let text = store.document(&order_document(new))?.map(|(_, text)| text).filter(|text| !text.is_empty());
+    let read = |text: String| {
+        serde_json::from_str(&text).map_err(|error| Error::corrupt("the order that was chosen", error))
+    };
+    text.map(read).transpose()
+}
+
+/// Chooses the order of a backfill on those pairs that are not held out, as [`choose_order`](rehang_fit::choose_order()), for a map of this
+/// method, and names it in the gallery. `None` where there are too few pairs.
+pub(crate) fn choose_order(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    (method, metric): (Method, Option<Metric>),
+    progress: &Progress,
+) -> Result<Option<OrderChoice>> {
+    let (pairs, queries) = known_pairs(store, (old, new), folder, "an order")?;
+    let parameters = FitParameters { method, metric, queries, ..FitParameters::default() };
+    let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
+    let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
+    let text = serde_json::to_string(&chosen).map_err(|error| Error::corrupt("the order", error))?;
+    note(store, &order_document(&new.name), &text)?;
+    Ok(Some(choice))
 }
 
 /// Where an adapter lies in the folder of its upgrade.
@@ -810,10 +863,7 @@ pub(crate) fn fit(
         answer.findings.push(Finding::warning("no-direction", seen));
     }
     let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
-    let (name, before) = (document(&new.name), store.document(&document(&new.name))?);
-    if before.as_ref().is_none_or(|(_, fitted)| *fitted != fingerprint) {
-        store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
-    }
+    note(store, &document(&new.name), &fingerprint)?;
     Ok(answer)
 }
 
@@ -882,10 +932,27 @@ pub(crate) fn fit_bridge(
     folder: &Path,
     progress: &Progress,
 ) -> Result<(FittedBridge, Option<String>)> {
+    let (pairs, queries) = known_pairs(store, (old, new), folder, "a bridge")?;
+    let fitted =
+        rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
+    let Some(bridge) = &fitted.bridge else { return Ok((fitted, None)) };
+    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    rehang_files::bridge_file::save(bridge, bridge_file(folder, &fingerprint))?;
+    Ok((fitted, Some(fingerprint)))
+}
+
+/// Those pairs that are not held out, and the queries of the folder where it holds some: what is learned from both beside a map.
+fn known_pairs(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    what: &str,
+) -> Result<(rehang::Pairs, Option<FitQueries>)> {
     let drawn = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
     let known: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
     if known.is_empty() {
-        return Err(Error::missing("pairs", format!("a bridge from {:?} to {:?}", new.name, old.name))
+        return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))
             .advise(rehang::Remedy::DrawPairs));
     }
     let of = |space: &Space, rows: &Matrix| {
@@ -901,13 +968,7 @@ pub(crate) fn fit_bridge(
             qrels: None,
         }),
     };
-    let fitted =
-        rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
-    let Some(bridge) = &fitted.bridge else { return Ok((fitted, None)) };
-    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    rehang_files::bridge_file::save(bridge, bridge_file(folder, &fingerprint))?;
-    Ok((fitted, Some(fingerprint)))
+    Ok((pairs, queries))
 }
 
 /// What an adapter is worth on held-out pairs.

@@ -289,9 +289,10 @@ fn document(
 {adapter}
 
 # Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
-# worst first; "random" takes any. The seed makes an order repeatable.
+# worst first; "random" takes any. "auto" is what `rehang upgrade order --for METRIC` chose, and "coverage" before. The seed makes an order
+# repeatable.
 [order]
-policy = "coverage"
+policy = "auto"
 seed = 0
 
 # The new model, which re-embeds sources. Uncomment one. Without it, everything but the backfill works.

@@ -5,11 +5,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rehang::curve::Metric;
 use rehang::finding::Finding;
 use rehang::{Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
-use rehang_fit::{BridgeChoice, FitAnswer, Method};
+use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -419,6 +420,30 @@ impl Upgrade {
         let (old, new) = self.spaces();
         verbs::set_bridge(self.store(), old, new, None)?;
         Ok(Bridged { bridge: None, file: None, choice: None })
+    }
+
+    /// Chooses the order of the backfill by what held-out pairs find in each, for a metric (`None`: what a fit goes by), as
+    /// [`rehang_fit::choose_order`]. The upgrade follows it from its next start on, where its configuration says that the order is chosen. `None`
+    /// where there are too few pairs.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where the configuration names another order, or the metric cannot be measured on these pairs; missing input
+    /// where there are no pairs; as [`Configuration::planned`].
+    pub fn choose_order(&self, metric: Option<Metric>, progress: &Progress) -> Result<Option<OrderChoice>> {
+        self.expect_order_is_chosen()?;
+        let method = self.planned()?.adapter.training.method.parse()?;
+        let folder = self.configuration.folder();
+        fitting::choose_order(self.store(), self.spaces(), &folder, (method, metric), progress)
+    }
+
+    /// Fails where the configuration names an order, which no choice would change.
+    pub(crate) fn expect_order_is_chosen(&self) -> Result<()> {
+        if self.configuration.is_order_chosen {
+            return Ok(());
+        }
+        let named = self.configuration.order.policy.name();
+        Err(Error::option("[order] policy", named, "\"auto\", which follows the order that is chosen"))
     }
 
     /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the [folder](Configuration::folder)

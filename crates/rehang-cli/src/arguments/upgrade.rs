@@ -16,6 +16,9 @@ pub enum UpgradeCommand {
     Pairs(UpgradePairsArguments),
     /// Fit an adapter on the gallery's own pairs and keep it for the upgrade.
     Fit(UpgradeFitArguments),
+    /// Choose which items are re-embedded first, for a metric: by what held-out pairs find in each order. Where [order] policy is "auto" in the
+    /// configuration, the next start follows it.
+    Order(UpgradeOrderArguments),
     /// Let new queries search the old gallery as it is, over a bridge that is fitted on the gallery's own pairs: no vector is written. Where
     /// held-out pairs do not prove that it finds more, there is none.
     Bridge(UpgradeBridgeArguments),
@@ -70,6 +73,8 @@ arguments! {
         fused: bool = [long],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
+        /// Choose the order of the backfill for a metric, as `rehang upgrade order` does, before the report.
+        order_for: Option<String> = [long = "for", value_name = "METRIC"],
         sample: SampleSize = [flatten],
         /// End when this share of all items is native (0.3, or 30%); or at "98% of new", where the forecast says that this much of the new
         /// model's quality is reached, by the cautious end of its range; or where a further unit of money (an hour) is forecast to bring
@@ -106,6 +111,13 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
+    }
+
+    /// Options of `rehang upgrade order`.
+    UpgradeOrderArguments {
+        config: UpgradeConfig = [flatten],
+        /// What has to be good on the way: map, top1, top5 and others by label, agreement@10 without labels [default: what a fit goes by].
+        order_for: Option<String> = [long = "for", value_name = "METRIC"],
     }
 
     /// Options of `rehang upgrade bridge`.

@@ -15,7 +15,7 @@ use rehang_upgrade::{
 use serde_json::{Value, json};
 
 use self::backfill::{ending_text, run_options, run_text};
-use self::learn::pairs_text;
+use self::learn::{order_text, pairs_text};
 use self::plan::plan_text;
 use self::shared::open;
 use self::steps::{start_text, switch_text};
@@ -29,6 +29,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
         UpgradeCommand::Auto(auto) => run_auto(auto, json),
         UpgradeCommand::Pairs(pairs) => learn::pairs(pairs, json),
         UpgradeCommand::Fit(fit) => learn::fit(fit, json),
+        UpgradeCommand::Order(order) => learn::order(order, json),
         UpgradeCommand::Bridge(bridge) => learn::bridge(bridge, json),
         UpgradeCommand::Report(report) => learn::report(report, json),
         UpgradeCommand::Plan(plan) => plan::plan(plan, json),
@@ -55,6 +56,7 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
         go: arguments.yes,
         fused: arguments.fused,
         switch_if: arguments.switch_if.parse()?,
+        order_for: arguments.order_for.as_deref().map(str::parse).transpose()?,
     };
     let upgrade = open(&arguments.config)?;
     if arguments.dry_run {
@@ -97,6 +99,7 @@ fn taken_text(
             super::fit::say(answer);
             (super::fit::text(answer), super::fit::outcome(answer) == Exit::Done)
         }
+        StepResult::Order(choice) => (order_text(choice), choice.is_some()),
         StepResult::Report(made) => {
             super::report::write(&made.report, &made.findings, &[])?;
             let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
@@ -226,6 +229,10 @@ fn dry_run(
                     .concat()
             }
             Step::Fit => vec!["fit", "--method", &arguments.method],
+            Step::Order => {
+                let metric = arguments.order_for.as_deref();
+                [vec!["order"], metric.map_or_else(Vec::new, |metric| vec!["--for", metric])].concat()
+            }
             Step::Report => vec!["report"],
             Step::Start => {
                 commands.push(command(&["plan"]));

@@ -226,6 +226,41 @@ fn a_bridge_serves_new_queries_before_anything_is_written() {
 }
 
 #[test]
+fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
+    let place = place(&Made::of(1000));
+    let asked = ["--for", "top1", "--items", "500", "--worth", "0"];
+    let listed = place.json(&[&["upgrade", "auto", "--dry-run", "--method", "ridge"], &asked[..]].concat());
+    assert_eq!(listed["commands"][2], "rehang upgrade order --for top1 --config rehang.toml");
+    let (value, code) = auto(&place, &asked);
+    assert_eq!((steps(&value), code), (vec!["doctor", "pairs", "fit", "order", "report", "plan"], 0));
+    let choice = result(&value, "order");
+    assert_eq!((choice["criterion"].as_str(), choice["method"].as_str()), (Some("Top-1"), Some("ridge")));
+    // Another order than the first has to be better on known and on left-out classes.
+    let rows = choice["rows"].as_array().unwrap();
+    let area = |row: usize, gallery: usize| rows[row]["areas"][gallery]["area"].as_f64().unwrap();
+    let least = |row: usize| (area(row, 0) - area(0, 0)).min(area(row, 1) - area(0, 1));
+    let best = (0..rows.len()).fold(0, |best, row| if least(row) > least(best) { row } else { best });
+    assert_eq!((rows[0]["policy"].as_str(), choice["kept"].as_u64()), (Some("coverage"), Some(best as u64)));
+    // It was chosen for this metric; for another one it is chosen again.
+    assert!(!steps(&auto(&place, &asked).0).contains(&"order"));
+    let again = ["--for", "map", "--items", "500", "--worth", "0"];
+    assert_eq!(result(&auto(&place, &again).0, "order")["criterion"], "mAP");
+    // Whatever is chosen is followed, and what nobody chose is refused.
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let (version, _) = store.document("order of second").unwrap().unwrap();
+    let random = r#"{"policy": "random", "metric": "top1"}"#;
+    store.set_document("order of second", Some(version), random).unwrap();
+    drop(store);
+    place.finish(&["upgrade", "start"]);
+    assert_eq!(place.json(&["upgrade", "status"])["order"]["policy"], "random");
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    place.write_bytes("rehang.toml", config.replace("\"auto\"", "\"sigma\"").as_bytes());
+    let refused = place.run(&["upgrade", "order"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("[order] policy cannot be \"sigma\""));
+}
+
+#[test]
 fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     const BATCH: usize = 8;
     const KEY_ENDS_AT: usize = 3;

@@ -1183,7 +1183,7 @@ fn a_compatible_model_needs_no_adapter() {
         text.replacen(from, to, 1)
     };
     let text = with(&text, "# [head]\n# weight = \"head-weight.npy\"", "[head]\nweight = \"head.npy\"");
-    let text = with(&text, "policy = \"coverage\"", "policy = \"entropy\"");
+    let text = with(&text, "policy = \"auto\"", "policy = \"entropy\"");
     let text = format!("{text}\n[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n");
     place.write_bytes("rehang.toml", text.as_bytes());
     place.json(&upgrade("start", &[]));

@@ -1,15 +1,15 @@
 //! `rehang upgrade pairs`, `fit` and `report`: what is learned before anything is filled.
 
 use rehang::Result;
-use rehang_fit::BridgeRow;
+use rehang_fit::{BridgeRow, OrderChoice};
 use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
 
 use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
-    SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments, UpgradePairsArguments,
-    UpgradeReportArguments,
+    SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments, UpgradeOrderArguments,
+    UpgradePairsArguments, UpgradeReportArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
@@ -118,6 +118,35 @@ pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
     commands::fit::say(&answer);
     let text = commands::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
     commands::fit::outcome(&answer).print(json, &answer.to_json(), &text)
+}
+
+pub fn order(arguments: &UpgradeOrderArguments, json: bool) -> Result<Exit> {
+    let metric = arguments.order_for.as_deref().map(str::parse).transpose()?;
+    let upgrade = open(&arguments.config)?;
+    let choice = with_bar(|progress| {
+        end_at_ctrl_c(progress);
+        upgrade.choose_order(metric, progress)
+    })?;
+    let text = order_text(choice.as_ref());
+    Exit::done_if(choice.is_some()).print(json, &json!({ "choice": choice }), &text)
+}
+
+/// What each order is worth, and which is followed.
+pub fn order_text(choice: Option<&OrderChoice>) -> String {
+    let Some(choice) = choice else {
+        return "No order was chosen: too few pairs to hold any out. `rehang upgrade pairs` draws more.\n"
+            .into();
+    };
+    let mut text = format!(
+        "Area of {} on held-out pairs while they become native ({} splits, adapted by {}), in percent:\n",
+        choice.criterion, choice.splits, choice.method
+    );
+    for row in &choice.rows {
+        let areas: Vec<String> =
+            row.areas.iter().map(|of| format!("{} {}", of.gallery, one_decimal(of.area))).collect();
+        text += &format!("  {:<10} {}\n", row.policy.name(), areas.join(", "));
+    }
+    text + &format!("The order is {:?} from the next `rehang upgrade start` on.\n", choice.policy().name())
 }
 
 pub fn bridge(arguments: &UpgradeBridgeArguments, json: bool) -> Result<Exit> {

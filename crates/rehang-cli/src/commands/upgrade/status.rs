@@ -279,7 +279,7 @@ fn way_text(next: Option<Next>) -> String {
     let at = match next {
         Some(Next::Step(Step::Pairs)) => "pairs",
         Some(Next::Step(Step::Fit)) => "fit",
-        Some(Next::Step(Step::Report)) => "report",
+        Some(Next::Step(Step::Order | Step::Report)) => "report",
         Some(Next::Step(Step::Start)) => "start",
         Some(
             Next::Step(Step::Switch | Step::Backfill) | Next::Halt(Halt::NotWorthwhile | Halt::NotMeasured),

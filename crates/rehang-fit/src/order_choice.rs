@@ -1,0 +1,220 @@
+//! Which items first, by what held-out pairs find in each order.
+
+use rehang::adapter::{Adapter, apply};
+use rehang::order::{OrderInput, Policy, order};
+use rehang::{Pairs, Progress, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::compare::{Part, Split};
+use crate::held_out::{HeldOutGallery, mean};
+use crate::learned::{NetworkOptions, fit_adapter};
+use crate::method::Method;
+use crate::parameters::FitParameters;
+use crate::retrieval::Gallery;
+use crate::task::{Task, with_task};
+
+/// The orders that are tried, the default first. Others were measured and are not worth trying (`bench/runs/orders.md`).
+pub const ORDERS: [Policy; 3] = [Policy::Coverage, Policy::Sigma, Policy::Random];
+
+/// Splits that every order is tried in: each is another fit.
+const SPLITS: usize = 3;
+
+/// The area under the curve of one order in one held-out gallery, percent: the mean over the splits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderArea {
+    /// Of known classes, or of left-out ones.
+    pub gallery: HeldOutGallery,
+    /// The mean quality over all states of the backfill.
+    pub area: f64,
+}
+
+/// An order that was tried.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderRow {
+    /// The order.
+    pub policy: Policy,
+    /// Its areas.
+    pub areas: Vec<OrderArea>,
+    /// The least that it gains over the first of [`ORDERS`] in any of the galleries, in points.
+    pub least_gain: f64,
+}
+
+/// How an order was chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderChoice {
+    /// What is measured, as [`Selection::criterion`](crate::Selection::criterion).
+    pub criterion: String,
+    /// The map that was backfilled.
+    pub method: Method,
+    /// How often another part was held out.
+    pub splits: usize,
+    /// Every one of [`ORDERS`].
+    pub rows: Vec<OrderRow>,
+    /// The row that was kept: the one whose least gain is largest. So another order than the default is better on known classes and on left-out
+    /// ones.
+    pub kept: usize,
+}
+
+impl OrderChoice {
+    /// The order that was kept.
+    pub fn policy(&self) -> Policy {
+        self.rows[self.kept].policy
+    }
+}
+
+/// Chooses the order in which a gallery is backfilled, for a metric ([`FitParameters::metric`]): a map of the parameters' method is fitted on a part of the pairs; the others,
+/// of known and of left-out classes, become native in each of [`ORDERS`]. `None` where nothing can be held out.
+///
+/// A method that takes minutes is fitted once, every other one for each split.
+///
+/// ```
+/// use rehang::{Distance, Matrix, Pairs, Progress, Vectors};
+/// use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
+///
+/// // Thirty classes on a circle; every third item was seen badly by the old model.
+/// let noise = |item: usize| ((item * 7919) % 1013) as f32 / 1013.0 - 0.5;
+/// let angle = |item: usize, width: f32| (item % 30) as f32 * 0.2 + width * noise(item);
+/// let circle = |angle: f32, axis: usize| if axis == 0 { angle.cos() } else { angle.sin() };
+/// let bad = |item: usize| if (item / 30) % 3 == 0 { 1.5 } else { 0.1 };
+/// let old = Matrix::from_fn(900, 2, |item, axis| circle(angle(item, bad(item)), axis));
+/// let new = Matrix::from_fn(900, 2, |item, axis| circle(angle(item, 0.1) + 1.5708, axis));
+/// let old = Vectors::measured("old", Distance::Cosine, old, "old vectors")?;
+/// let new = Vectors::measured("new", Distance::Cosine, new, "new vectors")?;
+/// let pairs = Pairs::new(old, new, Some((0..900).map(|item| item % 30).collect()), None)?;
+/// let parameters = FitParameters { method: Method::Ridge, metric: Some("top1".parse()?), ..FitParameters::default() };
+/// let choice = choose_order(&pairs, &parameters, &Progress::default())?.unwrap();
+/// assert_eq!((choice.criterion.as_str(), choice.rows.len()), ("Top-1", ORDERS.len()));
+/// assert!(choice.rows.iter().all(|row| row.least_gain <= choice.rows[choice.kept].least_gain));
+/// # Ok::<(), rehang::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`fit_adapter`].
+pub fn choose_order(
+    pairs: &Pairs,
+    parameters: &FitParameters,
+    progress: &Progress,
+) -> Result<Option<OrderChoice>> {
+    with_task(pairs, parameters, progress, |task| task.choose_order())
+}
+
+impl Task<'_> {
+    fn choose_order(&self) -> Result<Option<OrderChoice>> {
+        let mut splits = self.splits_of_both()?;
+        splits.truncate(if self.parameters.method.is_network() { 1 } else { SPLITS });
+        let Some(criterion) =
+            splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
+        else {
+            return Ok(None);
+        };
+        let criterion = criterion.name();
+        let mut areas = Vec::new();
+        for split in &splits {
+            let adapter = self.fitted_on(split)?;
+            for (place, part) in split.parts.iter().enumerate() {
+                if let Some(of_orders) = self.areas(&adapter, part)? {
+                    areas.push((split.gallery(place), of_orders));
+                }
+            }
+        }
+        let method = self.parameters.method;
+        Ok(choose(&areas).map(|(rows, kept)| OrderChoice {
+            criterion,
+            method,
+            splits: splits.len(),
+            rows,
+            kept,
+        }))
+    }
+
+    /// The adapter as it would serve, of what is not held out.
+    fn fitted_on(&self, split: &Split<'_>) -> Result<Adapter> {
+        let parameters = FitParameters {
+            method: self.parameters.method,
+            seed: self.parameters.seed,
+            compare: false,
+            ..FitParameters::default()
+        };
+        let pairs = self.pairs.select(&split.fitted);
+        let options = NetworkOptions::default();
+        Ok(fit_adapter(&pairs, None, &parameters, &options, self.progress)?.adapter)
+    }
+
+    /// The area of each of [`ORDERS`]; `None` where nothing says what is right.
+    fn areas(&self, adapter: &Adapter, part: &Part<'_>) -> Result<Option<Vec<f64>>> {
+        let Some(criterion) = &part.criterion else { return Ok(None) };
+        let native = part.pairs.new_vectors();
+        let adapted = apply(adapter, part.pairs.old(), None, self.progress)?;
+        let sigma: Vec<f64> = adapted.variance.iter().map(|&variance| f64::from(variance)).collect();
+        let vectors = adapted.vectors.matrix();
+        let input = OrderInput {
+            items: native.len(),
+            sigma: Some(&sigma),
+            classified: adapter.uncertainty.head().map(|head| (head, vectors)),
+            vectors: Some(vectors),
+            seed: self.parameters.seed,
+            ..OrderInput::default()
+        };
+        let gallery = Gallery::new(criterion, native, vectors.clone(), part.to_native.as_ref())?;
+        let area = |policy: Policy| {
+            self.progress.check()?;
+            let permutation = order(policy, &input)?.permutation;
+            Ok(gallery.curve(&permutation, f64::from(adapter.handicap))?.lines[criterion.metric].area())
+        };
+        ORDERS.map(area).into_iter().collect::<Result<_>>().map(Some)
+    }
+}
+
+/// The row of each order, and the place of the one that is kept: the first of equals. `None` without areas.
+fn choose(areas: &[(HeldOutGallery, Vec<f64>)]) -> Option<(Vec<OrderRow>, usize)> {
+    let of = |gallery: HeldOutGallery, order: usize| {
+        let values: Vec<f64> =
+            areas.iter().filter(|(of, _)| *of == gallery).map(|(_, areas)| areas[order]).collect();
+        (!values.is_empty()).then(|| mean(&values))
+    };
+    let row = |order: usize| {
+        let seen: Vec<(OrderArea, f64)> = HeldOutGallery::ALL
+            .iter()
+            .filter_map(|&gallery| {
+                let area = of(gallery, order)?;
+                Some((OrderArea { gallery, area }, area - of(gallery, 0)?))
+            })
+            .collect();
+        let least_gain = seen.iter().map(|(_, gain)| *gain).fold(f64::INFINITY, f64::min);
+        OrderRow {
+            policy: ORDERS[order],
+            areas: seen.into_iter().map(|(area, _)| area).collect(),
+            least_gain,
+        }
+    };
+    let rows: Vec<OrderRow> = (0..ORDERS.len()).map(row).collect();
+    let larger = |kept: usize, row: usize| {
+        if rows[row].least_gain > rows[kept].least_gain { row } else { kept }
+    };
+    let kept = (0..rows.len()).reduce(larger)?;
+    rows[kept].least_gain.is_finite().then_some((rows, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use HeldOutGallery::{Known, LeftOut};
+
+    #[test]
+    fn another_order_than_the_default_has_to_be_better_on_known_and_on_left_out_classes() {
+        let kept = |known: [f64; 3], left_out: [f64; 3]| {
+            choose(&[(Known, known.to_vec()), (LeftOut, left_out.to_vec())]).unwrap().1
+        };
+        // Sigma gains 3 on known classes and loses 0.1 on left-out ones.
+        assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 49.9, 48.0]), 0);
+        assert_eq!(kept([70.0, 73.0, 69.0], [50.0, 50.1, 48.0]), 1);
+        // Of two that are better, the one whose smaller gain is larger.
+        assert_eq!(kept([70.0, 73.0, 71.0], [50.0, 50.1, 50.5]), 2);
+        assert_eq!(kept([70.0, 70.0, 70.0], [50.0, 50.0, 50.0]), 0);
+        // One gallery alone decides where there is no other; its splits are averaged.
+        let (rows, kept) = choose(&[(Known, vec![70.0, 71.0, 0.0]), (Known, vec![70.0, 72.0, 0.0])]).unwrap();
+        assert_eq!((kept, rows[1].areas[0].area, rows[1].least_gain), (1, 71.5, 1.5));
+        assert!(choose(&[]).is_none());
+    }
+}
