@@ -19,6 +19,9 @@ traffic, coverage  coverage, but the items never returned come after all others
 traffic, smoothed  what the log's queries would return softly: Σ exp(cos/τ) of old vectors over the log, τ = 0.05
 hubness            in how many items' ten nearest adapted vectors it is, most often first: no log needed
 hubness · σ²       hubness and one, times σ²
+on read            no log: the queries of the log are asked along the way, in twenty parts, of what the gallery is by then; each twentieth of the backfill takes what
+                   was returned most (an earlier part counts 0.8 of the next), equal ones as coverage has them
+on read · σ²       the same, times returned times σ²
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import sets
 
-PAIRS, RETURNED = 2000, 10
+PAIRS, RETURNED, ROUNDS = 2000, 10, 20
 SHARES = (0.1, 0.25)
 PLAIN = ("random", "sigma", "coverage", "class-mean")
 
@@ -57,8 +60,22 @@ def asks(labels: Any, load: str, popularity: dict[int, float], rng: Any) -> Any:
     return rng.choice(len(labels), len(labels), p=weights / weights.sum())
 
 
-def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, seed: int) -> dict[str, Any]:
-    """Every order of the gallery; `log [m, RETURNED]` are places that searches returned."""
+def on_read(gallery: dict[str, Any], adapted: Any, weight: Any, ties: Any, asked: Any, handicap: float) -> Any:
+    """What searches return is re-embedded next, times its weight; `asked [m, d]` are queries of the new model."""
+    seen, new = sets.unit(adapted), gallery["new"]
+    native, counts, places = np.zeros(len(seen), dtype=bool), np.zeros(len(seen)), []
+    for turn, queries in enumerate(np.array_split(asked, ROUNDS), 1):
+        far = np.where(native, 1 - queries @ new.T, 1 - queries @ seen.T + handicap)
+        counts = 0.8 * counts + np.bincount(np.argpartition(far, RETURNED, axis=1)[:, :RETURNED].ravel(), minlength=len(seen))
+        left = [place for place in first(counts * weight, ties) if not native[place]]
+        taken = left[: round(len(seen) * turn / ROUNDS) - len(places)]
+        places += taken
+        native[taken] = True
+    return np.array(places)
+
+
+def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, log_new: Any, seed: int) -> dict[str, Any]:
+    """Every order of the gallery; `log [m, RETURNED]` are places that searches returned, of queries by the old and by the new model."""
     import rehang
 
     adapted, sigma2 = adapter.transform(gallery["old"], return_sigma=True, force=True)
@@ -91,6 +108,9 @@ def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, seed: 
         "hubness": first(hubs, coverage),
         "hubness · σ²": first((1 + hubs) * sigma2, coverage),
     }
+    asked = log_new[np.random.default_rng(seed).permutation(len(log_new))]
+    for name, weight in (("on read", np.ones(len(adapted))), ("on read · σ²", sigma2)):
+        made[name] = on_read(gallery, adapted, weight, coverage, asked, adapter.handicap)
     return made
 
 
@@ -157,7 +177,7 @@ def main() -> None:
                         logged = before[asks(labels[before], load, popularity, rng)]
                         answers = np.argsort(-(old[logged] @ gallery["old"].T), axis=1)[:, :RETURNED]
                         asking = after[asks(labels[after], load, popularity, rng)]
-                        for order, places in orders(gallery, adapter, answers, old[logged], seed).items():
+                        for order, places in orders(gallery, adapter, answers, old[logged], new[logged], seed).items():
                             curve = rehang.curve(
                                 gallery["new"], adapted, places, labels=gallery["labels"], queries=new[asking], query_labels=labels[asking],
                                 distance="cosine", handicap=adapter.handicap, bootstrap=0, progress=False,

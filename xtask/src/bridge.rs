@@ -87,7 +87,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
 }
 
 /// The pairs of a split. Judgements name pairs by their place, so that all of them stay where there are any.
-fn drawn(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
+pub fn drawn(pairs: &Pairs, with_labels: bool, queries: Option<&FitQueries>, split: u64) -> Result<Pairs> {
     let is_judged = queries.is_some_and(|queries| queries.qrels.is_some());
     let count = if is_judged { pairs.len() } else { PAIRS.min((PART * pairs.len() as f64) as usize) };
     let place = folds(pairs.len(), pairs.len(), split);

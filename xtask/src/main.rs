@@ -29,6 +29,7 @@
 //!
 //! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
 //!
+//! `cargo xtask orders [SPLITS [FOLDER [SET…]]]` measures whether the order that held-out pairs choose is right.
 //! `cargo xtask bias [FOLDER]` measures which order closes the gap between groups that the old model saw unevenly.
 //!
 //! `cargo xtask regret [FOLDER [SET…]]` measures what the choice of `rehang fit` costs against the best candidate that it had.
@@ -55,6 +56,7 @@ mod fuzz;
 mod identify;
 mod learning;
 mod long;
+mod orders;
 mod papers;
 mod picture;
 mod records;
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         ["identify", rest @ ..] => identify::run(rest),
         ["fuse", rest @ ..] => fuse::run(rest),
         ["refit", rest @ ..] => refit::run(rest),
+        ["orders", rest @ ..] => orders::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
         ["regret", rest @ ..] => regret::run(rest),
@@ -96,7 +99,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | fuse [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | fuse [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | orders [SPLITS [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

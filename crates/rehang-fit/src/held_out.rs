@@ -41,9 +41,12 @@ pub(crate) type Differences = BTreeMap<(HeldOutGallery, usize), Vec<Vec<f64>>>;
 
 /// The names of [`Criterion::guarded`].
 pub(crate) fn names_of(criterion: &Criterion<'_>) -> Vec<String> {
-    let mut names: Vec<String> = criterion.guarded().into_iter().map(Metric::name).collect();
-    names[0] = criterion.name();
-    names
+    let by_agreement = |metric: Metric| match metric {
+        own if own == criterion.metric => criterion.name(),
+        guard => format!("{} by agreement", guard.name()),
+    };
+    let name = |metric: Metric| if criterion.is_agreement() { by_agreement(metric) } else { metric.name() };
+    criterion.guarded().into_iter().map(name).collect()
 }
 
 /// Adds the queries of one split.

@@ -192,7 +192,7 @@ fn a_bridge_serves_new_queries_before_anything_is_written() {
     let place = place(&Made { label: |_, _| None, old: noisy, ..Made::of(1000) });
     place.finish(&["upgrade", "pairs", "--items", "20", "--worth", "0"]);
     assert!(place.json(&["upgrade", "bridge"])["bridge"].is_null(), "twenty pairs prove nothing");
-    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
+    place.finish(&["upgrade", "pairs", "--items", "800", "--worth", "0"]);
     let bridged = place.json(&["upgrade", "bridge"]);
     let (choice, share) = (&bridged["choice"], bridged["bridge"]["share"].as_f64().unwrap());
     let kept = &choice["rows"][choice["kept"].as_u64().unwrap() as usize];
