@@ -82,7 +82,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Err(Error::corrupt("a bridge is below doing nothing beyond its interval", broken.join("; ")))
 }
 
-fn cosine(of: &Vectors) -> Result<Vectors> {
+pub fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 

@@ -14,7 +14,7 @@ use rehang::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, NetworkOptions, ORDERS, choose_order, fit_adapter};
 
-use crate::bridge::drawn;
+use crate::bridge::{cosine, drawn};
 use crate::papers::units::SETS;
 use crate::regret::{Ground, labelled};
 
@@ -95,7 +95,7 @@ fn measure(adapter: &Adapter, ground: &Ground, load: &str, seed: u64) -> Result<
         [0, 1].map(|of| (0..half.len()).filter(|&row| half[row] == of).collect::<Vec<usize>>());
     let asking = asking(&others, &ground.labels, load, seed);
     let label = |rows: &[usize]| rows.iter().map(|&row| ground.labels[row]).collect::<Vec<_>>();
-    let pairs = Pairs::new(ground.old.clone(), ground.new.clone(), None, None)?.select(&gallery);
+    let pairs = Pairs::new(cosine(&ground.old)?, cosine(&ground.new)?, None, None)?.select(&gallery);
     let adapted = apply(adapter, pairs.old(), None, &quiet)?;
     let sigma: Vec<f64> = adapted.variance.iter().map(|&variance| f64::from(variance)).collect();
     let vectors = adapted.vectors.matrix();
