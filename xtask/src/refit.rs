@@ -104,12 +104,12 @@ fn first_pairs(pairs: &Pairs, count: usize, every: i64) -> Pairs {
     pairs.select(&rows)
 }
 
-fn shuffled(items: usize, seed: u64) -> Vec<usize> {
+pub(crate) fn shuffled(items: usize, seed: u64) -> Vec<usize> {
     let input = OrderInput { items, seed, ..OrderInput::default() };
     order(Policy::Random, &input).map_or_else(|_| (0..items).collect(), |order| order.permutation)
 }
 
-fn fit(pairs: &Pairs, method: Method) -> Result<Adapter> {
+pub(crate) fn fit(pairs: &Pairs, method: Method) -> Result<Adapter> {
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
     Ok(fit_adapter(pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?.adapter)
 }

@@ -84,6 +84,80 @@ impl RefitGain {
     }
 }
 
+/// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what the pairs were drawn from.
+const DRIFT_MIN: f64 = 1.2;
+const DRIFT_Z: f64 = 3.0;
+/// σ² is said to be off from this factor on, either way.
+const OFF_MIN: f64 = 1.1;
+/// Standard errors of a 95 % interval.
+const Z_95: f64 = 1.96;
+
+/// By what factor the σ² of a map is off: the mean squared error of items that it was not fitted on, over their mean σ², with its 95 % interval. Above
+/// 1 σ² is too small.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SigmaScale {
+    /// `Σ ‖v − h(o)‖² / Σ σ²`.
+    pub ratio: f64,
+    /// Where its 95 % interval begins: the standard error of its logarithm is that of the mean of `‖v − h(o)‖² − ratio·σ²`, as a part of the mean
+    /// squared error.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+}
+
+impl SigmaScale {
+    /// Compares squared errors with σ², item by item; items where either is not finite are passed over. It is 1 for certain where all errors or all
+    /// σ² are 0, or nothing is given: a map that is exact has no scale.
+    ///
+    /// ```
+    /// use rehang_fit::refit::SigmaScale;
+    ///
+    /// let sigma: Vec<f64> = (0..100).map(|item| 1.0 + f64::from(item % 7)).collect();
+    /// let errors: Vec<f64> = (0..100).map(|item| (2.0 + 0.2 * f64::from(item % 2)) * sigma[item as usize]).collect();
+    /// let scale = SigmaScale::of(&errors, &sigma)?;
+    /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
+    /// assert!(scale.is_off() && scale.is_drift());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A count mismatch where there are not as many of both.
+    pub fn of(errors: &[f64], sigma: &[f64]) -> Result<Self> {
+        rehang::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
+        let both = || {
+            errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
+        };
+        let (error, said) = both().fold((0.0, 0.0), |sums, (e, s)| (sums.0 + e, sums.1 + s));
+        if !(error > 0.0 && said > 0.0) {
+            return Ok(Self { ratio: 1.0, low: 1.0, high: 1.0 });
+        }
+        let ratio = error / said;
+        let off: Vec<f64> = both().map(|(e, s)| e - ratio * s).collect();
+        let count = off.len() as f64;
+        let spread = mean_sd(&off).map_or(0.0, |off| off.sd / count.sqrt() / (error / count));
+        Ok(Self { ratio, low: ratio * (-Z_95 * spread).exp(), high: ratio * (Z_95 * spread).exp() })
+    }
+
+    /// How much too large it is.
+    #[must_use]
+    pub fn inverted(&self) -> Self {
+        Self { ratio: 1.0 / self.ratio, low: 1.0 / self.high, high: 1.0 / self.low }
+    }
+
+    /// Whether it is off: by more than a tenth, and 1 is not within its interval.
+    pub fn is_off(&self) -> bool {
+        let factor = if self.ratio < 1.0 { self.inverted() } else { *self };
+        factor.ratio > OFF_MIN && factor.low > 1.0
+    }
+
+    /// Whether items are not what the map was fitted on: errors are above σ² by a fifth, and by three standard errors.
+    pub fn is_drift(&self) -> bool {
+        let spread = (self.high / self.ratio).ln() / Z_95;
+        self.ratio > DRIFT_MIN && self.ratio.ln() > DRIFT_Z * spread
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +176,58 @@ mod tests {
         assert!(!gain(1.995, 0.0).pays() && gain(1.99, 0.0).pays(), "half a percent");
         assert!(!gain(2.1, 0.0).pays());
         assert!(!RefitGain { before: 0.0, after: 0.0, ..gain(0.0, 0.0) }.pays(), "an exact map");
+    }
+
+    #[test]
+    fn a_scale_has_the_interval_of_a_resampled_one() {
+        // Errors 1.3 σ² on average, from σ²/10 to 2.5 σ².
+        let sigma: Vec<f64> = (0..400).map(|item| 0.5 + f64::from(item % 20) / 10.0).collect();
+        let errors: Vec<f64> = sigma
+            .iter()
+            .enumerate()
+            .map(|(at, s)| s * (0.1 + 2.4 * ((at * 37) % 101) as f64 / 100.0))
+            .collect();
+        let scale = SigmaScale::of(&errors, &sigma).unwrap();
+        let mut state = 1_u64;
+        let mut ratios: Vec<f64> = (0..2000)
+            .map(|_| {
+                let (mut error, mut said) = (0.0, 0.0);
+                for _ in 0..400 {
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let item = (state >> 33) as usize % 400;
+                    (error, said) = (error + errors[item], said + sigma[item]);
+                }
+                error / said
+            })
+            .collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        assert!(
+            (scale.low - ratios[50]).abs() < 0.02 && (scale.high - ratios[1949]).abs() < 0.02,
+            "{scale:?}"
+        );
+        assert!(
+            scale.is_off() && scale.is_drift() && !scale.inverted().is_drift() && scale.inverted().is_off()
+        );
+    }
+
+    #[test]
+    fn a_scale_near_one_or_within_its_interval_is_not_off() {
+        let scale = |ratio, spread: f64| SigmaScale { ratio, low: ratio / spread, high: ratio * spread };
+        assert!(scale(1.11, 1.05).is_off() && !scale(1.11, 1.15).is_off() && !scale(1.09, 1.01).is_off());
+        assert!(scale(0.9, 1.05).is_off() && !scale(0.92, 1.01).is_off());
+        // Three standard errors are 1.53 halves of the interval.
+        assert!(scale(1.25, 1.15).is_drift() && !scale(1.25, 1.16).is_drift());
+        assert!(!scale(1.19, 1.01).is_drift() && !scale(0.5, 1.01).is_drift());
+        for exact in
+            [SigmaScale::of(&[0.0; 9], &[1.0; 9]), SigmaScale::of(&[1.0], &[0.0]), SigmaScale::of(&[], &[])]
+        {
+            assert!(!exact.unwrap().is_off());
+        }
+        assert!(SigmaScale::of(&[1.0], &[]).is_err());
+        let [some, all] =
+            [[f64::NAN, 2.0], [2.0, 2.0]].map(|errors| SigmaScale::of(&errors, &[1.0, 1.0]).unwrap());
+        assert_eq!(some, all);
     }
 
     #[test]

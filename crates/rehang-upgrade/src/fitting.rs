@@ -39,7 +39,7 @@ use crate::sample;
 /// Pairs that a fit takes at most: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
 /// The share of the pairs that is held out.
-const HELD_OUT: f64 = 0.2;
+pub(crate) const HELD_OUT: f64 = 0.2;
 /// Of the shuffle that says which.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
@@ -77,6 +77,16 @@ pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
 /// Where an adapter lies in the folder of its upgrade.
 pub(crate) fn adapter_file(folder: &Path, fingerprint: &str) -> PathBuf {
     folder.join(format!("adapter-{fingerprint}.safetensors"))
+}
+
+/// The adapter of a fingerprint in the folder of its upgrade; `None` where it is not there.
+///
+/// # Errors
+///
+/// What is wrong with its file.
+pub(crate) fn load(folder: &Path, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
+    let path = adapter_file(folder, fingerprint);
+    path.exists().then(|| rehang_files::adapter_file::load(path).map(Arc::new)).transpose()
 }
 
 /// Where the report on it lies, as JSON.
