@@ -110,7 +110,7 @@ class Live:
         if done.returncode == 2:
             sys.exit(f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         with (self.place / "said.txt").open("a") as said:
-            print("$ rehang", *words, done.stdout[:20_000], done.stderr, sep="\n", file=said)
+            print("$ rehang", *words, "\n", done.stdout[:20_000], done.stderr, file=said)
         return done.stdout
 
     def searched(self, model):

@@ -35,6 +35,8 @@ pub struct RefitGain {
     pub after: f64,
     /// Standard error of `before − after`: the spread of the items' differences, over the root of their number.
     pub spread: f64,
+    /// Standard errors of `before` and of `after`.
+    pub spreads: [f64; 2],
 }
 
 impl RefitGain {
@@ -63,14 +65,26 @@ impl RefitGain {
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
         let of_before: Vec<f64> = both().map(|(before, _)| *before).collect();
-        let (Some(fall), Some(before)) = (mean_sd(&falls), mean_sd(&of_before)) else { return Ok(None) };
-        let items = falls.len();
-        Ok((items >= MEASURED_MIN).then(|| Self {
-            items,
+        let of_after: Vec<f64> = both().map(|(_, after)| *after).collect();
+        let of = [MeanError::of(&of_before), MeanError::of(&of_after)];
+        let (Some(fall), [Some(before), Some(after)]) = (mean_sd(&falls), of) else { return Ok(None) };
+        Ok(Some(Self {
+            items: before.items,
             before: before.mean,
             after: before.mean - fall.mean,
-            spread: fall.sd / (items as f64).sqrt(),
+            spread: fall.sd / (before.items as f64).sqrt(),
+            spreads: [before.spread, after.spread],
         }))
+    }
+
+    /// What the map in use was measured with.
+    pub fn error_before(&self) -> MeanError {
+        MeanError { items: self.items, mean: self.before, spread: self.spreads[0] }
+    }
+
+    /// What the new map was measured with.
+    pub fn error_after(&self) -> MeanError {
+        MeanError { items: self.items, mean: self.after, spread: self.spreads[1] }
     }
 
     /// The part of the error that the new map takes away; below 0 where it adds to it, and 0 where there was none.
@@ -84,9 +98,55 @@ impl RefitGain {
     }
 }
 
-/// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what the pairs were drawn from.
+/// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what a map was made for.
 const DRIFT_MIN: f64 = 1.2;
 const DRIFT_Z: f64 = 3.0;
+
+/// The mean squared error of a map on items that it was not fitted on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct MeanError {
+    /// Items.
+    pub items: usize,
+    /// The mean.
+    pub mean: f64,
+    /// Its standard error.
+    pub spread: f64,
+}
+
+impl MeanError {
+    /// Of squared errors, but for those that are not finite. `None` below 30.
+    pub fn of(errors: &[f64]) -> Option<Self> {
+        let finite: Vec<f64> = errors.iter().copied().filter(|error| error.is_finite()).collect();
+        let items = finite.len();
+        let of = mean_sd(&finite).filter(|_| items >= MEASURED_MIN)?;
+        Some(Self { items, mean: of.mean, spread: of.sd / (items as f64).sqrt() })
+    }
+
+    /// How many times another one it is; 1 where both are 0.
+    pub fn times(&self, other: &Self) -> f64 {
+        if self.mean == other.mean { 1.0 } else { self.mean / other.mean.max(f64::MIN_POSITIVE) }
+    }
+
+    /// Whether a gallery, of which this is measured, is not what a map was fitted for, where `expected` was: errors are above it by a fifth, and the
+    /// logarithm of their ratio is above 0 by three standard errors. What that says of galleries that have drifted and of others:
+    /// `cargo xtask drift`.
+    ///
+    /// ```
+    /// use rehang_fit::refit::MeanError;
+    ///
+    /// let error = |mean| MeanError { items: 200, mean, spread: 0.03 * mean };
+    /// assert!(error(1.25).has_drifted_from(&error(1.0)));
+    /// assert!(!error(1.18).has_drifted_from(&error(1.0)) && !error(0.5).has_drifted_from(&error(1.0)));
+    /// let few = MeanError { items: 30, spread: 0.1, ..error(1.0) };
+    /// assert!(!error(1.25).has_drifted_from(&few));
+    /// ```
+    pub fn has_drifted_from(&self, expected: &Self) -> bool {
+        let part = |of: &Self| of.spread / of.mean.max(f64::MIN_POSITIVE);
+        let ratio = self.times(expected);
+        ratio > DRIFT_MIN && ratio.ln() > DRIFT_Z * part(self).hypot(part(expected))
+    }
+}
+
 /// σ² is said to be off from this factor on, either way.
 const OFF_MIN: f64 = 1.1;
 /// Standard errors of a 95 % interval.
@@ -116,7 +176,7 @@ impl SigmaScale {
     /// let errors: Vec<f64> = (0..100).map(|item| (2.0 + 0.2 * f64::from(item % 2)) * sigma[item as usize]).collect();
     /// let scale = SigmaScale::of(&errors, &sigma)?;
     /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
-    /// assert!(scale.is_off() && scale.is_drift());
+    /// assert!(scale.is_off());
     /// # Ok::<(), rehang::Error>(())
     /// ```
     ///
@@ -150,12 +210,6 @@ impl SigmaScale {
         let factor = if self.ratio < 1.0 { self.inverted() } else { *self };
         factor.ratio > OFF_MIN && factor.low > 1.0
     }
-
-    /// Whether items are not what the map was fitted on: errors are above σ² by a fifth, and by three standard errors.
-    pub fn is_drift(&self) -> bool {
-        let spread = (self.high / self.ratio).ln() / Z_95;
-        self.ratio > DRIFT_MIN && self.ratio.ln() > DRIFT_Z * spread
-    }
 }
 
 #[cfg(test)]
@@ -170,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_fall_within_its_spread_or_too_small_does_not_pay() {
-        let gain = |after, spread| RefitGain { items: 100, before: 2.0, after, spread };
+        let gain = |after, spread| RefitGain { items: 100, before: 2.0, after, spread, spreads: [0.0; 2] };
         assert!(gain(1.9, 0.09).pays());
         assert!(!gain(1.9, 0.11).pays(), "within its spread");
         assert!(!gain(1.995, 0.0).pays() && gain(1.99, 0.0).pays(), "half a percent");
@@ -206,9 +260,7 @@ mod tests {
             (scale.low - ratios[50]).abs() < 0.02 && (scale.high - ratios[1949]).abs() < 0.02,
             "{scale:?}"
         );
-        assert!(
-            scale.is_off() && scale.is_drift() && !scale.inverted().is_drift() && scale.inverted().is_off()
-        );
+        assert!(scale.is_off() && scale.inverted().is_off());
     }
 
     #[test]
@@ -216,9 +268,6 @@ mod tests {
         let scale = |ratio, spread: f64| SigmaScale { ratio, low: ratio / spread, high: ratio * spread };
         assert!(scale(1.11, 1.05).is_off() && !scale(1.11, 1.15).is_off() && !scale(1.09, 1.01).is_off());
         assert!(scale(0.9, 1.05).is_off() && !scale(0.92, 1.01).is_off());
-        // Three standard errors are 1.53 halves of the interval.
-        assert!(scale(1.25, 1.15).is_drift() && !scale(1.25, 1.16).is_drift());
-        assert!(!scale(1.19, 1.01).is_drift() && !scale(0.5, 1.01).is_drift());
         for exact in
             [SigmaScale::of(&[0.0; 9], &[1.0; 9]), SigmaScale::of(&[1.0], &[0.0]), SigmaScale::of(&[], &[])]
         {
@@ -237,6 +286,8 @@ mod tests {
         before[3] = f64::INFINITY;
         let gain = RefitGain::of(&before, &after).unwrap().unwrap();
         assert_eq!((gain.items, gain.before, gain.after), (39, 2.0, 1.0));
+        assert_eq!(Some(gain.error_before()), MeanError::of(&before));
+        assert_eq!((gain.error_after().mean, MeanError::of(&after[..29])), (1.0, None));
         assert!(RefitGain::of(&before, &after[1..]).is_err());
     }
 }

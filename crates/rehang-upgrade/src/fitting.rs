@@ -18,7 +18,7 @@ use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vector
 use rehang_encode::{Cut, Spent};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
-use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
+use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
     FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, Trait, fit_files,
     learning_curve,
@@ -825,6 +825,26 @@ pub(crate) fn fit(
         store.set_document(&name, before.map(|(version, _)| version), &fingerprint)?;
     }
     Ok(answer)
+}
+
+/// The error of a map on those of its pairs that were held out, as the last fit wrote them; `None` where they are not there, or are too few.
+///
+/// # Errors
+///
+/// Those of applying the map.
+pub(crate) fn error_on_held_out(folder: &Path, adapter: &Adapter) -> Result<Option<MeanError>> {
+    let folder = folder.join("pairs");
+    let read = |file| rehang_files::read_matrix(&VectorSource::path(folder.join(file)));
+    let held_out = rehang_files::read_labels(&VectorSource::path(folder.join(HELD_OUT_ROWS)));
+    let (Ok(old), Ok(new), Ok(held_out)) = (read(OLD), read(NEW), held_out) else { return Ok(None) };
+    let widths = (adapter.old.dimension, adapter.new.dimension);
+    if (old.columns(), new.columns()) != widths || [old.rows(), new.rows()] != [held_out.len(); 2] {
+        return Ok(None);
+    }
+    let rows: Vec<usize> = (0..held_out.len()).filter(|&row| held_out[row] == 1).collect();
+    let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old.select(&rows), "pairs")?;
+    let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
+    Ok(MeanError::of(&rehang::adapter::true_errors(&new.select(&rows), applied.vectors.matrix())))
 }
 
 /// Fits the method of a map again, on all natives that are not held out, and keeps the new one in the folder of the upgrade. Nothing names it

@@ -19,13 +19,13 @@
 use rehang::adapter::{self, Adapter, true_errors};
 use rehang::finding::{Finding, Severity};
 use rehang::{Error, Progress, Remedy, Result, Space, Vectors};
-use rehang_fit::refit::{ASKED_AT, RefitGain, SigmaScale};
+use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_measuring};
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::faults::Place;
 use crate::fill::Filler;
-use crate::fitting::{DrawnPairs, HELD_OUT, PAIRS_MAX};
+use crate::fitting::{DrawnPairs, HELD_OUT};
 use crate::observe::Observer;
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
@@ -33,9 +33,8 @@ use crate::setup::{UpgradeSetup, expect_upgrade, upgrade_of};
 use crate::until::Until;
 use crate::verbs::{changing, fill};
 
-/// A question is in vain where there are fewer than so many times the pairs that the map in use was fitted on: a hash holds out one pair of five, give
-/// or take a tenth where there are 250.
-const MORE_PAIRS_MIN: f64 = 1.1;
+/// A question waits until there are so many times the pairs that the map in use was fitted on: of as many a fit finds the same map.
+const MORE_PAIRS_MIN: f64 = 1.25;
 
 /// One question whether a refit pays, and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,7 +49,10 @@ pub struct Refit {
     pub pairs: usize,
     /// Squared errors of both maps on the natives that are kept for measuring.
     pub gain: RefitGain,
-    /// Those of the map before against its σ².
+    /// What was to be expected of the map before: its error on the held-out ones of the pairs that it was fitted on, or where a refit brought it, what
+    /// that was taken with. `None` where those pairs are not there any more.
+    pub expected: Option<MeanError>,
+    /// Errors of the map before against its σ².
     pub sigma_before: SigmaScale,
     /// Those of the new map against its own.
     pub sigma_after: SigmaScale,
@@ -65,14 +67,15 @@ pub struct Refit {
 impl Refit {
     /// What it says of the gallery: that its items are not what the pairs of the map before were.
     pub fn drift(&self) -> Option<Finding> {
-        let scale = &self.sigma_before;
-        scale.is_drift().then(|| {
+        let (error, expected) = (self.gain.error_before(), self.expected?);
+        error.has_drifted_from(&expected).then(|| {
+            let times = error.times(&expected);
             let seen = format!(
-                "The squared error of adapted vectors is {:.2} times what the map was fitted to expect, on a random sample of {} items: the gallery is not \
-                 what the pairs were drawn from.",
-                scale.ratio, self.gain.items
+                "The squared error of adapted vectors is {times:.2} times what it was when the map was fitted, on a random sample of {} items: the gallery is \
+                 not what the map was fitted for.",
+                self.gain.items
             );
-            let finding = Finding::warning("gallery-drift", seen).evidence(&[("ratio", scale.ratio)]);
+            let finding = Finding::warning("gallery-drift", seen).evidence(&[("times", times)]);
             if self.taken {
                 return finding.may_mean("The map was fitted again, which answers to it.");
             }
@@ -85,10 +88,7 @@ impl Refit {
     /// What a person should know of it: [drift](Refit::drift), and where σ² of the map that is in use now is off by a factor.
     pub fn findings(&self) -> Vec<Finding> {
         let scale = if self.taken { &self.sigma_after } else { &self.sigma_before };
-        let drift = self.drift();
-        // Drift says the factor itself, where the map stays.
-        let is_said = drift.is_some() && !self.taken;
-        let off = (scale.is_off() && !is_said).then(|| {
+        let off = scale.is_off().then(|| {
             let (how, by) =
                 if scale.ratio > 1.0 { ("small", *scale) } else { ("large", scale.inverted()) };
             let seen = format!(
@@ -99,7 +99,7 @@ impl Refit {
                 .may_mean("The order does not depend on it.")
                 .evidence(&[("ratio", scale.ratio), ("low", scale.low), ("high", scale.high)])
         });
-        drift.into_iter().chain(off).collect()
+        self.drift().into_iter().chain(off).collect()
     }
 
     /// Fingerprint of the map that is in use after it.
@@ -171,21 +171,15 @@ pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<St
     Ok(if is_reached { record.adapter } else { fitted })
 }
 
-/// The question that a run has to ask, by how much is native: the last one whose share is reached, unless it or a later one was asked. None where it is
-/// in vain: the map in use was fitted on so many `pairs` that there are no more at that share.
+/// The question that a run has to ask, by how much is native: the last one whose share is reached, unless it or a later one was asked. None while it is
+/// in vain: there is little to learn from beyond the `pairs` that the map in use was fitted on. What is held out, and so what is kept, is not.
 pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64> {
     let asked = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
-    let natives_at = |share: f64| Until::Fraction(share).target(counts.items);
-    let is_new = |share: f64| {
-        let mut natives = natives_at(share);
-        if !refits.iter().any(|refit| refit.taken) {
-            // A fit takes the first of the shuffle, and so did that on the pairs.
-            natives = natives.min(PAIRS_MAX as u64);
-        }
-        (1.0 - HELD_OUT) * natives as f64 >= MORE_PAIRS_MIN * pairs as f64
-    };
-    let reached = |share: &&f64| counts.native >= natives_at(**share);
-    ASKED_AT.iter().rev().find(reached).copied().filter(|&share| share > asked && is_new(share))
+    let reached = |share: &&f64| counts.native >= Until::Fraction(**share).target(counts.items);
+    let kept = kept_for_measuring(usize::try_from(counts.items).unwrap_or(usize::MAX)) as f64;
+    let to_learn_from = counts.native as f64 - kept.max(HELD_OUT * counts.native as f64);
+    let is_in_vain = to_learn_from < MORE_PAIRS_MIN * pairs as f64;
+    ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > asked && !is_in_vain)
 }
 
 /// Pairs that a map was fitted on: as the question says that brought it, or as its own file does.
@@ -361,11 +355,24 @@ mod tests {
     use super::*;
 
     fn refit(asked_at: Option<f64>, taken: bool, [before, after]: [&str; 2]) -> Refit {
-        let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1 };
+        let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1, spreads: [0.1, 0.1] };
+        let expected = Some(MeanError { items: 100, mean: 1.9, spread: 0.1 });
         let (before, after) = (before.into(), after.into());
         let [sigma_before, sigma_after] = [SigmaScale { ratio: 1.0, low: 0.95, high: 1.05 }; 2];
         let (native, items, pairs) = (1, 10, 5);
-        Refit { asked_at, native, items, pairs, gain, sigma_before, sigma_after, before, after, taken }
+        Refit {
+            asked_at,
+            native,
+            items,
+            pairs,
+            gain,
+            expected,
+            sigma_before,
+            sigma_after,
+            before,
+            after,
+            taken,
+        }
     }
 
     #[test]
@@ -384,18 +391,18 @@ mod tests {
     }
 
     #[test]
-    fn no_question_comes_where_the_map_knows_as_many_pairs() {
+    fn a_question_waits_until_there_is_more_to_learn_from_than_the_map_knows() {
         let counts = |items, native| Counts { items, native, ..Counts::default() };
         // Pairs were a tenth of the gallery, a fifth of them held out.
         assert_eq!(due(&[], &counts(10_000, 1000), 800), None);
-        assert_eq!(due(&[], &counts(10_000, 1000), 700), Some(0.1));
-        // The next one is not in vain.
-        assert_eq!(due(&[], &counts(10_000, 3999), 800), None);
-        assert_eq!(due(&[], &counts(10_000, 4000), 800), Some(0.4));
-        // As many pairs as a fit takes are those that it took before, until a refit has taken others.
-        assert_eq!(due(&[], &counts(1_000_000, 400_000), 16_000), None);
-        let first = refit(Some(0.1), true, ["a", "b"]);
-        assert_eq!(due(&[first], &counts(1_000_000, 400_000), 16_000), Some(0.4));
+        assert_eq!(due(&[], &counts(10_000, 1249), 800), None);
+        assert_eq!(due(&[], &counts(10_000, 1250), 800), Some(0.1));
+        // What is kept for measuring is no more to learn from: one of twenty in a small gallery.
+        assert_eq!(due(&[], &counts(2000, 200), 99), None);
+        assert_eq!(due(&[], &counts(2000, 224), 99), Some(0.1));
+        // The last question that is reached stands for those before.
+        assert_eq!(due(&[], &counts(10_000, 4000), 3200), None);
+        assert_eq!(due(&[], &counts(10_000, 5000), 3200), Some(0.4));
         // A map that was brought by a refit says there how many it knows.
         let refits = [refit(None, true, ["a", "b"]), refit(Some(0.1), false, ["b", "c"])];
         let pairs = |map| pairs_of(&refits, map, || Ok(Some(77))).unwrap();
@@ -403,15 +410,17 @@ mod tests {
     }
 
     #[test]
-    fn an_error_far_above_what_sigma_says_is_drift() {
+    fn an_error_far_above_what_was_to_be_expected_is_drift() {
         let near = refit(None, true, ["a", "b"]);
         assert_eq!(near.findings(), []);
-        let far = Refit { sigma_before: SigmaScale { ratio: 2.0, low: 1.8, high: 2.2 }, ..near };
+        let expected = Some(MeanError { items: 100, mean: 1.0, spread: 0.05 });
+        let far = Refit { expected, ..near.clone() };
+        assert_eq!(Refit { expected: None, ..near }.drift(), None);
         let drift = far.drift().unwrap().to_string();
         assert!(drift.contains("2.00 times") && drift.contains("fitted again"), "{drift}");
         let left = Refit { taken: false, ..far.clone() };
-        let [said] = &left.findings()[..] else { panic!("the factor is said once") };
-        assert!(said.to_string().contains("more pairs"), "{said}");
+        let said = left.drift().unwrap().to_string();
+        assert!(said.contains("more pairs"), "{said}");
         // What it says of the gallery as it stands: that the map is off, not that one before it was.
         let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
         let record = |map: &str| {

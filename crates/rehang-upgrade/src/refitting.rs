@@ -208,6 +208,11 @@ impl<'a> Refitting<'a> {
         let Ok(method) = planned.adapter.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
         let folder = configuration.folder();
+        let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
+        let expected = match brought {
+            Some(refit) => Some(refit.gain.error_after()),
+            None => fitting::error_on_held_out(&folder, &planned.adapter)?,
+        };
         let fitted = fitting::fit_again(store, spaces, &folder, method, self, self.progress)?;
         let Some((adapter, pairs)) = fitted else { return Ok(None) };
         let Some((gain, [sigma_before, sigma_after])) = compare((&planned.adapter, &adapter), &kept)? else {
@@ -219,6 +224,7 @@ impl<'a> Refitting<'a> {
             items: counts.items,
             pairs,
             gain,
+            expected,
             sigma_before,
             sigma_after,
             before: record.adapter.clone(),

@@ -216,13 +216,13 @@ fn a_question_that_nothing_new_could_answer_is_not_asked() {
     let config = begun_with(ITEMS / 4, Method::Ridge, folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
     let first = check(&upgrade, &model);
-    let run = upgrade.run(&until(0.3), Some(&model), &Unobserved).unwrap();
-    assert_eq!((run.summary.native, run.refits), (300, vec![]));
+    let run = upgrade.run(&until(0.28), Some(&model), &Unobserved).unwrap();
+    assert_eq!((run.summary.native, run.refits), (280, vec![]));
     assert_eq!(refits(upgrade.store(), "new-model").unwrap(), []);
     let run = upgrade.run(&until(0.4), Some(&model), &Unobserved).unwrap();
     let [asked] = &run.refits[..] else { panic!("{:?}", run.refits) };
     assert_eq!((asked.asked_at, &asked.before), (Some(0.4), &first));
-    assert!(asked.pairs > 250, "{asked:?}");
+    assert!(4 * asked.pairs > 5 * 250 * 4 / 5, "{asked:?}");
     check(&upgrade, &model);
 }
 
@@ -278,23 +278,26 @@ fn held_searches(gallery: &Gallery, model: &NewModel) -> Vec<(String, f32)> {
 #[test]
 fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
-    let config = begun(folder.path(), &model);
+    // Enough pairs that some are held out to compare with.
+    let config = begun_with(200, Method::Ridge, folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
     let strange: Vec<_> =
         (0..2 * ITEMS).map(|item| write_of(format!("s{item}"), format!("strange {item}"))).collect();
     upgrade.gallery().unwrap().put(&strange).unwrap();
     // New items are re-embedded first; what is kept for measuring is still native by the question.
-    let run = upgrade.run(&until(0.1), Some(&model), &Unobserved).unwrap();
+    let run = upgrade.run(&until(0.15), Some(&model), &Unobserved).unwrap();
     let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
     assert_eq!((refit.asked_at, refit.items), (Some(0.1), 3 * ITEMS as u64));
-    assert!(refit.sigma_before.is_drift() && refit.sigma_before.ratio > 2.0, "{refit:?}");
+    let expected = refit.expected.unwrap();
+    assert!(refit.gain.error_before().has_drifted_from(&expected), "{refit:?}");
     let drift = refit.drift().unwrap();
     assert!(run.findings.contains(&drift), "{:?}", run.findings);
     // A status says it for as long as no refit has answered to it.
     let shown = upgrade.status(0).unwrap().findings;
-    assert_eq!(shown.contains(&drift), !refit.taken, "{refit:?} {shown:?}");
+    let says = |code: &str| shown.iter().any(|finding| finding.code == code);
+    assert_eq!(says("gallery-drift"), !refit.taken, "{refit:?} {shown:?}");
     let scale = if refit.taken { refit.sigma_after } else { refit.sigma_before };
-    assert_eq!(shown.is_empty(), !(scale.is_off() || scale.is_drift()));
+    assert_eq!(says("sigma-scale"), scale.is_off());
     // Both rest on items of either kind, as the gallery has them.
     assert!(refit.gain.items >= 100 && scale.high > scale.low);
 }
