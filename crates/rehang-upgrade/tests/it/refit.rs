@@ -256,7 +256,7 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     for (id, distance) in found {
         let item = upgrade.store().get(&[id.as_str()]).unwrap().remove(0).unwrap();
         let there = upgrade.store().vectors("new-model", &[item.key]).unwrap().remove(0).unwrap();
-        let plain = f64::from(rehang::squared_distance(&query, &there.vector));
+        let plain = rehang::squared_distance(&query, &there.vector);
         let farther = if there.provenance == Provenance::Native { 0.0 } else { map.handicap };
         assert!((f64::from(distance) - plain - farther).abs() < 1e-3, "{id}: {distance} {plain} {farther}");
     }
