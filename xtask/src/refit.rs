@@ -49,6 +49,8 @@ struct Way {
     kept_first: Points,
     /// As with refits, but with the handicap of the first map to the end.
     first_handicap: Points,
+    /// As with refits, but in the order of the first map to the end.
+    first_order: Points,
     taken: usize,
 }
 
@@ -212,8 +214,10 @@ impl Study<'_> {
         let mut order = self.ordered(kept, &mapped)?;
         let mut line = self.curve(&mapped.adapted, mapped.handicap, &order)?;
         let kept_first = of(&line, 0, items).map(|sum| sum / items as f64);
-        let mut of_first = line.clone();
-        let (mut sums, mut sums_of_first) = ([0.0; 2], [0.0; 2]);
+        let first_order = order.clone();
+        // With the handicap of the first map, and in its order.
+        let mut others = [line.clone(), line.clone()];
+        let (mut sums, mut sums_of_others) = ([0.0; 2], [[0.0; 2]; 2]);
         let (mut from, mut taken, mut asked) = (0, 0, Vec::new());
         for share in ASKED_AT {
             let at = (share * items as f64).ceil() as usize;
@@ -238,8 +242,13 @@ impl Study<'_> {
             if gain.pays() {
                 let plus = |sums: Points, more: Points| [sums[0] + more[0], sums[1] + more[1]];
                 sums = plus(sums, of(&line, from, at));
-                sums_of_first = plus(sums_of_first, of(&of_first, from, at));
-                of_first = self.curve(&again.adapted, adapter.handicap, &next_order)?;
+                for (sums, line) in sums_of_others.iter_mut().zip(&others) {
+                    *sums = plus(*sums, of(line, from, at));
+                }
+                others = [
+                    self.curve(&again.adapted, adapter.handicap, &next_order)?,
+                    self.curve(&again.adapted, again.handicap, &first_order)?,
+                ];
                 (from, order, mapped, line) = (at, next_order, again, next);
                 taken += 1;
             }
@@ -255,7 +264,8 @@ impl Study<'_> {
             without,
             with: whole(sums, &line),
             kept_first,
-            first_handicap: whole(sums_of_first, &of_first),
+            first_handicap: whole(sums_of_others[0], &others[0]),
+            first_order: whole(sums_of_others[1], &others[1]),
             taken,
         };
         Ok((way, asked))
@@ -291,9 +301,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 fn print_ways(ways: &[Way]) {
     println!(
-        "\n| first map | part | order | area of mAP gains | worst | of top-1 | worst | refits taken | mAP: what is kept first, no refit | with the first handicap |"
+        "\n| first map | part | order | area of mAP gains | worst | of top-1 | worst | refits taken | mAP: what is kept first, no refit | with the first handicap | in the first order |"
     );
-    println!("|---|---|---|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     let mut groups: BTreeMap<(&str, &str, &str), Vec<&Way>> = BTreeMap::new();
     for way in ways {
         groups.entry((way.first, way.part, way.policy.name())).or_default().push(way);
@@ -303,7 +313,7 @@ fn print_ways(ways: &[Way]) {
         let worst = |metric: usize| gains(metric).fold(f64::INFINITY, f64::min);
         let other = |of: fn(&Way) -> Points| mean(group.iter().map(|way| of(way)[0] - way.without[0]));
         println!(
-            "| {first} | {part} | {policy} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {} of {} | {:+.2} | {:+.2} |",
+            "| {first} | {part} | {policy} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {} of {} | {:+.2} | {:+.2} | {:+.2} |",
             mean(gains(0)),
             worst(0),
             mean(gains(1)),
@@ -311,7 +321,8 @@ fn print_ways(ways: &[Way]) {
             group.iter().map(|way| way.taken).sum::<usize>(),
             ASKED_AT.len() * group.len(),
             other(|way| way.kept_first),
-            other(|way| way.first_handicap)
+            other(|way| way.first_handicap),
+            other(|way| way.first_order)
         );
     }
 }
