@@ -70,7 +70,7 @@ def main() -> None:
     load = "gallery import --gallery G.db --space old --vectors old.npy --items items.jsonl"
     print(f"{items:,} items of {width} coordinates", flush=True)
     print("import:", measured([rehang, *load.split()], folder), flush=True)
-    print("start:", measured([rehang, "upgrade", "start"], folder, "building the search index"), flush=True)
+    print("start:", measured([rehang, "upgrade", "start"], folder, "making the search index"), flush=True)
     print("first:", measured([rehang, "upgrade", "first", "log.txt"], folder), flush=True)
     print("run:", measured([rehang, "upgrade", "run", "--budget", str(RUN), "--no-refit"], folder), flush=True)
     status = subprocess.run([rehang, "upgrade", "status", "--json"], cwd=folder, check=True, capture_output=True, text=True)

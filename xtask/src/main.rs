@@ -27,6 +27,8 @@
 //!
 //! `cargo xtask fuse [FOLDER] [SET…]` measures what searches find at every stage of an upgrade, mixed and fused.
 //!
+//! `cargo xtask drift [METHOD [FOLDER [SET…]]]` measures how far σ² is off, in galleries that are what the pairs were drawn from and in others.
+//!
 //! `cargo xtask refit [METHOD [FOLDER [SET…]]]` measures what it is worth to fit the map again while a gallery is re-embedded.
 //!
 //! `cargo xtask orders [SPLITS [FOLDER [SET…]]]` measures whether the order that held-out pairs choose is right.
@@ -50,6 +52,7 @@ mod bias;
 mod bridge;
 mod cli_docs;
 mod demo_data;
+mod drift;
 mod forecast;
 mod fuse;
 mod fuzz;
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         ["fuse", rest @ ..] => fuse::run(rest),
         ["refit", rest @ ..] => refit::run(rest),
         ["orders", rest @ ..] => orders::run(rest),
+        ["drift", rest @ ..] => drift::run(rest),
         ["bias"] => bias::run("../shared/data"),
         ["bias", folder] => bias::run(folder),
         ["regret", rest @ ..] => regret::run(rest),
@@ -99,7 +103,7 @@ fn main() -> ExitCode {
         ["race", histories, "--store", store] => long::race(histories, store),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | fuse [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | orders [SPLITS [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
+                "usage: cargo xtask tidy | cli-docs | demo-data | picture [REPORT.json [OUT.svg [TRUTH.json]]] | papers [pages | units [SET…] | side | studies [NAME…]] | forecast [SPLITS [FOLDER [SET…]]] | bridge [SPLITS [FOLDER [SET…]]] | identify [FOLDER [REAL]] | fuse [FOLDER] [SET…] | refit [METHOD [FOLDER [SET…]]] | drift [METHOD [FOLDER [SET…]]] | orders [SPLITS [FOLDER [SET…]]] | kill [TIMES] | chaos [TIMES] | race [HISTORIES] [--store memory|disk|postgres|qdrant] | fuzz [SECONDS [DOOR…]] | bias [FOLDER] | learning [FOLDER [SET…]] | regret [FOLDER [SET…]]"
             );
             return ExitCode::from(2);
         }

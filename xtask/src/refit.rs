@@ -45,6 +45,12 @@ struct Way {
     policy: Policy,
     without: Points,
     with: Points,
+    /// What is kept comes first, and the map stays.
+    kept_first: Points,
+    /// As with refits, but with the handicap of the first map to the end.
+    first_handicap: Points,
+    /// As with refits, but in the order of the first map to the end.
+    first_order: Points,
     taken: usize,
 }
 
@@ -104,12 +110,12 @@ fn first_pairs(pairs: &Pairs, count: usize, every: i64) -> Pairs {
     pairs.select(&rows)
 }
 
-fn shuffled(items: usize, seed: u64) -> Vec<usize> {
+pub(crate) fn shuffled(items: usize, seed: u64) -> Vec<usize> {
     let input = OrderInput { items, seed, ..OrderInput::default() };
     order(Policy::Random, &input).map_or_else(|_| (0..items).collect(), |order| order.permutation)
 }
 
-fn fit(pairs: &Pairs, method: Method) -> Result<Adapter> {
+pub(crate) fn fit(pairs: &Pairs, method: Method) -> Result<Adapter> {
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
     Ok(fit_adapter(pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?.adapter)
 }
@@ -207,7 +213,12 @@ impl Study<'_> {
 
         let mut order = self.ordered(kept, &mapped)?;
         let mut line = self.curve(&mapped.adapted, mapped.handicap, &order)?;
-        let (mut sums, mut from, mut taken, mut asked) = ([0.0; 2], 0, 0, Vec::new());
+        let kept_first = of(&line, 0, items).map(|sum| sum / items as f64);
+        let first_order = order.clone();
+        // With the handicap of the first map, and in its order.
+        let mut others = [line.clone(), line.clone()];
+        let (mut sums, mut sums_of_others) = ([0.0; 2], [[0.0; 2]; 2]);
+        let (mut from, mut taken, mut asked) = (0, 0, Vec::new());
         for share in ASKED_AT {
             let at = (share * items as f64).ceil() as usize;
             let natives = &order[..at];
@@ -229,15 +240,35 @@ impl Study<'_> {
             };
             asked.push(Asked { first, gain, worth: less(rest(&next), rest(&line)), with_all });
             if gain.pays() {
-                let sum = of(&line, from, at);
-                sums = [sums[0] + sum[0], sums[1] + sum[1]];
+                let plus = |sums: Points, more: Points| [sums[0] + more[0], sums[1] + more[1]];
+                sums = plus(sums, of(&line, from, at));
+                for (sums, line) in sums_of_others.iter_mut().zip(&others) {
+                    *sums = plus(*sums, of(line, from, at));
+                }
+                others = [
+                    self.curve(&again.adapted, adapter.handicap, &next_order)?,
+                    self.curve(&again.adapted, again.handicap, &first_order)?,
+                ];
                 (from, order, mapped, line) = (at, next_order, again, next);
                 taken += 1;
             }
         }
-        let sum = of(&line, from, items);
-        let with = [sums[0] + sum[0], sums[1] + sum[1]].map(|sum| sum / items as f64);
-        Ok((Way { first, part: self.part.name, policy: self.policy, without, with, taken }, asked))
+        let whole = |sums: Points, line: &Curve| {
+            let rest = of(line, from, items);
+            [sums[0] + rest[0], sums[1] + rest[1]].map(|sum| sum / items as f64)
+        };
+        let way = Way {
+            first,
+            part: self.part.name,
+            policy: self.policy,
+            without,
+            with: whole(sums, &line),
+            kept_first,
+            first_handicap: whole(sums_of_others[0], &others[0]),
+            first_order: whole(sums_of_others[1], &others[1]),
+            taken,
+        };
+        Ok((way, asked))
     }
 
     /// Searches at the first question, by how far the pages of the new map are and by whose handicap: none is made anew, half is with the
@@ -269,8 +300,10 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn print_ways(ways: &[Way]) {
-    println!("\n| first map | part | order | area of mAP gains | worst | of top-1 | worst | refits taken |");
-    println!("|---|---|---|--:|--:|--:|--:|--:|");
+    println!(
+        "\n| first map | part | order | area of mAP gains | worst | of top-1 | worst | refits taken | mAP: what is kept first, no refit | with the first handicap | in the first order |"
+    );
+    println!("|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
     let mut groups: BTreeMap<(&str, &str, &str), Vec<&Way>> = BTreeMap::new();
     for way in ways {
         groups.entry((way.first, way.part, way.policy.name())).or_default().push(way);
@@ -278,14 +311,18 @@ fn print_ways(ways: &[Way]) {
     for ((first, part, policy), group) in groups {
         let gains = |metric: usize| group.iter().map(move |way| way.with[metric] - way.without[metric]);
         let worst = |metric: usize| gains(metric).fold(f64::INFINITY, f64::min);
+        let other = |of: fn(&Way) -> Points| mean(group.iter().map(|way| of(way)[0] - way.without[0]));
         println!(
-            "| {first} | {part} | {policy} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {} of {} |",
+            "| {first} | {part} | {policy} | {:+.1} | {:+.1} | {:+.1} | {:+.1} | {} of {} | {:+.2} | {:+.2} | {:+.2} |",
             mean(gains(0)),
             worst(0),
             mean(gains(1)),
             worst(1),
             group.iter().map(|way| way.taken).sum::<usize>(),
-            ASKED_AT.len() * group.len()
+            ASKED_AT.len() * group.len(),
+            other(|way| way.kept_first),
+            other(|way| way.first_handicap),
+            other(|way| way.first_order)
         );
     }
 }

@@ -35,6 +35,8 @@ pub struct RefitGain {
     pub after: f64,
     /// Standard error of `before − after`: the spread of the items' differences, over the root of their number.
     pub spread: f64,
+    /// Standard errors of `before` and of `after`.
+    pub spreads: [f64; 2],
 }
 
 impl RefitGain {
@@ -63,14 +65,26 @@ impl RefitGain {
             || before.iter().zip(after).filter(|(before, after)| before.is_finite() && after.is_finite());
         let falls: Vec<f64> = both().map(|(before, after)| before - after).collect();
         let of_before: Vec<f64> = both().map(|(before, _)| *before).collect();
-        let (Some(fall), Some(before)) = (mean_sd(&falls), mean_sd(&of_before)) else { return Ok(None) };
-        let items = falls.len();
-        Ok((items >= MEASURED_MIN).then(|| Self {
-            items,
+        let of_after: Vec<f64> = both().map(|(_, after)| *after).collect();
+        let of = [MeanError::of(&of_before), MeanError::of(&of_after)];
+        let (Some(fall), [Some(before), Some(after)]) = (mean_sd(&falls), of) else { return Ok(None) };
+        Ok(Some(Self {
+            items: before.items,
             before: before.mean,
             after: before.mean - fall.mean,
-            spread: fall.sd / (items as f64).sqrt(),
+            spread: fall.sd / (before.items as f64).sqrt(),
+            spreads: [before.spread, after.spread],
         }))
+    }
+
+    /// What the map in use was measured with.
+    pub fn error_before(&self) -> MeanError {
+        MeanError { items: self.items, mean: self.before, spread: self.spreads[0] }
+    }
+
+    /// What the new map was measured with.
+    pub fn error_after(&self) -> MeanError {
+        MeanError { items: self.items, mean: self.after, spread: self.spreads[1] }
     }
 
     /// The part of the error that the new map takes away; below 0 where it adds to it, and 0 where there was none.
@@ -81,6 +95,120 @@ impl RefitGain {
     /// The rule: the error falls by more than its standard error, and by half a percent or more.
     pub fn pays(&self) -> bool {
         self.before - self.after > Z_MIN * self.spread && self.fall() >= FALL_MIN
+    }
+}
+
+/// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what a map was made for.
+const DRIFT_MIN: f64 = 1.2;
+const DRIFT_Z: f64 = 3.0;
+
+/// The mean squared error of a map on items that it was not fitted on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct MeanError {
+    /// Items.
+    pub items: usize,
+    /// The mean.
+    pub mean: f64,
+    /// Its standard error.
+    pub spread: f64,
+}
+
+impl MeanError {
+    /// Of squared errors, but for those that are not finite. `None` below 30.
+    pub fn of(errors: &[f64]) -> Option<Self> {
+        let finite: Vec<f64> = errors.iter().copied().filter(|error| error.is_finite()).collect();
+        let items = finite.len();
+        let of = mean_sd(&finite).filter(|_| items >= MEASURED_MIN)?;
+        Some(Self { items, mean: of.mean, spread: of.sd / (items as f64).sqrt() })
+    }
+
+    /// How many times another one it is; 1 where both are 0.
+    pub fn times(&self, other: &Self) -> f64 {
+        if self.mean == other.mean { 1.0 } else { self.mean / other.mean.max(f64::MIN_POSITIVE) }
+    }
+
+    /// Whether a gallery, of which this is measured, is not what a map was fitted for, where `expected` was: errors are above it by a fifth, and the
+    /// logarithm of their ratio is above 0 by three standard errors. What that says of galleries that have drifted and of others:
+    /// `cargo xtask drift`.
+    ///
+    /// ```
+    /// use rehang_fit::refit::MeanError;
+    ///
+    /// let error = |mean| MeanError { items: 200, mean, spread: 0.03 * mean };
+    /// assert!(error(1.25).has_drifted_from(&error(1.0)));
+    /// assert!(!error(1.18).has_drifted_from(&error(1.0)) && !error(0.5).has_drifted_from(&error(1.0)));
+    /// let few = MeanError { items: 30, spread: 0.1, ..error(1.0) };
+    /// assert!(!error(1.25).has_drifted_from(&few));
+    /// ```
+    pub fn has_drifted_from(&self, expected: &Self) -> bool {
+        let part = |of: &Self| of.spread / of.mean.max(f64::MIN_POSITIVE);
+        let ratio = self.times(expected);
+        ratio > DRIFT_MIN && ratio.ln() > DRIFT_Z * part(self).hypot(part(expected))
+    }
+}
+
+/// σ² is said to be off from this factor on, either way.
+const OFF_MIN: f64 = 1.1;
+/// Standard errors of a 95 % interval.
+const Z_95: f64 = 1.96;
+
+/// By what factor the σ² of a map is off: the mean squared error of items that it was not fitted on, over their mean σ², with its 95 % interval. Above
+/// 1 σ² is too small.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SigmaScale {
+    /// `Σ ‖v − h(o)‖² / Σ σ²`.
+    pub ratio: f64,
+    /// Where its 95 % interval begins: the standard error of its logarithm is that of the mean of `‖v − h(o)‖² − ratio·σ²`, as a part of the mean
+    /// squared error.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+}
+
+impl SigmaScale {
+    /// Compares squared errors with σ², item by item; items where either is not finite are passed over. It is 1 for certain where all errors or all
+    /// σ² are 0, or nothing is given: a map that is exact has no scale.
+    ///
+    /// ```
+    /// use rehang_fit::refit::SigmaScale;
+    ///
+    /// let sigma: Vec<f64> = (0..100).map(|item| 1.0 + f64::from(item % 7)).collect();
+    /// let errors: Vec<f64> = (0..100).map(|item| (2.0 + 0.2 * f64::from(item % 2)) * sigma[item as usize]).collect();
+    /// let scale = SigmaScale::of(&errors, &sigma)?;
+    /// assert!((scale.ratio - 2.1).abs() < 0.01 && scale.low > 2.05 && scale.high < 2.15);
+    /// assert!(scale.is_off());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A count mismatch where there are not as many of both.
+    pub fn of(errors: &[f64], sigma: &[f64]) -> Result<Self> {
+        rehang::check::expect_count("squared errors", errors.len(), "σ²", sigma.len())?;
+        let both = || {
+            errors.iter().copied().zip(sigma.iter().copied()).filter(|(e, s)| e.is_finite() && s.is_finite())
+        };
+        let (error, said) = both().fold((0.0, 0.0), |sums, (e, s)| (sums.0 + e, sums.1 + s));
+        if !(error > 0.0 && said > 0.0) {
+            return Ok(Self { ratio: 1.0, low: 1.0, high: 1.0 });
+        }
+        let ratio = error / said;
+        let off: Vec<f64> = both().map(|(e, s)| e - ratio * s).collect();
+        let count = off.len() as f64;
+        let spread = mean_sd(&off).map_or(0.0, |off| off.sd / count.sqrt() / (error / count));
+        Ok(Self { ratio, low: ratio * (-Z_95 * spread).exp(), high: ratio * (Z_95 * spread).exp() })
+    }
+
+    /// How much too large it is.
+    #[must_use]
+    pub fn inverted(&self) -> Self {
+        Self { ratio: 1.0 / self.ratio, low: 1.0 / self.high, high: 1.0 / self.low }
+    }
+
+    /// Whether it is off: by more than a tenth, and 1 is not within its interval.
+    pub fn is_off(&self) -> bool {
+        let factor = if self.ratio < 1.0 { self.inverted() } else { *self };
+        factor.ratio > OFF_MIN && factor.low > 1.0
     }
 }
 
@@ -96,12 +224,59 @@ mod tests {
 
     #[test]
     fn a_fall_within_its_spread_or_too_small_does_not_pay() {
-        let gain = |after, spread| RefitGain { items: 100, before: 2.0, after, spread };
+        let gain = |after, spread| RefitGain { items: 100, before: 2.0, after, spread, spreads: [0.0; 2] };
         assert!(gain(1.9, 0.09).pays());
         assert!(!gain(1.9, 0.11).pays(), "within its spread");
         assert!(!gain(1.995, 0.0).pays() && gain(1.99, 0.0).pays(), "half a percent");
         assert!(!gain(2.1, 0.0).pays());
         assert!(!RefitGain { before: 0.0, after: 0.0, ..gain(0.0, 0.0) }.pays(), "an exact map");
+    }
+
+    #[test]
+    fn a_scale_has_the_interval_of_a_resampled_one() {
+        // Errors 1.3 σ² on average, from σ²/10 to 2.5 σ².
+        let sigma: Vec<f64> = (0..400).map(|item| 0.5 + f64::from(item % 20) / 10.0).collect();
+        let errors: Vec<f64> = sigma
+            .iter()
+            .enumerate()
+            .map(|(at, s)| s * (0.1 + 2.4 * ((at * 37) % 101) as f64 / 100.0))
+            .collect();
+        let scale = SigmaScale::of(&errors, &sigma).unwrap();
+        let mut state = 1_u64;
+        let mut ratios: Vec<f64> = (0..2000)
+            .map(|_| {
+                let (mut error, mut said) = (0.0, 0.0);
+                for _ in 0..400 {
+                    state =
+                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let item = (state >> 33) as usize % 400;
+                    (error, said) = (error + errors[item], said + sigma[item]);
+                }
+                error / said
+            })
+            .collect();
+        ratios.sort_unstable_by(f64::total_cmp);
+        assert!(
+            (scale.low - ratios[50]).abs() < 0.02 && (scale.high - ratios[1949]).abs() < 0.02,
+            "{scale:?}"
+        );
+        assert!(scale.is_off() && scale.inverted().is_off());
+    }
+
+    #[test]
+    fn a_scale_near_one_or_within_its_interval_is_not_off() {
+        let scale = |ratio, spread: f64| SigmaScale { ratio, low: ratio / spread, high: ratio * spread };
+        assert!(scale(1.11, 1.05).is_off() && !scale(1.11, 1.15).is_off() && !scale(1.09, 1.01).is_off());
+        assert!(scale(0.9, 1.05).is_off() && !scale(0.92, 1.01).is_off());
+        for exact in
+            [SigmaScale::of(&[0.0; 9], &[1.0; 9]), SigmaScale::of(&[1.0], &[0.0]), SigmaScale::of(&[], &[])]
+        {
+            assert!(!exact.unwrap().is_off());
+        }
+        assert!(SigmaScale::of(&[1.0], &[]).is_err());
+        let [some, all] =
+            [[f64::NAN, 2.0], [2.0, 2.0]].map(|errors| SigmaScale::of(&errors, &[1.0, 1.0]).unwrap());
+        assert_eq!(some, all);
     }
 
     #[test]
@@ -111,6 +286,8 @@ mod tests {
         before[3] = f64::INFINITY;
         let gain = RefitGain::of(&before, &after).unwrap().unwrap();
         assert_eq!((gain.items, gain.before, gain.after), (39, 2.0, 1.0));
+        assert_eq!(Some(gain.error_before()), MeanError::of(&before));
+        assert_eq!((gain.error_after().mean, MeanError::of(&after[..29])), (1.0, None));
         assert!(RefitGain::of(&before, &after[1..]).is_err());
     }
 }

@@ -391,7 +391,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         }
         "refit" => Box::new(|upgrade, _, progress| {
             let answer = upgrade.refit(progress)?;
-            warned(&answer, answer.drift().as_slice())
+            warned(&answer, &answer.findings())
         }),
         "status" => {
             let failures = given.or("failures", LISTED)?;

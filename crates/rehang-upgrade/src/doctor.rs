@@ -40,7 +40,7 @@ pub struct Examination {
     /// Findings that need attention.
     pub bad: usize,
     /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`, `another-model`,
-    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `sigma`, and
+    /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `gallery-drift`, `sigma-scale`, `sigma`, and
     /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
     /// The search index of every space.
@@ -124,6 +124,7 @@ pub(crate) fn examine_store(
             );
             findings.push(note("unvouched", text));
         }
+        findings.extend(status.findings);
         if status.sigma.is_some_and(|sigma| sigma.alarm) {
             let text = "σ² and the true errors of backfilled items disagree";
             findings.push(problem("sigma", text).next(Remedy::FitAgain));

@@ -32,7 +32,7 @@ const PAGES_AHEAD: usize = 2;
 const COVER_SAMPLE_MAX: usize = 20_000;
 /// One item of this many covers, as in [`rehang::order`].
 const COVER_SHARE: usize = 10;
-/// Place of items that came or changed during the upgrade: before everything else.
+/// Place of items that came or changed during the upgrade: before everything else, but for a sample that is measured on where they are more than that.
 pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
 /// Vectors that are looked at before an adapter is applied to a whole gallery.
 const DRIFT_SAMPLE: usize = 512;

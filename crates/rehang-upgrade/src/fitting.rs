@@ -20,7 +20,7 @@ use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vector
 use rehang_encode::{Cut, Spent};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
-use rehang_fit::refit::{MEASURED_MIN, kept_for_measuring};
+use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
     FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, OrderChoice, Trait,
     fit_files, learning_curve,
@@ -41,7 +41,7 @@ use crate::sample;
 /// Pairs that a fit takes at most: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
 /// The share of the pairs that is held out.
-const HELD_OUT: f64 = 0.2;
+pub(crate) const HELD_OUT: f64 = 0.2;
 /// Of the shuffle that says which.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
@@ -130,6 +130,16 @@ pub(crate) fn choose_order(
 /// Where an adapter lies in the folder of its upgrade.
 pub(crate) fn adapter_file(folder: &Path, fingerprint: &str) -> PathBuf {
     folder.join(format!("adapter-{fingerprint}.safetensors"))
+}
+
+/// The adapter of a fingerprint in the folder of its upgrade; `None` where it is not there.
+///
+/// # Errors
+///
+/// What is wrong with its file.
+pub(crate) fn load(folder: &Path, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
+    let path = adapter_file(folder, fingerprint);
+    path.exists().then(|| rehang_files::adapter_file::load(path).map(Arc::new)).transpose()
 }
 
 /// Where the report on it lies, as JSON.
@@ -865,6 +875,26 @@ pub(crate) fn fit(
     let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
     note(store, &document(&new.name), &fingerprint)?;
     Ok(answer)
+}
+
+/// The error of a map on those of its pairs that were held out, as the last fit wrote them; `None` where they are not there, or are too few.
+///
+/// # Errors
+///
+/// Those of applying the map.
+pub(crate) fn error_on_held_out(folder: &Path, adapter: &Adapter) -> Result<Option<MeanError>> {
+    let folder = folder.join("pairs");
+    let read = |file| rehang_files::read_matrix(&VectorSource::path(folder.join(file)));
+    let held_out = rehang_files::read_labels(&VectorSource::path(folder.join(HELD_OUT_ROWS)));
+    let (Ok(old), Ok(new), Ok(held_out)) = (read(OLD), read(NEW), held_out) else { return Ok(None) };
+    let widths = (adapter.old.dimension, adapter.new.dimension);
+    if (old.columns(), new.columns()) != widths || [old.rows(), new.rows()] != [held_out.len(); 2] {
+        return Ok(None);
+    }
+    let rows: Vec<usize> = (0..held_out.len()).filter(|&row| held_out[row] == 1).collect();
+    let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old.select(&rows), "pairs")?;
+    let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
+    Ok(MeanError::of(&rehang::adapter::true_errors(&new.select(&rows), applied.vectors.matrix())))
 }
 
 /// Fits the method of a map again, on all natives that are not held out, and keeps the new one in the folder of the upgrade. Nothing names it

@@ -1,5 +1,6 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::adapter::Adapter;
@@ -11,6 +12,7 @@ use rehang_store::{
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
+use crate::fitting;
 use crate::fuse;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
@@ -43,6 +45,8 @@ pub struct Gallery {
     store: Arc<dyn Store>,
     /// The adapter and its fingerprint; where it has none, the write that needs it says why.
     adapter: Option<(Arc<Adapter>, Result<String>)>,
+    /// Where adapters lie that an upgrade may take up later.
+    maps: Option<PathBuf>,
     /// A bridge and its fingerprint.
     bridge: Option<(Arc<Bridge>, Result<String>)>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
@@ -50,9 +54,9 @@ pub struct Gallery {
     observer: Arc<dyn Observer>,
 }
 
-/// What a filler depends on beside its adapter, the names of both spaces and the order: an upgrade that is planned again, or another
-/// one, differs in it.
-type FilledAs = (String, String, OrderSettings);
+/// What a filler depends on, the names of both spaces, the order and the adapter's fingerprint: an upgrade that is planned again or refitted, or
+/// another one, differs in it.
+type FilledAs = (String, String, OrderSettings, String);
 
 /// Times that a search is made that others overtake.
 const SEARCHES_MAX: usize = 3;
@@ -117,8 +121,8 @@ impl ServingState {
 impl Gallery {
     /// A gallery. Making one reads all of the adapter, which takes some tenths of a second for a large one. With the upgrade's adapter,
     /// searches after the switch find items that were written before it without any lag. Keep the gallery: it prepares the adapter once, at
-    /// the first write that needs it, and again when the upgrade is planned anew. A later upgrade with another adapter does not use this
-    /// one: make a new gallery then.
+    /// the first write that needs it, and again when the upgrade is planned anew. Another adapter, of a later plan or of a refit, is used where it
+    /// is [found](Gallery::with_maps); without, make a new gallery then.
     pub fn new(store: Arc<dyn Store>, adapter: Option<Arc<Adapter>>) -> Self {
         // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
         let adapter = adapter.map(|adapter| {
@@ -126,7 +130,14 @@ impl Gallery {
             (adapter, fingerprint)
         });
         let observer = Arc::new(Unobserved);
-        Self { store, adapter, bridge: None, filler: Mutex::default(), observer }
+        Self { store, adapter, maps: None, bridge: None, filler: Mutex::default(), observer }
+    }
+
+    /// With the [folder](crate::Configuration::folder) of an upgrade that fits its adapters itself: where a refit or a new plan takes another one up, writes
+    /// are adapted by that from then on. Searches go by the record of the upgrade alone, and follow it with or without.
+    #[must_use]
+    pub fn with_maps(self, folder: PathBuf) -> Self {
+        Self { maps: Some(folder), ..self }
     }
 
     /// With a bridge, for as long as the upgrade [uses](crate::BridgeInUse) this very one; `None` changes nothing.
@@ -353,7 +364,8 @@ impl Gallery {
     /// old vector alone also gets an adapted one, in the same transaction. So no search misses it or sees its former content. Its
     /// source is re-embedded first.
     ///
-    /// Where another adapter than this gallery's fills the new space, nothing is adapted: a space holds the vectors of one adapter.
+    /// Where an adapter fills the new space that this gallery neither has nor [finds](Gallery::with_maps), nothing is adapted: a space holds the vectors
+    /// of one adapter.
     /// After the switch, searches find such an item once a verb or a backfill with the right adapter has caught up with it.
     ///
     /// # Errors
@@ -412,26 +424,36 @@ impl Gallery {
 
     /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
     fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
-        let Some((adapter, fingerprint)) = &self.adapter else { return Ok(None) };
-        let adapts = record.epoch.is_some()
+        let adapts = (self.adapter.is_some() || self.maps.is_some())
+            && record.epoch.is_some()
             && record.adapts_writes(&*self.store)?
-            && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
             && find_space(&*self.store, &record.new.name)?.is_some();
-        if adapts { self.filler(adapter, record).map(Some) } else { Ok(None) }
+        if adapts { self.filler(record) } else { Ok(None) }
     }
 
-    /// The adapter made ready for an upgrade: the one of the last write, as long as the upgrade is the same.
-    fn filler(&self, adapter: &Adapter, record: &UpgradeRecord) -> Result<Arc<Filler>> {
-        let wanted = (record.old.name.clone(), record.new.name.clone(), record.order);
+    /// The adapter of an upgrade: the gallery's own, or one that lies among its maps by now.
+    fn adapter_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Adapter>>> {
+        if let Some((adapter, fingerprint)) = &self.adapter
+            && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
+        {
+            return Ok(Some(Arc::clone(adapter)));
+        }
+        self.maps.as_deref().map_or(Ok(None), |folder| fitting::load(folder, &record.adapter))
+    }
+
+    /// The adapter of an upgrade made ready for it: the one of the last write, as long as the upgrade is the same; `None` where there is none.
+    fn filler(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
+        let wanted = (record.old.name.clone(), record.new.name.clone(), record.order, record.adapter.clone());
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made_for, filler)) = kept.as_ref()
             && *made_for == wanted
         {
-            return Ok(Arc::clone(filler));
+            return Ok(Some(Arc::clone(filler)));
         }
-        let filler = Arc::new(Filler::new(adapter, &wanted.0, &wanted.1, wanted.2)?);
+        let Some(adapter) = self.adapter_of(record)? else { return Ok(None) };
+        let filler = Arc::new(Filler::new(&adapter, &wanted.0, &wanted.1, wanted.2)?);
         *kept = Some((wanted, Arc::clone(&filler)));
-        Ok(filler)
+        Ok(Some(filler))
     }
 
     /// Deletes items; gives how many there were.
@@ -478,16 +500,19 @@ mod tests {
             )
         };
         let new = adapter.new.clone();
-        let first = gallery.filler(&adapter, &record(&new, order)).unwrap();
-        let again = gallery.filler(&adapter, &record(&new, order)).unwrap();
+        let filler = |record: &UpgradeRecord| gallery.filler(record).unwrap().unwrap();
+        let first = filler(&record(&new, order));
+        let again = filler(&record(&new, order));
         assert!(Arc::ptr_eq(&first, &again), "kept between writes");
         let another_order = OrderSettings { policy: Policy::Random, seed: 1 };
         let another_space = Space { name: "third-model".into(), ..new.clone() };
         let mut last = again;
         for changed in [record(&another_space, order), record(&new, another_order)] {
-            let made = gallery.filler(&adapter, &changed).unwrap();
+            let made = filler(&changed);
             assert!(!Arc::ptr_eq(&last, &made), "{changed:?}");
             last = made;
         }
+        let of_another = UpgradeRecord { adapter: "another".into(), ..record(&new, order) };
+        assert!(gallery.filler(&of_another).unwrap().is_none(), "it is not at hand");
     }
 }

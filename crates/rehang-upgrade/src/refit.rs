@@ -17,16 +17,15 @@
 //! have: `cargo xtask refit` measures searches half-way, beside both ends.
 
 use rehang::adapter::{self, Adapter, true_errors};
-use rehang::finding::Finding;
-use rehang::statistics::mean_sd;
+use rehang::finding::{Finding, Severity};
 use rehang::{Error, Progress, Remedy, Result, Space, Vectors};
-use rehang_fit::refit::{ASKED_AT, RefitGain};
+use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_measuring};
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::faults::Place;
 use crate::fill::Filler;
-use crate::fitting::DrawnPairs;
+use crate::fitting::{DrawnPairs, HELD_OUT};
 use crate::observe::Observer;
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
@@ -34,10 +33,8 @@ use crate::setup::{UpgradeSetup, expect_upgrade, upgrade_of};
 use crate::until::Until;
 use crate::verbs::{changing, fill};
 
-/// Of kept natives, the mean squared error above which the gallery is said to be another one than the pairs: so many times what σ² says,
-const DRIFT_TIMES: f64 = 1.5;
-/// and above it by so many standard errors.
-const DRIFT_Z: f64 = 3.0;
+/// A question waits until there are so many times the pairs that the map in use was fitted on: of as many a fit finds the same map.
+const MORE_PAIRS_MIN: f64 = 1.25;
 
 /// One question whether a refit pays, and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,10 +49,13 @@ pub struct Refit {
     pub pairs: usize,
     /// Squared errors of both maps on the natives that are kept for measuring.
     pub gain: RefitGain,
-    /// Mean σ² that the map before has for them.
-    pub expected: f64,
-    /// Standard error of their squared error less σ².
-    pub expected_spread: f64,
+    /// What was to be expected of the map before: its error on the held-out ones of the pairs that it was fitted on, or where a refit brought it, what
+    /// that was taken with. `None` where those pairs are not there any more.
+    pub expected: Option<MeanError>,
+    /// Errors of the map before against its σ².
+    pub sigma_before: SigmaScale,
+    /// Those of the new map against its own.
+    pub sigma_after: SigmaScale,
     /// Fingerprint of the map before.
     pub before: String,
     /// Fingerprint of the new map.
@@ -67,23 +67,55 @@ pub struct Refit {
 impl Refit {
     /// What it says of the gallery: that its items are not what the pairs of the map before were.
     pub fn drift(&self) -> Option<Finding> {
-        let off = self.gain.before - self.expected;
-        let is_off = self.gain.before > DRIFT_TIMES * self.expected && off > DRIFT_Z * self.expected_spread;
-        is_off.then(|| {
+        let (error, expected) = (self.gain.error_before(), self.expected?);
+        error.has_drifted_from(&expected).then(|| {
+            let times = error.times(&expected);
             let seen = format!(
-                "the squared error of adapted vectors is {:.1} times what σ² says, on a random sample of {} items: the gallery is not what the \
-                 pairs were drawn from",
-                self.gain.before / self.expected.max(f64::MIN_POSITIVE),
+                "The squared error of adapted vectors is {times:.2} times what it was when the map was fitted, on a random sample of {} items: the gallery is \
+                 not what the map was fitted for.",
                 self.gain.items
             );
-            let way_out = if self.taken {
-                "the map was fitted again, which answers to it"
-            } else {
-                "forecast and order speak of another gallery; `pairs` with more items, `fit`, `report` and `start` learn from what is there now"
-            };
-            Finding::warning("gallery-drift", seen).may_mean(way_out)
+            let finding = Finding::warning("gallery-drift", seen).evidence(&[("times", times)]);
+            if self.taken {
+                return finding.may_mean("The map was fitted again, which answers to it.");
+            }
+            finding
+                .may_mean("What was forecast is for the gallery as it was.")
+                .remedy("A refit when more is native learns from what is there now; so does a fit on more pairs, with a report and a start after it.")
         })
     }
+
+    /// What a person should know of it: [drift](Refit::drift), and where σ² of the map that is in use now is off by a factor.
+    pub fn findings(&self) -> Vec<Finding> {
+        let scale = if self.taken { &self.sigma_after } else { &self.sigma_before };
+        let off = scale.is_off().then(|| {
+            let (how, by) =
+                if scale.ratio > 1.0 { ("small", *scale) } else { ("large", scale.inverted()) };
+            let seen = format!(
+                "σ² of what is not native yet is {:.2} times too {how} ({:.2} to {:.2}), by {} items that no map was fitted on.",
+                by.ratio, by.low, by.high, self.gain.items
+            );
+            Finding::note("sigma-scale", seen)
+                .may_mean("The order does not depend on it.")
+                .evidence(&[("ratio", scale.ratio), ("low", scale.low), ("high", scale.high)])
+        });
+        self.drift().into_iter().chain(off).collect()
+    }
+
+    /// Fingerprint of the map that is in use after it.
+    fn kept_map(&self) -> &str {
+        if self.taken { &self.after } else { &self.before }
+    }
+}
+
+/// What the last question says of a gallery as it stands, where its map is still the one in use and is not for nothing: something is adapted.
+pub(crate) fn findings(refits: &[Refit], record: &UpgradeRecord, counts: &Counts) -> Vec<Finding> {
+    let is_of_now = |last: &&Refit| last.kept_map() == record.adapter && counts.adapted > 0;
+    let Some(last) = refits.last().filter(is_of_now) else { return Vec::new() };
+    let mut findings = last.findings();
+    // A new map has answered to drift.
+    findings.retain(|finding| !(last.taken && finding.severity == Severity::Warning));
+    findings
 }
 
 /// Name of the document with all of them.
@@ -139,28 +171,49 @@ pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<St
     Ok(if is_reached { record.adapter } else { fitted })
 }
 
-/// The question that a run has to ask, by how much is native: the last one whose share is reached, unless it or a later one was asked.
-pub(crate) fn due(refits: &[Refit], counts: &Counts) -> Option<f64> {
+/// The question that a run has to ask, by how much is native: the last one whose share is reached, unless it or a later one was asked. None while it is
+/// in vain: there is little to learn from beyond the `pairs` that the map in use was fitted on. What is held out, and so what is kept, is not.
+pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64> {
     let asked = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
     let reached = |share: &&f64| counts.native >= Until::Fraction(**share).target(counts.items);
-    ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > asked)
+    let kept = kept_for_measuring(usize::try_from(counts.items).unwrap_or(usize::MAX)) as f64;
+    let to_learn_from = counts.native as f64 - kept.max(HELD_OUT * counts.native as f64);
+    let is_in_vain = to_learn_from < MORE_PAIRS_MIN * pairs as f64;
+    ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > asked && !is_in_vain)
+}
+
+/// Pairs that a map was fitted on: as the question says that brought it, or as its own file does.
+pub(crate) fn pairs_of(
+    refits: &[Refit],
+    map: &str,
+    file: impl FnOnce() -> Result<Option<usize>>,
+) -> Result<usize> {
+    match refits.iter().rev().find(|refit| refit.taken && refit.after == map) {
+        Some(refit) => Ok(refit.pairs),
+        None => Ok(file()?.unwrap_or(0)),
+    }
 }
 
 /// Puts what is kept for measuring, and not native yet, to the front of the queue. Nothing where a run until `target` native items comes to no
-/// question: what it embeds is for the gallery alone.
+/// question, with a map that was fitted on so many `pairs`: what it embeds is for the gallery alone.
 ///
 /// # Errors
 ///
 /// Those of the store; superseded where another plan has begun.
-pub(crate) fn keep(store: &dyn Ledger, (old, new): (&Space, &Space), target: u64) -> Result<()> {
+pub(crate) fn keep(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    pairs: usize,
+    target: u64,
+) -> Result<()> {
     let record = Recorded::expect(store)?.record;
     let counts = store.counts(&new.name)?;
     let at_end = Counts { native: target.min(counts.items), ..counts };
-    if record.phase != Phase::Filled || due(&refits(store, &new.name)?, &at_end).is_none() {
+    if record.phase != Phase::Filled || due(&refits(store, &new.name)?, &at_end, pairs).is_none() {
         return Ok(());
     }
     let kept = DrawnPairs::kept(store, old, &new.name)?;
-    sample::place_first(store, &new.name, record.epoch.unwrap_or_default(), &kept)
+    sample::place_first(store, &new.name, record.epoch.unwrap_or_default(), &kept, counts.items)
         .map_err(|error| Recorded::explain(store, &record, error))
 }
 
@@ -171,18 +224,16 @@ fn errors(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<(Vec<f64>, 
     Ok((true_errors(new.matrix(), applied.vectors.matrix()), sigma))
 }
 
-/// Compares two maps on pairs that neither was fitted on: what [`Refit`] says of them. `None` where they are too few.
+/// Compares two maps on pairs that neither was fitted on, and each with its own σ²: what [`Refit`] says of them. `None` where they are too few.
 pub(crate) fn compare(
     (before, after): (&Adapter, &Adapter),
     kept: &DrawnPairs,
-) -> Result<Option<(RefitGain, f64, f64)>> {
+) -> Result<Option<(RefitGain, [SigmaScale; 2])>> {
     let (old, new) = kept.vectors((&before.old, &before.new))?;
-    let (of_before, sigma) = errors(before, &old, &new)?;
-    let (of_after, _) = errors(after, &old, &new)?;
-    let Some(gain) = RefitGain::of(&of_before, &of_after)? else { return Ok(None) };
-    let off: Vec<f64> = of_before.iter().zip(&sigma).map(|(error, sigma)| error - sigma).collect();
-    let (Some(off), Some(sigma)) = (mean_sd(&off), mean_sd(&sigma)) else { return Ok(None) };
-    Ok(Some((gain, sigma.mean, off.sd / (off.count as f64).sqrt())))
+    let [of_before, of_after] = [errors(before, &old, &new)?, errors(after, &old, &new)?];
+    let Some(gain) = RefitGain::of(&of_before.0, &of_after.0)? else { return Ok(None) };
+    let scale = |(errors, sigma): (Vec<f64>, Vec<f64>)| SigmaScale::of(&errors, &sigma);
+    Ok(Some((gain, [scale(of_before)?, scale(of_after)?])))
 }
 
 /// Keeps an answer. Where the new map is to be taken, it is in force from here on: whatever dies, the next run takes it up.
@@ -304,27 +355,30 @@ mod tests {
     use super::*;
 
     fn refit(asked_at: Option<f64>, taken: bool, [before, after]: [&str; 2]) -> Refit {
-        let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1 };
+        let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1, spreads: [0.1, 0.1] };
+        let expected = Some(MeanError { items: 100, mean: 1.9, spread: 0.1 });
         let (before, after) = (before.into(), after.into());
-        let of = Refit {
+        let [sigma_before, sigma_after] = [SigmaScale { ratio: 1.0, low: 0.95, high: 1.05 }; 2];
+        let (native, items, pairs) = (1, 10, 5);
+        Refit {
             asked_at,
-            native: 1,
-            items: 10,
-            pairs: 5,
+            native,
+            items,
+            pairs,
             gain,
-            expected: 2.0,
-            expected_spread: 0.1,
+            expected,
+            sigma_before,
+            sigma_after,
             before,
             after,
             taken,
-        };
-        assert!(of.drift().is_none());
-        of
+        }
     }
 
     #[test]
     fn a_question_is_due_once_and_a_later_one_stands_for_those_before() {
         let counts = |native| Counts { items: 1000, native, ..Counts::default() };
+        let due = |refits: &[Refit], counts: &Counts| due(refits, counts, 20);
         assert_eq!(due(&[], &counts(99)), None);
         assert_eq!(due(&[], &counts(100)), Some(0.1));
         assert_eq!(due(&[], &counts(400)), Some(0.4));
@@ -337,13 +391,61 @@ mod tests {
     }
 
     #[test]
-    fn an_error_far_above_what_sigma_says_is_drift() {
+    fn a_question_waits_until_there_is_more_to_learn_from_than_the_map_knows() {
+        let counts = |items, native| Counts { items, native, ..Counts::default() };
+        // Pairs were a tenth of the gallery, a fifth of them held out.
+        assert_eq!(due(&[], &counts(10_000, 1000), 800), None);
+        assert_eq!(due(&[], &counts(10_000, 1249), 800), None);
+        assert_eq!(due(&[], &counts(10_000, 1250), 800), Some(0.1));
+        // What is kept for measuring is no more to learn from: one of twenty in a small gallery.
+        assert_eq!(due(&[], &counts(2000, 200), 99), None);
+        assert_eq!(due(&[], &counts(2000, 224), 99), Some(0.1));
+        // The last question that is reached stands for those before.
+        assert_eq!(due(&[], &counts(10_000, 4000), 3200), None);
+        assert_eq!(due(&[], &counts(10_000, 5000), 3200), Some(0.4));
+        // A map that was brought by a refit says there how many it knows.
+        let refits = [refit(None, true, ["a", "b"]), refit(Some(0.1), false, ["b", "c"])];
+        let pairs = |map| pairs_of(&refits, map, || Ok(Some(77))).unwrap();
+        assert_eq!((pairs("a"), pairs("b"), pairs("c")), (77, 5, 77));
+    }
+
+    #[test]
+    fn an_error_far_above_what_was_to_be_expected_is_drift() {
         let near = refit(None, true, ["a", "b"]);
-        let far = Refit { expected: 1.0, ..near.clone() };
+        assert_eq!(near.findings(), []);
+        let expected = Some(MeanError { items: 100, mean: 1.0, spread: 0.05 });
+        let far = Refit { expected, ..near.clone() };
+        assert_eq!(Refit { expected: None, ..near }.drift(), None);
         let drift = far.drift().unwrap().to_string();
-        assert!(drift.contains("2.0 times") && drift.contains("fitted again"), "{drift}");
-        let left = Refit { taken: false, ..far.clone() }.drift().unwrap().to_string();
-        assert!(left.contains("`pairs`"), "{left}");
-        assert!(Refit { expected_spread: 0.5, ..far }.drift().is_none(), "within its spread");
+        assert!(drift.contains("2.00 times") && drift.contains("fitted again"), "{drift}");
+        let left = Refit { taken: false, ..far.clone() };
+        let said = left.drift().unwrap().to_string();
+        assert!(said.contains("more pairs"), "{said}");
+        // What it says of the gallery as it stands: that the map is off, not that one before it was.
+        let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
+        let record = |map: &str| {
+            UpgradeRecord::new(space("old"), space("new"), map.into(), crate::OrderSettings::default())
+        };
+        let counts = Counts { adapted: 1, ..Counts::default() };
+        let of_now = |refit: &Refit, map| findings(std::slice::from_ref(refit), &record(map), &counts);
+        assert_eq!((of_now(&left, "a").len(), of_now(&left, "b"), of_now(&far, "b")), (1, vec![], vec![]));
+        assert_eq!(findings(&[left], &record("a"), &Counts::default()), [], "nothing is adapted");
+    }
+
+    #[test]
+    fn a_sigma_that_is_off_is_said_with_its_factor() {
+        let near = refit(None, false, ["a", "b"]);
+        let said = |ratio: f64| {
+            let scale = SigmaScale { ratio, low: ratio * 0.95, high: ratio * 1.05 };
+            // Of the map that is in use: the one before, where the new one is not taken.
+            let before = Refit { sigma_before: scale, ..near.clone() };
+            let after = Refit { sigma_after: scale, taken: true, ..near.clone() };
+            assert_eq!(before.findings(), after.findings());
+            assert_eq!(Refit { taken: true, ..before }.findings(), []);
+            after.findings().first().map(ToString::to_string)
+        };
+        assert_eq!(said(1.09), None);
+        assert!(said(1.15).unwrap().contains("1.15 times too small (1.09 to 1.21)"));
+        assert!(said(0.5).unwrap().contains("2.00 times too large (1.90 to 2.11)"));
     }
 }

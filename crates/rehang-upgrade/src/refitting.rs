@@ -15,7 +15,7 @@ use crate::faults::Place;
 use crate::fitting::{self, DrawnPairs};
 use crate::observe::{Observer, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
-use crate::refit::{Refit, compare, decide, due, refit, refits, undone};
+use crate::refit::{Refit, compare, decide, due, keep, pairs_of, refit, refits, undone};
 use crate::run::{Beside, Summary};
 use crate::setup::UpgradeSetup;
 use crate::upgrade::Upgrade;
@@ -38,6 +38,8 @@ pub(crate) struct Refitting<'a> {
     counted: Mutex<Option<Sender<Counts>>>,
     /// Set when a forecast of the map in use was made, or tried in vain.
     forecast: OnceLock<()>,
+    /// Pairs of the map that the upgrade was filled with first, by its fingerprint: its file is read once.
+    first: OnceLock<(String, Option<usize>)>,
     /// The error by which a test has this process die.
     death: OnceLock<Error>,
 }
@@ -61,16 +63,15 @@ impl Beside for Refitting<'_> {
     }
 
     fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
-        let path = self.file(fingerprint);
-        let is_there = path.exists();
-        is_there.then(|| rehang_files::adapter_file::load(path).map(Arc::new)).transpose()
+        fitting::load(&self.upgrade.configuration().folder(), fingerprint)
     }
 }
 
 impl<'a> Refitting<'a> {
     pub(crate) fn new(upgrade: &'a Upgrade, observer: &'a dyn Observer, progress: &'a Progress) -> Self {
-        let (counted, forecast, death) = (Mutex::default(), OnceLock::new(), OnceLock::new());
-        Self { upgrade, observer, progress, counted, forecast, death }
+        let counted = Mutex::default();
+        let (forecast, first, death) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { upgrade, observer, progress, counted, forecast, first, death }
     }
 
     fn file(&self, fingerprint: &str) -> PathBuf {
@@ -115,7 +116,7 @@ impl<'a> Refitting<'a> {
             }
             match self.step(&counts) {
                 Ok(answered) => {
-                    refitted.findings.extend(answered.as_ref().and_then(Refit::drift));
+                    refitted.findings.extend(answered.iter().flat_map(Refit::findings));
                     refitted.refits.extend(answered);
                 }
                 Err(error) if self.death.get().is_some() || error.is_cancelled() => break,
@@ -137,7 +138,8 @@ impl<'a> Refitting<'a> {
         let upgrade = self.upgrade;
         let new = &upgrade.configuration().new.name;
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
-        let asked_at = due(&refits, counts);
+        let pairs = self.pairs_of(&refits, &record.adapter)?;
+        let asked_at = due(&refits, counts, pairs);
         let is_begun = record.refitting || undone(&refits, &record).is_some();
         if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record) {
             return Ok(None);
@@ -145,7 +147,21 @@ impl<'a> Refitting<'a> {
         let _lock = upgrade.configuration().gallery.lock()?;
         // Another process may have answered since.
         let counts = upgrade.store().counts(new)?;
-        self.answered(|refits| due(refits, &counts).map(Some))
+        self.answered(|refits, pairs| due(refits, &counts, pairs).map(Some))
+    }
+
+    /// Pairs that a map of the upgrade was fitted on.
+    fn pairs_of(&self, refits: &[Refit], map: &str) -> Result<usize> {
+        pairs_of(refits, map, || {
+            if let Some((of, pairs)) = self.first.get()
+                && of == map
+            {
+                return Ok(*pairs);
+            }
+            let pairs = self.adapter(map)?.map(|adapter| adapter.training.pairs);
+            self.first.set((map.into(), pairs)).ok();
+            Ok(pairs)
+        })
     }
 
     /// The record of this upgrade and all questions; `None` where it is not filled.
@@ -159,11 +175,11 @@ impl<'a> Refitting<'a> {
         Ok(Some((record, refits(store, new)?)))
     }
 
-    /// Goes on with what is begun, or answers the question that `asked` says is due of those that there were. The caller holds the lock of
-    /// the upgrade.
+    /// Goes on with what is begun, or answers the question that `asked` says is due, by those that there were and the pairs of the map in use. The
+    /// caller holds the lock of the upgrade.
     pub(crate) fn answered(
         &self,
-        asked: impl FnOnce(&[Refit]) -> Option<Option<f64>>,
+        asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
         let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
         let spaces = (&configuration.old, &configuration.new);
@@ -177,8 +193,13 @@ impl<'a> Refitting<'a> {
         if self.lacks_forecast(&refits, &record) {
             self.forecast(&record.adapter)?;
         }
-        let Some(asked_at) = asked(&refits) else { return Ok(None) };
-        let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else { return Ok(None) };
+        let pairs = self.pairs_of(&refits, &record.adapter)?;
+        let Some(asked_at) = asked(&refits, pairs) else { return Ok(None) };
+        let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
+            // Of a gallery that has grown since the run began, others are kept.
+            keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
+            return Ok(None);
+        };
         let planned = configuration.planned(store)?;
         if rehang_files::adapter_file::fingerprint(&planned.adapter)? != record.adapter {
             return Ok(None);
@@ -187,9 +208,14 @@ impl<'a> Refitting<'a> {
         let Ok(method) = planned.adapter.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
         let folder = configuration.folder();
+        let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
+        let expected = match brought {
+            Some(refit) => Some(refit.gain.error_after()),
+            None => fitting::error_on_held_out(&folder, &planned.adapter)?,
+        };
         let fitted = fitting::fit_again(store, spaces, &folder, method, self, self.progress)?;
         let Some((adapter, pairs)) = fitted else { return Ok(None) };
-        let Some((gain, expected, expected_spread)) = compare((&planned.adapter, &adapter), &kept)? else {
+        let Some((gain, [sigma_before, sigma_after])) = compare((&planned.adapter, &adapter), &kept)? else {
             return Ok(None);
         };
         let answer = Refit {
@@ -199,7 +225,8 @@ impl<'a> Refitting<'a> {
             pairs,
             gain,
             expected,
-            expected_spread,
+            sigma_before,
+            sigma_after,
             before: record.adapter.clone(),
             after: rehang_files::adapter_file::fingerprint(&adapter)?,
             taken: gain.pays(),

@@ -8,6 +8,8 @@
 use rehang::{Provenance, Result};
 use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
+use crate::fill::NEW_OR_CHANGED;
+
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
 pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
@@ -75,20 +77,34 @@ pub(crate) fn first(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Re
     Ok(store.sample(&beginning(new, size))?.records)
 }
 
-/// Puts what of some items is still adapted to the front of the queue, in their order, behind what the application changed.
+/// Puts what of a random sample of the gallery is still adapted to the front of the queue, in its order: behind what came or changed during the upgrade,
+/// unless that is more than the sample itself. A gallery that is growing fast would else be measured on when nearly all of it is native.
 ///
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn place_first(store: &dyn Ledger, new: &str, epoch: Epoch, records: &[Record]) -> Result<()> {
-    let places: Vec<_> = records
-        .iter()
-        .enumerate()
-        .filter_map(|(rank, record)| {
-            let state = record.state.as_ref()?;
-            let waits = state.provenance == Provenance::Adapted
-                && state.priority.is_none_or(|priority| priority.band < QueueBand::Sample);
-            let place = Priority::new(QueueBand::Sample, (records.len() - rank) as f64);
+pub(crate) fn place_first(
+    store: &dyn Ledger,
+    new: &str,
+    epoch: Epoch,
+    records: &[Record],
+    items: u64,
+) -> Result<()> {
+    let adapted = || {
+        records.iter().enumerate().filter_map(|(rank, record)| {
+            let state = record.state.as_ref().filter(|state| state.provenance == Provenance::Adapted)?;
+            Some((rank, record, state.priority))
+        })
+    };
+    let came = adapted().filter(|(.., place)| *place == Some(NEW_OR_CHANGED)).count();
+    // As the sample, so the gallery.
+    let has_grown = came as f64 * items as f64 > (records.len() * records.len()) as f64;
+    let band = if has_grown { QueueBand::NewOrChanged } else { QueueBand::Sample };
+    let places: Vec<_> = adapted()
+        .filter_map(|(rank, record, before)| {
+            let place = Priority::new(band, (records.len() - rank) as f64);
+            let waits =
+                before.is_none_or(|before| before.band < band || (has_grown && before == NEW_OR_CHANGED));
             waits.then_some((record.item.key, record.item.revision, place))
         })
         .collect();

@@ -1,6 +1,7 @@
 //! How an upgrade stands, and which items stay without a native vector until a person acts.
 
 use rehang::Result;
+use rehang::finding::Finding;
 use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,8 @@ use crate::backfill::Request;
 use crate::health::{SigmaHealth, health_of};
 use crate::identity::unvouched;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
-use crate::refit::{Refit, refits};
+use crate::refit::{Refit, findings, refits};
+use crate::setup::as_sentences;
 use crate::spending::spent_by_all;
 use crate::until::native_share;
 
@@ -54,6 +56,9 @@ pub struct Status {
     pub sigma: Option<SigmaHealth>,
     /// Every question whether a [refit](crate::refit()) pays, the first one first, and whether the map was fitted again for it.
     pub refits: Vec<Refit>,
+    /// What a person should know of the map in use, by the last of these questions.
+    #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// The first recorded failures.
     pub failures: Vec<Failure>,
     /// Who is re-embedding at this moment, and how many items each has in hand.
@@ -89,6 +94,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         Phase::Finished => 0,
     };
     let serving = store.serving()?;
+    let refits = refits(store, new)?;
     let is_old = serving.as_ref() == Some(&record.old.name);
     let is_fused = record.serving == Serving::Fused && !is_old;
     Ok(Status {
@@ -109,7 +115,8 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         without_vector: counts.lacking.saturating_sub(lag),
         unvouched: if has_new { unvouched(store, new)? } else { 0 },
         sigma: if has_new { health_of(store, new)? } else { None },
-        refits: refits(store, new)?,
+        findings: findings(&refits, &record, &counts),
+        refits,
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
         spent: spent_by_all(store, &record)?,

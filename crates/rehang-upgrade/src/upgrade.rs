@@ -79,7 +79,7 @@ impl Upgrade {
     }
 
     /// What an application searches and writes through, with the adapter of the upgrade where there is one by now, and the bridge that is
-    /// in use. A bridge that is made later is for a gallery that is opened later.
+    /// in use. It follows refits, and whatever adapter the upgrade fits later; a bridge that is made later is for a gallery that is opened later.
     ///
     /// # Errors
     ///
@@ -87,7 +87,13 @@ impl Upgrade {
     pub fn gallery(&self) -> Result<Gallery> {
         let has_adapter = self.configuration.has_adapter(self.store())?;
         let adapter = has_adapter.then(|| self.planned()).transpose()?.map(|planned| planned.adapter);
-        Ok(Gallery::new(self.shared_store(), adapter).with_bridge(self.configuration.bridge(self.store())?))
+        let bridge = self.configuration.bridge(self.store())?;
+        let gallery = Gallery::new(self.shared_store(), adapter).with_bridge(bridge);
+        Ok(if self.configuration.names_adapter() {
+            gallery
+        } else {
+            gallery.with_maps(self.configuration.folder())
+        })
     }
 
     /// The new space as it is in the gallery, or as drawing pairs would make it.
@@ -548,7 +554,7 @@ impl Upgrade {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
             let target = limits.until.target(counts.items).min(by_budget);
-            match refit::keep(self.store(), self.spaces(), target) {
+            match refit::keep(self.store(), self.spaces(), planned.adapter.training.pairs, target) {
                 // Planned anew: so is the order.
                 Err(error) if error.is_superseded() => {}
                 kept => kept?,
@@ -584,7 +590,7 @@ impl Upgrade {
             return Err(Error::option("[adapter]", "a file", expected));
         }
         let _lock = self.configuration.gallery.lock()?;
-        let answered = Refitting::new(self, progress, progress).answered(|_| Some(None))?;
+        let answered = Refitting::new(self, progress, progress).answered(|_, _| Some(None))?;
         answered.ok_or_else(|| {
             let detail = "the upgrade has to be filled by a map that was fitted on its own pairs, and nearly all of the items that are kept for \
                           measuring native (30 or more; the gallery has to have 600 items): a run embeds them first";

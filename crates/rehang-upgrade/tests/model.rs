@@ -32,7 +32,7 @@ use proptest::prelude::*;
 use rehang::order::Policy;
 use rehang::{Adapter, Error, Matrix, Provenance, Result};
 use rehang_encode::Encoder as _;
-use rehang_fit::refit::RefitGain;
+use rehang_fit::refit::{RefitGain, SigmaScale};
 use rehang_qdrant::{CollectionOptions, QdrantStore};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{
@@ -619,20 +619,10 @@ fn adapted(adapter: &Adapter, source: &str) -> Vec<f32> {
 
 /// A refit that was found to pay.
 fn decided(before: String, after: String) -> Refit {
-    let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1 };
-    let (expected, expected_spread) = (2.0, 0.1);
-    Refit {
-        asked_at: None,
-        native: 0,
-        items: 0,
-        pairs: 0,
-        gain,
-        expected,
-        expected_spread,
-        before,
-        after,
-        taken: true,
-    }
+    let gain = RefitGain { items: 100, before: 2.0, after: 1.0, spread: 0.1, spreads: [0.1, 0.1] };
+    let [sigma_before, sigma_after] = [SigmaScale { ratio: 1.0, low: 0.9, high: 1.1 }; 2];
+    let (asked_at, native, items, pairs, expected, taken) = (None, 0, 0, 0, None, true);
+    Refit { asked_at, native, items, pairs, gain, expected, sigma_before, sigma_after, before, after, taken }
 }
 
 fn squared_distance(a: &[f32], b: &[f32]) -> f32 {

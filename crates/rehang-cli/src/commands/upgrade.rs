@@ -19,7 +19,7 @@ use self::learn::{order_text, pairs_text};
 use self::plan::plan_text;
 use self::shared::open;
 use self::steps::{start_text, switch_text};
-use super::{Exit, end_at_ctrl_c, warn};
+use super::{Exit, end_at_ctrl_c, say_findings, warn};
 use crate::arguments::upgrade::{RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};
 use crate::bar::with_bar;
 
@@ -117,7 +117,7 @@ fn taken_text(
             (switch_text(switched, upgrade.status(0)?.serving_as), switched.lacking == 0)
         }
         StepResult::Run(run) => {
-            warn(&run.findings);
+            say_findings(&run.findings);
             (run_text(run), run.is_complete())
         }
     };

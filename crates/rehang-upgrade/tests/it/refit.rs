@@ -1,16 +1,17 @@
 //! A map that learns while the gallery is re-embedded: asked by the rule alone, gone on with after any death, and never where it is switched off.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
+use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
 use rehang_upgrade::{
-    Ending, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RunOptions, Serving, Unobserved,
-    Until, Upgrade, refits,
+    Ending, Gallery, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RunOptions, Serving,
+    Unobserved, Until, Upgrade, refits,
 };
 
 use crate::common::{DieAt, snapshot};
@@ -48,9 +49,11 @@ impl NewModel {
 
     fn vector(&self, source: &str) -> Vec<f32> {
         let old = old_model(source);
+        // Of what it was not trained for, it has so much more of its own.
+        let own = if source.starts_with("strange") { 8.0 * self.own } else { self.own };
         let mixed = |row: usize| {
             let sum: f32 = (0..WIDTH).map(|column| feature("map", WIDTH * row + column) * old[column]).sum();
-            sum + self.own * feature(source, 100 + row)
+            sum + own * feature(source, 100 + row)
         };
         (0..WIDTH).map(mixed).collect()
     }
@@ -84,14 +87,20 @@ fn begun(folder: &Path, model: &NewModel) -> PathBuf {
 }
 
 fn begun_by(method: Method, folder: &Path, model: &NewModel) -> PathBuf {
+    begun_with(PAIRS, method, folder, model)
+}
+
+/// An item with its old vector alone, as an application writes it.
+fn write_of(id: String, source: String) -> ItemWrite {
+    let vectors = vec![NewVector::of_model("old-model", old_model(&source), Provenance::Old)];
+    ItemWrite::new(id, Some(source), vectors)
+}
+
+fn begun_with(pairs: usize, method: Method, folder: &Path, model: &NewModel) -> PathBuf {
     let old = Space::new("old-model", WIDTH, Distance::L2, false);
     let store = SqliteStore::create(folder.join("G.db")).unwrap();
     store.create_space(&old, Provenance::Old).unwrap();
-    let write = |item: usize| {
-        let source = format!("source {item}");
-        let vectors = vec![NewVector::of_model(&old.name, old_model(&source), Provenance::Old)];
-        ItemWrite::new(format!("{item}"), Some(source), vectors)
-    };
+    let write = |item: usize| write_of(format!("{item}"), format!("source {item}"));
     store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
     drop(store);
     let space =
@@ -100,7 +109,7 @@ fn begun_by(method: Method, folder: &Path, model: &NewModel) -> PathBuf {
     let config = folder.join("rehang.toml");
     fs_err::write(&config, text).unwrap();
     let upgrade = Upgrade::open(&config).unwrap();
-    let asked = PairsOptions { items: PAIRS, worth: 0.0, ..PairsOptions::default() };
+    let asked = PairsOptions { items: pairs, worth: 0.0, ..PairsOptions::default() };
     upgrade.pairs(&asked, &PairsFiles::default(), Some(model), &Unobserved).unwrap();
     upgrade.fit(method, &Progress::default()).unwrap();
     upgrade.start(&Unobserved).unwrap();
@@ -198,6 +207,99 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     let run = upgrade.run(&RunOptions::default(), Some(&model), &Unobserved).unwrap();
     assert_eq!((run.summary.native, run.refits), (ITEMS as u64, vec![]));
     upgrade.finish(&Unobserved).unwrap();
+}
+
+#[test]
+fn a_question_that_nothing_new_could_answer_is_not_asked() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    // The pairs are a quarter of the gallery.
+    let config = begun_with(ITEMS / 4, Method::Ridge, folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let first = check(&upgrade, &model);
+    let run = upgrade.run(&until(0.28), Some(&model), &Unobserved).unwrap();
+    assert_eq!((run.summary.native, run.refits), (280, vec![]));
+    assert_eq!(refits(upgrade.store(), "new-model").unwrap(), []);
+    let run = upgrade.run(&until(0.4), Some(&model), &Unobserved).unwrap();
+    let [asked] = &run.refits[..] else { panic!("{:?}", run.refits) };
+    assert_eq!((asked.asked_at, &asked.before), (Some(0.4), &first));
+    assert!(4 * asked.pairs > 5 * 250 * 4 / 5, "{asked:?}");
+    check(&upgrade, &model);
+}
+
+#[test]
+fn a_gallery_that_an_application_holds_follows_a_refit() {
+    // So much of its own that the map before has a handicap already.
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(2.0));
+    let config = begun(folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let held = upgrade.gallery().unwrap();
+    let written = |id: &str| {
+        let source = format!("written {id}");
+        held.put(&[write_of(id.into(), source.clone())]).unwrap();
+        let item = upgrade.store().get(&[id]).unwrap().remove(0).unwrap();
+        let there = upgrade.store().vectors("new-model", &[item.key]).unwrap().remove(0);
+        there.is_some_and(|there| is_of(&map_of(&upgrade), &source, &there))
+    };
+    assert!(written("before"));
+    let before = (map_of(&upgrade), held_searches(&held, &model));
+
+    let run = upgrade.run(&until(0.4), Some(&model), &Unobserved).unwrap();
+    assert!(run.refits.iter().any(|refit| refit.taken), "{:?}", run.refits);
+    let map = map_of(&upgrade);
+    assert!(map != before.0 && (map.handicap - before.0.handicap).abs() > 1.0, "another handicap too");
+    assert!(written("after"), "the handle from before writes by the new map");
+    // And searches by it: as one that is opened now, and as distances say that are computed one by one.
+    let found = held_searches(&held, &model);
+    assert_eq!(found, held_searches(&upgrade.gallery().unwrap(), &model));
+    assert_ne!(found, before.1);
+    let query = model.vector("a query");
+    for (id, distance) in found {
+        let item = upgrade.store().get(&[id.as_str()]).unwrap().remove(0).unwrap();
+        let there = upgrade.store().vectors("new-model", &[item.key]).unwrap().remove(0).unwrap();
+        let plain = rehang::squared_distance(&query, &there.vector);
+        let farther = if there.provenance == Provenance::Native { 0.0 } else { map.handicap };
+        assert!((f64::from(distance) - plain - farther).abs() < 1e-3, "{id}: {distance} {plain} {farther}");
+    }
+    // One without a folder to find maps in says nothing, and leaves such items to the next run.
+    let alone = Gallery::new(upgrade.shared_store(), Some(Arc::new(before.0)));
+    alone.put(&[write_of("alone".into(), "written alone".into())]).unwrap();
+    assert_eq!(upgrade.store().counts("new-model").unwrap().lacking, 1);
+}
+
+/// The first 30 items that a gallery finds, with their distances.
+fn held_searches(gallery: &Gallery, model: &NewModel) -> Vec<(String, f32)> {
+    let [old, new] =
+        [old_model("a query"), model.vector("a query")].map(|query| Matrix::new(WIDTH, query).unwrap());
+    let answer = gallery.search(&[("old-model", &old), ("new-model", &new)], 30, &Filter::default()).unwrap();
+    answer.found[0].iter().map(|found| (found.id.clone(), found.distance)).collect()
+}
+
+/// A gallery that grows while the upgrade is filled, by items of another kind, and more of them than were there.
+#[test]
+fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    // Enough pairs that some are held out to compare with.
+    let config = begun_with(200, Method::Ridge, folder.path(), &model);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let strange: Vec<_> =
+        (0..2 * ITEMS).map(|item| write_of(format!("s{item}"), format!("strange {item}"))).collect();
+    upgrade.gallery().unwrap().put(&strange).unwrap();
+    // New items are re-embedded first; what is kept for measuring is still native by the question.
+    let run = upgrade.run(&until(0.15), Some(&model), &Unobserved).unwrap();
+    let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
+    assert_eq!((refit.asked_at, refit.items), (Some(0.1), 3 * ITEMS as u64));
+    let expected = refit.expected.unwrap();
+    assert!(refit.gain.error_before().has_drifted_from(&expected), "{refit:?}");
+    let drift = refit.drift().unwrap();
+    assert!(run.findings.contains(&drift), "{:?}", run.findings);
+    // A status says it for as long as no refit has answered to it.
+    let shown = upgrade.status(0).unwrap().findings;
+    let says = |code: &str| shown.iter().any(|finding| finding.code == code);
+    assert_eq!(says("gallery-drift"), !refit.taken, "{refit:?} {shown:?}");
+    let scale = if refit.taken { refit.sigma_after } else { refit.sigma_before };
+    assert_eq!(says("sigma-scale"), scale.is_off());
+    // Both rest on items of either kind, as the gallery has them.
+    assert!(refit.gain.items >= 100 && scale.high > scale.low);
 }
 
 #[test]

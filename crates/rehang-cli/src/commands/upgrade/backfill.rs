@@ -10,7 +10,7 @@ use super::steps::INDEXED;
 use crate::arguments::library::options;
 use crate::arguments::upgrade::{RunLimits, UpgradeRunArguments};
 use crate::bar::with_bar;
-use crate::commands::{Exit, end_at_ctrl_c, warn};
+use crate::commands::{Exit, end_at_ctrl_c, say_findings};
 
 /// What a verb that embeds is asked for.
 pub fn run_options(limits: &RunLimits, until: Option<&str>, no_refit: bool) -> Result<RunOptions> {
@@ -29,7 +29,7 @@ pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
         end_at_ctrl_c(progress);
         upgrade.run(&options, None, progress)
     })?;
-    warn(&run.findings);
+    say_findings(&run.findings);
     Exit::done_if(run.is_complete()).print(json, &run, &run_text(&run))
 }
 

@@ -88,7 +88,7 @@ pub fn refit(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
         end_at_ctrl_c(progress);
         upgrade.refit(progress)
     })?;
-    commands::warn(answer.drift().as_slice());
+    commands::say_findings(&answer.findings());
     Exit::Done.print(json, &answer, &refit_text(&answer))
 }
 

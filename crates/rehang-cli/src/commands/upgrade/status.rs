@@ -236,6 +236,9 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
     for refit in &status.refits {
         text += &format!("  {}", refit_text(refit));
     }
+    for finding in &status.findings {
+        text += &format!("  {finding}\n");
+    }
     if counts.failed > 0 {
         text += &format!("  {} items could not be embedded:\n", counts.failed);
         for failure in &status.failures {

@@ -1,0 +1,116 @@
+//! `cargo xtask drift [METHOD [FOLDER [SET…]]]`: errors of adapted vectors against σ² and against held-out pairs, where a gallery is what the pairs were drawn from and where not.
+//!
+//! Pairs are drawn from the training part of a set, of all classes or of every second one. Natives that are kept for measuring are drawn from
+//! the rest of the training part (the same gallery), from items of the same classes that came later, from the classes that were left out, and from
+//! classes of the future. So the rule that says that a gallery has drifted is held against what it should say.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rehang::adapter::{self, true_errors};
+use rehang::{Adapter, Progress, Result, Vectors};
+use rehang_fit::Method;
+use rehang_fit::refit::{MeanError, SigmaScale};
+
+use crate::papers::units::{SETS, Set};
+use crate::refit::{fit, shuffled};
+
+/// Pairs, a fifth of which is held out, and natives that are kept for measuring.
+const SIZES: [(usize, usize); 3] = [(500, 200), (1000, 200), (2000, 500)];
+/// Draws of each.
+const DRAWS: u64 = 10;
+
+/// Prints what each kind of gallery gave, over all sets and draws.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let method: Method = arguments.first().copied().unwrap_or("ridge").parse()?;
+    let folder = PathBuf::from(arguments.get(1).copied().unwrap_or("../shared/data"));
+    let sets: Vec<&str> = if arguments.len() > 2 { arguments[2..].to_vec() } else { SETS.to_vec() };
+    let mut seen: BTreeMap<(usize, &str), Vec<Drawn>> = BTreeMap::new();
+    for set in sets {
+        let data = Set::read(&folder, set)?;
+        let labels = data.pairs.labels().unwrap_or_default();
+        for (count, kept) in SIZES {
+            for draw in 0..DRAWS {
+                eprintln!("{set} {count} pairs, draw {draw} …");
+                let rows = shuffled(labels.len(), draw);
+                for every in [1, 2] {
+                    let is_in = |row: &&usize| labels[**row].rem_euclid(every) == 0;
+                    let pairs: Vec<usize> = rows.iter().filter(is_in).copied().take(count).collect();
+                    if pairs.len() < count {
+                        continue;
+                    }
+                    let (held_out, fitted) = pairs.split_at(count / 5);
+                    let adapter = fit(&data.pairs.select(fitted), method)?;
+                    let (old, new) = (data.pairs.old(), data.pairs.new_vectors());
+                    let expected = measured(&adapter, &old.select(held_out), &new.select(held_out))?;
+                    let Some((expected, _)) = expected else { continue };
+                    let mut measure = |kind, old: &Vectors, new: &Vectors, from: Vec<usize>| -> Result<()> {
+                        let from: Vec<usize> = from.into_iter().take(kept).collect();
+                        if let Some((error, scale)) =
+                            measured(&adapter, &old.select(&from), &new.select(&from))?
+                        {
+                            seen.entry((count, kind)).or_default().push(Drawn { expected, error, scale });
+                        }
+                        Ok(())
+                    };
+                    let rest = |wanted: bool| {
+                        let is_drawn = |row: &usize| pairs.contains(row);
+                        rows.iter().filter(|row| is_in(row) == wanted && !is_drawn(row)).copied().collect()
+                    };
+                    if every == 2 {
+                        measure("classes that were left out", old, new, rest(false))?;
+                        continue;
+                    }
+                    measure("the same gallery", old, new, rest(true))?;
+                    for part in &data.parts {
+                        let kind = if part.name == "seen" { "later items" } else { "classes of the future" };
+                        measure(kind, &part.old, &part.new, shuffled(part.labels.len(), draw))?;
+                    }
+                }
+            }
+        }
+    }
+    println!(
+        "| pairs | natives are of | draws | error / expected: 5 % | median | 95 % | said to have drifted | error / σ²: 5 % | median | 95 % | 1 in its interval | said to be off |"
+    );
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for ((count, kind), draws) in seen {
+        let three = |of: &dyn Fn(&Drawn) -> f64| {
+            let mut ratios: Vec<f64> = draws.iter().map(of).collect();
+            ratios.sort_unstable_by(f64::total_cmp);
+            let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
+            format!("{:.2} | {:.2} | {:.2}", at(0.05), at(0.5), at(0.95))
+        };
+        let share = |is: &dyn Fn(&Drawn) -> bool| {
+            100.0 * draws.iter().filter(|draw| is(draw)).count() as f64 / draws.len() as f64
+        };
+        println!(
+            "| {count} | {kind} | {} | {} | {:.0} % | {} | {:.0} % | {:.0} % |",
+            draws.len(),
+            three(&|draw| draw.error.times(&draw.expected)),
+            share(&|draw| draw.error.has_drifted_from(&draw.expected)),
+            three(&|draw| draw.scale.ratio),
+            share(&|draw| draw.scale.low <= 1.0 && draw.scale.high >= 1.0),
+            share(&|draw| draw.scale.is_off())
+        );
+    }
+    Ok(())
+}
+
+/// One draw of pairs and natives.
+struct Drawn {
+    /// Of held-out pairs.
+    expected: MeanError,
+    /// Of natives.
+    error: MeanError,
+    scale: SigmaScale,
+}
+
+/// `None` of too few items.
+fn measured(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<Option<(MeanError, SigmaScale)>> {
+    let applied = adapter::apply(adapter, old, None, &Progress::default())?;
+    let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
+    let errors = true_errors(new.matrix(), applied.vectors.matrix());
+    let scale = SigmaScale::of(&errors, &sigma)?;
+    Ok(MeanError::of(&errors).map(|error| (error, scale)))
+}
