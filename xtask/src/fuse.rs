@@ -15,9 +15,7 @@ use rehang_store::{
     Filter, Found, ItemWrite, Ledger, NewVector, Record, Scan, Select, VectorWrite, WriteOutcome,
 };
 use rehang_store_tests::MemoryStore;
-use rehang_upgrade::{
-    BridgeInUse, Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch,
-};
+use rehang_upgrade::{Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch};
 use serde_json::Value;
 
 use crate::papers::units::{Part, SETS, Set};
@@ -85,9 +83,7 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc
         if BEFORE.contains(&way) {
             let used = bridge.filter(|_| way == "bridge").cloned();
             if let Some(bridge) = &used {
-                let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
-                let in_use = BridgeInUse { fingerprint, share: bridge.share };
-                set_bridge(&store, old, new, Some(in_use))?;
+                set_bridge(&store, old, new, Some(bridge))?;
             }
             // It stays as it is.
             found = vec![quality(&store, adapter, part, used)?; STAGES.len()];

@@ -5,11 +5,13 @@
 
 mod address;
 mod adoption;
+mod bridge;
 mod claims;
 mod client;
 mod connection;
 mod doctor;
 mod front;
+mod fused;
 mod guard;
 mod handle;
 mod hold;

@@ -1,6 +1,7 @@
 //! Everything that is added to a database, as SQL: one schema, and triggers on the application's table.
 //!
 //! - `rehang.gallery`, `rehang.space` and `rehang.document` say which tables are galleries, which spaces they have, and where an upgrade is.
+//! - `rehang.bridge` and `rehang.bridge_row` have the bridge over which queries go to an old space, while one is in use.
 //! - `rehang.item_G` has a row for every item of gallery G: its key, which is never given again, and its revision.
 //! - `rehang.state_N` has a row for every item in space N: who made its vector, or `lacking`, and its place in the queue. What is in an
 //!   index stays narrow, so that a change of it rewrites no vector.
@@ -46,7 +47,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 5;
+pub(crate) const FUNCTIONS: i32 = 6;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -121,8 +122,13 @@ END $$;
 
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
-DROP FUNCTION IF EXISTS rehang.serving, rehang.search, rehang.nearest, rehang.write;
-DROP TABLE IF EXISTS rehang.document, rehang.space, rehang.gallery;
+DO $rehang$ DECLARE ours regprocedure; BEGIN
+    FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
+        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'bridged', 'fused', 'fuse', 'along', 'write') LOOP
+        EXECUTE format('DROP FUNCTION %s', ours);
+    END LOOP;
+END $rehang$;
+DROP TABLE IF EXISTS rehang.bridge_row, rehang.bridge, rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";

@@ -1,4 +1,5 @@
-//! What an application calls from its own SQL: `rehang.serving`, `rehang.search` and `rehang.write`, and the view of what serves.
+//! What an application calls from its own SQL: `rehang.serving`, `rehang.models`, `rehang.search` and `rehang.write`, and the view of what
+//! serves.
 //!
 //! They follow a switch and a rollback by themselves. The handicap of adapted vectors is read from the document `upgrade`, which the
 //! upgrade writes; without one there is none. It is applied as `rehang_upgrade::Gallery::search` applies it.
@@ -11,6 +12,7 @@ use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
 use crate::schema::{SpaceRow, column_type, function_comment, is_named, stored_as_halfvec};
 use crate::table::{literal, quoted};
+use crate::{bridge, fused};
 
 /// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
 /// they see the names of the server alone.
@@ -99,19 +101,53 @@ BEGIN
 END
 $rehang$;
 
+CREATE OR REPLACE FUNCTION rehang.place(space int, query text, OUT vectors text, OUT ordered text, OUT measured text) LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    g rehang.gallery;
+    s rehang.space;
+    half text;
+    was text;
+    now text;
+    held text;
+BEGIN
+    SELECT * INTO s FROM rehang.space AS one WHERE one.number = place.space;
+    SELECT * INTO g FROM rehang.gallery AS one WHERE one.number = s.gallery;
+    IF s.in_column IS NULL THEN
+        vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item', s.number, s.number);
+        ordered := 'v.value';
+        half := CASE WHEN STORED_AS_HALFVEC THEN 'halfvec' END;
+    ELSE
+        -- Columns are found by their numbers, whatever they are called by now. Out of a dump they have other numbers, and their names.
+        held := s.in_column;
+        FOR was, now IN SELECT c.key, a.attname::text FROM jsonb_each_text(g.columns::jsonb -> 'columns') AS c
+                LEFT JOIN pg_attribute AS a ON a.attrelid = g.relation AND a.attnum = c.value::int AND NOT a.attisdropped
+                WHERE (g.columns::jsonb ->> 'relation')::oid = g.relation::oid AND a.attname IS DISTINCT FROM c.key LOOP
+            IF now IS NULL AND (was = s.in_column OR strpos(g.joined, concat('t."', replace(was, '"', '""'), '"')) > 0) THEN
+                RAISE EXCEPTION 'rehang: column "%" of % is gone, which searches of "%" read', was, g.relation::regclass, s.name
+                    USING HINT = 'searches can be switched to another space that is filled; if there is none, release the gallery and adopt the table again';
+            END IF;
+            held := CASE WHEN was = s.in_column THEN now ELSE held END;
+            g.joined := replace(g.joined, concat('t."', replace(was, '"', '""'), '"'), concat('t."', replace(now, '"', '""'), '"'));
+        END LOOP;
+        vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
+            g.relation::regclass, g.number, g.joined, s.number);
+        ordered := format('t.%I', held);
+        half := CASE WHEN (SELECT format_type(a.atttypid, NULL) LIKE '%halfvec' FROM pg_attribute AS a
+            WHERE a.attrelid = g.relation AND a.attname = held) THEN 'halfvec' END;
+    END IF;
+    ordered := format('%s OPERATOR(%s.%s) %s', ordered, NAMED_PGVECTOR,
+        CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END, query) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
+    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE ordered END;
+END
+$rehang$;
+
 CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, query VECTOR, k int DEFAULT 10)
 RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
     g rehang.gallery;
     s rehang.space;
     handicap float8;
-    vectors text;
-    ordered text;
-    measured text;
-    half text;
-    was text;
-    now text;
-    held text;
+    place record;
 BEGIN
     SELECT * INTO g FROM rehang.gallery AS one WHERE one.relation = search.gallery;
     IF NOT FOUND THEN
@@ -126,37 +162,90 @@ BEGIN
             PGVECTOR.vector_dims(query), s.name, s.dimension;
     END IF;
     handicap := HANDICAP;
-    IF s.in_column IS NULL THEN
-        vectors := format('rehang.vector_%s AS v JOIN rehang.state_%s AS s ON s.item = v.item', s.number, s.number);
-        ordered := 'v.value';
-        half := CASE WHEN STORED_AS_HALFVEC THEN 'halfvec' END;
-    ELSE
-        -- Columns are found by their numbers, whatever they are called by now. Out of a dump they have other numbers, and their names.
-        held := s.in_column;
-        FOR was, now IN SELECT c.key, a.attname::text FROM jsonb_each_text(g.columns::jsonb -> 'columns') AS c
-                LEFT JOIN pg_attribute AS a ON a.attrelid = g.relation AND a.attnum = c.value::int AND NOT a.attisdropped
-                WHERE (g.columns::jsonb ->> 'relation')::oid = g.relation::oid AND a.attname IS DISTINCT FROM c.key LOOP
-            IF now IS NULL AND (was = s.in_column OR strpos(g.joined, concat('t."', replace(was, '"', '""'), '"')) > 0) THEN
-                RAISE EXCEPTION 'rehang: column "%" of % is gone, which searches of "%" read', was, search.gallery, s.name
-                    USING HINT = 'searches can be switched to another space that is filled; if there is none, release the gallery and adopt the table again';
-            END IF;
-            held := CASE WHEN was = s.in_column THEN now ELSE held END;
-            g.joined := replace(g.joined, concat('t."', replace(was, '"', '""'), '"'), concat('t."', replace(now, '"', '""'), '"'));
-        END LOOP;
-        vectors := format('%s AS t JOIN rehang.item_%s AS i ON %s JOIN rehang.state_%s AS s ON s.item = i.key',
-            g.relation::regclass, g.number, g.joined, s.number);
-        ordered := format('t.%I', held);
-        half := CASE WHEN (SELECT format_type(a.atttypid, NULL) LIKE '%halfvec' FROM pg_attribute AS a
-            WHERE a.attrelid = g.relation AND a.attname = held) THEN 'halfvec' END;
-    END IF;
-    ordered := format('%s OPERATOR(%s.%s) $1', ordered, NAMED_PGVECTOR,
-        CASE s.distance WHEN 'l2' THEN '<->' WHEN 'cosine' THEN '<=>' ELSE '<#>' END) || coalesce('::' || NAMED_PGVECTOR || '.' || half, '');
-    measured := CASE s.distance WHEN 'l2' THEN format('((%s) ^ 2)', ordered) ELSE ordered END;
+    SELECT * INTO place FROM rehang.place(s.number, '$1') AS one;
     RETURN QUERY EXECUTE format(
         'SELECT i.id, best.distance::real, best.provenance
          FROM (SELECT * FROM rehang.nearest($1, $2, $3, $4, $5, $6, $7, NULL) AS near ORDER BY near.distance, near.item LIMIT $6) AS best
          JOIN rehang.item_%s AS i ON i.key = best.item ORDER BY best.distance, best.item', g.number)
-        USING vectors, format('rehang.state_%s', s.number), measured, ordered, query, k, handicap;
+        USING place.vectors, format('rehang.state_%s', s.number), place.measured, place.ordered, query, k, handicap;
+END
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.way(gallery regclass, OUT number int, OUT serving text, OUT width int, OUT other text, OUT other_width int,
+    OUT bridge text, OUT share float8, OUT fusion jsonb, OUT old_handicap float8) LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    upgrade jsonb;
+BEGIN
+    SELECT g.number, s.name, s.dimension, d.text::jsonb INTO way.number, way.serving, way.width, upgrade
+        FROM rehang.gallery AS g LEFT JOIN rehang.space AS s ON s.gallery = g.number AND s.name = g.serving
+        LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = 'upgrade' WHERE g.relation = way.gallery;
+    IF upgrade #>> '{old,model}' = way.serving THEN
+        SELECT b.fingerprint, b.share, b.model, b.width INTO way.bridge, way.share, way.other, way.other_width
+            FROM rehang.bridge AS b WHERE b.gallery = way.number AND b.fingerprint = upgrade #>> '{bridge,fingerprint}';
+    ELSIF upgrade #>> '{new,model}' = way.serving AND upgrade ->> 'phase' <> 'finished' AND upgrade ->> 'serving' IN ('fused', 'merged')
+        AND jsonb_typeof(upgrade -> 'fusion') = 'object' THEN
+        SELECT s.name, s.dimension INTO way.other, way.other_width
+            FROM rehang.space AS s WHERE s.gallery = way.number AND s.name = upgrade #>> '{old,model}';
+        way.fusion := upgrade -> 'fusion';
+        way.old_handicap := coalesce((upgrade ->> 'old_handicap')::float8, 0);
+    END IF;
+END
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.models(gallery regclass) RETURNS text[] LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    way record;
+BEGIN
+    SELECT * INTO way FROM rehang.way(models.gallery) AS one;
+    RETURN CASE WHEN way.share = 1 THEN ARRAY[way.other] WHEN way.share < 1 THEN ARRAY[way.serving, way.other]
+        WHEN way.fusion IS NOT NULL THEN ARRAY[way.other, way.serving] WHEN way.serving IS NOT NULL THEN ARRAY[way.serving] END;
+END
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, models text[], queries VECTOR[], k int)
+RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    way record;
+    query VECTOR;
+    other VECTOR;
+    is_bridged boolean;
+    wrong record;
+BEGIN
+    SELECT * INTO way FROM rehang.way(search.gallery) AS one;
+    IF way.number IS NULL THEN
+        RAISE EXCEPTION 'rehang: table % is no gallery', search.gallery;
+    END IF;
+    IF way.serving IS NULL THEN
+        RAISE EXCEPTION 'rehang: the gallery % has no space that serves', search.gallery;
+    END IF;
+    IF coalesce(cardinality(models), 0) <> coalesce(cardinality(queries), 0) OR array_ndims(models) > 1 OR array_ndims(queries) > 1 THEN
+        RAISE EXCEPTION 'rehang: there are % models and % queries: name the model of each query, in one list each',
+            coalesce(cardinality(models), 0), coalesce(cardinality(queries), 0);
+    END IF;
+    query := (SELECT given.query FROM unnest(models, queries) AS given(model, query) WHERE given.model = way.serving LIMIT 1);
+    other := (SELECT given.query FROM unnest(models, queries) AS given(model, query) WHERE given.model = way.other LIMIT 1);
+    is_bridged := way.bridge IS NOT NULL AND other IS NOT NULL AND (query IS NOT NULL OR way.share = 1);
+    IF query IS NULL AND NOT is_bridged OR other IS NULL AND way.fusion IS NOT NULL THEN
+        RAISE EXCEPTION 'rehang: a search of % as it serves now takes a query by the model "%", which is not given: embed the query with each model of rehang.models(%)',
+            search.gallery, CASE WHEN query IS NULL THEN way.serving ELSE way.other END, quote_literal(search.gallery);
+    END IF;
+    IF NOT is_bridged AND way.fusion IS NULL THEN
+        RETURN QUERY SELECT * FROM rehang.search(search.gallery, query, k);
+        RETURN;
+    END IF;
+    FOR wrong IN SELECT * FROM (VALUES (way.serving, PGVECTOR.vector_dims(query), way.width), (way.other, PGVECTOR.vector_dims(other), way.other_width))
+            AS asked(model, has, wanted) WHERE asked.has <> asked.wanted LIMIT 1 LOOP
+        RAISE EXCEPTION 'rehang: the query by the model "%" has % coordinates, and its vectors have %: embed the query with that model',
+            wrong.model, wrong.has, wrong.wanted;
+    END LOOP;
+    IF is_bridged THEN
+        RETURN QUERY SELECT * FROM rehang.search(search.gallery, rehang.bridged(way.number, way.bridge, query, other), k);
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE format(
+        'SELECT i.id, best.distance::real, best.provenance FROM rehang.fused($1, $2, $3, $4, $5, $6, $7, $8) AS best
+         JOIN rehang.item_%s AS i ON i.key = best.item ORDER BY best.distance, best.item', way.number)
+        USING way.number, way.fusion, way.other, way.serving, way.old_handicap, other, query, k;
 END
 $rehang$;
 CREATE OR REPLACE FUNCTION rehang.write(gallery regclass, id text, value VECTOR, space text) RETURNS boolean LANGUAGE plpgsql AS $rehang$
@@ -224,26 +313,50 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
     // A setting of pgvector is known once its library is loaded.
     let vector = pgvector.vector();
     let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{vector}; END $rehang$;");
-    let functions = FUNCTIONS
-        .replace("query VECTOR", &format!("query {vector}"))
-        .replace("value VECTOR", &format!("value {vector}"))
+    let functions = [FUNCTIONS, bridge::FUNCTIONS, fused::FUNCTIONS].concat();
+    let functions = fused::with_numbers(functions)
+        .replace(" VECTOR", &format!(" {vector}"))
+        .replace("::VECTOR", &format!("::{vector}"))
         .replace("NAMED_PGVECTOR", &literal(&pgvector.schema))
         .replace("PGVECTOR", &pgvector.schema)
         .replace("HANDICAP", &handicap("s.name", "g.number"))
         .replace("CANDIDATES", &candidates("k"))
         .replace("WALKED_MAX", &WALKED_MAX.to_string())
+        .replace("EPSILON", &f32::EPSILON.to_string())
         .replace("STORED_AS_HALFVEC", &stored_as_halfvec("s.dimension"))
         .replace("NORMALISED_TOLERANCE", &NORMALISED_TOLERANCE.to_string())
         .replace("ROWS 100 AS $rehang$", &format!("ROWS 100 {path}{by_index} AS $rehang$"))
         .replace("STABLE AS $rehang$\nDECLARE", &format!("STABLE {path}{by_look_ups} AS $rehang$\nDECLARE"))
+        .replace("IMMUTABLE AS $rehang$", &format!("IMMUTABLE {path} AS $rehang$"))
         .replace(
             "RETURNS boolean LANGUAGE plpgsql AS",
             &format!("RETURNS boolean LANGUAGE plpgsql {path} AS"),
         );
+    let (one_query, by_models) = (
+        &*format!("search(regclass, {vector}, int)"),
+        &*format!("search(regclass, text[], {vector}[], int)"),
+    );
     let comments = [
-        ("serving", "the name of the model that queries of a table are embedded by now"),
+        (
+            "serving",
+            "the name of the model that a query of a table, where it is one alone, is embedded by now",
+        ),
+        ("models", "the names of the models that a query of a table is embedded by now"),
+        (
+            "way",
+            "where searches of a table go, and what they need: what rehang.models and rehang.search read",
+        ),
+        ("place", "how SQL reaches the vectors of a space, and orders and measures them by a query"),
         ("nearest", "what rehang.search and the library look the nearest vectors of a space up by"),
-        ("search", "the nearest items of a table to a query that was embedded by rehang.serving(table)"),
+        (one_query, "the nearest items of a table to a query that was embedded by rehang.serving(table)"),
+        (
+            by_models,
+            "the nearest items of a table to a query that was embedded by each of rehang.models(table)",
+        ),
+        ("bridged", "the query for the old space, of one by each model, over the bridge that is in use"),
+        ("fused", "the nearest items by both models, native ones by the new one alone"),
+        ("fuse", "the distance of an item that both models have seen"),
+        ("along", "what increasing numbers are mapped onto, linear between them"),
         (
             "write",
             "gives an item, in the transaction that wrote its row, its vector by the model of a space; false where there is no such item",

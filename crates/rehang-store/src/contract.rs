@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use rehang::{Matrix, Provenance, Result, Space};
+use rehang::{Bridge, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -809,6 +809,19 @@ pub trait Ledger: Send + Sync {
     ///
     /// A conflict where another process was faster.
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+
+    /// Has a [bridge](rehang::Bridge), with its fingerprint, where searches find it that an application makes in the ledger's own language,
+    /// past [`Index::search`]; takes away all others but the one whose fingerprint the document `upgrade` has. Those searches use the bridge
+    /// that the document names, as long as it is here, so one that lies here unnamed does nothing. Keeping one that is kept already costs nothing.
+    ///
+    /// A ledger without such searches has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// A wrong phase where an earlier version made the ledger, which has no place for one.
+    fn keep_bridge(&self, _kept: Option<(&str, &Bridge)>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Nearest neighbours of one space. An index is derived from a [`Ledger`]: it may be lost at any time and is made again.

@@ -955,21 +955,21 @@ fn fit_on(
 }
 
 /// Fits a bridge on those pairs that are not held out, and by the queries of the folder where it holds some. It is kept in the folder, under
-/// the fingerprint that is given with it; nothing of the gallery is changed.
+/// its fingerprint; nothing of the gallery is changed.
 pub(crate) fn fit_bridge(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     folder: &Path,
     progress: &Progress,
-) -> Result<(FittedBridge, Option<String>)> {
+) -> Result<FittedBridge> {
     let (pairs, queries) = known_pairs(store, (old, new), folder, "a bridge")?;
     let fitted =
         rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
-    let Some(bridge) = &fitted.bridge else { return Ok((fitted, None)) };
+    let Some(bridge) = &fitted.bridge else { return Ok(fitted) };
     let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     rehang_files::bridge_file::save(bridge, bridge_file(folder, &fingerprint))?;
-    Ok((fitted, Some(fingerprint)))
+    Ok(fitted)
 }
 
 /// Those pairs that are not held out, and the queries of the folder where it holds some: what is learned from both beside a map.
@@ -1039,7 +1039,7 @@ pub(crate) fn measure(
     let mut unbridged = None;
     let bridge = if gallery.labels.is_some() {
         match fit_bridge(store, (old, new), folder, progress) {
-            Ok((fitted, _)) => fitted.bridge,
+            Ok(fitted) => fitted.bridge,
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
                 let seen = format!("what a bridge would bring is not known: {error}");

@@ -405,14 +405,9 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
         let folder = self.configuration.folder();
-        let (fitted, fingerprint) = fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)?;
-        let in_use = fitted
-            .bridge
-            .as_ref()
-            .zip(fingerprint)
-            .map(|(bridge, fingerprint)| BridgeInUse { fingerprint, share: bridge.share });
+        let fitted = fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)?;
         let (old, new) = self.spaces();
-        verbs::set_bridge(self.store(), old, new, in_use.clone())?;
+        let in_use = verbs::set_bridge(self.store(), old, new, fitted.bridge.as_ref())?;
         let file = in_use.as_ref().map(|in_use| fitting::bridge_file(&folder, &in_use.fingerprint));
         Ok(Bridged { bridge: in_use, file, choice: fitted.choice })
     }

@@ -2,7 +2,7 @@
 
 use rehang::adapter::Adapter;
 use rehang::finding::Finding;
-use rehang::{Error, Fusion, Provenance, Remedy, Result, Space};
+use rehang::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Scan, Select, Store, find_space};
 use serde::Serialize;
 
@@ -431,20 +431,35 @@ pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -
     Ok(before)
 }
 
-/// Lets queries go to the old space over a bridge from the next search on, or as they are (`None`). One small write: no vector and no index
-/// is touched, and a [`rollback`] takes the bridge away too.
+/// Lets queries go to the old space over a bridge from the next search on, or as they are (`None`). Small writes: no vector and no index
+/// is touched, and a [`rollback`] takes the bridge away too. Gives what the record says of it.
 ///
 /// # Errors
 ///
 /// Not found where there is no upgrade; a wrong phase where it is finished, or searches go to the new space; a conflict
-/// where it is between other spaces, or another process changed it meanwhile.
-pub fn set_bridge(store: &dyn Ledger, old: &Space, new: &Space, bridge: Option<BridgeInUse>) -> Result<()> {
+/// where it is between other spaces, or another process changed it meanwhile. As [`Bridge::check`]; as [`Ledger::keep_bridge`].
+pub fn set_bridge(
+    store: &dyn Ledger,
+    old: &Space,
+    new: &Space,
+    bridge: Option<&Bridge>,
+) -> Result<Option<BridgeInUse>> {
     let mut recorded = Recorded::expect(store)?;
     expect_between(store, &recorded.record, old, new)?;
-    if bridge.is_some() {
-        expect_may_bridge(store, &recorded.record)?;
-    }
-    recorded.change(store, |record| record.bridge = bridge)
+    let Some(bridge) = bridge else {
+        recorded.change(store, |record| record.bridge = None)?;
+        store.keep_bridge(None)?;
+        return Ok(None);
+    };
+    expect_may_bridge(store, &recorded.record)?;
+    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
+    // Before the record names it: nobody uses what is kept unnamed, and after a death in between it is taken away with the next one.
+    store.keep_bridge(Some((&fingerprint, bridge)))?;
+    let in_use = BridgeInUse { fingerprint: fingerprint.clone(), share: bridge.share };
+    recorded.change(store, |record| record.bridge = Some(in_use.clone()))?;
+    // After it, too: one that was in use before goes, and whoever took that away meanwhile may have taken this one for unnamed.
+    store.keep_bridge(Some((&fingerprint, bridge)))?;
+    Ok(Some(in_use))
 }
 
 /// Fails where the old space does not serve.
@@ -506,6 +521,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     if has_new {
         store.switch_serving(&new, &old)?;
     }
+    store.keep_bridge(None)?;
     served_again(store, old)
 }
 
@@ -578,13 +594,14 @@ pub fn finish(
         catch_up(store, setup, &recorded.record, observer)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
-            // Nothing of the old space is left to fuse with.
-            (record.serving, record.fusion) = (Serving::Mixed, None);
+            // Nothing of the old space is left to fuse with, or to bring queries to.
+            (record.serving, record.fusion, record.bridge) = (Serving::Mixed, None, None);
         })?;
     }
     if !recorded.record.dropped {
         catch_up_before_drop(store, setup, &recorded.record, observer)?;
         store.drop_space(&old)?;
+        store.keep_bridge(None)?;
         observer.reach(Place::AfterDrop)?;
     }
     let counts = store.counts(&new)?;

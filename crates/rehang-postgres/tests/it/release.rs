@@ -184,7 +184,7 @@ fn a_gallery_of_which_a_part_was_dropped_is_taken_out_or_made_whole() {
         "TABLE rehang.document",
         "FUNCTION rehang.changed_1() CASCADE",
         "FUNCTION rehang.seen_all_1() CASCADE",
-        "FUNCTION rehang.search",
+        "FUNCTION rehang.search(regclass, vector, int)",
         "VIEW rehang.serving_1",
         "SEQUENCE rehang.revision",
     ] {

@@ -518,8 +518,7 @@ fn functions_of_an_earlier_version_are_made_anew() {
     is_conflict(&place.store.drop_space("old").unwrap_err(), &["version 99"]);
     place.store.switch_serving("new", "old").unwrap();
     place.store.switch_serving("old", "new").unwrap();
-    place
-        .sql("COMMENT ON FUNCTION rehang.search IS 'rehang: as a later one has it; functions of version 99'");
+    place.sql(&later("search(regclass, vector, int)"));
     is_conflict(
         &adopt(&place.address, &options()).unwrap_err(),
         &["version 99", "use the rehang that made them"],

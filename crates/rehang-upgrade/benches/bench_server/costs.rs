@@ -1,14 +1,16 @@
 //! What searches cost at every share of natives, and what the calls of a worker cost in a large gallery. In PostgreSQL.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgvector::Vector;
 use postgres::Client;
-use rehang::{Adapter, Distance, Matrix, Provenance, Space};
+use rehang::adapter::{Dense, InputScaling, Map, Training};
+use rehang::{Adapter, Bridge, Distance, Fusion, Matrix, Provenance, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Filter, Index as _, Ledger, PAIRS_SEED, Queue};
-use rehang_upgrade::{Serving, Unobserved, UpgradeSetup, start, switch};
+use rehang_upgrade::{Gallery, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch};
 
 use crate::postgresql::Postgres;
 use crate::{ORDER, Server as _, d_new, d_old, space, vector};
@@ -29,6 +31,14 @@ fn milliseconds<T>(call: impl FnOnce() -> T) -> (f64, T) {
     (began.elapsed().as_secs_f64() * 1e3, done)
 }
 
+/// So many items are native from now on, and all others adapted.
+fn make_native(items: i64) -> String {
+    format!(
+        "UPDATE rehang.state_2 AS s SET provenance = CASE WHEN o.at <= {items} THEN 'native' ELSE 'adapted' END
+         FROM (SELECT item, row_number() OVER (ORDER BY hashint8extended(item, 5)) AS at FROM rehang.state_2) AS o WHERE o.item = s.item"
+    )
+}
+
 fn ids(client: &mut Client, sql: &str, query: &Vector, k: i64) -> Vec<String> {
     client.query(sql, &[query, &k]).unwrap().iter().map(|row| row.get(0)).collect()
 }
@@ -47,11 +57,7 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     for share in SHARES {
         // A change of the state alone: the vectors stay those of the adapter.
         let native = (share * rows as f64).round() as i64;
-        let made_by = format!(
-            "UPDATE rehang.state_2 AS s SET provenance = CASE WHEN o.at <= {native} THEN 'native' ELSE 'adapted' END
-             FROM (SELECT item, row_number() OVER (ORDER BY hashint8extended(item, 5)) AS at FROM rehang.state_2) AS o WHERE o.item = s.item"
-        );
-        client.batch_execute(&made_by).unwrap();
+        client.batch_execute(&make_native(native)).unwrap();
         client.batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
         for handicap in HANDICAPS {
             let sql = "UPDATE rehang.document SET text = jsonb_set(text::jsonb, '{handicap}', to_jsonb($1::float8))::text WHERE name = 'upgrade'";
@@ -109,6 +115,85 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
                 );
             }
         }
+    }
+    store.release(None).unwrap();
+    server.remove("documents");
+}
+
+/// Searches by queries of both models, by SQL and by the library in turns, each answer held against the other one's, beside `rehang.search` by
+/// the one model that serves.
+pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
+    let server = Postgres::new(address.into());
+    server.make("documents", rows);
+    server.index();
+    let store = server.open();
+    let (old, new) = (space("old", d_old()), space("new", d_new()));
+    let of = |at: usize| [vector(rows * 3 + at * 37, d_old()), vector(rows * 3 + at * 37, d_new())];
+    let distances: Vec<(f64, f64)> = (0..QUERIES * 500)
+        .map(|at| {
+            let ([by_old, by_new], item) = (of(at % QUERIES), vector(at * 13 % rows, d_old()));
+            let adapted = adapter.map.outputs(&Matrix::new(d_old(), item.clone()).unwrap(), None).unwrap();
+            (Distance::Cosine.between(&by_old, &item), Distance::Cosine.between(&by_new, adapted.row(0)))
+        })
+        .collect();
+    let fusion = Fusion::of_distances(0.5, &distances).unwrap();
+    adapter.fusion = Some(Fusion { handicap: 0.02, ..fusion });
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
+    start(&store, &setup, &Unobserved).unwrap();
+    let weight = Matrix::from_fn(d_old(), d_new(), |row, column| f32::from(u8::from(row == column)));
+    let layer = Dense { weight, bias: vec![0.0; d_old()], relu: false };
+    let bridge = Bridge {
+        old: old.clone(),
+        new: new.clone(),
+        map: Map::of_layers(InputScaling::UnitLength, vec![layer]),
+        share: 0.5,
+        length: 1.0,
+        training: Training::default(),
+    };
+    println!("{rows} rows, {} and {} coordinates", d_old(), d_new());
+    let (took, _) = milliseconds(|| set_bridge(&store, &old, &new, Some(&bridge)).unwrap());
+    println!("the bridge is in use after {took:.0} ms");
+    let gallery = Gallery::new(Arc::new(store.clone()), None).with_bridge(Some(Arc::new(bridge)));
+    let mut client = server.client();
+    let mut compare = |what: &str| {
+        let serving = store.serving().unwrap().unwrap();
+        for k in [10_i32, 100] {
+            let (mut by_one, mut by_sql, mut by_library) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut same, mut all) = (0, 0);
+            for at in (0..TURNS).flat_map(|_| 0..QUERIES) {
+                let rows = of(at).map(|values| Matrix::new(values.len(), values).unwrap());
+                let queries = [0, 1].map(|model| Vector::from(rows[model].as_slice().to_vec()));
+                let own = &queries[usize::from(serving == "new")];
+                let sql = "SELECT id FROM rehang.search('documents', $1::vector, $2::int)";
+                by_one.push(milliseconds(|| client.query(sql, &[own, &k]).unwrap()).0);
+                let sql = "SELECT id FROM rehang.search('documents', ARRAY['old', 'new'], ARRAY[$1, $2]::vector[], $3::int)";
+                let (took, found) =
+                    milliseconds(|| client.query(sql, &[&queries[0], &queries[1], &k]).unwrap());
+                by_sql.push(took);
+                let given = [("old", &rows[0]), ("new", &rows[1])];
+                let (took, answer) =
+                    milliseconds(|| gallery.search(&given, k as usize, &Filter::default()).unwrap());
+                by_library.push(took);
+                let ids: Vec<&str> = answer.found[0].iter().map(|hit| hit.id.as_str()).collect();
+                same += found.iter().filter(|row| ids.contains(&row.get(0))).count();
+                all += ids.len();
+            }
+            println!(
+                "{what}, k {k:3}: rehang.search by one model {:6.2} ms, by both {:6.2} ms, library {:6.2} ms; {:.1} % of its items are those of SQL",
+                median(by_one),
+                median(by_sql),
+                median(by_library),
+                100.0 * same as f64 / all as f64
+            );
+        }
+    };
+    compare("over the bridge");
+    switch(&store, &setup, Serving::Fused, &Unobserved).unwrap();
+    for share in [0.0, 0.5, 0.9] {
+        let native = (share * rows as f64).round() as i64;
+        server.client().batch_execute(&make_native(native)).unwrap();
+        server.client().batch_execute("VACUUM ANALYZE rehang.state_2").unwrap();
+        compare(&format!("fused, {:2.0} % native", share * 100.0));
     }
     store.release(None).unwrap();
     server.remove("documents");

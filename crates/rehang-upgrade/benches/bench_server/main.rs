@@ -1,5 +1,5 @@
 //! An upgrade of a table of PostgreSQL or of a collection of Qdrant, measured:
-//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|policies|claims|promises …]]`, with the address of an empty
+//! `cargo bench -p rehang-upgrade --features postgres,qdrant --bench bench_server -- ADDRESS [ROWS [fill|beside|deaths|searches|both|policies|claims|promises …]]`, with the address of an empty
 //! database with pgvector, or of a server of Qdrant (`http://…`). `WIDTHS=1536x3072` before it: vectors of these widths, in place of 128 and 256.
 //!
 //! 1. Filling beside what the server does bare for the same bytes, in turns, three times: bare is a binary COPY of key and vector into a
@@ -10,9 +10,10 @@
 //! 3. A backfill by one, two and four workers, each with an encoder of its own that takes 200 ms for 64 items.
 //! 4. A whole gallery embedded by four processes while the application writes and searches, two of them killed, and the end held against what it wrote.
 //! 5. `searches`, in PostgreSQL and only where it is named: searches with a handicap at every share of natives, beside a plain query of pgvector.
-//! 6. `policies`, the same: what row security costs a search by a role, beside a plain query under the same policy.
-//! 7. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of short vectors.
-//! 8. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill promises.
+//! 6. `both`, the same: searches by queries of both models, over a bridge and fused, beside those of one.
+//! 7. `policies`, the same: what row security costs a search by a role, beside a plain query under the same policy.
+//! 8. `claims`, the same: what counting, a claim of pairs and a claim of the queue cost in a large gallery of short vectors.
+//! 9. `promises`, in Qdrant and only where it is named: bare writes that promise more and more of what a fill promises.
 
 #![allow(
     clippy::print_stdout,
@@ -113,11 +114,12 @@ fn main() {
     let rows = rows.map_or(200_000, |text| text.parse().expect("a number"));
     let parts: Vec<String> = arguments.collect();
     let unknown = parts.iter().find(|part| {
-        !["fill", "beside", "deaths", "searches", "policies", "claims", "promises"].contains(&part.as_str())
+        !["fill", "beside", "deaths", "searches", "both", "policies", "claims", "promises"]
+            .contains(&part.as_str())
     });
     assert!(
         unknown.is_none(),
-        "no part {unknown:?}: fill, beside, deaths, searches, policies, claims or promises"
+        "no part {unknown:?}: fill, beside, deaths, searches, both, policies, claims or promises"
     );
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|name| name == part);
     if is_wanted("fill") {
@@ -134,6 +136,9 @@ fn main() {
     let is_named = |part: &str| parts.iter().any(|name| name == part);
     if is_named("searches") {
         costs::searches(&address, &adapter(), rows);
+    }
+    if is_named("both") {
+        costs::by_both_models(&address, adapter(), rows);
     }
     if is_named("policies") {
         costs::policies(&address, &adapter(), rows);

@@ -35,8 +35,9 @@ fn bridge(share: f64) -> Bridge {
 }
 
 fn use_bridge(store: &MemoryStore, bridge: &Bridge) {
-    let in_use = BridgeInUse { fingerprint: fingerprint(bridge).unwrap(), share: bridge.share };
-    set_bridge(store, &old_space(), &new_space(), Some(in_use)).unwrap();
+    let in_use = set_bridge(store, &old_space(), &new_space(), Some(bridge)).unwrap();
+    let fingerprint = fingerprint(bridge).unwrap();
+    assert_eq!(in_use, Some(BridgeInUse { fingerprint, share: bridge.share }));
 }
 
 /// The same queries by both models.
@@ -133,8 +134,7 @@ fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
     let after = search(&store, Some(&bridge), &BOTH).unwrap();
     assert!(!after.bridged && after.spaces == ["new-model"]);
     assert_eq!(status(&store, 0).unwrap().bridge, None);
-    let in_use = BridgeInUse { fingerprint: fingerprint(&bridge).unwrap(), share: 0.5 };
-    let late = set_bridge(&store, &world.old, &world.new, Some(in_use)).unwrap_err().to_string();
+    let late = set_bridge(&store, &world.old, &world.new, Some(&bridge)).unwrap_err().to_string();
     assert!(late.contains("switched"), "{late}");
     rollback(&store, &setup, &Unobserved).unwrap();
     assert!(!bridged(&store), "a rollback is to what served before the upgrade");

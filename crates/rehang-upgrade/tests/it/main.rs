@@ -18,5 +18,7 @@ mod run;
 mod server;
 mod service;
 mod source;
+#[cfg(feature = "postgres")]
+mod sql;
 #[path = "../../../rehang-encode/tests/common/stub.rs"]
 mod stub;

@@ -1,0 +1,449 @@
+//! An application's own SQL searches as [`Gallery`] does, at every stage of an upgrade: over a bridge, fused, and by one model.
+
+use std::sync::Arc;
+
+use postgres::Client;
+use rehang::adapter::{Dense, InputScaling, Map, Training};
+use rehang::{Bridge, Distance, Fusion, Matrix, Provenance, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{Filter, Found, Index, Ledger, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_upgrade::{
+    Gallery, Recorded, Serving, Unobserved, begin_sampling, finish, rollback, set_bridge, start, switch,
+};
+
+use crate::common::{D_NEW, D_OLD, World, new_model, old_model};
+use crate::server;
+
+const ITEMS: usize = 400;
+
+/// What the third model says of a source: as many numbers as the second one does, and others.
+fn third_model(source: &str) -> Vec<f32> {
+    new_model(source)
+        .iter()
+        .zip([0.25, -0.5, 1.0, -0.75])
+        .map(|(value, turn)| value + turn * value * value)
+        .collect()
+}
+
+fn vector_of(space: &str, source: &str) -> Vec<f32> {
+    match space {
+        "old-model" => old_model(source),
+        "new-model" => new_model(source),
+        _ => third_model(source),
+    }
+}
+
+/// The same queries by each model: one is an item's own, one has no direction by the first model.
+fn queries(space: &str, width: usize) -> Matrix {
+    let texts = ["source 3 version 0", "another", "a third", ""];
+    let rows = texts.iter().flat_map(|text| {
+        if text.is_empty() && space == "old-model" { vec![0.0; width] } else { vector_of(space, text) }
+    });
+    Matrix::new(width, rows.collect()).unwrap()
+}
+
+fn bridge(old: &Space, new: &Space, share: f64, input: InputScaling) -> Bridge {
+    let weight = Matrix::from_fn(old.dimension, new.dimension, |row, column| {
+        if row == column { 1.0 - 0.5 * row as f32 } else { 0.25 }
+    });
+    let bias = (0..old.dimension).map(|row| 0.125 * row as f32).collect();
+    Bridge {
+        old: old.clone(),
+        new: new.clone(),
+        map: Map::of_layers(input, vec![Dense { weight, bias, relu: false }]),
+        share,
+        length: 1.5,
+        training: Training::default(),
+    }
+}
+
+/// A fusion of the distances of some items to a query.
+fn fusion(old: &Space, new: &Space, weight: f64) -> Fusion {
+    let of = |space: &Space, text: &str| vector_of(&space.name, text);
+    let pairs: Vec<(f64, f64)> = (0..ITEMS)
+        .map(|number| {
+            let (query, item) = (format!("query {}", number % 7), format!("source {number} version 0"));
+            // What the adapter makes of an old vector: it with zeros behind.
+            let mut adapted = of(old, &item);
+            adapted.resize(new.dimension, 0.0);
+            let by_old = old.distance.between(&of(old, &query), &of(old, &item));
+            (by_old, new.distance.between(&of(new, &query), &adapted))
+        })
+        .collect();
+    let fusion = Fusion::of_distances(weight, &pairs).unwrap();
+    assert!(fusion.old.len() > 10, "a table with knots");
+    Fusion { handicap: 0.0625, ..fusion }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-5 * (1.0 + a.abs())
+}
+
+fn text(vector: &[f32]) -> String {
+    format!("{vector:?}")
+}
+
+struct Place {
+    address: String,
+    /// The owner's connection.
+    owner: Client,
+    /// Connections of roles that have what the documents grant: one sees all rows, the other every fifth one.
+    app: Client,
+    tenant: Client,
+    roles: [String; 2],
+    store: PostgresStore,
+    /// The spaces that queries are there for.
+    spaces: Vec<Space>,
+}
+
+impl Place {
+    fn new(server: &server::Server, old: &Space) -> Self {
+        let address = server.database();
+        let mut owner = server::client(&address);
+        owner
+            .batch_execute(&format!(
+                "CREATE TABLE notes (id text PRIMARY KEY, body text, label text, embedding vector({}));",
+                old.dimension
+            ))
+            .unwrap();
+        let insert = owner.prepare("INSERT INTO notes VALUES ($1, $2, $3, $4::text::vector)").unwrap();
+        for number in 0..ITEMS {
+            let source = format!("source {number} version 0");
+            let label = (number % 5).to_string();
+            // Some have no source, and stay adapted; some no old vector.
+            let body = (number % 11 != 4).then_some(&source);
+            let vector = (number % 13 != 5).then(|| text(&vector_of(&old.name, &source)));
+            owner.execute(&insert, &[&(1_000 + number).to_string(), &body, &label, &vector]).unwrap();
+        }
+        let options = TableOptions {
+            table: "notes".into(),
+            source: Some("body".into()),
+            label: Some("label".into()),
+            vector: Some("embedding".into()),
+            ..TableOptions::default()
+        };
+        let name = address.rsplit("test_").next().unwrap().split('?').next().unwrap();
+        let roles = ["app", "tenant"].map(|role| format!("{role}_{name}"));
+        let store = PostgresStore::adopt(&address, &options, Some(&old.name), &|_, _| true).unwrap();
+        let [app, tenant] = &roles;
+        owner
+            .batch_execute(&format!(
+                "CREATE ROLE {app}; CREATE ROLE {tenant};
+                 GRANT SELECT ON notes TO {app}, {tenant};
+                 GRANT USAGE ON SCHEMA rehang TO {app}, {tenant};
+                 GRANT SELECT ON ALL TABLES IN SCHEMA rehang TO {app}, {tenant};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA rehang GRANT SELECT ON TABLES TO {app}, {tenant};
+                 ALTER TABLE notes ENABLE ROW LEVEL SECURITY;
+                 CREATE POLICY every_row ON notes TO {app} USING (true);
+                 CREATE POLICY some_rows ON notes TO {tenant} USING (label = '0');"
+            ))
+            .unwrap();
+        store.create_space(old, Provenance::Old).unwrap();
+        let as_role = |role: &str| {
+            let mut client = server::client(&address);
+            client.batch_execute(&format!("SET ROLE {role}")).unwrap();
+            client
+        };
+        let (app, tenant) = (as_role(&roles[0]), as_role(&roles[1]));
+        Self { address, owner, app, tenant, roles, store, spaces: vec![old.clone()] }
+    }
+
+    fn sql(&mut self, sql: &str) {
+        self.owner.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Bridges that the database keeps, with their rows.
+    fn kept(&mut self) -> (i64, i64) {
+        let sql = "SELECT (SELECT count(*) FROM rehang.bridge), (SELECT count(*) FROM rehang.bridge_row)";
+        let row = self.owner.query_one(sql, &[]).unwrap();
+        (row.get(0), row.get(1))
+    }
+
+    fn backfill(&self, space: &str, items: usize) {
+        let records = self.store.scan(&Scan::new(space, Select::WorstFirst, items)).unwrap();
+        let writes: Vec<VectorWrite> = records
+            .iter()
+            .map(|record| {
+                VectorWrite::native(&record.item, vector_of(space, record.item.source.as_ref().unwrap()))
+            })
+            .collect();
+        let outcomes = self.store.write_vectors(space, None, &writes).unwrap();
+        assert!(outcomes.len() == items && outcomes.iter().all(|outcome| *outcome == WriteOutcome::Written));
+    }
+
+    /// Whether SQL and the library say the same of every query, and which models SQL asks for.
+    fn agrees(&mut self, bridge: Option<&Bridge>, models: &[&str], what: &str) {
+        let all: Vec<(String, Matrix)> = self
+            .spaces
+            .iter()
+            .map(|space| (space.name.clone(), queries(&space.name, space.dimension)))
+            .collect();
+        let row = self.app.query_one("SELECT rehang.models('notes'), rehang.serving('notes')", &[]).unwrap();
+        let (asked, serving): (Vec<String>, String) = (row.get(0), row.get(1));
+        assert_eq!(asked, models, "{what}");
+        assert_eq!(Some(serving.as_str()), self.store.serving().unwrap().as_deref(), "{what}");
+        let gallery =
+            Gallery::new(Arc::new(self.store.clone()), None).with_bridge(bridge.cloned().map(Arc::new));
+        let of = |name: &str| all.iter().find(|(space, _)| space == name).map(|(_, rows)| rows).unwrap();
+        let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
+        // What is asked for; and all that there is, also of a model that is asked for no more or not yet.
+        for (k, names) in [(7, &asked), (7, &known), (2 * ITEMS, &asked)] {
+            let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, of(name))).collect();
+            let find = |k: usize| gallery.search(&given, k, &Filter::default()).unwrap().found;
+            for (at, (expected, mut seen)) in find(k).into_iter().zip(find(2 * ITEMS)).enumerate() {
+                let what = format!("{what}: query {at} by {names:?}, k {k}");
+                let queries: Vec<String> = names.iter().map(|name| text(of(name).row(at))).collect();
+                same(&search(&mut self.app, names, &queries, k), &expected, &what);
+                // Of the rows that it sees.
+                seen.retain(|hit| hit.id.parse::<usize>().unwrap() % 5 == 0);
+                seen.truncate(k);
+                same(&search(&mut self.tenant, names, &queries, k), &seen, &format!("{what}, some rows"));
+            }
+        }
+        // By one query, as before there were two.
+        let recorded = Recorded::read(&self.store).unwrap();
+        let handicap = recorded.map_or(0.0, |recorded| recorded.record.handicap_of(&serving));
+        let plainly =
+            self.store.search_handicapped(&serving, of(&serving), 9, &Filter::default(), handicap).unwrap();
+        for (at, expected) in plainly.iter().enumerate() {
+            let sql = "SELECT id, distance, provenance FROM rehang.search('notes', $1::text::vector, 9)";
+            let rows = self.app.query(sql, &[&text(of(&serving).row(at))]).unwrap();
+            same(&read(&rows), expected, &format!("{what}: query {at} alone"));
+        }
+    }
+
+    fn refusal(&mut self, models: &[&str], queries: &[&[f32]]) -> String {
+        let models: Vec<String> = models.iter().map(ToString::to_string).collect();
+        let queries: Vec<String> = queries.iter().map(|query| text(query)).collect();
+        let sql = "SELECT * FROM rehang.search('notes', $1, $2::text[]::vector[], 3)";
+        let error = self.app.query(sql, &[&models, &queries]).unwrap_err();
+        error.as_db_error().unwrap().message().to_owned()
+    }
+
+    fn end(mut self) {
+        self.store.clone().release(None).unwrap();
+        let left: i64 = self
+            .owner
+            .query_one("SELECT count(*) FROM pg_namespace WHERE nspname = 'rehang'", &[])
+            .unwrap()
+            .get(0);
+        assert_eq!(left, 0, "of {}", self.address);
+        let roles = self.roles.join(", ");
+        self.sql(&format!("DROP TABLE notes; DROP OWNED BY {roles}; DROP ROLE {roles}"));
+    }
+}
+
+type Row = (String, f32, String);
+
+fn read(rows: &[postgres::Row]) -> Vec<Row> {
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+}
+
+fn search(client: &mut Client, models: &[String], queries: &[String], k: usize) -> Vec<Row> {
+    let sql = "SELECT id, distance, provenance FROM rehang.search('notes', $1, $2::text[]::vector[], $3)";
+    read(&client.query(sql, &[&models, &queries, &(k as i32)]).unwrap())
+}
+
+fn same(found: &[Row], expected: &[Found], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for ((id, distance, provenance), hit) in found.iter().zip(expected) {
+        assert!(
+            *id == hit.id
+                && *provenance == hit.provenance.name()
+                && close((*distance).into(), hit.distance.into()),
+            "{what}: {id} {distance} {provenance} and {hit:?}"
+        );
+    }
+}
+
+fn world(old: Space, new: Space, weight: f64) -> World {
+    let mut world = World::between(old, new);
+    world.adapter.handicap = 0.125;
+    world.adapter.fusion = Some(fusion(&world.old, &world.new, weight));
+    world
+}
+
+/// Two upgrades of a table: the first leaves adapted vectors in what is the old space of the second one, which lies in a table of ours.
+fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
+    let space = |name: &str, width| Space::new(name, width, distance, false);
+    let [old, new, third] =
+        [space("old-model", D_OLD), space("new-model", D_NEW), space("third-model", D_NEW)];
+    let mut place = Place::new(server, &old);
+    place.agrees(None, &["old-model"], "before");
+    for (old, new, weight) in [(old, new.clone(), 0.4), (new, third, 0.7)] {
+        place.spaces.push(new.clone());
+        let world = world(old.clone(), new.clone(), weight);
+        let setup = world.setup();
+        let (by_old, by_new) = ([&*old.name], [&*new.name]);
+        let both = [&*old.name, &*new.name];
+        begin_sampling(&place.store, &old, &new, setup.order, &Unobserved).unwrap();
+        place.agrees(None, &by_old, "pairs are drawn");
+        let half = bridge(&old, &new, 0.375, InputScaling::UnitLength);
+        set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
+        assert_eq!(place.kept(), (1, old.dimension as i64));
+        place.agrees(Some(&half), &both, "half a bridge");
+        // One that was kept and not recorded, as where the process died in between.
+        let whole = bridge(&old, &new, 1.0, InputScaling::AsIs);
+        let fingerprint = rehang_files::bridge_file::fingerprint(&whole).unwrap();
+        place.store.keep_bridge(Some((&fingerprint, &whole))).unwrap();
+        assert_eq!(place.kept().0, 2);
+        place.agrees(Some(&half), &both, "half a bridge, and another beside it");
+        start(&place.store, &setup, &Unobserved).unwrap();
+        set_bridge(&place.store, &old, &new, Some(&whole)).unwrap();
+        assert_eq!(place.kept().0, 1, "the one before it is gone");
+        place.agrees(Some(&whole), &by_new, "a whole bridge");
+        set_bridge(&place.store, &old, &new, None).unwrap();
+        assert_eq!(place.kept(), (0, 0));
+        place.agrees(Some(&whole), &by_old, "the bridge is off");
+        set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
+        switch(&place.store, &setup, Serving::Mixed, &Unobserved).unwrap();
+        place.agrees(Some(&half), &by_new, "switched");
+        switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
+        place.agrees(Some(&half), &both, "fused");
+        place.backfill(&new.name, 90);
+        // What has come since: an item without a vector, one with an old vector alone, one with a new one alone.
+        let by = |space: &Space, version: usize| {
+            text(&vector_of(&space.name, &format!("source {version} version 1")))
+        };
+        place.sql(&format!(
+            "INSERT INTO notes SELECT (2000 + 5 * n)::text, 'source ' || n || ' version 1', '0' FROM generate_series(1, 3) AS n;
+             SELECT rehang.write('notes', '2015', '{}', '{}')",
+            by(&new, 3),
+            new.name
+        ));
+        place.sql(&if old.name == "old-model" {
+            format!("UPDATE notes SET embedding = '{}' WHERE id = '2010'", by(&old, 2))
+        } else {
+            format!("SELECT rehang.write('notes', '2010', '{}', '{}')", by(&old, 2), old.name)
+        });
+        place.agrees(Some(&half), &both, "fused, some of it native");
+        place.backfill(&new.name, 120);
+        place.agrees(Some(&half), &both, "fused, half of it native");
+        rollback(&place.store, &setup, &Unobserved).unwrap();
+        assert_eq!(place.kept(), (0, 0));
+        place.agrees(Some(&half), &by_old, "rolled back");
+        switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
+        place.agrees(None, &both, "fused again");
+        finish(&place.store, &setup, &Unobserved).unwrap();
+        place.agrees(None, &by_new, "finished");
+        place.sql("DELETE FROM notes WHERE id LIKE '20%'");
+    }
+    place.end();
+}
+
+#[test]
+fn sql_searches_as_the_library_does_through_two_upgrades() {
+    let Some(server) = server::server() else { return };
+    for distance in [Distance::L2, Distance::Cosine] {
+        goes_through_two_upgrades(server, distance);
+    }
+}
+
+#[test]
+fn what_sql_is_not_given_is_named() {
+    let Some(server) = server::server() else { return };
+    let space = |name: &str, width| Space::new(name, width, Distance::L2, false);
+    let (old, new) = (space("old-model", D_OLD), space("new-model", D_NEW));
+    let mut place = Place::new(server, &old);
+    let world = world(old.clone(), new.clone(), 0.5);
+    let (by_old, by_new): (&[f32], &[f32]) = (&[1.0; D_OLD], &[1.0; D_NEW]);
+    let is_missing = |said: &str, model: &str| {
+        assert!(said.contains(&format!("takes a query by the model \"{model}\"")), "{said}");
+        assert!(said.contains("rehang.models('public.notes')"), "{said}");
+    };
+    is_missing(&place.refusal(&["new-model"], &[by_new]), "old-model");
+    start(&place.store, &world.setup(), &Unobserved).unwrap();
+    set_bridge(&place.store, &old, &new, Some(&bridge(&old, &new, 0.5, InputScaling::AsIs))).unwrap();
+    is_missing(&place.refusal(&["new-model"], &[by_new]), "old-model");
+    let said = place.refusal(&["old-model", "new-model"], &[by_old, by_old]);
+    assert!(said.contains("by the model \"new-model\" has 3 coordinates, and its vectors have 4"), "{said}");
+    let said = place.refusal(&["old-model", "new-model"], &[by_new, by_new]);
+    assert!(said.contains("by the model \"old-model\" has 4 coordinates, and its vectors have 3"), "{said}");
+    switch(&place.store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
+    is_missing(&place.refusal(&["new-model"], &[by_new]), "old-model");
+    is_missing(&place.refusal(&["old-model"], &[by_old]), "new-model");
+    is_missing(&place.refusal(&[], &[]), "new-model");
+    let said = place.refusal(&["old-model", "new-model"], &[by_new]);
+    assert!(said.contains("2 models and 1 queries"), "{said}");
+    let said = place.refusal(&["old-model", "new-model"], &[by_new, by_new]);
+    assert!(said.contains("by the model \"old-model\" has 4"), "{said}");
+    // Who may search may not say what searches go by.
+    for sql in [
+        "DELETE FROM rehang.bridge",
+        "UPDATE rehang.bridge_row SET bias = 1",
+        "UPDATE rehang.document SET text = '{}'",
+    ] {
+        let error = place.app.batch_execute(sql).unwrap_err();
+        assert!(
+            error.to_string().contains("permission denied")
+                || format!("{error:?}").contains("permission denied"),
+            "{error:?}"
+        );
+    }
+    let none = place.app.query_one("SELECT rehang.models('pg_class')", &[]).unwrap();
+    assert_eq!(none.get::<_, Option<Vec<String>>>(0), None);
+    place.end();
+}
+
+/// A row of the matrix that fits on no page of the server.
+#[test]
+fn a_bridge_may_be_wide() {
+    let Some(server) = server::server() else { return };
+    let (old, new) = (
+        Space::new("old-model", D_OLD, Distance::Dot, false),
+        Space::new("wide", 5_000, Distance::Dot, false),
+    );
+    let mut place = Place::new(server, &old);
+    begin_sampling(&place.store, &old, &new, World::new().setup().order, &Unobserved).unwrap();
+    let bridge = bridge(&old, &new, 0.75, InputScaling::UnitLength);
+    set_bridge(&place.store, &old, &new, Some(&bridge)).unwrap();
+    let by_old = queries("old-model", D_OLD);
+    let by_new =
+        Matrix::from_fn(by_old.rows(), 5_000, |row, column| ((row * 31 + column * 7) % 19) as f32 - 8.5);
+    let brought = bridge.queries(Some(&by_old), &by_new).unwrap();
+    let found = place.store.search("old-model", &brought, 9, &Filter::default()).unwrap();
+    for (at, expected) in found.iter().enumerate() {
+        let queries = [text(by_old.row(at)), text(by_new.row(at))];
+        let names = ["old-model", "wide"].map(String::from);
+        same(&search(&mut place.app, &names, &queries, 9), expected, &format!("query {at}"));
+    }
+    place.end();
+}
+
+#[test]
+fn a_fused_distance_is_that_of_the_library() {
+    let Some(server) = server::server() else { return };
+    let space = |name: &str, width| Space::new(name, width, Distance::Cosine, false);
+    let (old, new) = (space("old-model", D_OLD), space("new-model", D_NEW));
+    let mut place = Place::new(server, &old);
+    let two = vec![0.0_f32, 1.0];
+    let line = Fusion { old: two.clone(), adapted: two.clone(), both: two, ..fusion(&old, &new, 0.25) };
+    for fusion in [fusion(&old, &new, 0.0), fusion(&old, &new, 0.6), fusion(&old, &new, 1.0), line] {
+        let wide =
+            |numbers: &[f32]| -> Vec<f64> { numbers.iter().map(|&number| f64::from(number)).collect() };
+        for at in -20..60 {
+            let (by_old, by_new) = (f64::from(at) / 17.0, (at % 3 != 0).then(|| f64::from(40 - at) / 23.0));
+            let sql = "SELECT rehang.fuse($1, $2, $3, $4, $5, $6, $7, $8)";
+            let by_sql: f64 = place
+                .app
+                .query_one(
+                    sql,
+                    &[
+                        &fusion.weight,
+                        &f64::from(fusion.handicap),
+                        &wide(&fusion.spreads),
+                        &wide(&fusion.old),
+                        &wide(&fusion.adapted),
+                        &wide(&fusion.both),
+                        &by_old,
+                        &by_new,
+                    ],
+                )
+                .unwrap()
+                .get(0);
+            let expected = fusion.distance(by_old, by_new);
+            assert!((by_sql - expected).abs() <= 1e-12 * (1.0 + expected.abs()), "{by_sql} {expected}");
+        }
+    }
+    place.end();
+}
