@@ -116,7 +116,7 @@ fn measure(adapter: &Adapter, ground: &Ground, load: &str, seed: u64) -> Result<
         let native = pairs.new_vectors();
         let input = CurveInput {
             queries: Some(&queries),
-            handicap: f64::from(adapter.handicap),
+            handicap: adapter.handicap,
             ..CurveInput::new(native.matrix(), vectors, &permutation, relevance, native.space().distance)
         };
         let curve = curve(&input, &CurveOptions::default(), &quiet)?;

@@ -289,8 +289,8 @@ fn document(
 {adapter}
 
 # Which items are re-embedded first. "coverage" covers the gallery, then digs where the map is in doubt; "sigma" takes the
-# worst first; "random" takes any. "auto" is what `rehang upgrade order --for METRIC` chose, and "coverage" before. The seed makes an order
-# repeatable.
+# worst first; "random" takes any. "auto" is the one that was chosen for a metric, and "coverage" before any was. The seed makes an
+# order repeatable.
 [order]
 policy = "auto"
 seed = 0
