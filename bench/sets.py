@@ -40,6 +40,15 @@ def unit(rows: Any) -> Any:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
+def kernel_ridge(train: dict[str, Any], count: int, rng: Any, seed: int) -> Any:
+    """A kernel ridge of `count` random training pairs (all of fewer), with its handicap."""
+    import rehang
+
+    rows = rng.permutation(len(train["old"]))[:count]
+    old, new = (unit(train[what][rows]) for what in ("old", "new"))
+    return rehang.fit(old, new, labels=train["label"][rows], method="kernel-ridge", distance="cosine", seed=seed, progress=False)
+
+
 def parser(about: str | None, chosen: list[str]) -> argparse.ArgumentParser:
     """What every study of these sets is asked: where they lie, where its lines go, which sets and seeds; or `--table` of lines that are there."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)

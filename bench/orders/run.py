@@ -162,9 +162,7 @@ def main() -> None:
             data = sets.load(asked.data, name)
             for seed in asked.seeds:
                 rng = np.random.default_rng(seed)
-                rows = rng.permutation(len(data["train"]["old"]))[:PAIRS]
-                x, y = (sets.unit(data["train"][what][rows]) for what in ("old", "new"))
-                adapter = rehang.fit(x, y, labels=data["train"]["label"][rows], method="kernel-ridge", distance="cosine", seed=seed, progress=False)
+                adapter = sets.kernel_ridge(data["train"], PAIRS, rng, seed)
                 for part in ("seen", "unseen"):
                     old, new, labels = sets.unit(data[part]["old"]), sets.unit(data[part]["new"]), data[part]["label"]
                     mixed = rng.permutation(len(old))

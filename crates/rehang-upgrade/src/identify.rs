@@ -12,7 +12,9 @@ use crate::configuration::Configuration;
 use crate::encoding::{encode, input_of};
 use crate::manners;
 use crate::observe::{Observation, Observer, Unobserved, expect_going};
+use crate::record::Recorded;
 use crate::sample;
+use crate::spending;
 use crate::upgrade::Upgrade;
 
 /// Vectors that are looked at without asking a model.
@@ -62,7 +64,8 @@ pub struct IdentifiedSpace {
 impl Upgrade {
     /// Says which of the configured models made the vectors of a space: some random items are embedded again by each that has an encoder, and
     /// compared as [`identify_vectors`] does. Where there is no encoder, or `items` is 0, the vectors are looked at alone, as
-    /// [`identify_alone`] does, and nothing is paid for. Adapted vectors are no model's and are left out. Nothing is written.
+    /// [`identify_alone`] does, and nothing is paid for. Adapted vectors are no model's and are left out. Nothing is written but, where there is
+    /// an upgrade, what was spent: it counts for its budget.
     ///
     /// # Errors
     ///
@@ -90,11 +93,23 @@ impl Upgrade {
         records.truncate(asked.items);
         let total = (models.len() * records.len()) as u64;
         observer.observe(&Observation::Began { stage: "asking models", unit: "items", total });
+        let (old, new) = (&configuration.old, &configuration.new);
+        let upgrade = Recorded::read(store)?
+            .map(|recorded| recorded.record)
+            .filter(|record| record.is_between(&old.name, &new.name));
         let mut candidates = Vec::new();
         for model in &models {
             let encoder = configuration.open_item_encoder(model)?;
             manners::recall(store, &model.name, encoder.as_ref())?;
-            candidates.push(candidate(encoder.as_ref(), &records, observer)?);
+            let book = |told: Spent| match &upgrade {
+                Some(upgrade) => spending::share(store, upgrade, encoder.as_ref(), told),
+                None => Ok(told),
+            };
+            let told = book(encoder.spent())?;
+            let asked = candidate(encoder.as_ref(), &records, observer);
+            // What was paid for is booked whatever came of it.
+            book(told)?;
+            candidates.push(asked?);
             spent = spent + encoder.spent();
         }
         let found = identify_vectors(&vectors(&records), &candidates)?.of_sample();

@@ -29,7 +29,7 @@ use crate::limits::{Limits, RunOptions};
 use crate::location::Location;
 use crate::manners;
 use crate::observe::{Observer, Unobserved};
-use crate::record::{BridgeInUse, Phase, Recorded, Serving};
+use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
 use crate::refit::{self, Refit};
 use crate::refitting::{Refitted, Refitting};
 use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
@@ -144,7 +144,14 @@ impl Upgrade {
         estimate.probed_items = probed.map(|probed| probed.items);
         estimate.failed = probed.map(|probed| probed.failed);
         let searches = self.store.foresee_searches(&planned.new)?;
-        Ok(Outlook { plan, estimate, searches, forecast, probe_failure: probe_failure.flatten() })
+        let without_source = plan.without_source as f64 / plan.old_counts.items.max(1) as f64;
+        let lost_without_source = forecast
+            .as_ref()
+            .filter(|_| plan.without_source > 0)
+            .map(|forecast| without_source * (forecast.at(1.0) - forecast.start));
+        let probe_failure = probe_failure.flatten();
+        let order = planned.order;
+        Ok(Outlook { plan, order, estimate, searches, forecast, lost_without_source, probe_failure })
     }
 
     /// What all items of the gallery cost, by what is known before a run.
@@ -734,6 +741,8 @@ pub struct Outlook {
     /// What would be done.
     #[serde(flatten)]
     pub plan: Plan,
+    /// In which order items are re-embedded.
+    pub order: OrderSettings,
     /// Time and money for the items that may be re-embedded.
     pub estimate: CostEstimate,
     /// What searches of the new space will cost; `None` where it is nothing unusual.
@@ -741,6 +750,10 @@ pub struct Outlook {
     pub searches: Option<String>,
     /// Quality, as a report on held-out pairs has it; `None` where the configuration names none.
     pub forecast: Option<Forecast>,
+    /// What the end is forecast to lose by the items that have no source, in the unit of the forecast's metric: their share of what the end is
+    /// above the switch. `None` where there is no forecast, or every item has a source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_without_source: Option<f64>,
     /// Why the first item of a probe that got no vector has none.
     #[serde(skip)]
     pub probe_failure: Option<String>,

@@ -107,7 +107,7 @@ fn taken_text(
         }
         StepResult::Plan(outlook) => {
             warn(&outlook.findings());
-            (plan_text(upgrade, outlook), true)
+            (plan_text(outlook), true)
         }
         StepResult::Start(started) => {
             warn(&started.findings);

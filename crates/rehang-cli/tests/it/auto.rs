@@ -188,6 +188,19 @@ fn pairs_are_written_as_files_that_the_file_verbs_read() {
 }
 
 #[test]
+fn what_a_question_whose_vectors_these_are_has_cost_counts_for_the_budget_of_the_upgrade() {
+    let place = place(&Made::of(300));
+    place.finish(&["upgrade", "pairs", "--items", "100", "--worth", "0"]);
+    let spent = || place.json(&["upgrade", "status"])["spent"]["items"].as_u64().unwrap();
+    let before = spent();
+    let asked = place.run(&["identify", "--config", "rehang.toml", "--items", "50", "--json"]);
+    let found: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    let now = found["spent"]["items"].as_u64().unwrap();
+    assert!(now >= 50, "{found}");
+    assert_eq!(spent(), before + now);
+}
+
+#[test]
 fn a_bridge_serves_new_queries_before_anything_is_written() {
     let place = place(&Made { label: |_, _| None, old: noisy, ..Made::of(1000) });
     place.finish(&["upgrade", "pairs", "--items", "20", "--worth", "0"]);
@@ -254,6 +267,7 @@ fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
     let random = r#"{"policy": "random", "metric": "top1"}"#;
     store.set_document("order of second", Some(version), random).unwrap();
     drop(store);
+    assert_eq!(place.json(&["upgrade", "plan"])["order"]["policy"], "random");
     place.finish(&["upgrade", "start"]);
     assert_eq!(place.json(&["upgrade", "status"])["order"]["policy"], "random");
     let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
@@ -620,7 +634,8 @@ fn what_cannot_go_on_says_what_to_do() {
 
 #[test]
 fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
-    let place = place(&Made { old: noisy, ..Made::of(1000) });
+    let source = |row| (row % 10 != 3).then(|| format!("row:{row}"));
+    let place = place(&Made { old: noisy, source, ..Made::of(1000) });
     place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
     place.finish(&["upgrade", "fit", "--method", "ridge"]);
     let said = String::from_utf8(place.run(&["upgrade", "report"]).stdout).unwrap();
@@ -631,6 +646,12 @@ fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
     assert!(said.contains(&shown), "{said}");
     let plan = String::from_utf8(place.run(&["upgrade", "plan"]).stdout).unwrap();
     assert!(plan.contains(&format!("{shown} ({low:.1}–{high:.1})")), "{plan}");
+    // A tenth stays adapted: a tenth of what the end is above the switch.
+    let gained = forecast["curve_at"][3][1].as_f64().unwrap() - forecast["start"].as_f64().unwrap();
+    let outlook = place.json(&["upgrade", "plan"]);
+    let lost = outlook["lost_without_source"].as_f64().unwrap();
+    assert!(lost > 0.0 && (lost - 0.1 * gained).abs() < 1e-9, "{outlook}");
+    assert!(plan.contains(&format!("about {lost:.1} of the {gained:.1} points")), "{plan}");
 
     place.finish(&["upgrade", "start"]);
     let before = natives(&place);

@@ -11,12 +11,12 @@ use crate::commands::{Exit, one_decimal, warn};
 pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let outlook = upgrade.plan(arguments.probe)?;
-    let text = plan_text(&upgrade, &outlook) + &remarks_text(&upgrade)?;
+    let text = plan_text(&outlook) + &remarks_text(&upgrade)?;
     Exit::Done.print(json, &outlook, &text)?;
     Ok(warn(&outlook.findings()))
 }
 
-pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
+pub fn plan_text(outlook: &Outlook) -> String {
     let Outlook { plan, estimate, searches, forecast, .. } = outlook;
     let mut text = format!(
         "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\n{}run     \
@@ -29,10 +29,19 @@ pub fn plan_text(upgrade: &Upgrade, outlook: &Outlook) -> String {
         bytes(plan.bytes),
         if plan.as_they_are && plan.to_adapt > 0 { WITHOUT_ADAPTER } else { "" },
         plan.to_embed,
-        upgrade.configuration().order.policy,
+        outlook.order.policy,
     );
     if plan.without_source > 0 {
-        text += &format!("        {} items have no source: they stay adapted\n", plan.without_source);
+        text += &format!("        {} items have no source: they stay adapted", plan.without_source);
+        let of_all = |forecast: &Forecast| forecast.at(1.0) - forecast.start;
+        text += &match (outlook.lost_without_source, forecast.as_ref().map(of_all)) {
+            (Some(lost), Some(all)) if lost > 0.0 => format!(
+                ", about {} of the {} points that the end is above the switch\n",
+                one_decimal(lost),
+                one_decimal(all)
+            ),
+            _ => "\n".to_owned(),
+        };
     }
     if plan.to_embed > 0 {
         text += &estimate_text(estimate, plan.to_embed);
