@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use rehang::adapter::apply;
 use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
-use rehang::order::{OrderInput, order};
+use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
@@ -135,7 +135,7 @@ fn interval(values: &[f64]) -> (f64, f64) {
 }
 
 fn print(rows: &BTreeMap<(String, &str), Row>) -> Result<()> {
-    let names = ORDERS.map(|policy| policy.name());
+    let names = ORDERS.map(Policy::name);
     println!("| part, load | metric | chosen | {} |", names.map(|name| format!("over {name}")).join(" | "));
     println!("|---|---|---|{}", "--:|".repeat(ORDERS.len()));
     let (mut all, mut below) = (BTreeMap::<(usize, &str, usize), Vec<f64>>::new(), [0; 3]);

@@ -1,7 +1,7 @@
 //! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
 
 use rehang::Result;
-use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Upgrade};
+use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook};
 
 use super::shared::{duration, open};
 use super::steps::remarks_text;
