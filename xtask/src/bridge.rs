@@ -4,8 +4,6 @@
 //! Each split draws other pairs. Everything is chosen on them; what is measured are galleries that the choice has not seen. All vectors are
 //! compared by their cosine.
 
-use std::path::PathBuf;
-
 use rehang::curve::{
     CurveOptions, MAP, Metric, QueryRanks, Relevance, TOP1, evaluate, evaluate_leave_one_out, nearest,
 };
@@ -17,7 +15,7 @@ use rehang_fit::pseudo_classes::pseudo_classes;
 use rehang_fit::{BridgeChoice, BridgeRow, FitParameters, FitQueries, Method, fit_bridge, fit_bridge_of};
 
 use crate::papers::units::SETS;
-use crate::regret::{Ground, JUDGED, judged, labelled};
+use crate::regret::{Ground, JUDGED, asked, judged, labelled};
 
 /// Pairs of a split, of a set that has more; of one that has fewer, this part.
 const PAIRS: usize = 2000;
@@ -43,15 +41,8 @@ struct Row {
 
 /// Prints one table, and what it says in all.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let (splits, rest) = match arguments {
-        [] => (3, arguments),
-        [splits, rest @ ..] => {
-            (splits.parse().map_err(|_| Error::option("SPLITS", splits, "a whole number"))?, rest)
-        }
-    };
-    let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
     let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
-    let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { all };
+    let (splits, folder, sets) = asked(arguments, 3, &all)?;
     let mut rows = Vec::new();
     for set in sets {
         let study = if set == JUDGED { judged(&folder.join(set))? } else { labelled(&folder, set)? };

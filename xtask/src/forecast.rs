@@ -4,7 +4,7 @@
 //! the sample's own items. Truth is the exact curve of all items. Of the documents with judged queries each sample is asked by half of the queries, and the truth by all.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,12 +15,12 @@ use rehang::curve::{
 };
 use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::Interval;
-use rehang::{Distance, Error, Matrix, Pairs, Progress, Result, Vectors};
+use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
 use crate::papers::units::{Part, Set};
-use crate::regret::{JUDGED, JUDGED_PAIRS, JudgedSet};
+use crate::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Pairs that the map is fitted on.
@@ -72,14 +72,9 @@ struct Enough {
 
 /// Prints one table a sample size.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let (splits, rest) = match arguments {
-        [] => (5, arguments),
-        [splits, rest @ ..] => {
-            (splits.parse().map_err(|_| Error::option("SPLITS", splits, "a whole number"))?, rest)
-        }
-    };
-    let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
-    let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { SETS.to_vec() };
+    let all: Vec<&str> = SETS.into_iter().chain([JUDGED]).collect();
+    let (splits, folder, sets) = asked(arguments, 5, &all)?;
+    let is_judged = sets.contains(&JUDGED);
     let sets = sets.into_iter().filter(|set| *set != JUDGED);
     let mut promises = Promises::new();
     let mut enough = BTreeMap::new();
@@ -100,7 +95,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             }
         }
     }
-    if rest.len() <= 1 || rest[1..].contains(&JUDGED) {
+    if is_judged {
         judged(&folder.join(JUDGED), splits, &mut promises)?;
     }
     print(&promises, &enough);

@@ -4,7 +4,6 @@
 //! by 1/rank, in a random ranking of the classes. An adapter of all drawn pairs serves with its handicap. `rehang_fit::choose_order` sees the pairs alone.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use rehang::adapter::apply;
 use rehang::curve::{CurveInput, CurveOptions, MAP, Metric, Relevance, TOP1, curve};
@@ -12,12 +11,14 @@ use rehang::order::{OrderInput, Policy, order};
 use rehang::statistics::mean_sd;
 use rehang::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
-use rehang_fit::{FitParameters, Method, NetworkOptions, ORDERS, choose_order, fit_adapter};
+use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 
 use crate::bridge::{cosine, drawn};
 use crate::papers::units::SETS;
-use crate::regret::{Ground, labelled};
+use crate::refit::fit;
+use crate::regret::{Ground, asked, labelled};
 
+const METHOD: Method = Method::KernelRidge;
 const METRICS: [Metric; 2] = [MAP, TOP1];
 const LOADS: [&str; 2] = ["even", "zipf"];
 /// Student's t for 95 % of five splits, and what more have about.
@@ -32,14 +33,7 @@ struct Row {
 
 /// Prints which order was chosen and what it gains over each, and fails where it is below one in more than one of twenty.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let (splits, rest) = match arguments {
-        [] => (5, arguments),
-        [splits, rest @ ..] => {
-            (splits.parse().map_err(|_| Error::option("SPLITS", splits, "a whole number"))?, rest)
-        }
-    };
-    let folder = PathBuf::from(rest.first().copied().unwrap_or("../shared/data"));
-    let sets: Vec<&str> = if rest.len() > 1 { rest[1..].to_vec() } else { SETS.to_vec() };
+    let (splits, folder, sets) = asked(arguments, 5, &SETS)?;
     let mut rows: BTreeMap<(String, &str), Row> = BTreeMap::new();
     let quiet = Progress::default();
     for set in sets {
@@ -47,11 +41,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         for split in 0..splits {
             eprintln!("{set}, split {split} …");
             let pairs = drawn(&study.pairs, true, None, split)?;
-            let parameters =
-                FitParameters { method: Method::KernelRidge, compare: false, ..FitParameters::default() };
-            let adapter = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &quiet)?.adapter;
+            let adapter = fit(&pairs, METHOD)?;
             let chosen = |metric: Metric| -> Result<usize> {
-                let parameters = FitParameters { metric: Some(metric), ..parameters.clone() };
+                let parameters =
+                    FitParameters { method: METHOD, metric: Some(metric), ..FitParameters::default() };
                 let choice = choose_order(&pairs, &parameters, &quiet)?;
                 Ok(choice.map_or(0, |choice| choice.kept))
             };

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rehang::adapter;
 use rehang::curve::{CurveInput, CurveOptions, Metric, Qrels, Relevance, curve};
@@ -72,6 +72,21 @@ pub struct Study {
     pub pairs: Pairs,
     pub grounds: Vec<Ground>,
     pub knowns: Vec<(&'static str, bool, Option<FitQueries>)>,
+}
+
+/// What a study is asked, `[SPLITS [FOLDER [SET…]]]`: how many splits, where the sets lie, and which of them.
+pub fn asked<'a>(
+    arguments: &[&'a str],
+    splits: u64,
+    all: &[&'a str],
+) -> Result<(u64, PathBuf, Vec<&'a str>)> {
+    let splits = match arguments.first() {
+        None => splits,
+        Some(text) => text.parse().map_err(|_| Error::option("SPLITS", text, "a whole number"))?,
+    };
+    let folder = PathBuf::from(arguments.get(1).copied().unwrap_or("../shared/data"));
+    let sets = arguments.get(2..).filter(|sets| !sets.is_empty()).unwrap_or(all);
+    Ok((splits, folder, sets.to_vec()))
 }
 
 /// Measures what is missing of the sets and prints the table.

@@ -1,6 +1,6 @@
 //! The bridge that is in use, where an application's own SQL can reach it: `rehang.bridge` has a row for it, `rehang.bridge_row` its matrix.
 //!
-//! Which one is in use the document `upgrade` says alone, by its fingerprint. What lies here under another one is used by nobody.
+//! The document `upgrade` alone says which bridge searches use, by its fingerprint. No search reads what lies here under another one.
 
 use pgvector::Vector;
 use rehang::adapter::InputScaling;

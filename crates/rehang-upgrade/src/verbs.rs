@@ -453,11 +453,13 @@ pub fn set_bridge(
     };
     expect_may_bridge(store, &recorded.record)?;
     let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
-    // Before the record names it: nobody uses what is kept unnamed, and after a death in between it is taken away with the next one.
+    // The store keeps the bridge before the record names it: no search uses one that the record does not name. Where this process dies in between,
+    // the next call takes it away.
     store.keep_bridge(Some((&fingerprint, bridge)))?;
     let in_use = BridgeInUse { fingerprint: fingerprint.clone(), share: bridge.share };
     recorded.change(store, |record| record.bridge = Some(in_use.clone()))?;
-    // After it, too: one that was in use before goes, and whoever took that away meanwhile may have taken this one for unnamed.
+    // Once more after it: the store drops the bridge that was in use before. Another process that dropped that one meanwhile may have dropped this
+    // one too, since the record did not name it yet.
     store.keep_bridge(Some((&fingerprint, bridge)))?;
     Ok(Some(in_use))
 }

@@ -261,7 +261,7 @@ fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
     assert!(!steps(&auto(&place, &asked).0).contains(&"order"));
     let again = ["--for", "map", "--items", "500", "--worth", "0"];
     assert_eq!(result(&auto(&place, &again).0, "order")["criterion"], "mAP");
-    // Whatever is chosen is followed, and what nobody chose is refused.
+    // The start follows the order that the gallery's document names; a configuration that names an order itself gets no choice.
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let (version, _) = store.document("order of second").unwrap().unwrap();
     let random = r#"{"policy": "random", "metric": "top1"}"#;
