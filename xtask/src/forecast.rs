@@ -31,6 +31,8 @@ const PART_MAX: usize = 60;
 /// Points of the forecast that are compared.
 const POINTS: [(usize, &str); 5] = [(0, "switch"), (5, "25 %"), (10, "50 %"), (15, "75 %"), (20, "end")];
 const DEPTH: usize = 10;
+/// Of the intervals of a part, in percent, hold the truth at least.
+const PART_MIN: f64 = 85.0;
 /// Resamples of today's intervals.
 const RESAMPLES: usize = 200;
 
@@ -347,6 +349,34 @@ impl<'a> Whole<'a> {
     }
 }
 
+/// The parts of which fewer intervals hold the truth than [`PART_MIN`].
+fn print_parts(promises: &Promises) {
+    println!("\n| n | of | part | covered, % | off | its spread | half-width |");
+    println!("|--:|---|---|--:|--:|--:|--:|");
+    let (mut all, mut below) = (0, 0);
+    for ((size, what), [whole, _]) in promises {
+        let mut parts: BTreeMap<&str, Vec<&Promise>> = BTreeMap::new();
+        for one in whole {
+            parts.entry(&one.part).or_default().push(one);
+        }
+        for (part, of_part) in parts {
+            let mean = |of: &dyn Fn(&Promise) -> f64| {
+                of_part.iter().map(|one| of(one)).sum::<f64>() / of_part.len() as f64
+            };
+            let covered = 100.0 * mean(&|one| f64::from(u8::from(one.is_inside)));
+            all += 1;
+            if covered < PART_MIN {
+                below += 1;
+                let off = mean(&|one| one.off);
+                let spread = mean(&|one| (one.off - off).powi(2)).sqrt();
+                let half = mean(&|one| one.half);
+                println!("| {size} | {what} | {part} | {covered:.0} | {off:+.1} | {spread:.1} | {half:.1} |");
+            }
+        }
+    }
+    println!("\nOf {all} parts, each by size, metric and share, {below} are below {PART_MIN} %.");
+}
+
 /// Agreement of the search as it is today.
 fn today_of(curve: &Curve) -> f64 {
     let metric = Metric::agreement_at(DEPTH);
@@ -380,6 +410,7 @@ fn print(promises: &Promises, enough: &BTreeMap<(usize, String), Vec<Option<Enou
             "| {size} | {what} | {bias:+.1} | {covered:.0} | {worst:.0} | {half:.1} | {bias_alone:+.1} | {covered_alone:.0} | {half_alone:.1} |"
         );
     }
+    print_parts(promises);
     println!(
         "\n| n | share that reaches {:.0} % of the end | told, % | median off, points | covered, % | a run that ends there falls short, % |",
         100.0 * ENOUGH

@@ -130,6 +130,8 @@ fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
             let gone =
                 if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
             let scaled = switch.estimate + gone * (100.0 - switch.estimate);
+            // A larger gallery stays behind first and comes after then.
+            let scaled = scaled + share * (2.0 * share - 1.0) * (among - scaled);
             // At the switch nothing was scaled.
             let part = if share == 0.0 { 0.0 } else { share.max(APART) };
             let apart = part * (among - scaled);
@@ -219,7 +221,7 @@ fn carried(
     // Where every item is known, nothing is carried over.
     let model = if known >= items { 0.0 } else { 0.01 * (1.0 + 2.0 * beyond) };
     let few = 1.0 + FEW / known as f64;
-    let half = Z * few * (1.3 * error * (1.0 + beyond)).hypot(model);
+    let half = Z * few * (1.5 * error * (1.0 + beyond)).hypot(model);
     percent_around(estimate, half)
 }
 

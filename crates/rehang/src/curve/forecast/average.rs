@@ -2,7 +2,7 @@
 //!
 //! The ranking holds the n held-out natives and all N adapted vectors, each with a weight. In a random order at a share α a native weighs αN/n and an
 //! adapted vector 1 − α. In a given order a native among the first items A weighs |A| over the held-out items of A, and an adapted vector outside
-//! A weighs 1; all others weigh nothing. With W the weight above a right answer and W⁺ that of right answers above it, its precision is
+//! A weighs 1; all others weigh nothing ([`super::imagined`] has one exception). With W the weight above a right answer and W⁺ that of right answers above it, its precision is
 //! `(W⁺ + 1 + m)/(W + 1 + m)`, where a native of weight w stands for w right answers at one place, of which `m = max((w − 1)/2, 0)` are above the
 //! middle one. The average precision is the mean over all right answers, each by its weight.
 
@@ -21,10 +21,12 @@ pub(super) struct Weights {
 
 #[derive(Clone, Copy)]
 struct Mixture {
+    /// Of natives up to a step, and of those beyond it.
     native: f64,
+    native_beyond: f64,
     adapted: f64,
-    /// Natives up to this step weigh, and adapted vectors beyond the other one.
     natives_to: u32,
+    /// Adapted vectors beyond this step weigh.
     adapted_from: u32,
 }
 
@@ -39,11 +41,15 @@ struct Form {
 
 impl Weights {
     /// One mixture for each cut, then those of a random order at one half and at three quarters, which the end is extrapolated from.
-    pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize]) -> Self {
+    ///
+    /// `kept` is the part of what an order selects by that natives keep: 1 for natives that are known. Less of it, and natives of all items stand for
+    /// the rest, 1 − `kept`, as in a random order.
+    pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize], kept: f64) -> Self {
         let (items, known) = (input.old.rows(), input.held_out.len());
         let steps = cuts.len() as u32 - 1;
         let random = |share: f64| Mixture {
             native: share * items as f64 / known as f64,
+            native_beyond: 0.0,
             adapted: 1.0 - share,
             natives_to: steps,
             adapted_from: 0,
@@ -61,14 +67,14 @@ impl Weights {
             for (cut, at) in cuts.iter().zip(0..) {
                 let inside = input.held_out.iter().filter(|&&item| step[item] <= at).count();
                 // Of a part without held-out items nothing is known but its adapted vectors.
-                mixtures.push(match inside {
-                    0 => Mixture { native: 0.0, adapted: 1.0, natives_to: 0, adapted_from: 0 },
-                    _ => Mixture {
-                        native: *cut as f64 / inside as f64,
-                        adapted: 1.0,
-                        natives_to: at,
-                        adapted_from: at,
-                    },
+                let of_all = (1.0 - kept) * *cut as f64 / known as f64;
+                let native = if inside == 0 { 0.0 } else { kept * *cut as f64 / inside as f64 };
+                mixtures.push(Mixture {
+                    native: native + of_all,
+                    native_beyond: of_all,
+                    adapted: 1.0,
+                    natives_to: if inside == 0 { 0 } else { at },
+                    adapted_from: if inside == 0 { 0 } else { at },
                 });
             }
         } else {
@@ -139,11 +145,13 @@ impl Weights {
                     )
                 };
                 above += mixture.native * of(&natives, 0, natives_to as usize + 1)
+                    + mixture.native_beyond * of(&natives, natives_to as usize + 1, steps)
                     + mixture.adapted * of(&adapted, adapted_from as usize + 1, steps);
                 let weight = match form.is_native {
                     true if form.step <= natives_to => mixture.native,
+                    true => mixture.native_beyond,
                     false if form.step > adapted_from => mixture.adapted,
-                    _ => 0.0,
+                    false => 0.0,
                 };
                 if weight > 0.0 {
                     let middle = ((weight - 1.0) / 2.0).max(0.0);
@@ -222,8 +230,9 @@ mod tests {
                 old_distance: Distance::L2,
                 handicap: 0.0,
             };
-            let (weights, right) = (Weights::new(&input, &cuts), Right::new(&input));
-            for query in 0..held_out.len() {
+            let right = Right::new(&input);
+            for (query, kept) in (0..held_out.len()).flat_map(|query| [(query, 1.0), (query, 0.6)]) {
+                let weights = Weights::new(&input, &cuts, kept);
                 // Many are equal.
                 let mut coarse = || (next() * 20.0).floor();
                 let adapted: Vec<f64> = (0..items).map(|_| coarse()).collect();
@@ -240,11 +249,8 @@ mod tests {
                         (None, true) => share * items as f64 / held_out.len() as f64,
                         (None, false) => 1.0 - share,
                         (Some(first), true) => {
-                            if first.contains(&item) {
-                                cut as f64 / inside as f64
-                            } else {
-                                0.0
-                            }
+                            let chosen = if first.contains(&item) { cut as f64 / inside as f64 } else { 0.0 };
+                            kept * chosen + (1.0 - kept) * share * items as f64 / held_out.len() as f64
                         }
                         (Some(first), false) => f64::from(u8::from(!first.contains(&item))),
                     };

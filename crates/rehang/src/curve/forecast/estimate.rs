@@ -104,6 +104,11 @@ fn precision(mixture: usize) -> usize {
     2 + 3 * POINTS + mixture
 }
 
+/// Average precision with imagined natives, and with their right answers moved.
+fn imagined(mixture: usize) -> [usize; 2] {
+    [1, 2].map(|block| precision(block * (POINTS + 2) + mixture))
+}
+
 /// The view of all natives and nothing else.
 const END: usize = POINTS - 1;
 
@@ -120,14 +125,24 @@ pub(super) struct Columns<'a> {
     pub(super) is_ordered: bool,
     /// Held-out items.
     pub(super) held_out: usize,
+    /// Items of the gallery.
+    pub(super) items: usize,
+    /// What the known natives weigh beside imagined ones, 0 to 1.
+    pub(super) known: f64,
 }
 
-/// One value of a curve: its estimate, the column whose spread it has, how many times, and what else is added to its standard error.
+/// One value of a curve: its estimate, the column whose spread it has, how many times, and what else there is of standard errors.
+#[derive(Default)]
 struct Value {
     estimate: f64,
     column: usize,
     times: f64,
+    /// Added to the spread.
     more: f64,
+    /// Of its own, whatever the queries: added in squares.
+    apart: f64,
+    /// A second column, and what it weighs beside the first.
+    other: Option<(usize, f64)>,
 }
 
 impl Columns<'_> {
@@ -138,7 +153,13 @@ impl Columns<'_> {
         let at: Vec<Interval> = values
             .iter()
             .map(|value| {
-                let half = Z * (value.times * left * table.error(value.column) + value.more);
+                let error = match value.other {
+                    None => table.error(value.column),
+                    Some((other, part)) => {
+                        (1.0 - part) * table.error(value.column) + part * table.error(other)
+                    }
+                };
+                let half = Z * (value.times * left * error + value.more).hypot(left * value.apart);
                 percent_around(value.estimate, half)
             })
             .collect();
@@ -192,15 +213,11 @@ impl Columns<'_> {
                 _ => 1.5 * few,
             };
             if self.is_average {
-                return Value {
-                    estimate: means.get(precision(at)).unwrap_or(switch),
-                    column: precision(at),
-                    times,
-                    more: 0.0,
-                };
+                let estimate = means.get(precision(at)).unwrap_or(switch);
+                return Value { estimate, column: precision(at), times, ..Value::default() };
             }
             let Some(small) = means.get(mixed(at)) else {
-                return Value { estimate: switch, column: SWITCH, times, more: 0.0 };
+                return Value { estimate: switch, column: SWITCH, times, ..Value::default() };
             };
             // The sample's own queries on both sides, so that what they have in common cancels.
             let shift = (1.0 - share) * of_adapted(at) + share * of_old(at, means.get(TODAY));
@@ -208,7 +225,10 @@ impl Columns<'_> {
             // Of natives that an order chose to cover the gallery, the known ones alone cover less.
             let thinned = if self.is_ordered { 1.0 - share } else { 0.0 };
             let more = (1.0 + thinned) * (estimate - small).abs() / 3.0;
-            Value { estimate, column: mixed(at), times, more }
+            // Which items become native first is chance too.
+            let by_chance = 4.0 * share * (1.0 - share) * estimate * (1.0 - estimate) / self.items as f64;
+            let apart = if self.by_old { by_chance.sqrt() } else { 0.0 };
+            Value { estimate, column: mixed(at), times, more, apart, other: None }
         };
         let mut values: Vec<Value> = (0..POINTS).map(value).collect();
         if self.is_average {
@@ -223,6 +243,15 @@ impl Columns<'_> {
                 value.estimate += ((share - 0.75) / 0.25).clamp(0.0, 1.0) * missing;
             }
             values[END].column = mixed(END);
+            for (at, value) in values.iter_mut().enumerate() {
+                let [column, moved] = imagined(at);
+                if let (Some(imagined), Some(moved)) = (means.get(column), means.get(moved)) {
+                    let part = 1.0 - self.known;
+                    value.estimate += part * (imagined - value.estimate);
+                    value.apart = part * (moved - imagined);
+                    value.other = Some((column, part));
+                }
+            }
         }
         values
     }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | doing nothing | the old vectors; an estimate only where they are too many to ask all of them |
 //! | the switch | the held-out queries among **all** adapted vectors |
-//! | mAP at a share α | the held-out natives, each standing for as many items as there are natives at α, among the adapted vectors that are left (`average.rs`) |
+//! | mAP at a share α | the held-out natives, each standing for as many items as there are natives at α, among the adapted vectors that are left (`average.rs`); where a query has few right answers among them, natives imagined from the adapted vectors weigh more (`imagined.rs`) |
 //! | metrics of the first ranks at α | natives and as many adapted vectors as make α of both, carried over to N items by the size effect of the adapted and of the old vectors (`size.rs`) |
 //! | agreement@k | the k/size of the held-out items that N items have, and their own way from there to the end (`agreement.rs`) |
 //!
@@ -17,7 +17,8 @@
 //! σ is the standard error over the held-out queries times √(1 − n/N): queries are a sample of the gallery, and of a whole gallery nothing
 //! is left to sample. Queries of their own are a sample of all that will be asked, so for them the root is left out. An interval of 95 % is
 //! ± 1.96 σ at the switch, ± 1.96 · 1.25 σ up to one half and ± 1.96 · 1.5 σ beyond, where what is known of the natives is extrapolated, both 1 + 50/n
-//! times as wide; metrics of the first ranks add 1.96 times a third of what the size effect moved them by, in a given order up to twice that. The factors are measured (`cargo xtask forecast`); only the
+//! times as wide. Imagined natives add what a standard error of where right answers are imagined is worth, and top-1 by labels what is chance in which items become native
+//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by, in a given order up to twice that. The factors are measured (`cargo xtask forecast`); only the
 //! switch is safe at any size by construction.
 //!
 //! # What it does not know
@@ -29,6 +30,7 @@ mod agreement;
 mod average;
 mod data;
 mod estimate;
+mod imagined;
 mod right;
 mod size;
 
@@ -49,6 +51,7 @@ pub use data::{ENOUGH, ForecastInput, ForecastQueries, GalleryForecast, MetricFo
 use average::Weights;
 use data::POINTS;
 use estimate::{Columns, Table};
+use imagined::Imagined;
 use right::Right;
 use size::{Row, View};
 
@@ -157,6 +160,7 @@ struct Ground<'a> {
     /// The gallery that stands for each share.
     views: Vec<View>,
     weights: Weights,
+    cuts: Vec<usize>,
 }
 
 /// What one query sees of the new model: each metric at the switch and in every view, and average precision at every share.
@@ -165,6 +169,8 @@ struct Seen {
     /// In the mixed gallery of each view, and in the same gallery before it was backfilled; `None` where the view has no right answer.
     views: Vec<Option<[Vec<f64>; 2]>>,
     precision: Vec<f64>,
+    /// The same with imagined natives, and with their right answers moved by a standard error.
+    imagined: Option<[Vec<f64>; 2]>,
 }
 
 /// The same of the old model.
@@ -190,7 +196,8 @@ impl<'a> Ground<'a> {
             depth,
             shares: cuts.iter().map(|&cut| cut as f64 / items as f64).collect(),
             views: size::views(input, &cuts),
-            weights: Weights::new(input, &cuts),
+            weights: Weights::new(input, &cuts, 1.0),
+            cuts,
         })
     }
 
@@ -210,7 +217,10 @@ impl<'a> Ground<'a> {
             _ => None,
         };
         progress.begin("forecast", "queries", 2 * self.counted.len() as u64);
-        let seen = self.seen(progress)?;
+        let queries = input.queries.map_or(input.native, |queries| queries.new);
+        let native = Distances::new(input.native, input.native, Some(queries), input.distance)?;
+        let imagined = Imagined::new(input, &self.right, &self.counted, &native)?;
+        let seen = self.seen(&native, imagined.as_ref(), progress)?;
         let today = self.today(progress)?;
         let is_sample = input.queries.is_none();
         let left = if is_sample { 1.0 - input.held_out.len() as f64 / items as f64 } else { 1.0 };
@@ -227,6 +237,8 @@ impl<'a> Ground<'a> {
                 is_average: metric == MAP,
                 is_ordered: input.order.is_some(),
                 held_out: input.held_out.len(),
+                items,
+                known: imagined.as_ref().map_or(1.0, |imagined| imagined.known),
             };
             (metric, columns.forecast(&table, left.max(0.0).sqrt()))
         });
@@ -248,10 +260,19 @@ impl<'a> Ground<'a> {
     }
 
     /// One pass over all adapted vectors.
-    fn seen(&self, progress: &Progress) -> Result<Vec<Seen>> {
+    fn seen(
+        &self,
+        native: &Distances,
+        imagined: Option<&Imagined>,
+        progress: &Progress,
+    ) -> Result<Vec<Seen>> {
         let input = self.input;
         let queries = input.queries.map_or(input.native, |queries| queries.new);
-        let native = Distances::new(input.native, input.native, Some(queries), input.distance)?;
+        let all: Vec<usize> = (0..input.old.rows()).collect();
+        let imagined = imagined.map(|imagined| {
+            let of_all = ForecastInput { held_out: &all, ..*input };
+            (imagined, Weights::new(&of_all, &self.cuts, imagined.kept))
+        });
         distances_by_query(
             input.adapted,
             queries,
@@ -279,6 +300,17 @@ impl<'a> Ground<'a> {
                         })
                         .collect(),
                     precision: self.weights.precision(&self.right, query, native, &adapted),
+                    imagined: imagined.as_ref().map(|(imagined, weights)| {
+                        let (mut all, moved) =
+                            imagined.distances(&self.right, query, input.held_out, (&adapted, native));
+                        let made = weights.precision(&self.right, query, &all, &adapted);
+                        for (item, distance) in all.iter_mut().enumerate() {
+                            if self.right.is_right(query, item) {
+                                *distance += moved;
+                            }
+                        }
+                        [made, weights.precision(&self.right, query, &all, &adapted)]
+                    }),
                 }
             },
         )
@@ -327,6 +359,7 @@ impl<'a> Ground<'a> {
             }
             if metric == MAP {
                 row.extend(seen.precision.iter().copied().map(Some));
+                row.extend(seen.imagined.iter().flatten().flatten().copied().map(Some));
             }
             row
         });
@@ -484,6 +517,25 @@ mod tests {
         }
         assert!(inside * 100 >= 90 * all, "{inside} of {all}");
         assert!(off.abs() < 1.0 && off_alone > 2.0, "{off} {off_alone}");
+    }
+
+    #[test]
+    fn where_a_query_has_hardly_a_known_right_answer_natives_are_imagined() {
+        // A held-out item has 0.7 others of its class beside it.
+        let world = World::new(4000, 200, 7);
+        let order = world.order();
+        let truth = world.truth(&order);
+        let cuts = grid_cuts(4000, POINTS);
+        let (mut inside, mut off) = (0, [0.0; 3]);
+        for seed in 0..4 {
+            let made = world.forecast(&world.sample(140, seed), (seed % 2 == 0).then_some(&order[..]));
+            for (off, place) in off.iter_mut().zip([10, 15, 20]) {
+                let (at, truth) = (made.metrics[MAP].at[place], truth.lines[MAP].values()[cuts[place]]);
+                *off += (at.estimate - truth) / 4.0;
+                inside += usize::from(at.low <= truth && truth <= at.high);
+            }
+        }
+        assert!(inside >= 11 && off.iter().all(|off| off.abs() < 3.0), "{inside} {off:?}");
     }
 
     #[test]

@@ -41,6 +41,16 @@ impl<'a> Right<'a> {
         }
     }
 
+    /// Whether an item is a right answer; the query's own item is none.
+    pub(super) fn is_right(&self, query: usize, item: usize) -> bool {
+        self.gain(query, item) > 0.0 && self.own(query) != Some(item)
+    }
+
+    /// Whether an item stands in the ranking and is no right answer.
+    pub(super) fn is_wrong(&self, query: usize, item: usize) -> bool {
+        self.gain(query, item) == 0.0 && self.own(query) != Some(item)
+    }
+
     fn label(&self, query: usize) -> Option<i64> {
         match self.relevance {
             Relevance::Labels { gallery, queries } => match (queries, self.own) {
@@ -57,10 +67,9 @@ impl<'a> Right<'a> {
         let mut count = QueryCount { given: self.queries, ..QueryCount::default() };
         let mut counted = Vec::new();
         for query in 0..self.queries {
-            let is_right = |item: usize| self.gain(query, item) > 0.0 && self.own(query) != Some(item);
             if self.label(query).is_some_and(|label| label < 0) {
                 count.unlabelled += 1;
-            } else if (0..items).any(is_right) {
+            } else if (0..items).any(|item| self.is_right(query, item)) {
                 counted.push(query);
             } else {
                 count.without_positives += 1;
