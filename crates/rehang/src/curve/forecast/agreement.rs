@@ -6,7 +6,8 @@
 //! a gallery as large as that.
 //!
 //! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much. Their way is scaled to the
-//! switch of N items, and the interval reaches towards what they tell themselves.
+//! switch of N items, and the interval reaches towards what they tell themselves. Scaled alone it came out 1.1 to 1.6 points too high at 25 % native and up to 2.0 too
+//! low at 75 %: at a share α it is moved by α (2α − 1) of the distance to what they tell themselves.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -130,13 +131,13 @@ fn along(switch: Interval, alone: &Line, shares: &[f64]) -> Vec<Interval> {
             let gone =
                 if alone.start() < 100.0 { (among - alone.start()) / (100.0 - alone.start()) } else { 1.0 };
             let scaled = switch.estimate + gone * (100.0 - switch.estimate);
-            // A larger gallery stays behind first and comes after then.
-            let scaled = scaled + share * (2.0 * share - 1.0) * (among - scaled);
             // At the switch nothing was scaled.
             let part = if share == 0.0 { 0.0 } else { share.max(APART) };
             let apart = part * (among - scaled);
             let width = ((1.0 - gone.clamp(0.0, 1.0)) * half).hypot(apart / 100.0);
-            percent_around(scaled / 100.0, width * (1.0 + WIDER * share))
+            // A larger gallery stays behind first, and comes after beyond one half.
+            let told = scaled + share * (2.0 * share - 1.0) * (among - scaled);
+            percent_around(told / 100.0, width * (1.0 + WIDER * share))
         })
         .collect()
 }
