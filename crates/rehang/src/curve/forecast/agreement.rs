@@ -213,8 +213,10 @@ fn carried(
         .map(|(&depth, whole)| ((depth as f64).ln(), whole - short / depth as f64))
         .collect();
     let estimate = 1.0 / (1.0 + (-(interpolated(&places, at.ln()) + short / depth as f64)).exp());
+    // A short list says less than a long one, and it is a list of k' that was asked.
+    let asked = depths.iter().copied().find(|&one| one as f64 >= at).unwrap_or(depth);
     let each: Vec<f64> =
-        wanted.iter().zip(found).map(|(wanted, found)| agreement(&wanted[0], &found[0], depth)).collect();
+        wanted.iter().zip(found).map(|(wanted, found)| agreement(&wanted[0], &found[0], asked)).collect();
     let middle = each.iter().sum::<f64>() / queries;
     let squares: f64 = each.iter().map(|value| (value - middle).powi(2)).sum();
     let error = (squares / (queries - 1.0).max(1.0) / queries).sqrt() * left;
@@ -222,7 +224,7 @@ fn carried(
     // Where every item is known, nothing is carried over.
     let model = if known >= items { 0.0 } else { 0.01 * (1.0 + 2.0 * beyond) };
     let few = 1.0 + FEW / known as f64;
-    let half = Z * few * (1.5 * error * (1.0 + beyond)).hypot(model);
+    let half = Z * few * (1.3 * error * (1.0 + beyond)).hypot(model);
     percent_around(estimate, half)
 }
 
