@@ -84,24 +84,32 @@ impl Means {
     }
 }
 
-/// Where columns lie: the switch, today, three for each view, and for average precision one for each mixture.
+/// Where columns lie: the switch, today, those of each view, and for average precision one for each mixture.
 const SWITCH: usize = 0;
 const TODAY: usize = 1;
 
+/// Columns of a view.
+const OF_VIEW: usize = 5;
+
 fn mixed(view: usize) -> usize {
-    2 + 3 * view
+    2 + OF_VIEW * view
 }
 
 fn adapted(view: usize) -> usize {
-    3 + 3 * view
+    3 + OF_VIEW * view
 }
 
 fn old(view: usize) -> usize {
-    4 + 3 * view
+    4 + OF_VIEW * view
+}
+
+/// In a random order, with as many natives as in the given one, and with as many as there are.
+fn random(view: usize) -> [usize; 2] {
+    [5, 6].map(|column| column + OF_VIEW * view)
 }
 
 fn precision(mixture: usize) -> usize {
-    2 + 3 * POINTS + mixture
+    2 + OF_VIEW * POINTS + mixture
 }
 
 /// Average precision with imagined natives, and with their right answers moved.
@@ -121,8 +129,6 @@ pub(super) struct Columns<'a> {
     pub(super) exact: Option<f64>,
     /// Whether it is average precision.
     pub(super) is_average: bool,
-    /// Whether items are re-embedded in a given order.
-    pub(super) is_ordered: bool,
     /// Held-out items.
     pub(super) held_out: usize,
     /// Items of the gallery.
@@ -220,11 +226,13 @@ impl Columns<'_> {
                 return Value { estimate: switch, column: SWITCH, times, ..Value::default() };
             };
             // The sample's own queries on both sides, so that what they have in common cancels.
-            let shift = (1.0 - share) * of_adapted(at) + share * of_old(at, means.get(TODAY));
+            let grown = match random(at).map(|column| means.get(column)) {
+                [Some(small), Some(large)] => effect * (logit(large) - logit(small)),
+                _ => 0.0,
+            };
+            let shift = grown + (1.0 - share) * of_adapted(at) + share * of_old(at, means.get(TODAY));
             let estimate = carried(small, shift);
-            // Of natives that an order chose to cover the gallery, the known ones alone cover less.
-            let thinned = if self.is_ordered { 1.0 - share } else { 0.0 };
-            let more = (1.0 + thinned) * (estimate - small).abs() / 3.0;
+            let more = (estimate - small).abs() / 3.0;
             // Which items become native first is chance too.
             let by_chance = 4.0 * share * (1.0 - share) * estimate * (1.0 - estimate) / self.items as f64;
             let apart = if self.by_old { by_chance.sqrt() } else { 0.0 };

@@ -18,7 +18,7 @@
 //! is left to sample. Queries of their own are a sample of all that will be asked, so for them the root is left out. An interval of 95 % is
 //! ± 1.96 σ at the switch, ± 1.96 · 1.25 σ up to one half and ± 1.96 · 1.5 σ beyond, where what is known of the natives is extrapolated, both 1 + 50/n
 //! times as wide. Imagined natives add what a standard error of where right answers are imagined is worth, and top-1 by labels what is chance in which items become native
-//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by, in a given order up to twice that. The factors are measured (`cargo xtask forecast`); only the
+//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by. The factors are measured (`cargo xtask forecast`); only the
 //! switch is safe at any size by construction.
 //!
 //! # What it does not know
@@ -53,7 +53,7 @@ use data::POINTS;
 use estimate::{Columns, Table};
 use imagined::Imagined;
 use right::Right;
-use size::{Row, View};
+use size::{Row, View, Views};
 
 /// Distances that doing nothing may take: below it every item is a query, 20,000 items among each other.
 const ALL_QUERIES_MAX: usize = 400_000_000;
@@ -157,8 +157,8 @@ struct Ground<'a> {
     measured: Measured,
     depth: usize,
     shares: Vec<f64>,
-    /// The gallery that stands for each share.
-    views: Vec<View>,
+    /// The galleries that stand for each share.
+    views: Views,
     weights: Weights,
     cuts: Vec<usize>,
 }
@@ -166,8 +166,12 @@ struct Ground<'a> {
 /// What one query sees of the new model: each metric at the switch and in every view, and average precision at every share.
 struct Seen {
     switch: Vec<f64>,
-    /// In the mixed gallery of each view, and in the same gallery before it was backfilled; `None` where the view has no right answer.
-    views: Vec<Option<[Vec<f64>; 2]>>,
+    /// In the mixed gallery of each view; `None` where it has no right answer.
+    mixed: Vec<Option<Vec<f64>>>,
+    /// In those of a random order, the smaller first; none without an order.
+    random: [Vec<Option<Vec<f64>>>; 2],
+    /// In the largest of a random order before it was backfilled.
+    adapted: Vec<Option<Vec<f64>>>,
     precision: Vec<f64>,
     /// The same with imagined natives, and with their right answers moved by a standard error.
     imagined: Option<[Vec<f64>; 2]>,
@@ -195,7 +199,7 @@ impl<'a> Ground<'a> {
             measured,
             depth,
             shares: cuts.iter().map(|&cut| cut as f64 / items as f64).collect(),
-            views: size::views(input, &cuts),
+            views: Views::new(input, &cuts),
             weights: Weights::new(input, &cuts, 1.0),
             cuts,
         })
@@ -226,7 +230,7 @@ impl<'a> Ground<'a> {
         let left = if is_sample { 1.0 - input.held_out.len() as f64 / items as f64 } else { 1.0 };
         let all = self.measured.metrics.iter().copied().enumerate();
         let metrics = all.filter(|&(_, metric)| self.is_told(metric)).map(|(slot, metric)| {
-            let table = Self::table(slot, metric, &seen, today.as_deref());
+            let table = self.table(slot, metric, &seen, today.as_deref());
             // Judged queries are few and their answers are chosen, so only the adapted vectors say what a size does to them.
             let by_old = today.is_some() && matches!(input.relevance, Relevance::Labels { .. });
             let exact = exact.as_ref().and_then(|values| values.get(metric)).copied();
@@ -235,7 +239,6 @@ impl<'a> Ground<'a> {
                 by_old,
                 exact,
                 is_average: metric == MAP,
-                is_ordered: input.order.is_some(),
                 held_out: input.held_out.len(),
                 items,
                 known: imagined.as_ref().map_or(1.0, |imagined| imagined.known),
@@ -289,16 +292,19 @@ impl<'a> Ground<'a> {
                     row.rank(&mut work, &self.measured)
                 };
                 let switch = rank(&mut (0..).zip(adapted.iter().copied()));
+                let before =
+                    self.views.largest().iter().map(|view| rank(&mut view.all_of(&adapted))).collect();
+                let mut of_views = |views: &[View]| -> Vec<_> {
+                    views.iter().map(|view| rank(&mut view.mixed(native, &adapted))).collect()
+                };
                 Seen {
                     switch: switch.unwrap_or_default(),
-                    views: self
-                        .views
-                        .iter()
-                        .map(|view| {
-                            let mixed = rank(&mut view.mixed(native, &adapted))?;
-                            Some([mixed, rank(&mut view.all_of(&adapted))?])
-                        })
-                        .collect(),
+                    mixed: of_views(&self.views.mixed),
+                    random: match &self.views.random {
+                        Some(random) => random.each_ref().map(|views| of_views(views)),
+                        None => Default::default(),
+                    },
+                    adapted: before,
                     precision: self.weights.precision(&self.right, query, native, &adapted),
                     imagined: imagined.as_ref().map(|(imagined, weights)| {
                         let (mut all, moved) =
@@ -342,20 +348,26 @@ impl<'a> Ground<'a> {
                     row.rank(&mut work, &self.measured)
                 };
                 let whole = rank(&mut (0..).zip(old.iter().copied())).unwrap_or_default();
-                Today { whole, views: self.views.iter().map(|view| rank(&mut view.all_of(old))).collect() }
+                Today {
+                    whole,
+                    views: self.views.largest().iter().map(|view| rank(&mut view.all_of(old))).collect(),
+                }
             },
         )?;
         Ok(Some(today))
     }
 
     /// One metric of every counted query.
-    fn table(slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
+    fn table(&self, slot: usize, metric: Metric, seen: &[Seen], today: Option<&[Today]>) -> Table {
         let rows = seen.iter().enumerate().map(|(place, seen)| {
             let today = today.map(|today| &today[place]);
             let mut row = vec![Some(seen.switch[slot]), today.map(|today| today.whole[slot])];
-            for (view, of_view) in seen.views.iter().enumerate() {
-                row.extend([0, 1].map(|which| of_view.as_ref().map(|values| values[which][slot])));
-                row.push(today.and_then(|today| today.views[view].as_ref()).map(|values| values[slot]));
+            for view in 0..self.shares.len() {
+                let of = |views: &[Option<Vec<f64>>]| {
+                    views.get(view).and_then(|values| values.as_ref()).map(|values| values[slot])
+                };
+                row.extend([of(&seen.mixed), of(&seen.adapted), today.and_then(|today| of(&today.views))]);
+                row.extend(seen.random.iter().map(|views| of(views)));
             }
             if metric == MAP {
                 row.extend(seen.precision.iter().copied().map(Some));

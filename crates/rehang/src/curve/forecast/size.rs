@@ -5,7 +5,8 @@
 //! is the size effect in logits: of the adapted vectors for their part of the mixture, and of the old vectors, which are of a model too, for
 //! the part of the natives. While α ≤ n/N there are natives enough, and nothing is left to carry over.
 //!
-//! In a given order only natives among the first αN items may stand in it, so S is about n.
+//! In a given order only natives among the first αN items may stand in it, so S is about n. What a random mixture gains from that size to its own largest is known
+//! too, from galleries with as many natives drawn at random, and is carried over first.
 
 use rand::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -27,6 +28,10 @@ pub(super) struct View {
 }
 
 impl View {
+    fn natives(&self) -> usize {
+        self.columns.iter().filter(|column| column.1 != ADAPTED).count()
+    }
+
     /// Items with their distances in the mixed gallery; `native` are those to the held-out natives, `adapted` to all adapted vectors.
     pub(super) fn mixed<'a>(
         &'a self,
@@ -44,8 +49,32 @@ impl View {
     }
 }
 
-/// The view of every cut; without an order its natives are drawn at random.
-pub(super) fn views(input: &ForecastInput<'_>, cuts: &[usize]) -> Vec<View> {
+/// Galleries of one order that stand for the whole one, each of every cut.
+pub(super) struct Views {
+    /// The largest in the order.
+    pub(super) mixed: Vec<View>,
+    /// In a random order: with as many natives as those in a given order, and the largest. Without an order `mixed` is that.
+    pub(super) random: Option<[Vec<View>; 2]>,
+}
+
+impl Views {
+    pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize]) -> Self {
+        let mixed = views(input, cuts, None);
+        let random = input.order.is_some().then(|| {
+            let random = ForecastInput { order: None, ..*input };
+            [views(&random, cuts, Some(&mixed)), views(&random, cuts, None)]
+        });
+        Self { mixed, random }
+    }
+
+    /// The largest of a random order, or of none.
+    pub(super) fn largest(&self) -> &[View] {
+        self.random.as_ref().map_or(&self.mixed, |[_, largest]| largest)
+    }
+}
+
+/// The view of every cut, with at most as many natives as those of `like`; without an order its natives are drawn at random.
+fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<&[View]>) -> Vec<View> {
     let items = input.old.rows();
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut shuffled = |mut values: Vec<usize>| {
@@ -68,11 +97,15 @@ pub(super) fn views(input: &ForecastInput<'_>, cuts: &[usize]) -> Vec<View> {
     let adapted = |item: usize| (item as u32, ADAPTED);
     let native = |item: usize| (item as u32, row_of[item]);
     cuts.iter()
-        .map(|&cut| {
+        .enumerate()
+        .map(|(at, &cut)| {
             let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
             let natives: Vec<usize> = match &place {
                 Some(_) => held_out.iter().copied().filter(|&item| is_first(item)).collect(),
-                None => held_out.iter().copied().take(cut).collect(),
+                None => {
+                    let most = like.map_or(cut, |views| views[at].natives());
+                    held_out.iter().copied().take(most.min(cut)).collect()
+                }
             };
             // Without natives it is the switch.
             if natives.is_empty() {
