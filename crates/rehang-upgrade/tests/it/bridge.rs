@@ -91,6 +91,40 @@ fn queries_of_both_models_go_over_the_bridge_that_is_in_use_and_no_other() {
 }
 
 #[test]
+fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone() {
+    let (store, _) = started(60);
+    let (old, new) = queries();
+    let folder = tempfile::tempdir().unwrap();
+    let open = gallery(&store, None).with_bridges(folder.path().to_owned());
+    let search = || open.search(&[("old-model", &old), ("new-model", &new)], 7, &Filter::default());
+    assert!(!search().unwrap().bridged);
+    for share in [0.5, 1.0, 0.5] {
+        let bridge = bridge(share);
+        let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
+        rehang_files::bridge_file::save(&bridge, &file).unwrap();
+        use_bridge(&store, &bridge);
+        let answer = search().unwrap();
+        let brought = bridge.queries(Some(&old), &new).unwrap();
+        assert!(answer.bridged && answer.found == plainly(&store, &brought), "{share}");
+        // It is kept in memory: the file is read once.
+        fs_err::remove_file(&file).unwrap();
+        assert!(search().unwrap().bridged);
+    }
+    // One that was fitted elsewhere is not at hand; one that is not what it should be is said.
+    let elsewhere = bridge(0.25);
+    use_bridge(&store, &elsewhere);
+    let answer = search().unwrap();
+    assert!(!answer.bridged && answer.found == plainly(&store, &old));
+    let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&elsewhere).unwrap()));
+    fs_err::write(&file, "no bridge").unwrap();
+    let error = search().unwrap_err().to_string();
+    assert!(error.contains("bridge-"), "{error}");
+    set_bridge(&store, &old_space(), &new_space(), None).unwrap();
+    let answer = search().unwrap();
+    assert!(!answer.bridged && answer.found == plainly(&store, &old));
+}
+
+#[test]
 fn a_text_is_embedded_by_the_models_that_the_bridge_needs() {
     for (share, expected) in [(0.5, &BOTH[..]), (1.0, &["new-model"])] {
         let (store, _) = started(60);
