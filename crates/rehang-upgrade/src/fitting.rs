@@ -482,7 +482,7 @@ impl PairsDrawn {
 }
 
 /// Whether a pair is held out, by its old vector.
-fn is_held_out(old: &[f32]) -> bool {
+pub(crate) fn is_held_out(old: &[f32]) -> bool {
     let mixed = old.iter().fold(0, |mixed: u64, value| {
         (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     });

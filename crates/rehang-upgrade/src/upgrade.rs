@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
+use crate::drift;
 use crate::encoding::input_of;
 use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::first::{PutFirst, put_first, read_returned};
@@ -461,9 +462,13 @@ impl Upgrade {
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
         let folder = self.configuration.folder();
         fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-        let fingerprint = rehang_files::adapter_file::fingerprint(&self.planned()?.adapter)?;
+        let adapter = self.planned()?.adapter;
+        let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
         let path = self.configuration.adapter_file(&fingerprint);
-        fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
+        let mut made =
+            fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)?;
+        made.findings.extend(drift::outgrown(self.store(), &adapter, self.spaces())?);
+        Ok(made)
     }
 
     fn spaces(&self) -> (&Space, &Space) {

@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Matrix, Space};
+use rehang::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
+use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, Index, Ledger};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BridgeInUse, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, begin_sampling, rollback,
-    set_bridge, start, status, switch,
+    BridgeInUse, OrderSettings, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, Upgrade,
+    begin_sampling, examine, rollback, set_bridge, start, status, switch,
 };
 
 use crate::common::{
@@ -122,6 +123,46 @@ fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone()
     set_bridge(&store, &old_space(), &new_space(), None).unwrap();
     let answer = search().unwrap();
     assert!(!answer.bridged && answer.found == plainly(&store, &old));
+}
+
+#[test]
+fn a_bridge_that_the_folder_lacks_is_said_and_used_as_soon_as_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::create(folder.path().join("G.db")).unwrap();
+    fill(&store, 60);
+    begin_sampling(&store, &old_space(), &new_space(), OrderSettings::default(), &Unobserved).unwrap();
+    let space = |name: &str, space: &Space| {
+        let Space { name: model, dimension, distance, .. } = space;
+        format!("[{name}]\nname = {model:?}\ndimension = {dimension}\ndistance = {:?}\n", distance.name())
+    };
+    let spaces = [space("old", &old_space()), space("new", &new_space())].concat();
+    let config = folder.path().join("rehang.toml");
+    fs_err::write(&config, format!("[gallery]\npath = \"G.db\"\n{spaces}")).unwrap();
+    let upgrade = Upgrade::open(&config).unwrap();
+    let open = upgrade.gallery().unwrap();
+    let (old, new) = queries();
+    let is_bridged = || {
+        let given = [("old-model", &old), ("new-model", &new)];
+        open.search(&given, 7, &Filter::default()).unwrap().bridged
+    };
+    let said = || {
+        let own = upgrade.configuration();
+        let findings = examine(&own.gallery, Some(own), false).unwrap().findings;
+        findings.into_iter().find(|finding| finding.code == "bridge").map(|finding| finding.next)
+    };
+    assert!(said().is_none() && !is_bridged());
+    let bridge = bridge(0.5);
+    set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
+    assert!(said() == Some(Some(Remedy::BridgeAgain)) && !is_bridged());
+    let kept = upgrade
+        .configuration()
+        .folder()
+        .join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
+    fs_err::create_dir_all(kept.parent().unwrap()).unwrap();
+    rehang_files::bridge_file::save(&bridge, &kept).unwrap();
+    assert!(said().is_none() && is_bridged());
+    upgrade.remove_bridge().unwrap();
+    assert!(said().is_none() && !is_bridged());
 }
 
 #[test]
