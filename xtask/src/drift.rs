@@ -2,13 +2,15 @@
 //!
 //! Pairs are drawn from the training part of a set, of all classes or of every second one. Natives that are kept for measuring are drawn from
 //! the rest of the training part (the same gallery), from items of the same classes that came later, from the classes that were left out, and from
-//! classes of the future. So the rule that says that a gallery has drifted is held against what it should say.
+//! classes of the future. So the rule that says that a gallery has drifted is held against what it should say, and beside it what can be said
+//! before anything is embedded: by σ², and by the distance to the nearest pair.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rehang::adapter::{self, true_errors};
-use rehang::{Adapter, Progress, Result, Vectors};
+use rehang::order::distances_to_nearest;
+use rehang::{Adapter, Error, Progress, Result, Vectors};
 use rehang_fit::Method;
 use rehang_fit::refit::{MeanError, SigmaScale};
 
@@ -17,6 +19,8 @@ use crate::refit::{fit, shuffled};
 
 /// Pairs, a fifth of which is held out, and natives that are kept for measuring.
 const SIZES: [(usize, usize); 3] = [(500, 200), (1000, 200), (2000, 500)];
+/// Old vectors that are looked at, at most, where nothing is embedded.
+const LOOKED_AT: usize = 2000;
 /// Draws of each.
 const DRAWS: u64 = 10;
 
@@ -44,12 +48,22 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                     let (old, new) = (data.pairs.old(), data.pairs.new_vectors());
                     let expected = measured(&adapter, &old.select(held_out), &new.select(held_out))?;
                     let Some((expected, _)) = expected else { continue };
+                    let of_fitted = old.select(fitted);
+                    let of_pairs = unpaid(&adapter, &of_fitted, &old.select(held_out))?;
                     let mut measure = |kind, old: &Vectors, new: &Vectors, from: Vec<usize>| -> Result<()> {
+                        let many: Vec<usize> = from.iter().copied().take(LOOKED_AT).collect();
+                        let of_gallery = unpaid(&adapter, &of_fitted, &old.select(&many))?;
                         let from: Vec<usize> = from.into_iter().take(kept).collect();
                         if let Some((error, scale)) =
                             measured(&adapter, &old.select(&from), &new.select(&from))?
                         {
-                            seen.entry((count, kind)).or_default().push(Drawn { expected, error, scale });
+                            seen.entry((count, kind)).or_default().push(Drawn {
+                                expected,
+                                error,
+                                scale,
+                                of_pairs,
+                                of_gallery,
+                            });
                         }
                         Ok(())
                     };
@@ -59,6 +73,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
                     };
                     if every == 2 {
                         measure("classes that were left out", old, new, rest(false))?;
+                        // The first ones of classes that have pairs are pairs.
+                        let all = rows.iter().rev().filter(|row| !pairs.contains(row)).copied().collect();
+                        measure("half of it classes that were left out", old, new, all)?;
                         continue;
                     }
                     measure("the same gallery", old, new, rest(true))?;
@@ -74,16 +91,9 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         "| pairs | natives are of | draws | error / expected: 5 % | median | 95 % | said to have drifted | error / σ²: 5 % | median | 95 % | 1 in its interval | said to be off |"
     );
     println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
-    for ((count, kind), draws) in seen {
-        let three = |of: &dyn Fn(&Drawn) -> f64| {
-            let mut ratios: Vec<f64> = draws.iter().map(of).collect();
-            ratios.sort_unstable_by(f64::total_cmp);
-            let at = |share: f64| ratios[((ratios.len() - 1) as f64 * share).round() as usize];
-            format!("{:.2} | {:.2} | {:.2}", at(0.05), at(0.5), at(0.95))
-        };
-        let share = |is: &dyn Fn(&Drawn) -> bool| {
-            100.0 * draws.iter().filter(|draw| is(draw)).count() as f64 / draws.len() as f64
-        };
+    for ((count, kind), draws) in &seen {
+        let three = |of: &dyn Fn(&Drawn) -> f64| three(draws, of);
+        let share = |is: &dyn Fn(&Drawn) -> bool| share(draws, is);
         println!(
             "| {count} | {kind} | {} | {} | {:.0} % | {} | {:.0} % | {:.0} % |",
             draws.len(),
@@ -94,7 +104,50 @@ pub fn run(arguments: &[&str]) -> Result<()> {
             share(&|draw| draw.scale.is_off())
         );
     }
+    let of = |what: &str| format!("{what} / of held-out pairs: 5 % | median | 95 % | said to have drifted");
+    println!(
+        "\n| pairs | the gallery is of | draws | {} | {} |",
+        of("σ²"),
+        of("distance to the nearest pair")
+    );
+    println!("|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for ((count, kind), draws) in &seen {
+        let by = |which: usize| {
+            let times = |draw: &Drawn| draw.of_gallery[which].times(&draw.of_pairs[which]);
+            let is_said = |draw: &Drawn| draw.of_gallery[which].has_outgrown(&draw.of_pairs[which], 1.0);
+            format!("{} | {:.0} %", three(draws, &times), share(draws, &is_said))
+        };
+        println!("| {count} | {kind} | {} | {} | {} |", draws.len(), by(0), by(1));
+    }
     Ok(())
+}
+
+/// The 5 %, the median and the 95 % of what draws say.
+fn three(draws: &[Drawn], of: &dyn Fn(&Drawn) -> f64) -> String {
+    let mut values: Vec<f64> = draws.iter().map(of).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+    format!("{:.2} | {:.2} | {:.2}", at(0.05), at(0.5), at(0.95))
+}
+
+/// Of how many draws something is so, in percent.
+fn share(draws: &[Drawn], is: &dyn Fn(&Drawn) -> bool) -> f64 {
+    100.0 * draws.iter().filter(|draw| is(draw)).count() as f64 / draws.len() as f64
+}
+
+/// Means over items that the map was not fitted on, of what is known of them without a new vector: σ², and the distance to the nearest pair
+/// that it was fitted on.
+fn unpaid(adapter: &Adapter, fitted: &Vectors, items: &Vectors) -> Result<[MeanError; 2]> {
+    let applied = adapter::apply(adapter, items, None, &Progress::default())?;
+    let sigma: Vec<f64> = applied.variance.iter().map(|&value| f64::from(value)).collect();
+    let unit = |of: &Vectors| {
+        let mut unit = of.matrix().clone();
+        unit.normalise_rows();
+        unit
+    };
+    let apart = distances_to_nearest(&unit(items), &unit(fitted));
+    let few = || Error::missing("30 items", "a mean of them");
+    Ok([MeanError::of(&sigma).ok_or_else(few)?, MeanError::of(&apart).ok_or_else(few)?])
 }
 
 /// One draw of pairs and natives.
@@ -104,6 +157,10 @@ struct Drawn {
     /// Of natives.
     error: MeanError,
     scale: SigmaScale,
+    /// Of held-out pairs, by [`unpaid`].
+    of_pairs: [MeanError; 2],
+    /// Of items that are none.
+    of_gallery: [MeanError; 2],
 }
 
 /// `None` of too few items.

@@ -113,6 +113,7 @@ impl Wording for Flags {
             Verb::Identify => "rehang identify --config rehang.toml",
             Verb::Pairs => "rehang upgrade pairs",
             Verb::Fit => "rehang upgrade fit",
+            Verb::Bridge => "rehang upgrade bridge",
             Verb::Put => "rehang gallery put",
             Verb::DropSpace => "rehang gallery drop-space",
             Verb::Compact => "rehang gallery compact",

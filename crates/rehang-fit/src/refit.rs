@@ -101,6 +101,8 @@ impl RefitGain {
 /// Above this ratio, and 1 by more than so many standard errors of its logarithm, a gallery is not what a map was made for.
 const DRIFT_MIN: f64 = 1.2;
 const DRIFT_Z: f64 = 3.0;
+/// By this part has the σ² of a gallery to be above that of pairs, and by as many standard errors, where nothing is measured.
+const OUTGROWN_MIN: f64 = 0.05;
 
 /// The mean squared error of a map on items that it was not fitted on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -141,9 +143,31 @@ impl MeanError {
     /// assert!(!error(1.25).has_drifted_from(&few));
     /// ```
     pub fn has_drifted_from(&self, expected: &Self) -> bool {
+        self.times(expected) > DRIFT_MIN && self.is_above(expected)
+    }
+
+    /// Whether a gallery has outgrown the pairs that a map was fitted on, by its σ² alone, before anything is embedded: this is the mean σ² of items
+    /// that are no pairs, `share` of the gallery, and `pairs` that of held-out ones. The whole of the gallery is above the pairs by 5 %, and
+    /// the logarithm of the ratio above 0 by three standard errors. σ² rises less than the error does, so less of it has to be seen. What that says of
+    /// galleries that have drifted and of others: `cargo xtask drift`.
+    ///
+    /// ```
+    /// use rehang_fit::refit::MeanError;
+    ///
+    /// let sigma = |mean, spread| MeanError { items: 400, mean, spread };
+    /// let pairs = sigma(1.0, 0.02);
+    /// assert!(sigma(1.12, 0.01).has_outgrown(&pairs, 1.0) && !sigma(1.12, 0.01).has_outgrown(&pairs, 0.3));
+    /// assert!(!sigma(1.04, 0.001).has_outgrown(&pairs, 1.0) && !sigma(1.12, 0.05).has_outgrown(&pairs, 1.0));
+    /// assert!(!sigma(0.5, 0.01).has_outgrown(&pairs, 1.0));
+    /// ```
+    pub fn has_outgrown(&self, pairs: &Self, share: f64) -> bool {
+        share * (self.times(pairs) - 1.0) > OUTGROWN_MIN && self.is_above(pairs)
+    }
+
+    /// Whether the logarithm of the ratio to another one is above 0 by three standard errors.
+    fn is_above(&self, other: &Self) -> bool {
         let part = |of: &Self| of.spread / of.mean.max(f64::MIN_POSITIVE);
-        let ratio = self.times(expected);
-        ratio > DRIFT_MIN && ratio.ln() > DRIFT_Z * part(self).hypot(part(expected))
+        self.times(other).ln() > DRIFT_Z * part(self).hypot(part(other))
     }
 }
 

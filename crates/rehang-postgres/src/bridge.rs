@@ -79,12 +79,15 @@ END
 $rehang$;
 ";
 
+/// An earlier version made galleries without them, and its functions know no bridge.
+fn has_tables(connection: &mut Connection) -> Step<bool> {
+    Ok(connection.query_one("SELECT to_regclass('rehang.bridge') IS NOT NULL", &[])?.try_get(0)?)
+}
+
 /// Has a bridge, by its fingerprint, where searches by SQL find it; takes away all others but the one in use.
 pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<()> {
     handle.database.run(Mode::Write, |connection| {
-        let has_tables = "SELECT to_regclass('rehang.bridge') IS NOT NULL";
-        if !connection.query_one(has_tables, &[])?.try_get::<_, bool>(0)? {
-            // An earlier version made the gallery, and its functions know no bridge.
+        if !has_tables(connection)? {
             let what = format!("the gallery in {}", handle.table.options.table);
             let now = "without the tables that searches by SQL read a bridge from; adopting it once more makes them";
             return match bridge {
@@ -106,6 +109,20 @@ pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<(
     })
 }
 
+/// Whether searches by SQL do not find a bridge, or not all `rows` of its matrix.
+pub(crate) fn lacks(handle: &Handle, fingerprint: &str, rows: usize) -> Result<bool> {
+    handle.database.run(Mode::Read, |connection| {
+        Ok(!has_tables(connection)? || !is_whole(connection, handle, fingerprint, rows)?)
+    })
+}
+
+fn is_whole(connection: &mut Connection, handle: &Handle, fingerprint: &str, rows: usize) -> Step<bool> {
+    let sql = "SELECT count(*) = $3 FROM rehang.bridge AS b JOIN rehang.bridge_row AS w ON w.gallery = b.gallery AND w.fingerprint = b.fingerprint
+               WHERE b.gallery = $1 AND b.fingerprint = $2";
+    let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+    Ok(connection.query_one(sql, &[&handle.number, &fingerprint, &rows])?.try_get(0)?)
+}
+
 fn write(connection: &mut Connection, handle: &Handle, fingerprint: &str, bridge: &Bridge) -> Step<()> {
     let [layer] = &bridge.map.mixer[..] else {
         return Err(Error::corrupt("the bridge", "its map is one layer").into());
@@ -115,9 +132,14 @@ fn write(connection: &mut Connection, handle: &Handle, fingerprint: &str, bridge
         if bridge.old.normalised { 1.0 } else { bridge.length },
     );
     let width = layer.weight.columns();
-    let is_new = connection.execute(
-        "INSERT INTO rehang.bridge (gallery, fingerprint, model, width, scales, share, length) VALUES ($1, $2, $3, $4, $5, $6, $7)
-             ON CONFLICT DO NOTHING",
+    if is_whole(connection, handle, fingerprint, layer.weight.rows())? {
+        return Ok(());
+    }
+    // A part of it is all that somebody has left of it.
+    let part = "DELETE FROM rehang.bridge AS b WHERE b.gallery = $1 AND b.fingerprint = $2";
+    connection.execute(part, &[&handle.number, &fingerprint])?;
+    connection.execute(
+        "INSERT INTO rehang.bridge (gallery, fingerprint, model, width, scales, share, length) VALUES ($1, $2, $3, $4, $5, $6, $7)",
         &[
             &handle.number,
             &fingerprint,
@@ -128,9 +150,6 @@ fn write(connection: &mut Connection, handle: &Handle, fingerprint: &str, bridge
             &length,
         ],
     )?;
-    if is_new == 0 {
-        return Ok(());
-    }
     let sql = format!(
         "INSERT INTO rehang.bridge_row (gallery, fingerprint, at, weight, bias)
          SELECT $1, $2, $3 + w.at::int, w.weight, w.bias FROM unnest($4::{}[], $5::real[]) WITH ORDINALITY AS w(weight, bias, at)",

@@ -3,17 +3,30 @@
 //! `rehang.fuse` is [`rehang::Fusion::distance`], and `rehang.fused` reads candidates of both spaces until the answer is proven exact, by the
 //! same rules and to the same depths as `Gallery::search`. A search is one statement, so all that it reads is of one moment.
 
-/// Has a text of functions read arrays of numbers of the record's fusion, which are of single precision, by `NUMBERS(name)`.
+use rehang::Fusion;
+
+/// Has a text of functions read arrays of numbers of the record's fusion, which are of single precision, by `NUMBERS(name)`, and the library's own
+/// numbers by theirs: those at the ends of a table of quantiles, and how deep candidates are read.
 pub(crate) fn with_numbers(functions: String) -> String {
-    ["spreads", "old", "adapted", "both"].into_iter().fold(functions, |functions, name| {
+    let functions = ["spreads", "old", "adapted", "both"].into_iter().fold(functions, |functions, name| {
         let numbers = format!(
             "ARRAY(SELECT q.value::real::float8 FROM jsonb_array_elements_text(fusion -> '{name}') WITH ORDINALITY AS q(value, at) ORDER BY q.at)"
         );
         functions.replace(&format!("NUMBERS({name})"), &numbers)
-    })
+    });
+    let of_library = [
+        ("FUSED_END", Fusion::END),
+        ("FUSED_PER_HIT", Fusion::CANDIDATES_PER_HIT),
+        ("FUSED_MIN", Fusion::CANDIDATES_MIN),
+        ("FUSED_FURTHER", Fusion::FURTHER),
+        ("FUSED_MAX", Fusion::CANDIDATES_MAX),
+    ];
+    of_library
+        .into_iter()
+        .fold(functions, |functions, (name, value)| functions.replace(name, &value.to_string()))
 }
 
-/// The functions. Where few items are not native all of those are judged, and no candidates looked for. Numbers at the ends of a table of quantiles, and how deep candidates are read, are those of the library.
+/// The functions. Where few items are not native all of those are judged, and no candidates looked for.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.along(knots float8[], onto float8[], value float8) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS $rehang$
 DECLARE
@@ -23,9 +36,9 @@ DECLARE
 BEGIN
     IF one = 0 THEN
         one := 1;
-        other := least(last, 5);
+        other := least(last, 1 + FUSED_END);
     ELSIF one = last THEN
-        other := greatest(1, last - 4);
+        other := greatest(1, last - FUSED_END);
     END IF;
     RETURN onto[one] + (value - knots[one]) * (onto[other] - onto[one]) / (knots[other] - knots[one]);
 END
@@ -49,8 +62,8 @@ DECLARE
     new_number int := (SELECT s.number FROM rehang.space AS s WHERE s.gallery = fused.gallery AND s.name = new_space);
     by_old record;
     by_new record;
-    depth bigint := greatest(4 * k::bigint, 64);
-    depth_max bigint := greatest(depth, 1024);
+    depth bigint := greatest(FUSED_PER_HIT * k::bigint, FUSED_MIN);
+    depth_max bigint := greatest(depth, FUSED_MAX);
     others text := format('SELECT s.item FROM rehang.state_%s AS s WHERE s.provenance IN (''adapted'', ''lacking'')', new_number);
     are_few boolean;
     candidates text;
@@ -112,7 +125,7 @@ BEGIN
             CASE WHEN PGVECTOR.vector_norm(old_query) = 0 THEN 1::float8 END, CASE WHEN PGVECTOR.vector_norm(new_query) = 0 THEN 1::float8 END,
             natives, native_distances;
         EXIT WHEN bound IS NULL OR distances[k] <= bound OR depth >= depth_max;
-        depth := 4 * depth;
+        depth := FUSED_FURTHER * depth;
     END LOOP;
     RETURN QUERY SELECT * FROM unnest(items, distances, provenances);
 END

@@ -250,6 +250,10 @@ impl Examined for PostgresStore {
         search::foresee(&self.0, space)
     }
 
+    fn lacks_bridge(&self, fingerprint: &str, width: usize) -> Result<bool> {
+        bridge::lacks(&self.0, fingerprint, width)
+    }
+
     fn has_dropped_rows(&self) -> Result<bool> {
         Ok(!self.0.database.run(Mode::Read, spaces::left)?.is_empty())
     }

@@ -62,6 +62,7 @@ impl Wording for Words {
             Verb::Identify => "upgrade.identify()",
             Verb::Pairs => "upgrade.pairs()",
             Verb::Fit => "upgrade.fit()",
+            Verb::Bridge => "upgrade.bridge()",
             Verb::Put => "gallery.put",
             Verb::DropSpace => return "`rehang gallery drop-space` on the command line".into(),
             Verb::Compact => return "`rehang gallery compact` on the command line".into(),

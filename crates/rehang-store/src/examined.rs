@@ -133,6 +133,17 @@ pub trait Examined: Store {
         Ok(false)
     }
 
+    /// Whether searches in the store's own language lack the [bridge](crate::Ledger::keep_bridge) of this fingerprint, or some of the `width`
+    /// coordinates of its old space, so that queries go there as they are. Never where there are no such searches.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn lacks_bridge(&self, fingerprint: &str, width: usize) -> Result<bool> {
+        let _ = (fingerprint, width);
+        Ok(false)
+    }
+
     /// Gives the room back that nothing uses any more: bytes before and after. A store that does so by itself has nothing to do.
     ///
     /// # Errors

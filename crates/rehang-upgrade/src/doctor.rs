@@ -7,6 +7,7 @@ use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store
 use serde::Serialize;
 
 use crate::configuration::Configuration;
+use crate::drift;
 use crate::fitting;
 use crate::identify::{gives_again, look_alone};
 use crate::identity::is_another;
@@ -39,7 +40,7 @@ pub struct Examination {
     pub gallery: String,
     /// Findings that need attention.
     pub bad: usize,
-    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `forgotten-space`, `mixed-models`, `another-model`,
+    /// All findings: problems need attention, notes are good to know. Codes are `store`, `server`, `dropped-rows`, `bridge`, `forgotten-space`, `mixed-models`, `another-model`,
     /// `not-found`, `adapted`, `failed`, `index`, `recall`, `bloat`, `index-health`, `configuration`, `peculiar-sources`, `cut-sources`, `cut-vectors`, `upgrade`, `unvouched`, `gallery-drift`, `sigma-scale`, `sigma`, and
     /// what the last fit found of its pairs: `one-vector`, `two-kinds` and `misfits`.
     pub findings: Vec<Finding>,
@@ -106,6 +107,8 @@ pub(crate) fn examine_store(
             findings.extend(configuration.outlook(store)?);
         }
     }
+    let own = configuration.filter(|own| location.is_same(&own.gallery));
+    findings.extend(examine_bridge(store, recorded.as_ref(), own)?);
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
         let status = status(store, 0)?;
         let text = format!(
@@ -132,6 +135,29 @@ pub(crate) fn examine_store(
     }
     let bad = findings.iter().filter(|finding| finding.severity == Severity::Problem).count();
     Ok(Examination { gallery: store.name(), bad, findings, indexes })
+}
+
+/// Whether the bridge that searches of the old space use is where they look for it.
+fn examine_bridge(
+    store: &dyn Examined,
+    record: Option<&UpgradeRecord>,
+    configuration: Option<&Configuration>,
+) -> Result<Vec<Finding>> {
+    let Some((record, in_use)) = record.and_then(|record| Some((record, record.bridge.as_ref()?))) else {
+        return Ok(Vec::new());
+    };
+    let mut findings = Vec::new();
+    if store.lacks_bridge(&in_use.fingerprint, record.old.dimension)? {
+        let text = format!(
+            "queries of both models go to {:?} over a bridge, and it is not there, or not whole, for searches in SQL: they go as those of the old model alone are",
+            record.old.name
+        );
+        findings.push(problem("bridge", text).next(Remedy::BridgeAgain));
+    }
+    if let Some(Err(error)) = configuration.map(|configuration| configuration.bridge(store)) {
+        findings.push(problem("bridge", error.to_string()).next(Remedy::BridgeAgain));
+    }
+    Ok(findings)
 }
 
 /// What a space holds, against what it is for.
@@ -307,7 +333,10 @@ fn examine_configuration(
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
-                let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
+                // What the gallery has become is nothing that the configuration says.
+                let of_gallery = |seen: &Finding| seen.code == drift::OF_GALLERY;
+                let seen = plan.findings.into_iter();
+                let seen = seen.map(|seen| if of_gallery(&seen) { seen } else { finding(seen.to_string()) });
                 Ok(seen.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
             }
         }

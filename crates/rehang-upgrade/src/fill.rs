@@ -8,8 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use rehang::adapter::{Adapter, Applier, input_drift};
-use rehang::finding::Finding;
+use rehang::adapter::{Adapter, Applier};
 use rehang::order::{self, Arrangement, OrderInput, Page};
 use rehang::{Distance, Error, Head, Matrix, Provenance, Result};
 use rehang_store::{
@@ -20,7 +19,6 @@ use rehang_store::{
 use crate::faults::Place;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::OrderSettings;
-use crate::sample;
 
 /// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
 const PAGE_NUMBERS: usize = 1 << 19;
@@ -34,8 +32,6 @@ const COVER_SAMPLE_MAX: usize = 20_000;
 const COVER_SHARE: usize = 10;
 /// Place of items that came or changed during the upgrade: before everything else, but for a sample that is measured on where they are more than that.
 pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
-/// Vectors that are looked at before an adapter is applied to a whole gallery.
-const DRIFT_SAMPLE: usize = 512;
 
 /// An adapter made ready for the items of a gallery.
 pub struct Filler {
@@ -409,36 +405,4 @@ pub(crate) fn written_of(outcomes: &[WriteOutcome]) -> u64 {
 /// Items of a page of vectors of this width.
 pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
-}
-
-/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors that
-/// cannot be placed are passed over.
-///
-/// # Errors
-///
-/// Those of the store; wrong direction and width mismatch as [`Adapter::expect_input_width`].
-pub(crate) fn drift(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
-    let vectors =
-        sample::some(store, old, DRIFT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
-    // Those that the fill passes over say nothing of the others.
-    let vectors = vectors.map(|vector| vector.vector).filter(|vector| adapter.old.distance.can_place(vector));
-    let rows: Vec<f32> = vectors.flatten().collect();
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    let Some(drift) = input_drift(adapter, &Matrix::new(adapter.old.dimension, rows)?)? else {
-        return Ok(None);
-    };
-    Ok(drift.is_suspicious().then(|| {
-        let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.2}"));
-        let seen = format!(
-            "the vectors of space {old:?} do not look like those that the adapter was fitted on (means of coordinates \
-             correlate {}, spreads {}, lengths are {} times as large): is it the adapter of this gallery, in this \
-             direction?",
-            number(drift.mean_correlation),
-            number(drift.spread_correlation),
-            number(drift.norm_ratio)
-        );
-        Finding::warning("input-drift", seen)
-    }))
 }

@@ -35,8 +35,10 @@ use crate::backfill::Ending;
 use crate::limits::RunOptions;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::query::{self, Query, QueryEncoders};
+use crate::record::Recorded;
 use crate::refit;
 use crate::sample;
+use crate::verbs::expect_may_bridge;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
@@ -482,7 +484,7 @@ impl PairsDrawn {
 }
 
 /// Whether a pair is held out, by its old vector.
-fn is_held_out(old: &[f32]) -> bool {
+pub(crate) fn is_held_out(old: &[f32]) -> bool {
     let mixed = old.iter().fold(0, |mixed: u64, value| {
         (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     });
@@ -1035,9 +1037,12 @@ pub(crate) fn measure(
     }
     let queries = QueryFiles::of(folder).vectors(old, new);
     let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
-    // By agreement nothing is proven of a bridge that a report can show. A report is worth having without one.
+    // By agreement nothing is proven of a bridge that a report can show, and after the switch no search could use one. A report is worth
+    // having without one.
+    let recorded = Recorded::read(store)?;
+    let may_be_bridged = recorded.is_none_or(|recorded| expect_may_bridge(store, &recorded.record).is_ok());
     let mut unbridged = None;
-    let bridge = if gallery.labels.is_some() {
+    let bridge = if gallery.labels.is_some() && may_be_bridged {
         match fit_bridge(store, (old, new), folder, progress) {
             Ok(fitted) => fitted.bridge,
             Err(error) if error.is_cancelled() => return Err(error),

@@ -16,15 +16,6 @@ use rehang_store::{Filter, Found, ItemKey, Store};
 
 use crate::record::UpgradeRecord;
 
-/// Candidates from each space for every wanted item.
-const CANDIDATES_PER_HIT: usize = 4;
-/// Candidates from each space at least.
-const CANDIDATES_MIN: usize = 64;
-/// How many times as many are read where they were too few.
-const FURTHER: usize = 4;
-/// Candidates from each space at most, unless more items are wanted: an answer that is not proven exact by then is given as it is.
-const CANDIDATES_MAX: usize = 1024;
-
 /// The `k` nearest items of each query, ties by key, as [`Gallery::search`](crate::Gallery::search) gives them while an upgrade serves fused
 /// searches. `old` and `new` are the same queries by both models.
 ///
@@ -48,7 +39,7 @@ pub(crate) fn search(
     let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
     let fused: Vec<Provenance> =
         [Provenance::Old, Provenance::Adapted].into_iter().filter(|of| passes(*of)).collect();
-    let first = k.saturating_mul(CANDIDATES_PER_HIT).max(CANDIDATES_MIN);
+    let first = k.saturating_mul(Fusion::CANDIDATES_PER_HIT).max(Fusion::CANDIDATES_MIN);
     let all: Vec<usize> = (0..new.rows()).collect();
     let mut answers = vec![Vec::new(); new.rows()];
     let (mut open, mut depth) = (all, first);
@@ -76,13 +67,13 @@ pub(crate) fn search(
             found.sort_by(|(a, x), (b, y)| a.total_cmp(b).then(x.key.cmp(&y.key)));
             found.truncate(k);
             let is_exact = bound.is_none_or(|bound| found.len() == k && found[k - 1].0 <= bound);
-            if !is_exact && depth < CANDIDATES_MAX.max(first) {
+            if !is_exact && depth < Fusion::CANDIDATES_MAX.max(first) {
                 still.push(query);
             } else {
                 answers[query] = found.into_iter().map(|(_, hit)| hit).collect();
             }
         }
-        (open, depth) = (still, depth.saturating_mul(FURTHER));
+        (open, depth) = (still, depth.saturating_mul(Fusion::FURTHER));
     }
     Ok(answers)
 }

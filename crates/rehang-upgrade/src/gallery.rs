@@ -47,8 +47,10 @@ pub struct Gallery {
     adapter: Option<(Arc<Adapter>, Result<String>)>,
     /// Where adapters lie that an upgrade may take up later.
     maps: Option<PathBuf>,
-    /// A bridge and its fingerprint.
-    bridge: Option<(Arc<Bridge>, Result<String>)>,
+    /// Where bridges lie that searches may use later.
+    bridges: Option<PathBuf>,
+    /// The bridge of the last search that used one, or the one that was given, with its fingerprint.
+    bridge: Mutex<Option<(String, Arc<Bridge>)>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
     filler: Mutex<Option<(FilledAs, Arc<Filler>)>>,
     observer: Arc<dyn Observer>,
@@ -130,7 +132,8 @@ impl Gallery {
             (adapter, fingerprint)
         });
         let observer = Arc::new(Unobserved);
-        Self { store, adapter, maps: None, bridge: None, filler: Mutex::default(), observer }
+        let (maps, bridges, bridge, filler) = (None, None, Mutex::default(), Mutex::default());
+        Self { store, adapter, maps, bridges, bridge, filler, observer }
     }
 
     /// With the [folder](crate::Configuration::folder) of an upgrade that fits its adapters itself: where a refit or a new plan takes another one up, writes
@@ -144,26 +147,46 @@ impl Gallery {
     #[must_use]
     pub fn with_bridge(self, bridge: Option<Arc<Bridge>>) -> Self {
         let with_fingerprint = |bridge: Arc<Bridge>| {
-            let fingerprint = rehang_files::bridge_file::fingerprint(&bridge);
-            (bridge, fingerprint)
+            // A bridge without one is in use nowhere.
+            Some((rehang_files::bridge_file::fingerprint(&bridge).ok()?, bridge))
         };
-        Self { bridge: bridge.map(with_fingerprint).or(self.bridge), ..self }
+        match bridge.and_then(with_fingerprint) {
+            Some(given) => Self { bridge: Mutex::new(Some(given)), ..self },
+            None => self,
+        }
+    }
+
+    /// With the [folder](crate::Configuration::folder) of the upgrade: a bridge that is made, chosen anew or undone later is followed from the next
+    /// search on. Each search reads which one is in use in any case; its file is read once.
+    #[must_use]
+    pub fn with_bridges(self, folder: PathBuf) -> Self {
+        Self { bridges: Some(folder), ..self }
     }
 
     /// The bridge, where the upgrade uses it and the old space serves.
-    fn bridge_of(&self, state: &ServingState) -> Option<&Bridge> {
-        let (bridge, fingerprint) = self.bridge.as_ref()?;
-        let in_use = state.bridged()?;
-        fingerprint.as_ref().is_ok_and(|own| *own == in_use.fingerprint).then_some(&**bridge)
+    fn bridge_of(&self, state: &ServingState) -> Result<Option<Arc<Bridge>>> {
+        let Some(in_use) = state.bridged() else { return Ok(None) };
+        let mut kept = self.bridge.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((fingerprint, bridge)) = kept.as_ref()
+            && *fingerprint == in_use.fingerprint
+        {
+            return Ok(Some(Arc::clone(bridge)));
+        }
+        let path = self.bridges.as_deref().map(|folder| fitting::bridge_file(folder, &in_use.fingerprint));
+        // Another process may have fitted it with a folder of its own.
+        let Some(path) = path.filter(|path| path.exists()) else { return Ok(None) };
+        let bridge = Arc::new(rehang_files::bridge_file::load(path)?);
+        *kept = Some((in_use.fingerprint.clone(), Arc::clone(&bridge)));
+        Ok(Some(bridge))
     }
 
     /// The spaces whose models a search needs queries of.
-    fn asked(&self, state: &ServingState) -> Vec<String> {
-        match self.bridge_of(state) {
+    fn asked(&self, state: &ServingState) -> Result<Vec<String>> {
+        Ok(match self.bridge_of(state)? {
             Some(bridge) if !bridge.needs_old() => vec![bridge.new.name.clone()],
             Some(bridge) => vec![bridge.old.name.clone(), bridge.new.name.clone()],
             None => state.spaces(),
-        }
+        })
     }
 
     /// Tells an observer of every search and every write from here on.
@@ -183,8 +206,8 @@ impl Gallery {
     /// the ranking and in what is given back. While an upgrade serves [fused](Serving::Fused) searches, whatever is not native is judged by
     /// both models ([`rehang::Fusion`]), and its distance is the fused one.
     ///
-    /// While the upgrade [uses](crate::BridgeInUse) the bridge that this gallery [has](Gallery::with_bridge), queries by both models go to the old
-    /// space over it; those of the old model alone go there as they are, and so do all where the gallery has not that bridge.
+    /// While the upgrade [uses](crate::BridgeInUse) a bridge that this gallery [has](Gallery::with_bridge) or [finds](Gallery::with_bridges), queries by both models go to the old
+    /// space over it; those of the old model alone go there as they are, and so do all where the gallery has no such bridge.
     ///
     /// A fused search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
     ///
@@ -192,7 +215,7 @@ impl Gallery {
     ///
     /// Missing input where the queries of the model that serves now are not given, or for a fused search those of either
     /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
-    /// spaces.
+    /// spaces; what is wrong with the file of a bridge that is in use.
     pub fn search(&self, queries: &QueriesBySpace<'_>, k: usize, filter: &Filter) -> Result<SearchAnswer> {
         let state = ServingState::read(&*self.store);
         self.observed(state.and_then(|state| self.search_while_overtaken(state, queries, k, filter)))
@@ -255,7 +278,7 @@ impl Gallery {
             None
         };
         loop {
-            for name in self.asked(&state) {
+            for name in self.asked(&state)? {
                 if embedded.iter().all(|(known, _)| *known != name) {
                     let rows =
                         embed(queries, &expect_space(&*self.store, &name)?.space, encoders, &Unobserved)?;
@@ -266,7 +289,7 @@ impl Gallery {
             let now = ServingState::read(&*self.store);
             // A switch while the queries were embedded asks for another model's.
             if let Ok(now) = &now
-                && !self.asked(now).iter().all(is_embedded)
+                && !self.asked(now)?.iter().all(is_embedded)
             {
                 state = now.clone();
                 continue;
@@ -278,7 +301,7 @@ impl Gallery {
                 Err(error) => {
                     // So does one during the search.
                     state = ServingState::read(&*self.store)?;
-                    if self.asked(&state).iter().all(is_embedded) {
+                    if self.asked(&state)?.iter().all(is_embedded) {
                         return Err(error);
                     }
                 }
@@ -341,7 +364,7 @@ impl Gallery {
             })
         };
         let handicap = state.record.as_ref().map_or(0.0, |record| record.handicap_of(serving));
-        if let Some(bridge) = self.bridge_of(state)
+        if let Some(bridge) = self.bridge_of(state)?
             && let (by_old, Some(by_new)) = (given(serving), given(&bridge.new.name))
             && (by_old.is_some() || !bridge.needs_old())
         {

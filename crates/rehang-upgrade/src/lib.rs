@@ -29,6 +29,7 @@ mod collection;
 mod configuration;
 mod contents;
 mod doctor;
+mod drift;
 mod encoding;
 mod estimate;
 mod faults;

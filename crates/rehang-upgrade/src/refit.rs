@@ -23,6 +23,7 @@ use rehang_fit::refit::{ASKED_AT, MeanError, RefitGain, SigmaScale, kept_for_mea
 use rehang_store::{Counts, Ledger, Store};
 use serde::{Deserialize, Serialize};
 
+use crate::drift;
 use crate::faults::Place;
 use crate::fill::Filler;
 use crate::fitting::{DrawnPairs, HELD_OUT};
@@ -34,7 +35,7 @@ use crate::until::Until;
 use crate::verbs::{changing, fill};
 
 /// A question waits until there are so many times the pairs that the map in use was fitted on: of as many a fit finds the same map.
-const MORE_PAIRS_MIN: f64 = 1.25;
+pub(crate) const MORE_PAIRS_MIN: f64 = 1.25;
 
 /// One question whether a refit pays, and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ impl Refit {
                  not what the map was fitted for.",
                 self.gain.items
             );
-            let finding = Finding::warning("gallery-drift", seen).evidence(&[("times", times)]);
+            let finding = Finding::warning(drift::OF_GALLERY, seen).evidence(&[("times", times)]);
             if self.taken {
                 return finding.may_mean("The map was fitted again, which answers to it.");
             }

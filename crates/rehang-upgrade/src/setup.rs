@@ -6,7 +6,7 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{Ledger, expect_space, find_space};
 use serde::Serializer;
 
-use crate::fill::drift;
+use crate::drift;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 
 /// What an upgrade is made of.
@@ -30,7 +30,9 @@ impl UpgradeSetup<'_> {
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
         expect_spaces(store, self.old, &self.outputs())?;
-        Ok(drift(store, self.adapter, &self.old.name)?.into_iter().collect())
+        let input = drift::input(store, self.adapter, &self.old.name)?;
+        let outgrown = drift::outgrown(store, self.adapter, (self.old, self.new))?;
+        Ok(input.into_iter().chain(outgrown).collect())
     }
 
     /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.

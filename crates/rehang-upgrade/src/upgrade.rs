@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
+use crate::drift;
 use crate::encoding::input_of;
 use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::first::{PutFirst, put_first, read_returned};
@@ -79,7 +80,7 @@ impl Upgrade {
     }
 
     /// What an application searches and writes through, with the adapter of the upgrade where there is one by now, and the bridge that is
-    /// in use. It follows refits, and whatever adapter the upgrade fits later; a bridge that is made later is for a gallery that is opened later.
+    /// in use. It follows refits, whatever adapter the upgrade fits later, and a bridge that is made, chosen anew or undone later.
     ///
     /// # Errors
     ///
@@ -88,12 +89,10 @@ impl Upgrade {
         let has_adapter = self.configuration.has_adapter(self.store())?;
         let adapter = has_adapter.then(|| self.planned()).transpose()?.map(|planned| planned.adapter);
         let bridge = self.configuration.bridge(self.store())?;
-        let gallery = Gallery::new(self.shared_store(), adapter).with_bridge(bridge);
-        Ok(if self.configuration.names_adapter() {
-            gallery
-        } else {
-            gallery.with_maps(self.configuration.folder())
-        })
+        let folder = self.configuration.folder();
+        let gallery =
+            Gallery::new(self.shared_store(), adapter).with_bridge(bridge).with_bridges(folder.clone());
+        Ok(if self.configuration.names_adapter() { gallery } else { gallery.with_maps(folder) })
     }
 
     /// The new space as it is in the gallery, or as drawing pairs would make it.
@@ -463,9 +462,13 @@ impl Upgrade {
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
         let folder = self.configuration.folder();
         fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-        let fingerprint = rehang_files::adapter_file::fingerprint(&self.planned()?.adapter)?;
+        let adapter = self.planned()?.adapter;
+        let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
         let path = self.configuration.adapter_file(&fingerprint);
-        fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
+        let mut made =
+            fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)?;
+        made.findings.extend(drift::outgrown(self.store(), &adapter, self.spaces())?);
+        Ok(made)
     }
 
     fn spaces(&self) -> (&Space, &Space) {

@@ -10,8 +10,6 @@ use crate::statistics::mean_sd;
 const NEAR: u32 = 14;
 /// And on the far side: all but these powers of a half, and 1.
 const FAR: u32 = 6;
-/// Knots at an end of the table whose slope goes on beyond it: the slope of two alone is that of a few distances.
-const END: usize = 4;
 /// Distances that a table is made of, at most.
 const DISTANCES_MAX: usize = 200_000;
 
@@ -59,25 +57,30 @@ pub struct Fusion {
 }
 
 impl Fusion {
+    /// Knots at an end of the table whose slope goes on beyond it: the slope of two alone is that of a few distances.
+    pub const END: usize = 4;
+    /// Candidates that a search looks at in each space for every wanted item, before it knows whether they are enough.
+    pub const CANDIDATES_PER_HIT: usize = 4;
+    /// Candidates from each space at least.
+    pub const CANDIDATES_MIN: usize = 64;
+    /// How many times as many are read where they were too few.
+    pub const FURTHER: usize = 4;
+    /// Candidates from each space at most, unless more items are wanted: an answer that is not proven exact by then is given as it is.
+    pub const CANDIDATES_MAX: usize = 1024;
+
     /// With a weight and without a handicap, for distances like these `(d_old, d_adapted)`, each pair of one query to one item. `None`
     /// where either is the same nearly everywhere, so that it says nothing.
     pub fn of_distances(weight: f64, distances: &[(f64, f64)]) -> Option<Self> {
         let step = distances.len().div_ceil(DISTANCES_MAX).max(1);
         let sample = || distances.iter().step_by(step);
-        let spread =
-            |values: Vec<f64>| mean_sd(&values).map(|spread| spread.sd as f32).filter(|sd| *sd > 0.0);
-        let spreads =
-            [spread(sample().map(|pair| pair.0).collect())?, spread(sample().map(|pair| pair.1).collect())?];
-        let both = |pair: &(f64, f64)| blend(weight, spreads, pair.0, pair.1);
-        let sorted = |mut values: Vec<f64>| {
+        let spread = |values: &[f64]| mean_sd(values).map(|spread| spread.sd as f32).filter(|sd| *sd > 0.0);
+        let (old, adapted): (Vec<f64>, Vec<f64>) = sample().copied().unzip();
+        let spreads = [spread(&old)?, spread(&adapted)?];
+        let both = sample().map(|pair| blend(weight, spreads, pair.0, pair.1)).collect();
+        let columns = [old, adapted, both].map(|mut values: Vec<f64>| {
             values.sort_unstable_by(f64::total_cmp);
             values
-        };
-        let columns = [
-            sorted(sample().map(|pair| pair.0).collect()),
-            sorted(sample().map(|pair| pair.1).collect()),
-            sorted(sample().map(both).collect()),
-        ];
+        });
         let last = columns[0].len() - 1;
         let near = (1..=NEAR).rev().map(|power| 0.5_f64.powi(power as i32));
         let far = (2..=FAR).map(|power| 1.0 - 0.5_f64.powi(power as i32));
@@ -140,8 +143,8 @@ fn blend(weight: f64, spreads: [f32; 2], old: f64, adapted: f64) -> f64 {
 fn along(from: &[f32], to: &[f32], value: f64) -> f64 {
     let last = from.len() - 1;
     let (at, other) = match from.partition_point(|&knot| f64::from(knot) <= value) {
-        0 => (0, last.min(END)),
-        right if right > last => (last, last - last.min(END)),
+        0 => (0, last.min(Fusion::END)),
+        right if right > last => (last, last - last.min(Fusion::END)),
         right => (right - 1, right),
     };
     let [x, y, x_other, y_other] = [from[at], to[at], from[other], to[other]].map(f64::from);

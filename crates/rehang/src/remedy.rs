@@ -66,6 +66,8 @@ pub enum Remedy {
     DrawPairs,
     /// Fit an adapter on the pairs that were drawn from the gallery.
     FitPairs,
+    /// Fit a bridge anew, which puts it where searches read it.
+    BridgeAgain,
     /// Fit the adapter again on newer pairs, then start the upgrade with it.
     FitAgain,
     /// Write items one by one, instead of importing them.
@@ -138,6 +140,9 @@ impl Remedy {
             Self::IdentifyVectors => format!("{} says which of them", verb(Verb::Identify)),
             Self::DrawPairs => format!("{} draws them", verb(Verb::Pairs)),
             Self::FitPairs => format!("{} learns one from the pairs that were drawn", verb(Verb::Fit)),
+            Self::BridgeAgain => {
+                format!("{} makes it anew and puts it where searches read it", verb(Verb::Bridge))
+            }
             Self::FitAgain => format!("fit the adapter again on newer pairs, then {}", start()),
             Self::WriteSingleItems => format!("write single items with {}", verb(Verb::Put)),
             Self::DropSpace => format!("{} removes it", verb(Verb::DropSpace)),
@@ -191,6 +196,8 @@ pub enum Verb {
     Pairs,
     /// Fit an adapter on the pairs of the gallery.
     Fit,
+    /// Bring new queries to the old space over a bridge.
+    Bridge,
     /// Write single items.
     Put,
     /// Drop a space.

@@ -24,7 +24,7 @@ pub fn said(examination: &Examination) -> (String, Value) {
     for finding in &examination.findings {
         let bad = finding.severity == Severity::Problem;
         let said = match &finding.next {
-            Some(step) => format!("{}; {}", finding.seen, wording::remedy(step)),
+            Some(step) => format!("{}; {}", finding.seen.trim_end_matches('.'), wording::remedy(step)),
             None => finding.seen.clone(),
         };
         text += &format!("{} {said}\n", if bad { "✗" } else { "·" });

@@ -31,7 +31,7 @@ use rehang::{Error, Progress, Result, printable};
 use rehang_upgrade::{Configuration, Location};
 use serde::Serialize;
 
-use crate::wording::in_flags;
+use crate::wording::{self, in_flags};
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,10 +81,16 @@ pub fn location(gallery: Option<&Path>, configuration: Option<&Configuration>) -
         .ok_or_else(|| Error::missing("gallery", "this verb"))
 }
 
+/// A finding in whole sentences, the last of which names the command that is next.
+fn with_next(finding: &Finding) -> String {
+    let next = finding.next.as_ref().map(|step| format!(" {}.", wording::remedy(step)));
+    finding.to_string() + &next.unwrap_or_default()
+}
+
 /// Says what a person should know.
 pub fn warn(findings: &[Finding]) -> Exit {
     for finding in findings {
-        say(&format!("Warning: {finding}"));
+        say(&format!("Warning: {}", with_next(finding)));
     }
     Exit::done_if(findings.is_empty())
 }
@@ -97,7 +103,7 @@ pub fn say_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
             Severity::Warning => "Warning",
             Severity::Problem => "Problem",
         };
-        say(&in_flags(&format!("{word}: {finding}")));
+        say(&in_flags(&format!("{word}: {}", with_next(finding))));
     }
 }
 

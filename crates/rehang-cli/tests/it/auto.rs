@@ -667,4 +667,10 @@ fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
     let refused = place.run(&["upgrade", "first", "returned.txt"]);
     let text = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && text.contains("nobody"), "{text}");
+
+    // New queries search new vectors then.
+    place.finish(&["upgrade", "switch", "--anyway"]);
+    let said = String::from_utf8(place.run(&["upgrade", "report"]).stdout).unwrap();
+    assert!(!said.contains("over a bridge"), "{said}");
+    assert_eq!(place.json(&["upgrade", "plan"])["forecast"]["bridge"], Value::Null);
 }

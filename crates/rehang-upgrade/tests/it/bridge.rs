@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Matrix, Space};
+use rehang::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
+use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, Index, Ledger};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BridgeInUse, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, begin_sampling, rollback,
-    set_bridge, start, status, switch,
+    BridgeInUse, OrderSettings, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, Upgrade,
+    begin_sampling, examine, rollback, set_bridge, start, status, switch,
 };
 
 use crate::common::{
@@ -88,6 +89,80 @@ fn queries_of_both_models_go_over_the_bridge_that_is_in_use_and_no_other() {
     set_bridge(&store, &old_space(), &new_space(), None).unwrap();
     assert!(!search(&store, Some(&whole), &BOTH).unwrap().bridged);
     assert_eq!(status(&store, 0).unwrap().bridge, None);
+}
+
+#[test]
+fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone() {
+    let (store, _) = started(60);
+    let (old, new) = queries();
+    let folder = tempfile::tempdir().unwrap();
+    let open = gallery(&store, None).with_bridges(folder.path().to_owned());
+    let search = || open.search(&[("old-model", &old), ("new-model", &new)], 7, &Filter::default());
+    assert!(!search().unwrap().bridged);
+    for share in [0.5, 1.0, 0.5] {
+        let bridge = bridge(share);
+        let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
+        rehang_files::bridge_file::save(&bridge, &file).unwrap();
+        use_bridge(&store, &bridge);
+        let answer = search().unwrap();
+        let brought = bridge.queries(Some(&old), &new).unwrap();
+        assert!(answer.bridged && answer.found == plainly(&store, &brought), "{share}");
+        // It is kept in memory: the file is read once.
+        fs_err::remove_file(&file).unwrap();
+        assert!(search().unwrap().bridged);
+    }
+    // One that was fitted elsewhere is not at hand; one that is not what it should be is said.
+    let elsewhere = bridge(0.25);
+    use_bridge(&store, &elsewhere);
+    let answer = search().unwrap();
+    assert!(!answer.bridged && answer.found == plainly(&store, &old));
+    let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&elsewhere).unwrap()));
+    fs_err::write(&file, "no bridge").unwrap();
+    let error = search().unwrap_err().to_string();
+    assert!(error.contains("bridge-"), "{error}");
+    set_bridge(&store, &old_space(), &new_space(), None).unwrap();
+    let answer = search().unwrap();
+    assert!(!answer.bridged && answer.found == plainly(&store, &old));
+}
+
+#[test]
+fn a_bridge_that_the_folder_lacks_is_said_and_used_as_soon_as_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::create(folder.path().join("G.db")).unwrap();
+    fill(&store, 60);
+    begin_sampling(&store, &old_space(), &new_space(), OrderSettings::default(), &Unobserved).unwrap();
+    let space = |name: &str, space: &Space| {
+        let Space { name: model, dimension, distance, .. } = space;
+        format!("[{name}]\nname = {model:?}\ndimension = {dimension}\ndistance = {:?}\n", distance.name())
+    };
+    let spaces = [space("old", &old_space()), space("new", &new_space())].concat();
+    let config = folder.path().join("rehang.toml");
+    fs_err::write(&config, format!("[gallery]\npath = \"G.db\"\n{spaces}")).unwrap();
+    let upgrade = Upgrade::open(&config).unwrap();
+    let open = upgrade.gallery().unwrap();
+    let (old, new) = queries();
+    let is_bridged = || {
+        let given = [("old-model", &old), ("new-model", &new)];
+        open.search(&given, 7, &Filter::default()).unwrap().bridged
+    };
+    let said = || {
+        let own = upgrade.configuration();
+        let findings = examine(&own.gallery, Some(own), false).unwrap().findings;
+        findings.into_iter().find(|finding| finding.code == "bridge").map(|finding| finding.next)
+    };
+    assert!(said().is_none() && !is_bridged());
+    let bridge = bridge(0.5);
+    set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
+    assert!(said() == Some(Some(Remedy::BridgeAgain)) && !is_bridged());
+    let kept = upgrade
+        .configuration()
+        .folder()
+        .join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
+    fs_err::create_dir_all(kept.parent().unwrap()).unwrap();
+    rehang_files::bridge_file::save(&bridge, &kept).unwrap();
+    assert!(said().is_none() && is_bridged());
+    upgrade.remove_bridge().unwrap();
+    assert!(said().is_none() && !is_bridged());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use rehang::finding::Finding;
 use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vectors, adapter};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
@@ -11,7 +12,7 @@ use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
 use rehang_upgrade::{
     Ending, Gallery, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RunOptions, Serving,
-    Unobserved, Until, Upgrade, refits,
+    Unobserved, Until, Upgrade, examine, refits,
 };
 
 use crate::common::{DieAt, snapshot};
@@ -32,8 +33,14 @@ fn feature(text: &str, place: usize) -> f32 {
     ((state >> 40) as f32 / (1u64 << 23) as f32) - 1.0
 }
 
+/// How long the vectors of a source are that begins with "loud".
+fn loudness(source: &str) -> f32 {
+    let loud = source.strip_prefix("loud ").and_then(|rest| rest.split(' ').next());
+    loud.map_or(1.0, |loud| loud.parse().unwrap())
+}
+
 fn old_model(source: &str) -> Vec<f32> {
-    (0..WIDTH).map(|place| feature(source, place)).collect()
+    (0..WIDTH).map(|place| loudness(source) * feature(source, place)).collect()
 }
 
 /// The new model: a linear map of the old one's vectors, and so much of its own.
@@ -50,7 +57,7 @@ impl NewModel {
     fn vector(&self, source: &str) -> Vec<f32> {
         let old = old_model(source);
         // Of what it was not trained for, it has so much more of its own.
-        let own = if source.starts_with("strange") { 8.0 * self.own } else { self.own };
+        let own = if source.starts_with("strange") { 8.0 * self.own } else { loudness(source) * self.own };
         let mixed = |row: usize| {
             let sum: f32 = (0..WIDTH).map(|column| feature("map", WIDTH * row + column) * old[column]).sum();
             sum + own * feature(source, 100 + row)
@@ -97,10 +104,20 @@ fn write_of(id: String, source: String) -> ItemWrite {
 }
 
 fn begun_with(pairs: usize, method: Method, folder: &Path, model: &NewModel) -> PathBuf {
+    begun_of(pairs, method, folder, model, |item| format!("source {item}"))
+}
+
+fn begun_of(
+    pairs: usize,
+    method: Method,
+    folder: &Path,
+    model: &NewModel,
+    source: impl Fn(usize) -> String,
+) -> PathBuf {
     let old = Space::new("old-model", WIDTH, Distance::L2, false);
     let store = SqliteStore::create(folder.join("G.db")).unwrap();
     store.create_space(&old, Provenance::Old).unwrap();
-    let write = |item: usize| write_of(format!("{item}"), format!("source {item}"));
+    let write = |item: usize| write_of(format!("{item}"), source(item));
     store.put(&(0..ITEMS).map(write).collect::<Vec<_>>()).unwrap();
     drop(store);
     let space =
@@ -300,6 +317,68 @@ fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     assert_eq!(says("sigma-scale"), scale.is_off());
     // Both rest on items of either kind, as the gallery has them.
     assert!(refit.gain.items >= 100 && scale.high > scale.low);
+}
+
+#[test]
+fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(0.5));
+    let place = folder.path().join("loud");
+    fs_err::create_dir(&place).unwrap();
+    // The louder an item is, the less a map knows of it, and σ² learns that.
+    let loud = |item: usize, from: f32| format!("loud {} {item}", from + item as f32 / 1000.0);
+    let config = begun_of(400, Method::Ridge, &place, &model, |item| loud(item, 0.5));
+    let upgrade = Upgrade::open(&config).unwrap();
+    let of = |findings: &[Finding]| findings.iter().find(|of| of.code == "gallery-drift").cloned();
+    let said = || {
+        let plan = of(&upgrade.plan(0).unwrap().findings());
+        assert_eq!(plan, of(&upgrade.start(&Unobserved).unwrap().findings));
+        let own = upgrade.configuration();
+        assert_eq!(plan, of(&examine(&own.gallery, Some(own), false).unwrap().findings));
+        plan
+    };
+    let quiet = Progress::default();
+    let drawn = folder.path().join("pairs");
+    let draw = || {
+        let asked = PairsOptions { items: 400, worth: 0.0, ..PairsOptions::default() };
+        let files = PairsFiles { folder: Some(&drawn), queries: None };
+        upgrade.pairs(&asked, &files, Some(&model), &Unobserved).unwrap()
+    };
+    assert_eq!(draw().pairs, 400);
+    assert_eq!(said(), None, "the gallery is what the pairs were drawn from");
+    assert_eq!(of(&upgrade.report(&quiet).unwrap().findings), None);
+    let more = |item: usize| write_of(format!("more {item}"), loud(item, 2.0));
+    upgrade.gallery().unwrap().put(&(0..600).map(more).collect::<Vec<_>>()).unwrap();
+    // The same, one item at a time.
+    let map = map_of(&upgrade);
+    let sigma = |source: &str| {
+        let old = Matrix::new(WIDTH, old_model(source)).unwrap();
+        let old = Vectors::new(map.old.clone(), old, "old vectors").unwrap();
+        f64::from(adapter::apply(&map, &old, None, &quiet).unwrap().variance[0])
+    };
+    let ids = fs_err::read_to_string(drawn.join("ids.txt")).unwrap();
+    let ids: Vec<usize> = ids.lines().map(|id| id.parse().unwrap()).collect();
+    let is_held_out =
+        rehang_files::read_labels(&rehang_files::VectorSource::path(drawn.join("held-out.npy"))).unwrap();
+    let held_out: Vec<f64> = ids
+        .iter()
+        .zip(is_held_out)
+        .filter(|(_, held_out)| *held_out == 1)
+        .map(|(&item, _)| sigma(&loud(item, 0.5)))
+        .collect();
+    let others = (0..ITEMS).filter(|item| !ids.contains(item)).map(|item| loud(item, 0.5));
+    let others: Vec<f64> =
+        others.chain((0..600).map(|item| loud(item, 2.0))).map(|source| sigma(&source)).collect();
+    let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len() as f64;
+    let expected = [("expected_times", mean(&others) / mean(&held_out)), ("share", 1200.0 / 1600.0)];
+    let drift = said().unwrap();
+    assert_eq!(drift.next, Some(rehang::Remedy::DrawPairs));
+    for ((name, value), (known, expected)) in drift.evidence.iter().zip(expected) {
+        assert!(name == known && (value - expected).abs() < 1e-4 * expected, "{drift:?} {expected}");
+    }
+    // What it says to do.
+    draw();
+    upgrade.fit(Method::Ridge, &quiet).unwrap();
+    assert_eq!(said(), None);
 }
 
 #[test]

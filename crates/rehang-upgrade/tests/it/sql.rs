@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use postgres::Client;
 use rehang::adapter::{Dense, InputScaling, Map, Training};
-use rehang::{Bridge, Distance, Fusion, Matrix, Provenance, Space};
+use rehang::finding::{Finding, Severity};
+use rehang::{Bridge, Distance, Fusion, Matrix, Provenance, Remedy, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Filter, Found, Index, Ledger, Scan, Select, VectorWrite, WriteOutcome};
 use rehang_upgrade::{
-    Gallery, Recorded, Serving, Unobserved, begin_sampling, finish, rollback, set_bridge, start, switch,
+    Gallery, Location, Recorded, Serving, TableLocation, Unobserved, begin_sampling, examine, finish,
+    rollback, set_bridge, start, switch,
 };
 
 use crate::common::{D_NEW, D_OLD, World, new_model, old_model};
@@ -159,6 +161,22 @@ impl Place {
         (row.get(0), row.get(1))
     }
 
+    /// What an examination says of the bridge.
+    fn says_of_bridge(&self) -> Option<Finding> {
+        let gallery = Location::Table(Box::new(TableLocation {
+            url: Some(self.address.clone()),
+            table: "notes".into(),
+            source: Some("body".into()),
+            label: Some("label".into()),
+            vector: Some("embedding".into()),
+            old: "old-model".into(),
+            new: "new-model".into(),
+            ..TableLocation::default()
+        }));
+        let findings = examine(&gallery, None, false).unwrap().findings;
+        findings.into_iter().find(|finding| finding.code == "bridge")
+    }
+
     fn backfill(&self, space: &str, items: usize) {
         let records = self.store.scan(&Scan::new(space, Select::WorstFirst, items)).unwrap();
         let writes: Vec<VectorWrite> = records
@@ -282,6 +300,18 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
         assert_eq!(place.kept(), (1, old.dimension as i64));
         place.agrees(Some(&half), &both, "half a bridge");
+        if place.spaces.len() == 2 {
+            // Somebody has taken away a part of it, or all: searches by SQL go as they went before, and an examination says it.
+            for lost in ["DELETE FROM rehang.bridge_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
+                assert_eq!(place.says_of_bridge(), None);
+                place.sql(lost);
+                let finding = place.says_of_bridge().unwrap();
+                assert_eq!((finding.severity, finding.next), (Severity::Problem, Some(Remedy::BridgeAgain)));
+                set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
+                assert_eq!(place.kept(), (1, old.dimension as i64));
+                place.agrees(Some(&half), &both, "half a bridge, kept anew");
+            }
+        }
         // One that was kept and not recorded, as where the process died in between.
         let whole = bridge(&old, &new, 1.0, InputScaling::AsIs);
         let fingerprint = rehang_files::bridge_file::fingerprint(&whole).unwrap();
