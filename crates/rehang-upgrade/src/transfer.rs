@@ -119,7 +119,7 @@ impl Text {
 }
 
 /// A hash of every id of an items file, in the order of its lines, each line checked: so nothing is written for a file that is damaged at
-/// its end. The ids themselves would take 150 bytes an item, and their freed memory would slow down all that comes after.
+/// its end. The ids themselves would take 130 bytes an item, and their freed memory would slow down all that comes after.
 fn read_ids(path: &Path) -> Result<Vec<u64>> {
     let what = || path.display().to_string();
     let mut hashes = Vec::new();
