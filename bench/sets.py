@@ -40,13 +40,13 @@ def unit(rows: Any) -> Any:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def kernel_ridge(train: dict[str, Any], count: int, rng: Any, seed: int) -> Any:
-    """A kernel ridge of `count` random training pairs (all of fewer), with its handicap."""
+def kernel_ridge(train: dict[str, Any], count: int, rng: Any, seed: int) -> tuple[Any, Any]:
+    """A kernel ridge of `count` random training pairs (all of fewer), with its handicap, and the rows of these pairs."""
     import rehang
 
     rows = rng.permutation(len(train["old"]))[:count]
     old, new = (unit(train[what][rows]) for what in ("old", "new"))
-    return rehang.fit(old, new, labels=train["label"][rows], method="kernel-ridge", distance="cosine", seed=seed, progress=False)
+    return rehang.fit(old, new, labels=train["label"][rows], method="kernel-ridge", distance="cosine", seed=seed, progress=False), rows
 
 
 def parser(about: str | None, chosen: list[str]) -> argparse.ArgumentParser:

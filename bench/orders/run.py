@@ -1,6 +1,6 @@
 """Which items first: orders beside each other under even and under Zipf loads, with a log of what searches returned and without.
 
-    python run.py DATA OUT [--sets SET …] [--seeds 0 1 2]
+    python run.py DATA OUT [--sets SET …] [--seeds 0 1 2] [--orders random sigma coverage …]
     python run.py --table OUT…
 
 DATA holds the real sets. 2,000 training pairs (all of fewer) fit a kernel ridge with its handicap. Half of each part is a gallery; the other half asks: a quarter asked before the switch, by the old model, and left a
@@ -19,6 +19,10 @@ traffic, coverage  coverage, but the items never returned come after all others
 traffic, smoothed  what the log's queries would return softly: Σ exp(cos/τ) of old vectors over the log, τ = 0.05
 hubness            in how many items' ten nearest adapted vectors it is, most often first: no log needed
 hubness · σ²       hubness and one, times σ²
+margin of classes · σ²   exp(−m/m̄) σ²: m is by how much an adapted vector is nearer to the mean of the pairs' nearest class than to that of the second one, m̄ its mean
+margin of rank 10 · σ²   Σ exp(−|c − b|/τ) σ² over all other items as queries: c is the cosine with one, b what lies between its tenth and eleventh, τ the middle of what lies
+                   between its fifth and twentieth
+crossings expected   Σ Φ(−|c − b|/s) over the same: how many top tens it may enter or leave, where its error is the same in all directions, s² = σ²/d
 on read            no log: the queries of the log are asked along the way, in twenty parts, of what the gallery is by then; each twentieth of the backfill takes what
                    was returned most (an earlier part counts 0.8 of the next), equal ones as coverage has them
 on read · σ²       the same, times returned times σ²
@@ -27,6 +31,7 @@ on read · σ²       the same, times returned times σ²
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import warnings
@@ -74,8 +79,26 @@ def on_read(gallery: dict[str, Any], adapted: Any, weight: Any, ties: Any, asked
     return np.array(places)
 
 
-def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, log_new: Any, seed: int) -> dict[str, Any]:
-    """Every order of the gallery; `log [m, RETURNED]` are places that searches returned, of queries by the old and by the new model."""
+def margins(seen: Any, cosines: Any, means: Any, sigma2: Any) -> dict[str, Any]:
+    """σ² of adapted vectors `seen [n, d]` of length 1, weighted by how near each is to a border; `cosines [n, n]` are between them, `means [c, d]` of the classes of the pairs."""
+    to_classes = np.sort(seen @ means.T, axis=1)
+    ahead = to_classes[:, -1] - to_classes[:, -2]
+    ranked = -np.sort(-cosines, axis=1)
+    gaps = np.abs(cosines - ranked[:, RETURNED - 1 : RETURNED + 1].mean(axis=1, keepdims=True))
+    spread = np.median(ranked[:, RETURNED // 2 - 1] - ranked[:, min(2 * RETURNED, len(seen) - 1) - 1])
+    # The probability of a normal deviate beyond each gap, from a table: there are n² of them.
+    grid = np.linspace(0, 6, 6001)
+    beyond = np.array([0.5 * math.erfc(at / 2**0.5) for at in grid])
+    deviates = np.minimum(gaps / np.sqrt(np.maximum(sigma2, 1e-12) / seen.shape[1]), grid[-1])
+    return {
+        "margin of classes · σ²": np.exp(-ahead / ahead.mean()) * sigma2,
+        "margin of rank 10 · σ²": np.exp(-gaps / spread).sum(axis=0) * sigma2,
+        "crossings expected": np.interp(deviates, grid, beyond).sum(axis=0),
+    }
+
+
+def orders(gallery: dict[str, Any], adapter: Any, means: Any, log: Any, log_old: Any, log_new: Any, seed: int) -> dict[str, Any]:
+    """Every order of the gallery; `means` as in `margins`; `log [m, RETURNED]` are places that searches returned, of queries by the old and by the new model."""
     import rehang
 
     adapted, sigma2 = adapter.transform(gallery["old"], return_sigma=True, force=True)
@@ -108,6 +131,7 @@ def orders(gallery: dict[str, Any], adapter: Any, log: Any, log_old: Any, log_ne
         "hubness": first(hubs, coverage),
         "hubness · σ²": first((1 + hubs) * sigma2, coverage),
     }
+    made |= {name: first(score, coverage) for name, score in margins(seen, cosines, means, sigma2).items()}
     asked = log_new[np.random.default_rng(seed).permutation(len(log_new))]
     for name, weight in (("on read", np.ones(len(adapted))), ("on read · σ²", sigma2)):
         made[name] = on_read(gallery, adapted, weight, coverage, asked, adapter.handicap)
@@ -150,6 +174,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = sets.parser(__doc__, list(sets.LABELLED))
+    parser.add_argument("--orders", nargs="*", help="these alone, of the names below; all of them unless given")
     asked = parser.parse_args()
     if asked.table:
         table(asked.table)
@@ -162,7 +187,9 @@ def main() -> None:
             data = sets.load(asked.data, name)
             for seed in asked.seeds:
                 rng = np.random.default_rng(seed)
-                adapter = sets.kernel_ridge(data["train"], PAIRS, rng, seed)
+                adapter, rows = sets.kernel_ridge(data["train"], PAIRS, rng, seed)
+                taught, classes_of = sets.unit(data["train"]["new"][rows]), data["train"]["label"][rows]
+                means = sets.unit(np.stack([taught[classes_of == label].mean(axis=0) for label in np.unique(classes_of)]))
                 for part in ("seen", "unseen"):
                     old, new, labels = sets.unit(data[part]["old"]), sets.unit(data[part]["new"]), data[part]["label"]
                     mixed = rng.permutation(len(old))
@@ -175,7 +202,9 @@ def main() -> None:
                         logged = before[asks(labels[before], load, popularity, rng)]
                         answers = np.argsort(-(old[logged] @ gallery["old"].T), axis=1)[:, :RETURNED]
                         asking = after[asks(labels[after], load, popularity, rng)]
-                        for order, places in orders(gallery, adapter, answers, old[logged], new[logged], seed).items():
+                        for order, places in orders(gallery, adapter, means, answers, old[logged], new[logged], seed).items():
+                            if asked.orders and order not in asked.orders:
+                                continue
                             curve = rehang.curve(
                                 gallery["new"], adapted, places, labels=gallery["labels"], queries=new[asking], query_labels=labels[asking],
                                 distance="cosine", handicap=adapter.handicap, bootstrap=0, progress=False,

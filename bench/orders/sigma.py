@@ -89,7 +89,7 @@ def main() -> None:
             data = sets.load(asked.data, name)
             for seed in asked.seeds:
                 rng = np.random.default_rng(seed)
-                adapter = sets.kernel_ridge(data["train"], PAIRS, rng, seed)
+                adapter, _ = sets.kernel_ridge(data["train"], PAIRS, rng, seed)
                 for part in ("seen", "unseen"):
                     old, new, labels = sets.unit(data[part]["old"]), sets.unit(data[part]["new"]), data[part]["label"]
                     held, asking = np.array_split(rng.permutation(len(old)), 2)

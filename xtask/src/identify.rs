@@ -1,7 +1,7 @@
 //! `cargo xtask identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
 //!
-//! The first table has what one model's vectors are beside another's. The second has models that may have made the vectors: each case mixes a share of one thing into the vectors of a model, and a provider
-//! may have changed all of them. The third has the vectors alone. Vectors of `scripts/real-pairs.py` and
+//! The first table has what one model's vectors are beside another's, and the two after it the numbers that say from where on vectors are near or related. Then come models that may have made the vectors: each
+//! case mixes a share of one thing into the vectors of a model, and a provider may have changed all of them. The last three have the vectors alone, and the numbers that say from where on they are of two models. Vectors of `scripts/real-pairs.py` and
 //! `scripts/real-providers.py` are taken from REAL where they are there.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,9 @@ use half::f16;
 use rand::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rehang::{Distance, Error, Matrix, Progress, Result, difference};
-use rehang_evaluate::{Candidate, Maker, Origin, identify_alone, identify_vectors};
+use rehang_evaluate::{Candidate, Maker, Nearness, Origin, identify_vectors, nearness};
 use rehang_files::{VectorSource, read_labels, read_matrix};
+use rehang_fit::kinship_of_any;
 
 const CASES: usize = 1000;
 /// Vectors of a mixture.
@@ -25,6 +26,14 @@ const RIGHT_MIN: f64 = 0.99;
 const ALONE: usize = 1500;
 const SHARES: [usize; 4] = [0, 50, 8, 3];
 const DRAWS: u64 = 2;
+/// What [`Nearness`] may be, at most, for a vector to be related and to be near.
+const NEARER: [f64; 5] = [0.0, 0.01, 0.02, 0.05, 0.1];
+const TIMES: [f64; 7] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
+/// What the kinship of two kinds may be at most, and that of each by itself at least, for them to be two models'.
+const ACROSS: [f64; 5] = [0.05, 0.1, 0.15, 0.2, 0.25];
+const WITHIN: [f64; 4] = [0.0, 0.1, 0.2, 0.3];
+/// Kinds are told where so many percent of the vectors are.
+const TOLD_MIN: f64 = 90.0;
 /// What of the providers' vectors is not looked at alone: more of the same.
 const PROVIDED: [&str; 3] = ["L6 in 8 bits", "L6, prompt 1", "E5, passage"];
 
@@ -40,6 +49,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     let real = PathBuf::from(arguments.get(1).copied().unwrap_or("target/real"));
     let sets = sets(&folder, &real)?;
     one_by_one(&sets)?;
+    near_and_related(&sets)?;
     with_models(&sets)?;
     without_models(&sets)
 }
@@ -78,6 +88,97 @@ fn one_by_one(sets: &[Set]) -> Result<()> {
                 at.join(", ")
             );
         }
+    }
+    println!();
+    Ok(())
+}
+
+/// The sets, without those whose models another one has too, with providers'.
+fn once(sets: &[Set]) -> impl Iterator<Item = &Set> {
+    let provided = |set: &Set| format!("{}, providers", set.name);
+    sets.iter().filter(move |set| sets.iter().all(|other| other.name != provided(set)))
+}
+
+/// Whether a model counts words or n-grams.
+fn is_counts(set: &Set, name: &str) -> bool {
+    !set.name.starts_with("img_") && ["old", "mid"].contains(&name)
+}
+
+/// What two models of one set have to do with each other.
+fn relation(set: &Set, one: &str, other: &str) -> &'static str {
+    let family =
+        |name: &str| !set.name.starts_with("img_") && ["L3", "L6"].contains(&model_of(name).as_str());
+    if one == other {
+        if is_counts(set, one) { "one model, counts of words" } else { "one model" }
+    } else if is_one(one, other) {
+        "another provider"
+    } else if model_of(one) == model_of(other) {
+        "another prompt"
+    } else if family(one) && family(other) {
+        "one family"
+    } else if is_counts(set, one) || is_counts(set, other) {
+        "counts of words"
+    } else {
+        "trained apart"
+    }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The values at some parts of the way from the least to the most.
+fn at(values: &[f64], parts: &[f64], digits: usize) -> String {
+    let of = |part: &f64| format!("{:.digits$}", values[(part * (values.len() - 1) as f64).round() as usize]);
+    parts.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+/// What [`Nearness`] is between models, and what other thresholds would say.
+fn near_and_related(sets: &[Set]) -> Result<()> {
+    let mut found: BTreeMap<&'static str, Vec<Nearness>> = BTreeMap::new();
+    for set in once(sets) {
+        for (one, vectors) in &set.models {
+            let mut random = ChaCha8Rng::seed_from_u64(0);
+            let rows = drawn(&mut random, vectors.rows(), ALONE);
+            let vectors = vectors.select(&rows);
+            for (other, own) in set.models.iter().filter(|(other, _)| other != one) {
+                let candidate = Candidate { name: other.clone(), vectors: own.select(&rows), noise: 0.0 };
+                let near = nearness(&vectors, &candidate)?;
+                found.entry(relation(set, one, other)).or_default().extend(near.into_iter().flatten());
+            }
+        }
+    }
+    println!(
+        "| vectors of | vectors | nearer, %: 50 %, 90 %, 99 % | times as far: 1 %, 50 %, 90 %, 99 % |\n|---|--:|--:|--:|"
+    );
+    for (relation, near) in &found {
+        let nearer = sorted(near.iter().map(|near| 100.0 * near.nearer).collect());
+        let times = sorted(near.iter().map(|near| near.times).collect());
+        println!(
+            "| {relation} | {} | {} | {} |",
+            near.len(),
+            at(&nearer, &[0.5, 0.9, 0.99], 0),
+            at(&times, &[0.01, 0.5, 0.9, 0.99], 3)
+        );
+    }
+    let names: Vec<&str> = found.keys().copied().collect();
+    println!("\n| percent of them | {} |\n|---|{}", names.join(" | "), "--:|".repeat(names.len()));
+    let line = |what: String, is: &dyn Fn(&Nearness) -> bool| {
+        let part = |near: &Vec<Nearness>| {
+            format!("{:.2}", 100.0 * near.iter().filter(|near| is(near)).count() as f64 / near.len() as f64)
+        };
+        println!("| {what} | {} |", found.values().map(part).collect::<Vec<_>>().join(" | "));
+    };
+    for nearer in NEARER {
+        line(format!("nearer ≤ {:.0} %", 100.0 * nearer), &|near| {
+            near.nearer <= nearer && near.times < 1.0
+        });
+    }
+    for times in TIMES {
+        line(format!("nearer ≤ 1 %, times ≤ {times}"), &|near| {
+            near.nearer <= 0.01 && near.times <= times
+        });
     }
     println!();
     Ok(())
@@ -153,6 +254,12 @@ fn is_one(a: &str, b: &str) -> bool {
     let of =
         |name: &str| if name == "new" || name == "L6 in 8 bits" { "L6".to_owned() } else { name.to_owned() };
     of(a) == of(b)
+}
+
+/// The model behind a name, whatever its provider and its prompt.
+fn model_of(name: &str) -> String {
+    let name = name.split(',').next().unwrap_or(name);
+    if name == "new" || name == "L6 in 8 bits" { "L6".into() } else { name.into() }
 }
 
 fn below(random: &mut ChaCha8Rng, end: usize) -> usize {
@@ -233,10 +340,7 @@ fn with_models(sets: &[Set]) -> Result<()> {
             let second = others[below(&mut random, others.len())];
             let whole = set.models[second].1.select(&rows);
             let cut = Matrix::from_fn(ITEMS, width, |row, column| whole.row(row)[column]);
-            let is_prompt = |name: &str| {
-                name.split(',').next().map(|name| name.replace("new", "L6").replace("L6 in 8 bits", "L6"))
-            };
-            let of_one = is_prompt(&set.models[second].0) == is_prompt(&set.models[first].0);
+            let of_one = model_of(&set.models[second].0) == model_of(&set.models[first].0);
             (if of_one { "real prompt" } else { "other model" }, cut, Some(second))
         } else if kind == 0 {
             let sign = |column: usize| if column.is_multiple_of(3) { -1.0 } else { 1.0 };
@@ -330,11 +434,20 @@ fn with_models(sets: &[Set]) -> Result<()> {
     Ok(())
 }
 
+/// What was seen of one draw without models.
+struct Drawn {
+    across: f64,
+    within: f64,
+    /// Vectors of the right kind, percent; none where one model made all.
+    told: Option<f64>,
+}
+
 fn without_models(sets: &[Set]) -> Result<()> {
     println!(
-        "\n| set | model | mixed in | share, % | found | vectors told right, % |\n|---|---|---|--:|--:|--:|"
+        "\n| set | model | mixed in | share, % | found | vectors told right, % | across | within |\n|---|---|---|--:|--:|--:|--:|--:|"
     );
-    for set in sets {
+    let mut seen: BTreeMap<(&'static str, usize), Vec<Drawn>> = BTreeMap::new();
+    for set in once(sets) {
         let of_all = set.models.iter().filter(|(name, _)| !PROVIDED.contains(&name.as_str()));
         let models: Vec<&(String, Matrix)> = of_all.collect();
         for (first, (name, own)) in models.iter().enumerate() {
@@ -343,7 +456,7 @@ fn without_models(sets: &[Set]) -> Result<()> {
                     continue;
                 }
                 for share in SHARES.into_iter().filter(|&share| (share == 0) == (first == second)) {
-                    let (mut found, mut told) = (0, 0.0);
+                    let (mut found, mut told_of_found, mut draws) = (0, 0.0, Vec::new());
                     for draw in 0..DRAWS {
                         let mut random = ChaCha8Rng::seed_from_u64(1000 * draw + share as u64);
                         let rows = drawn(&mut random, own.rows(), ALONE);
@@ -352,30 +465,92 @@ fn without_models(sets: &[Set]) -> Result<()> {
                             let of = if is_other(place) { other } else { own };
                             of.row(rows[place])[column]
                         });
-                        let looked_at = identify_alone(&mixed, draw, &Progress::default())?;
-                        if looked_at.origin != Origin::Mixed {
+                        let Some(kinds) = kinship_of_any(&mixed, draw, &Progress::default())? else {
                             continue;
-                        }
-                        found += 1;
-                        let is_right = |place: &usize| looked_at.small[*place] == is_other(*place);
+                        };
+                        let is_right = |place: &usize| kinds.small[*place] == is_other(*place);
                         let right = (0..rows.len()).filter(is_right).count();
                         // Of two halves either may be called the smaller one.
                         let right = if share == 50 { right.max(rows.len() - right) } else { right };
-                        told += 100.0 * right as f64 / rows.len() as f64;
+                        let told = 100.0 * right as f64 / rows.len() as f64;
+                        if kinds.is_of_two() {
+                            found += 1;
+                            told_of_found += told;
+                        }
+                        let told = (share > 0).then_some(told);
+                        draws.push(Drawn { across: kinds.across, within: kinds.within, told });
                     }
                     let told = if found == 0 || share == 0 {
                         String::new()
                     } else {
-                        format!("{:.1}", told / f64::from(found))
+                        format!("{:.1}", told_of_found / f64::from(found))
                     };
-                    let other_name = if share == 0 { "nothing" } else { other_name };
+                    let mean = |of: fn(&Drawn) -> f64| {
+                        format!("{:.2}", draws.iter().map(of).sum::<f64>() / draws.len() as f64)
+                    };
+                    let of_mixture = if share == 0 { "nothing" } else { other_name };
                     println!(
-                        "| {} | {name} | {other_name} | {share} | {found} of {DRAWS} | {told} |",
-                        set.name
+                        "| {} | {name} | {of_mixture} | {share} | {found} of {DRAWS} | {told} | {} | {} |",
+                        set.name,
+                        mean(|draw| draw.across),
+                        mean(|draw| draw.within)
                     );
+                    let relation = relation(set, name, other_name);
+                    seen.entry((relation, share)).or_default().extend(draws);
                 }
             }
         }
     }
+    of_two_models(&seen);
     Ok(())
+}
+
+/// What the kinship of kinds is, and what other thresholds would find.
+fn of_two_models(seen: &BTreeMap<(&'static str, usize), Vec<Drawn>>) {
+    println!(
+        "\n| mixed in | share, % | draws | told | across: least, middle, most | within: least, middle, most |\n|---|--:|--:|--:|--:|--:|"
+    );
+    let is_told = |draw: &&Drawn| draw.told.is_none_or(|told| told >= TOLD_MIN);
+    for ((relation, share), draws) in seen {
+        let told = draws.iter().filter(is_told).count();
+        for (which, of) in [(true, "told"), (false, "not told")] {
+            let of_these: Vec<&Drawn> = draws.iter().filter(|draw| is_told(draw) == which).collect();
+            if of_these.is_empty() {
+                continue;
+            }
+            let values = |of: fn(&Drawn) -> f64| {
+                at(&sorted(of_these.iter().map(|draw| of(draw)).collect()), &[0.0, 0.5, 1.0], 2)
+            };
+            let of = if *share == 0 { "" } else { of };
+            println!(
+                "| {relation} | {share} | {} of {} | {of} | {} | {} |",
+                if which { told } else { draws.len() - told },
+                draws.len(),
+                values(|draw| draw.across),
+                values(|draw| draw.within)
+            );
+        }
+    }
+    println!(
+        "\n| across at most | within at least | of one model, found | of two, found and told | of two, found and not told |\n|--:|--:|--:|--:|--:|"
+    );
+    for across in ACROSS {
+        for within in WITHIN {
+            let found = |draw: &&Drawn| draw.across.abs() <= across && draw.within >= within;
+            let count = |of_one: bool, told: bool| {
+                let draws = seen
+                    .iter()
+                    .filter(|((_, share), _)| (*share == 0) == of_one)
+                    .flat_map(|(_, draws)| draws);
+                let draws: Vec<&Drawn> = draws.filter(|draw| is_told(draw) == told).collect();
+                format!("{} of {}", draws.iter().filter(|draw| found(draw)).count(), draws.len())
+            };
+            println!(
+                "| {across} | {within} | {} | {} | {} |",
+                count(true, true),
+                count(false, true),
+                count(false, false)
+            );
+        }
+    }
 }

@@ -22,10 +22,10 @@ const STRAY_TIMES: f64 = 20.0;
 const STRAY_MIN: usize = 20;
 /// A model's vectors of other sources that a vector is held against.
 const OTHERS: usize = 100;
-/// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other.
+/// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other (*related* in
+/// bench/runs/identify.md).
 const NEARER_MAX: f64 = 0.01;
-/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it: most vectors behind another
-/// prompt are, and none of MiniLM-L3 beside MiniLM-L6, which are of one family (`cargo xtask identify`).
+/// A vector that is this many times as far from that of its own source as from those of others, at most, is near it (*near* in the same place).
 const NEAR_MAX: f64 = 0.5;
 /// Lengths that differ by this part are the same: of half precision, or of 8 bits.
 const SAME_LENGTH: f64 = 0.01;
@@ -197,6 +197,34 @@ impl Identified {
     }
 }
 
+/// How near a vector is to what a model gives for its source, beside what that one gives for others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Nearness {
+    /// The part of the model's vectors of other sources that are nearer: about ½ where the two have nothing to do with each other.
+    pub nearer: f64,
+    /// How many times as far the one of its own source is as those of others in the middle, by [`difference`]: 0 for the same vector, about 1 where
+    /// they have nothing to do with each other.
+    pub times: f64,
+}
+
+/// The [`Nearness`] of vectors, `[n, d]`, to a candidate's, from which [`identify_vectors`] says that they are near or related. `None` where it has no
+/// vector of another source, or one has no direction.
+///
+/// # Errors
+///
+/// [`rehang::ErrorKind::CountMismatch`] where the candidate has not one row a vector.
+pub fn nearness(unknown: &Matrix, candidate: &Candidate) -> Result<Vec<Option<Nearness>>> {
+    candidate.expect_rows(unknown.rows())?;
+    let compared = Compared::new(unknown, candidate);
+    Ok((0..unknown.rows()).map(|row| compared.nearness(row)).collect())
+}
+
+impl Candidate {
+    fn expect_rows(&self, rows: usize) -> Result<()> {
+        expect_count(format!("{:?}", self.name), self.vectors.rows(), "the vectors", rows)
+    }
+}
+
 /// Says which candidate made which of some vectors, `[n, d]`.
 ///
 /// - A vector and a candidate's of the same source are compared as directions, in the coordinates that both have: what a provider cuts
@@ -228,7 +256,7 @@ impl Identified {
 pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Identified> {
     let n = unknown.rows();
     for candidate in candidates {
-        expect_count(format!("{:?}", candidate.name), candidate.vectors.rows(), "the vectors", n)?;
+        candidate.expect_rows(n)?;
     }
     let compared: Vec<Compared<'_>> =
         candidates.iter().map(|candidate| Compared::new(unknown, candidate)).collect();
@@ -249,7 +277,7 @@ pub fn identify_vectors(unknown: &Matrix, candidates: &[Candidate]) -> Result<Id
             let nearest = compared
                 .iter()
                 .enumerate()
-                .filter_map(|(model, of)| Some((of.among_others(row)?, model)))
+                .filter_map(|(model, of)| Some((of.times_among_others(row)?, model)))
                 .min_by(|a, b| a.0.total_cmp(&b.0));
             if let Some((ratio, model)) = nearest {
                 if ratio <= NEAR_MAX {
@@ -409,16 +437,23 @@ impl<'a> Compared<'a> {
             .collect()
     }
 
-    /// How many times as far a vector is from that of its own source as from those of others, in the middle; `None` where it has nothing to
-    /// do with it.
-    fn among_others(&self, row: usize) -> Option<f64> {
+    /// [`Nearness::times`]; `None` where the vector has nothing to do with the model.
+    fn times_among_others(&self, row: usize) -> Option<f64> {
+        let near = self.nearness(row)?;
+        (near.nearer <= NEARER_MAX && near.times < 1.0).then_some(near.times)
+    }
+
+    fn nearness(&self, row: usize) -> Option<Nearness> {
         let own = self.differences[row];
+        if own.is_nan() {
+            return None;
+        }
         let mut others: Vec<f64> =
             self.others.iter().filter(|&&item| item != row).map(|&item| self.between(row, item)).collect();
         others.sort_by(f64::total_cmp);
         let nearer = others.partition_point(|&other| other < own);
         let middle = *others.get(others.len() / 2)?;
-        (nearer as f64 <= NEARER_MAX * others.len() as f64 && own < middle).then_some(own / middle)
+        Some(Nearness { nearer: nearer as f64 / others.len() as f64, times: own / middle })
     }
 
     fn found(&self, makers: &[Maker], model: usize, (unclear, related): (usize, usize)) -> ModelFound {

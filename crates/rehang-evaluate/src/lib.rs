@@ -18,8 +18,8 @@ mod whole;
 pub use answers::{AnswerFiles, Answers};
 pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, check_grid, curve, further};
 pub use identify::{
-    Candidate, Identified, IdentifyFiles, KindsFound, Maker, ModelFound, Origin, identify, identify_alone,
-    identify_vectors,
+    Candidate, Identified, IdentifyFiles, KindsFound, Maker, ModelFound, Nearness, Origin, identify,
+    identify_alone, identify_vectors, nearness,
 };
 pub use order::{OrderFiles, Ordered, order};
 pub use report::{ReportFiles, Reported, report};

@@ -24,10 +24,9 @@ const COORDINATES_MAX: usize = 512;
 const KIND_MIN: usize = 15;
 /// A side of so many vectors is split in turn.
 const SIDE_MIN: usize = 200;
-/// The most kinship of two models. MiniLM and E5 had 0.02 at most, MiniLM-L3 and MiniLM-L6, which are of one family, 0.10 to 0.19, and the
-/// sides of one encoder 0.26 and more.
-const ACROSS_MAX: f64 = 0.15;
-/// The least kinship of the sides of one model: of the kinds of two encoders 0.25, of counts of words hardly any.
+/// The most kinship of two models (*across* in bench/runs/identify.md).
+const ACROSS_MAX: f64 = 0.2;
+/// The least kinship of the sides of one model (*within* in the same place).
 const WITHIN_MIN: f64 = 0.2;
 /// By how much a covariance is more than that of a ball, `d ‖Σ‖² / (tr Σ)² − 1`, at least, for axes to be spoken of.
 const SHAPE_MIN: f64 = 0.2;
@@ -44,17 +43,44 @@ pub struct Kinship {
     pub within: f64,
 }
 
+impl Kinship {
+    /// Whether the kinds have so little to do with each other, and each so much with itself, that they are two models'.
+    pub fn is_of_two(&self) -> bool {
+        self.across.abs() <= ACROSS_MAX && self.within >= WITHIN_MIN
+    }
+}
+
 /// Looks for vectors of two models, `[n, d]`. `None` where there is no sign of two, or vectors are fewer than [`KINSHIP_MIN`]. Lengths
 /// are not looked at, nor vectors of length 0, which are of the larger kind.
 ///
 /// 1. Of random vectors a half is split by the cut of the graph of squared cosines, less 1/d, that parts least (Shi and Malik 2000).
 /// 2. The other half takes the side whose second moments hold more of a vector, and the first half in turn by the moments of that one.
-/// 3. The sides are two kinds where their kinship is at most 0.15, and each that is split in turn falls in two of more than 0.2.
+/// 3. The sides are two kinds where their kinship is at most 0.2, and each that is split in turn falls in two of more than 0.2.
 ///
 /// # Errors
 ///
 /// [`rehang::ErrorKind::Diverged`] where a decomposition fails, [`rehang::ErrorKind::Cancelled`].
 pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Option<Kinship>> {
+    let found = split(vectors, seed, progress, |across| across.abs() <= ACROSS_MAX)?;
+    Ok(found.filter(Kinship::is_of_two))
+}
+
+/// What [`kinship`] judges: the two kinds of any vectors, whether they are of two models or not. `None` where no two have a shape to compare.
+///
+/// # Errors
+///
+/// As [`kinship`].
+pub fn kinship_of_any(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Option<Kinship>> {
+    split(vectors, seed, progress, |_| true)
+}
+
+/// The two kinds of vectors; `None` where their kinship is not to be looked at further.
+fn split(
+    vectors: &Matrix,
+    seed: u64,
+    progress: &Progress,
+    may_be_two: impl Fn(f64) -> bool,
+) -> Result<Option<Kinship>> {
     let d = vectors.columns().min(COORDINATES_MAX);
     let mut rows = shuffled(vectors.rows(), seed ^ 0x6b69_6e73);
     rows.retain(|&row| norm(&vectors.row(row)[..d]) > 0.0);
@@ -66,7 +92,7 @@ pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Optio
     let Some(sides) = sides(&units, seed)? else { return Ok(None) };
     let kinds = [false, true].map(|of| chosen(&units, &sides.second, of));
     let Some(across) = kin(&kinds[0], &kinds[1]) else { return Ok(None) };
-    if across.abs() > ACROSS_MAX {
+    if !may_be_two(across) {
         return Ok(None);
     }
     let mut within = 1.0_f64;
@@ -77,9 +103,6 @@ pub fn kinship(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Optio
             let parts = [false, true].map(|of| chosen(kind, &inner.second, of));
             within = within.min(kin(&parts[0], &parts[1]).unwrap_or(0.0));
         }
-    }
-    if within < WITHIN_MIN {
-        return Ok(None);
     }
     let mut small = vec![false; vectors.rows()];
     let all: Vec<usize> = (0..vectors.rows()).collect();

@@ -154,8 +154,13 @@ impl Keeper {
     pub(crate) fn prepare(&self, space: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
         let shared = self.shared(&self.database.read(|transaction| spaces::find(transaction, space))?);
         let _work = lock(&shared.work);
-        shared.catch_up()?;
-        shared.settle(all_threads(), advance)?;
+        if shared.is_begun()? {
+            shared.catch_up()?;
+            shared.settle(all_threads(), advance)?;
+        } else {
+            // To catch up with everything would be to hold all vectors in memory, beside the graph that is built from the file.
+            shared.replace(all_threads(), "there was none", advance)?;
+        }
         shared.save()
     }
 
@@ -213,6 +218,12 @@ impl Keeper {
     #[cfg(test)]
     pub(crate) fn die_at(&self, space: &str, place: Option<SavePlace>) {
         *lock(&self.named(space).unwrap().1.dies) = place;
+    }
+
+    /// Vectors of a space that wait in memory to be merged.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self, number: i64) -> usize {
+        lock(&self.spaces).get(&number).map_or(0, |shared| shared.read().waiting())
     }
 
     /// The numbers of the spaces that have an index in memory.
@@ -288,14 +299,21 @@ impl SharedIndex {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether anything is known to the index: in memory, or else from its side file, which is loaded.
+    fn is_begun(&self) -> Result<bool> {
+        let _feed = lock(&self.feed);
+        if self.read().applied > 0 {
+            return Ok(true);
+        }
+        let Some(loaded) = self.load()? else { return Ok(false) };
+        *self.write() = loaded;
+        Ok(true)
+    }
+
     /// Takes in everything that is committed. Others search meanwhile; only the last step keeps them waiting.
     fn catch_up(&self) -> Result<()> {
+        self.is_begun()?;
         let _feed = lock(&self.feed);
-        if self.read().applied == 0
-            && let Some(loaded) = self.load()?
-        {
-            *self.write() = loaded;
-        }
         let applied = self.read().applied;
         let (anew, changes) = self.changes_since(applied)?;
         if let Some(mut all) = anew {

@@ -42,6 +42,8 @@ use crate::verbs::expect_may_bridge;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
+/// Pairs that an order is chosen on at most: its maps are fitted three times, and 2,000 pairs told the right one (`cargo xtask orders`).
+const ORDER_PAIRS_MAX: usize = 4_000;
 /// The share of the pairs that is held out.
 pub(crate) const HELD_OUT: f64 = 0.2;
 /// Of the shuffle that says which.
@@ -120,7 +122,7 @@ pub(crate) fn choose_order(
     (method, metric): (Method, Option<Metric>),
     progress: &Progress,
 ) -> Result<Option<OrderChoice>> {
-    let (pairs, queries) = known_pairs(store, (old, new), folder, "an order")?;
+    let (pairs, queries) = known_pairs(store, (old, new), folder, (ORDER_PAIRS_MAX, "an order"))?;
     let parameters = FitParameters { method, metric, queries, ..FitParameters::default() };
     let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
     let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
@@ -964,7 +966,7 @@ pub(crate) fn fit_bridge(
     folder: &Path,
     progress: &Progress,
 ) -> Result<FittedBridge> {
-    let (pairs, queries) = known_pairs(store, (old, new), folder, "a bridge")?;
+    let (pairs, queries) = known_pairs(store, (old, new), folder, (PAIRS_MAX, "a bridge"))?;
     let fitted =
         rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
     let Some(bridge) = &fitted.bridge else { return Ok(fitted) };
@@ -974,14 +976,14 @@ pub(crate) fn fit_bridge(
     Ok(fitted)
 }
 
-/// Those pairs that are not held out, and the queries of the folder where it holds some: what is learned from both beside a map.
+/// Those of so many pairs at most that are not held out, and the queries of the folder where it holds some: what is learned from both beside a map.
 fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     folder: &Path,
-    what: &str,
+    (most, what): (usize, &str),
 ) -> Result<(rehang::Pairs, Option<FitQueries>)> {
-    let drawn = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
+    let drawn = DrawnPairs::read(store, old, new, most)?;
     let known: Vec<usize> = (0..drawn.len()).filter(|&row| !drawn.held_out[row]).collect();
     if known.is_empty() {
         return Err(Error::missing("pairs", format!("{what} between {:?} and {:?}", old.name, new.name))

@@ -12,6 +12,7 @@ use rehang_files::{AtomicFile, VectorSource};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space, rounded_number};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::contents::expect_id;
 use crate::location::Location;
@@ -117,23 +118,45 @@ impl Text {
     }
 }
 
-/// The ids of an items file, each line checked: so nothing is written for a file that is damaged at its end.
-fn read_ids(path: &Path) -> Result<Vec<String>> {
+/// A hash of every id of an items file, in the order of its lines, each line checked: so nothing is written for a file that is damaged at
+/// its end. The ids themselves would take 130 bytes an item, and their freed memory would slow down all that comes after.
+fn read_ids(path: &Path) -> Result<Vec<u64>> {
     let what = || path.display().to_string();
-    let mut seen = BTreeSet::new();
-    let mut ids = Vec::new();
-    for line in item_lines(path)? {
-        let id = line?.id.into_string();
+    let mut hashes = Vec::new();
+    for id in ids_of(path)? {
+        let id = id?;
         expect_id(&id).map_err(|error| error.context(what()))?;
-        if !seen.insert(id.clone()) {
-            return Err(Error::duplicate(what(), format_args!("id {id:?}")));
-        }
-        ids.push(id);
+        hashes.push(hash(&id));
     }
-    if ids.is_empty() {
+    if hashes.is_empty() {
         return Err(ErrorKind::Empty { what: what() }.into());
     }
-    Ok(ids)
+    let mut sorted = hashes.clone();
+    sorted.sort_unstable();
+    let twice: BTreeSet<u64> =
+        sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    drop(sorted);
+    if twice.is_empty() {
+        return Ok(hashes);
+    }
+    // Two ids may have one hash, so those are read again.
+    let mut seen = BTreeSet::new();
+    for id in ids_of(path)? {
+        let id = id?;
+        if twice.contains(&hash(&id)) && !seen.insert(id.clone()) {
+            return Err(Error::duplicate(what(), format_args!("id {id:?}")));
+        }
+    }
+    Ok(hashes)
+}
+
+fn hash(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
+}
+
+/// The ids of an items file, line by line.
+fn ids_of(path: &Path) -> Result<impl Iterator<Item = Result<String>> + use<>> {
+    Ok(item_lines(path)?.map(|line| Ok(line?.id.into_string())))
 }
 
 /// The lines of an items file that are not blank, one in memory at a time. The file may be a pipe.
@@ -200,7 +223,7 @@ fn fill(
     store: &dyn Store,
     import: &Import,
     mut space: Space,
-    ids: &[String],
+    ids: &[u64],
     observer: &dyn Observer,
 ) -> Result<()> {
     if let Some(there) = find_space(store, &import.space)? {
@@ -208,7 +231,7 @@ fn fill(
         space.normalised &= there.space.normalised;
         there.space.expect_same(&space)?;
     }
-    expect_no_other_vectors(store, &import.space, ids)?;
+    expect_no_other_vectors(store, &import.space, &import.items)?;
     store.create_space(&space, Provenance::Old)?;
     let written_as = expect_space(store, &import.space)?.written_as;
     let total = ids.len() as u64;
@@ -232,7 +255,7 @@ fn fill(
             let expected = ids.next().ok_or_else(|| changed(&import.vectors))?;
             let line = lines.next().ok_or_else(|| changed(&items))??;
             let id = line.id.into_string();
-            if id != *expected {
+            if hash(&id) != *expected {
                 return Err(changed(&items));
             }
             writes.push(ItemWrite {
@@ -257,12 +280,20 @@ fn fill(
 
 /// Fails where items are in the gallery with vectors of another space: writing them is a change of their content, which
 /// would remove those.
-fn expect_no_other_vectors(store: &dyn Store, space: &str, ids: &[String]) -> Result<()> {
+fn expect_no_other_vectors(store: &dyn Store, space: &str, items: &Path) -> Result<()> {
     let spaces = store.spaces()?;
     let others: Vec<&str> =
         spaces.iter().map(|record| record.space.name.as_str()).filter(|name| *name != space).collect();
+    if others.is_empty() {
+        return Ok(());
+    }
     let mut count = 0;
-    for page in ids.chunks(IMPORT_ITEMS) {
+    let mut ids = ids_of(items)?;
+    loop {
+        let page = ids.by_ref().take(IMPORT_ITEMS).collect::<Result<Vec<String>>>()?;
+        if page.is_empty() {
+            break;
+        }
         let page: Vec<&str> = page.iter().map(String::as_str).collect();
         let keys: Vec<_> = store.get(&page)?.into_iter().flatten().map(|item| item.key).collect();
         for other in &others {
@@ -430,6 +461,18 @@ mod tests {
         assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
     }
 
+    #[test]
+    fn an_id_that_stands_twice_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("items.jsonl");
+        let lines = |ids: &[&str]| ids.iter().map(|id| format!("{{\"id\": \"{id}\"}}\n")).collect::<String>();
+        AtomicFile::write(&path, lines(&["a", "b", "c", "b", "a"])).unwrap();
+        let error = read_ids(&path).unwrap_err().to_string();
+        assert!(error.contains("items.jsonl") && error.contains("id \"b\""), "{error}");
+        AtomicFile::write(&path, lines(&["a", "b", "c"])).unwrap();
+        assert_eq!(read_ids(&path).unwrap(), ["a", "b", "c"].map(hash));
+    }
+
     /// An id or a payload that is rounded is another item's.
     #[test]
     fn numbers_are_exact_or_refused() {
@@ -437,7 +480,8 @@ mod tests {
         let path = folder.path().join("items.jsonl");
         AtomicFile::write(&path, b"{\"id\": 18446744073709551615}\n{\"id\": \"18446744073709551616\"}\n")
             .unwrap();
-        assert_eq!(read_ids(&path).unwrap(), ["18446744073709551615", "18446744073709551616"]);
+        let ids = || ids_of(&path).unwrap().collect::<Result<Vec<_>>>().unwrap();
+        assert_eq!(ids(), ["18446744073709551615", "18446744073709551616"]);
         for line in [
             "{\"id\": 30000000000000000001}",
             "{\"id\": \"a\", \"label\": 30000000000000000001}",
@@ -457,7 +501,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("items.jsonl");
         AtomicFile::write(&path, b"\n{\"id\": \"a\"}\r\n \t\n{\"id\": 7}").unwrap();
-        assert_eq!(read_ids(&path).unwrap(), ["a", "7"]);
+        assert_eq!(read_ids(&path).unwrap(), ["a", "7"].map(hash));
         let source = "x".repeat(16 << 20);
         AtomicFile::write(&path, format!("\n{{\"id\": \"a\", \"source\": \"{source}\"}}\n").as_bytes())
             .unwrap();

@@ -230,6 +230,7 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     store
         .prepare("m", &|done, total| {
             told.set(told.get().max(done));
+            assert_eq!(store.keeper.waiting(1), 0, "vectors are read from the file, a page at a time");
             total == 1000
         })
         .unwrap();
