@@ -14,7 +14,7 @@
 //! The gallery with all natives imagined is ranked as the known one is. Of both average precisions the known one weighs `k² / (k² + 9 (1 − n/N))`, with k
 //! the held-out right answers of a query, on average: where all items are held out, nothing is imagined.
 //!
-//! Top-1 is not told so: what is nearest depends on what the map leaves out. Imagined, it came out up to 15 points too high.
+//! Top-1 is not told so: what is nearest depends on what the map leaves out, and comes out too high.
 
 use super::data::ForecastInput;
 use super::right::Right;
