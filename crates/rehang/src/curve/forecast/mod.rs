@@ -168,7 +168,7 @@ struct Seen {
     switch: Vec<f64>,
     /// In the mixed gallery of each view; `None` where it has no right answer.
     mixed: Vec<Option<Vec<f64>>>,
-    /// In those of a random order, the smaller first; none without an order.
+    /// In those of a random order, the mean of the small ones first; none without an order.
     random: [Vec<Option<Vec<f64>>>; 2],
     /// In the largest of a random order before it was backfilled.
     adapted: Vec<Option<Vec<f64>>>,
@@ -301,7 +301,10 @@ impl<'a> Ground<'a> {
                     switch: switch.unwrap_or_default(),
                     mixed: of_views(&self.views.mixed),
                     random: match &self.views.random {
-                        Some(random) => random.each_ref().map(|views| of_views(views)),
+                        Some(random) => {
+                            let drawn = random.small.each_ref().map(|views| of_views(views));
+                            [averaged(&drawn), of_views(&random.largest)]
+                        }
                         None => Default::default(),
                     },
                     adapted: before,
@@ -377,6 +380,17 @@ impl<'a> Ground<'a> {
         });
         Table::new(rows)
     }
+}
+
+/// Every view's mean over drawings, of those with a right answer.
+fn averaged(drawn: &[Vec<Option<Vec<f64>>>]) -> Vec<Option<Vec<f64>>> {
+    let views = drawn.first().map_or(0, Vec::len);
+    let of_view = |view: usize| {
+        let known: Vec<&Vec<f64>> = drawn.iter().filter_map(|views| views[view].as_ref()).collect();
+        let mean = |slot: usize| known.iter().map(|values| values[slot]).sum::<f64>() / known.len() as f64;
+        known.first().map(|values| (0..values.len()).map(mean).collect())
+    };
+    (0..views).map(of_view).collect()
 }
 
 #[cfg(test)]

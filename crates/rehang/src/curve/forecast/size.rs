@@ -49,32 +49,44 @@ impl View {
     }
 }
 
-/// Galleries of one order that stand for the whole one, each of every cut.
+/// Drawings of a random mixture of few natives, whose mean is less a matter of chance.
+const DRAWINGS: usize = 4;
+
+/// Galleries that stand for the whole one, each of every cut.
 pub(super) struct Views {
     /// The largest in the order.
     pub(super) mixed: Vec<View>,
-    /// In a random order: with as many natives as those in a given order, and the largest. Without an order `mixed` is that.
-    pub(super) random: Option<[Vec<View>; 2]>,
+    /// Where an order is given, those of a random one.
+    pub(super) random: Option<Random>,
+}
+
+pub(super) struct Random {
+    /// With as many natives as those in the given order, by drawing.
+    pub(super) small: [Vec<View>; DRAWINGS],
+    pub(super) largest: Vec<View>,
 }
 
 impl Views {
     pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize]) -> Self {
         let mixed = views(input, cuts, None);
         let random = input.order.is_some().then(|| {
-            let random = ForecastInput { order: None, ..*input };
-            [views(&random, cuts, Some(&mixed)), views(&random, cuts, None)]
+            let input = ForecastInput { order: None, ..*input };
+            Random {
+                small: std::array::from_fn(|drawing| views(&input, cuts, Some((&mixed, drawing)))),
+                largest: views(&input, cuts, None),
+            }
         });
         Self { mixed, random }
     }
 
     /// The largest of a random order, or of none.
     pub(super) fn largest(&self) -> &[View] {
-        self.random.as_ref().map_or(&self.mixed, |[_, largest]| largest)
+        self.random.as_ref().map_or(&self.mixed, |random| &random.largest)
     }
 }
 
-/// The view of every cut, with at most as many natives as those of `like`; without an order its natives are drawn at random.
-fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<&[View]>) -> Vec<View> {
+/// The view of every cut, with at most as many natives as those of `like`, in which drawing; without an order its natives are drawn at random.
+fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<(&[View], usize)>) -> Vec<View> {
     let items = input.old.rows();
     let mut random = ChaCha8Rng::seed_from_u64(0);
     let mut shuffled = |mut values: Vec<usize>| {
@@ -100,12 +112,14 @@ fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<&[View]>) -> Ve
         .enumerate()
         .map(|(at, &cut)| {
             let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
+            // Each drawing begins where the one before ends.
+            let (most, drawing) = like.map_or((cut, 0), |(views, drawing)| (views[at].natives(), drawing));
+            let most = most.min(held_out.len());
+            let (before, after) = held_out.split_at(most * drawing % held_out.len());
+            let drawn = || after.iter().chain(before).copied();
             let natives: Vec<usize> = match &place {
-                Some(_) => held_out.iter().copied().filter(|&item| is_first(item)).collect(),
-                None => {
-                    let most = like.map_or(cut, |views| views[at].natives());
-                    held_out.iter().copied().take(most.min(cut)).collect()
-                }
+                Some(_) => drawn().filter(|&item| is_first(item)).collect(),
+                None => drawn().take(most).collect(),
             };
             // Without natives it is the switch.
             if natives.is_empty() {
@@ -113,14 +127,14 @@ fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<&[View]>) -> Ve
             }
             let size = ((natives.len() as f64 * items as f64 / cut as f64).round() as usize).min(items);
             // In an order, an item that is native by now does not stand in the gallery adapted.
-            let rest = others.iter().chain(&held_out).copied();
-            let rest: Vec<usize> = match &place {
-                Some(_) => rest.filter(|&item| !is_first(item)).collect(),
-                None => others.iter().chain(&held_out[natives.len()..]).copied().collect(),
-            };
             let filled = size.saturating_sub(natives.len());
+            let others = others.iter().copied();
+            let rest: Vec<usize> = match &place {
+                Some(_) => others.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
+                None => others.chain(drawn().skip(most)).take(filled).collect(),
+            };
             let columns = natives.iter().map(|&item| native(item));
-            View { columns: columns.chain(rest.into_iter().take(filled).map(adapted)).collect() }
+            View { columns: columns.chain(rest.into_iter().map(adapted)).collect() }
         })
         .collect()
 }
