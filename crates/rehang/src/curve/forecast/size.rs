@@ -61,7 +61,7 @@ pub(super) struct Views {
 }
 
 pub(super) struct Random {
-    /// With as many natives as those in the given order, by drawing.
+    /// With as many natives as those in the given order, by drawing; empty where that is the largest.
     pub(super) small: [Vec<View>; DRAWINGS],
     pub(super) largest: Vec<View>,
 }
@@ -114,6 +114,10 @@ fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<(&[View], usize
             let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
             // Each drawing begins where the one before ends.
             let (most, drawing) = like.map_or((cut, 0), |(views, drawing)| (views[at].natives(), drawing));
+            // One with as many natives as there are is the largest itself.
+            if like.is_some() && most >= cut.min(held_out.len()) {
+                return View { columns: Vec::new() };
+            }
             let most = most.min(held_out.len());
             let (before, after) = held_out.split_at(most * drawing % held_out.len());
             let drawn = || after.iter().chain(before).copied();
