@@ -7,12 +7,12 @@ use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store
 use serde::Serialize;
 
 use crate::configuration::Configuration;
-use crate::drift;
 use crate::fitting;
 use crate::identify::{gives_again, look_alone};
 use crate::identity::is_another;
 use crate::index::recall;
 use crate::location::Location;
+use crate::outgrown::outgrown;
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::setup::expect_same;
 use crate::status::status;
@@ -333,11 +333,11 @@ fn examine_configuration(
             (record, _) => {
                 let plan = plan(store, &setup)?;
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
+                let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
                 // What the gallery has become is nothing that the configuration says.
-                let of_gallery = |seen: &Finding| seen.code == drift::OF_GALLERY;
-                let seen = plan.findings.into_iter();
-                let seen = seen.map(|seen| if of_gallery(&seen) { seen } else { finding(seen.to_string()) });
-                Ok(seen.chain((plan.as_they_are && !is_begun).then(without_adapter)).collect())
+                let outgrown = outgrown(store, setup.adapter, (setup.old, setup.new))?;
+                let without = (plan.as_they_are && !is_begun).then(without_adapter);
+                Ok(seen.chain(outgrown).chain(without).collect())
             }
         }
     });

@@ -48,6 +48,7 @@ mod limits;
 mod location;
 mod manners;
 mod observe;
+mod outgrown;
 mod outlook;
 #[cfg(feature = "postgres")]
 mod postgres;

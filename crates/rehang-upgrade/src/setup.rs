@@ -30,9 +30,7 @@ impl UpgradeSetup<'_> {
         expect_of_adapter(&self.adapter.old, self.old, "old")?;
         expect_of_adapter(&self.adapter.new, self.new, "new")?;
         expect_spaces(store, self.old, &self.outputs())?;
-        let input = drift::input(store, self.adapter, &self.old.name)?;
-        let outgrown = drift::outgrown(store, self.adapter, (self.old, self.new))?;
-        Ok(input.into_iter().chain(outgrown).collect())
+        Ok(drift::input(store, self.adapter, &self.old.name)?.into_iter().collect())
     }
 
     /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.

@@ -16,7 +16,6 @@ use serde::Serialize;
 
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
-use crate::drift;
 use crate::encoding::input_of;
 use crate::estimate::{CostEstimate, Probed, estimate};
 use crate::first::{PutFirst, put_first, read_returned};
@@ -30,6 +29,7 @@ use crate::limits::{Limits, RunOptions};
 use crate::location::Location;
 use crate::manners;
 use crate::observe::{Observer, Unobserved};
+use crate::outgrown::outgrown;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
 use crate::refit::{self, Refit};
 use crate::refitting::{Refitted, Refitting};
@@ -132,6 +132,7 @@ impl Upgrade {
         let planned = self.planned()?;
         let setup = planned.setup();
         let mut plan = verbs::plan(self.store(), &setup)?;
+        plan.findings.extend(outgrown(self.store(), setup.adapter, (setup.old, setup.new))?);
         plan.findings.extend(self.configuration.outlook(self.store())?);
         let forecast = self.configuration.forecast(&planned)?;
         let (probed, probe_failure) = self.probe(probe)?.unzip();
@@ -467,7 +468,7 @@ impl Upgrade {
         let path = self.configuration.adapter_file(&fingerprint);
         let mut made =
             fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)?;
-        made.findings.extend(drift::outgrown(self.store(), &adapter, self.spaces())?);
+        made.findings.extend(outgrown(self.store(), &adapter, self.spaces())?);
         Ok(made)
     }
 
@@ -482,7 +483,12 @@ impl Upgrade {
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
         let _lock = self.configuration.gallery.lock()?;
-        verbs::start(self.store(), &self.planned()?.setup(), observer)
+        let planned = self.planned()?;
+        let setup = planned.setup();
+        let outgrown = outgrown(self.store(), setup.adapter, (setup.old, setup.new))?;
+        let mut started = verbs::start(self.store(), &setup, observer)?;
+        started.findings.extend(outgrown);
+        Ok(started)
     }
 
     /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so is a space
