@@ -28,7 +28,7 @@ pub fn run(path: &str, output: &str, truth: Option<&str>) -> Result<()> {
         chart.lines[0].name = "forecast".into();
         // What the forecast says of the end stands at the end of its line.
         chart.levels.retain(|level| !level.name.starts_with("new model"));
-        let bridge = truth.bridge.map(|value| Level { name: "bridge".into(), value, dotted: true });
+        let bridge = truth.bridge.map(|value| Level { name: "bridge, live".into(), value, dotted: true });
         chart.levels.extend(bridge);
         let measured: Vec<(f64, f64)> =
             truth.points.iter().map(|&(share, value)| (100.0 * share, value)).collect();
