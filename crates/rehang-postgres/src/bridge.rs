@@ -135,7 +135,7 @@ fn write(connection: &mut Connection, handle: &Handle, fingerprint: &str, bridge
     if is_whole(connection, handle, fingerprint, layer.weight.rows())? {
         return Ok(());
     }
-    // A part of it is all that somebody has left of it.
+    // An operator may have deleted rows of it: the rest goes, and all is written anew.
     let part = "DELETE FROM rehang.bridge AS b WHERE b.gallery = $1 AND b.fingerprint = $2";
     connection.execute(part, &[&handle.number, &fingerprint])?;
     connection.execute(

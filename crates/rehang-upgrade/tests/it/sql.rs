@@ -301,7 +301,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         assert_eq!(place.kept(), (1, old.dimension as i64));
         place.agrees(Some(&half), &both, "half a bridge");
         if place.spaces.len() == 2 {
-            // Somebody has taken away a part of it, or all: searches by SQL go as they went before, and an examination says it.
+            // An operator deletes a part of it, or all: searches by SQL go as they went before, and an examination says it.
             for lost in ["DELETE FROM rehang.bridge_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
                 assert_eq!(place.says_of_bridge(), None);
                 place.sql(lost);

@@ -30,7 +30,7 @@ const QUERIES_MIN: usize = 10;
 /// Quantiles of the wrong answers on either side of their middle, closer to each other towards the end.
 const QUANTILES: usize = 200;
 
-/// Where natives are that nobody knows.
+/// Where a forecast imagines the natives that are not held out.
 pub(super) struct Imagined {
     /// z of wrong answers, adapted and native, ascending: as many lie below the one as below the other.
     wrong: [Vec<f64>; 2],
