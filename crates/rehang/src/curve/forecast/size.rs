@@ -68,13 +68,11 @@ pub(super) struct Random {
 
 impl Views {
     pub(super) fn new(input: &ForecastInput<'_>, cuts: &[usize]) -> Self {
-        let mixed = views(input, cuts, None);
-        let random = input.order.is_some().then(|| {
-            let input = ForecastInput { order: None, ..*input };
-            Random {
-                small: std::array::from_fn(|drawing| views(&input, cuts, Some((&mixed, drawing)))),
-                largest: views(&input, cuts, None),
-            }
+        let items = Shuffled::new(input);
+        let mixed = items.views(cuts, input.order, None);
+        let random = input.order.is_some().then(|| Random {
+            small: std::array::from_fn(|drawing| items.views(cuts, None, Some((&mixed, drawing)))),
+            largest: items.views(cuts, None, None),
         });
         Self { mixed, random }
     }
@@ -85,62 +83,79 @@ impl Views {
     }
 }
 
-/// The view of every cut, with at most as many natives as those of `like`, in which drawing; without an order its natives are drawn at random.
-fn views(input: &ForecastInput<'_>, cuts: &[usize], like: Option<(&[View], usize)>) -> Vec<View> {
-    let items = input.old.rows();
-    let mut random = ChaCha8Rng::seed_from_u64(0);
-    let mut shuffled = |mut values: Vec<usize>| {
-        shuffle(&mut values, &mut random);
-        values
-    };
-    let mut row_of = vec![ADAPTED; items];
-    for (row, &item) in (0..).zip(input.held_out) {
-        row_of[item] = row;
-    }
-    let held_out = shuffled(input.held_out.to_vec());
-    let others = shuffled((0..items).filter(|&item| row_of[item] == ADAPTED).collect());
-    let place = input.order.map(|order| {
-        let mut place = vec![0; items];
-        for (at, &item) in order.iter().enumerate() {
-            place[item] = at;
+/// The items in the order in which views take them.
+struct Shuffled {
+    held_out: Vec<usize>,
+    others: Vec<usize>,
+    /// The row of every item among the natives, or [`ADAPTED`].
+    row_of: Vec<u32>,
+}
+
+impl Shuffled {
+    fn new(input: &ForecastInput<'_>) -> Self {
+        let items = input.old.rows();
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let mut shuffled = |mut values: Vec<usize>| {
+            shuffle(&mut values, &mut random);
+            values
+        };
+        let mut row_of = vec![ADAPTED; items];
+        for (row, &item) in (0..).zip(input.held_out) {
+            row_of[item] = row;
         }
-        place
-    });
-    let adapted = |item: usize| (item as u32, ADAPTED);
-    let native = |item: usize| (item as u32, row_of[item]);
-    cuts.iter()
-        .enumerate()
-        .map(|(at, &cut)| {
-            let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
-            // Each drawing begins where the one before ends.
-            let (most, drawing) = like.map_or((cut, 0), |(views, drawing)| (views[at].natives(), drawing));
-            // One with as many natives as there are is the largest itself.
-            if like.is_some() && most >= cut.min(held_out.len()) {
-                return View { columns: Vec::new() };
+        let held_out = shuffled(input.held_out.to_vec());
+        let others = shuffled((0..items).filter(|&item| row_of[item] == ADAPTED).collect());
+        Self { held_out, others, row_of }
+    }
+
+    /// The view of every cut, with at most as many natives as those of `like`, in which drawing; without an order its natives are drawn at random.
+    fn views(&self, cuts: &[usize], order: Option<&[usize]>, like: Option<(&[View], usize)>) -> Vec<View> {
+        let Self { held_out, others, row_of } = self;
+        let items = row_of.len();
+        let place = order.map(|order| {
+            let mut place = vec![0; items];
+            for (at, &item) in order.iter().enumerate() {
+                place[item] = at;
             }
-            let most = most.min(held_out.len());
-            let (before, after) = held_out.split_at(most * drawing % held_out.len());
-            let drawn = || after.iter().chain(before).copied();
-            let natives: Vec<usize> = match &place {
-                Some(_) => drawn().filter(|&item| is_first(item)).collect(),
-                None => drawn().take(most).collect(),
-            };
-            // Without natives it is the switch.
-            if natives.is_empty() {
-                return View { columns: Vec::new() };
-            }
-            let size = ((natives.len() as f64 * items as f64 / cut as f64).round() as usize).min(items);
-            // In an order, an item that is native by now does not stand in the gallery adapted.
-            let filled = size.saturating_sub(natives.len());
-            let others = others.iter().copied();
-            let rest: Vec<usize> = match &place {
-                Some(_) => others.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
-                None => others.chain(drawn().skip(most)).take(filled).collect(),
-            };
-            let columns = natives.iter().map(|&item| native(item));
-            View { columns: columns.chain(rest.into_iter().map(adapted)).collect() }
-        })
-        .collect()
+            place
+        });
+        let adapted = |item: usize| (item as u32, ADAPTED);
+        let native = |item: usize| (item as u32, row_of[item]);
+        cuts.iter()
+            .enumerate()
+            .map(|(at, &cut)| {
+                let is_first = |item: usize| place.as_ref().is_none_or(|place| place[item] < cut);
+                // Each drawing begins where the one before ends.
+                let (most, drawing) =
+                    like.map_or((cut, 0), |(views, drawing)| (views[at].natives(), drawing));
+                // One with as many natives as there are is the largest itself.
+                if like.is_some() && most >= cut.min(held_out.len()) {
+                    return View { columns: Vec::new() };
+                }
+                let most = most.min(held_out.len());
+                let (before, after) = held_out.split_at(most * drawing % held_out.len());
+                let drawn = || after.iter().chain(before).copied();
+                let natives: Vec<usize> = match &place {
+                    Some(_) => drawn().filter(|&item| is_first(item)).collect(),
+                    None => drawn().take(most).collect(),
+                };
+                // Without natives it is the switch.
+                if natives.is_empty() {
+                    return View { columns: Vec::new() };
+                }
+                let size = ((natives.len() as f64 * items as f64 / cut as f64).round() as usize).min(items);
+                // In an order, an item that is native by now does not stand in the gallery adapted.
+                let filled = size.saturating_sub(natives.len());
+                let others = others.iter().copied();
+                let rest: Vec<usize> = match &place {
+                    Some(_) => others.chain(drawn()).filter(|&item| !is_first(item)).take(filled).collect(),
+                    None => others.chain(drawn().skip(most)).take(filled).collect(),
+                };
+                let columns = natives.iter().map(|&item| native(item));
+                View { columns: columns.chain(rest.into_iter().map(adapted)).collect() }
+            })
+            .collect()
+    }
 }
 
 /// One query's ranking of some columns.
