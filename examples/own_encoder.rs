@@ -89,10 +89,10 @@ fn main() -> Result<()> {
     let fitted = fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
 
     let (adapter, order) = (&fitted.adapter, OrderSettings::default());
-    let setup = UpgradeSetup { old: &old.space, new: &new.space, adapter, order };
+    let setup = UpgradeSetup { old: &old.space, new: &new.space, adapter: Some(adapter), order };
     assert_eq!(start(&store, &setup, &Unobserved)?.adapted, 301);
     switch(&store, &setup, Serving::Mixed, &Unobserved)?;
-    let (scope, limits, clock) = (BackfillScope::Gallery(adapter), Limits::default(), &SystemClock::start());
+    let (scope, limits, clock) = (BackfillScope::Gallery(Some(adapter)), Limits::default(), &SystemClock::start());
     let run = BackfillSetup { store: &store, encoder: &new, scope, limits, clock, worker: "this process" };
     let summary = backfill(&run, &Unobserved)?;
     assert_eq!((summary.ending, summary.native, summary.done.failed), (Ending::NothingLeft, 300, 1));

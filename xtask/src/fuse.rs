@@ -70,7 +70,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
 fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc<Bridge>>) -> Result<Row> {
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
-    let setup = UpgradeSetup { old, new, adapter, order };
+    let setup = UpgradeSetup { old, new, adapter: Some(adapter), order };
     let fusion = adapter.fusion.as_ref().ok_or_else(|| Error::missing("a fusion", "the study"))?;
     let mut row = Row { found: Vec::new() };
     for way in WAYS {

@@ -13,7 +13,7 @@ use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{
     AutoOptions, IdentifyOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request,
-    RunOptions, Search, SearchQueries, Serving, Upgrade,
+    RunOptions, Search, SearchQueries, Serving, Upgrade, Way,
 };
 use serde_json::{Value, json};
 
@@ -313,7 +313,16 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         "auto" => {
             let asked =
                 filled!(given, { pairs, method, fused, switch_if, order_for } over AutoOptions::default());
-            let asked = AutoOptions { go: flag("yes")?, ..asked };
+            let way = match (flag("plain")?, flag("mapped")?) {
+                (false, false) => None,
+                (true, false) => Some(Way::Plain),
+                (false, true) => Some(Way::Mapped),
+                (true, true) => {
+                    let expected = "left out beside `mapped`";
+                    return Err(raised(given.0.py(), &Error::option("plain", true, expected)));
+                }
+            };
+            let asked = AutoOptions { go: flag("yes")?, way, ..asked };
             let queries = path("queries")?;
             Box::new(move |upgrade, encoder, progress| {
                 let mut steps = Vec::new();
@@ -370,10 +379,13 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 warned(&of, &of.found.findings)
             })
         }
-        "start" => Box::new(|upgrade, _, progress| {
-            let started = upgrade.start(progress)?;
-            warned(&started, &started.findings)
-        }),
+        "start" => {
+            let is_plain = flag("plain")?;
+            Box::new(move |upgrade, _, progress| {
+                let started = if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
+                warned(&started, &started.findings)
+            })
+        }
         "switch" => {
             let serving = if flag("fused")? { Serving::Fused } else { Serving::Mixed };
             let anyway = flag("anyway")?;

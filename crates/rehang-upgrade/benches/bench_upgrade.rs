@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     // Each on a fresh copy of the same gallery, in turns, so that whatever else the machine does meets both.
     let adapter = adapter(&old, &new);
     let order = OrderSettings { policy: Policy::Sigma, seed: 0 };
-    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order };
     let (mut raw, mut started, mut filled) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = None;
     let copy = |name: &str| -> Result<SqliteStore> {
@@ -129,7 +129,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            scope: BackfillScope::Gallery(&adapter),
+            scope: BackfillScope::Gallery(Some(&adapter)),
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",

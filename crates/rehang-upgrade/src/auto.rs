@@ -1,4 +1,5 @@
-//! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run.
+//! All steps of an upgrade as one command: doctor → pairs → fit → report → plan, then start → switch → run; or, where everything is embedded
+//! sooner than a map is made, doctor → plan, then start → run → switch.
 //!
 //! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
 //! and after whatever a person did by hand in between.
@@ -20,12 +21,13 @@ use crate::forecast::{Forecast, share_of};
 use crate::index::prepare_index;
 use crate::limits::RunOptions;
 use crate::observe::expect_going;
-use crate::record::{Phase, Recorded, Serving};
+use crate::record::{Phase, Recorded, Serving, UpgradeRecord};
 use crate::sample;
-use crate::setup::expect_between;
+use crate::setup::{expect_between, is_the_same};
 use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
+use crate::way::{PROBE_ITEMS, Way, WayReason, Ways, misses_too_many};
 
 /// A step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -39,9 +41,9 @@ pub enum Step {
     Order,
     /// Measure it on those held out: [`Upgrade::report`].
     Report,
-    /// Fill the new space: [`Upgrade::start`].
+    /// Fill the new space: [`Upgrade::start`]; or make it, where nothing is mapped: [`Upgrade::start_plain`].
     Start,
-    /// Re-embed until the switch is worth it: [`Upgrade::run`].
+    /// Re-embed until the switch is worth it, or all where nothing is mapped: [`Upgrade::run`].
     Backfill,
     /// Let searches go to the new model: [`Upgrade::switch`].
     Switch,
@@ -75,6 +77,9 @@ pub enum Halt {
     BeforeStart,
     /// The examination of the gallery found what needs attention first.
     Ill,
+    /// More than one item in a hundred has no vector in the new space, and cannot be embedded: no search would find it after the switch of a
+    /// plain upgrade.
+    Lacking,
     /// Too few pairs are held out to say what the upgrade would buy.
     TooFewPairs,
     /// What doing nothing is worth was not measured, so nothing says whether the switch pays.
@@ -110,6 +115,10 @@ pub enum Next {
 pub struct StepsLeft {
     /// What is next.
     pub next: Next,
+    /// The way that they are of.
+    pub way: Way,
+    /// Whether it may still become the plain one: a few items are embedded first, which say how long all take.
+    pub may_be_plain: bool,
     /// The steps from the next one on; none where nothing is next.
     pub steps: Vec<Step>,
     /// The share of native items at which a backfill before the switch ends, where that is next.
@@ -176,6 +185,8 @@ pub struct AutoOptions {
     pub switch_if: SwitchIf,
     /// What the order of the backfill is chosen for; `None` leaves it as it is.
     pub order_for: Option<Metric>,
+    /// Which way; `None` for the one that [is shorter](Upgrade::ways).
+    pub way: Option<Way>,
 }
 
 /// A step that was taken, and what came of it.
@@ -183,6 +194,8 @@ pub struct AutoOptions {
 pub enum StepResult<'a> {
     /// The gallery was examined.
     Examined(&'a Examination),
+    /// This is what embedding everything takes, and which way is gone for it.
+    Ways(&'a Ways),
     /// Pairs were drawn.
     Pairs(&'a PairsDrawn),
     /// An adapter was fitted.
@@ -213,6 +226,7 @@ impl StepResult<'_> {
         }
         Ok(match *self {
             Self::Examined(examined) => ("doctor", data(examined)?),
+            Self::Ways(ways) => ("way", data(ways)?),
             Self::Pairs(pairs) => ("pairs", data(pairs)?),
             Self::Fit(answer) => ("fit", answer.to_json()),
             Self::Order(choice) => ("order", data(&choice)?),
@@ -247,8 +261,12 @@ impl Upgrade {
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
+        if self.ways(asked, &PairsFiles::default())?.way == Way::Plain {
+            return self.next_plain(record.as_ref());
+        }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
-        let is_before_start = matches!(phase, None | Some(Phase::Sampling));
+        // What a plain upgrade has is that of a sample.
+        let is_before_start = record.as_ref().is_none_or(|record| record.adapter.is_empty());
         if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
         }
@@ -256,7 +274,10 @@ impl Upgrade {
         let forecast = configuration.forecast(&planned)?;
         if is_before_start {
             let is_fitted = !configuration.names_adapter();
-            if is_fitted && !fitting::is_by_queries(&planned.adapter, (old, new), &configuration.folder())? {
+            let map = planned.adapter.as_deref().filter(|_| is_fitted);
+            if let Some(map) = map
+                && !fitting::is_by_queries(map, (old, new), &configuration.folder())?
+            {
                 return Ok(Next::Step(Step::Fit));
             }
             let chosen = fitting::chosen_order(store, &new.name)?.and_then(|chosen| chosen.metric);
@@ -273,15 +294,16 @@ impl Upgrade {
         let Some(record) = record.filter(|record| record.phase == Phase::Filled) else {
             return Ok(Next::Step(Step::Start));
         };
-        if record.adapter != rehang_files::adapter_file::fingerprint(&planned.adapter)?
-            || record.order != planned.order
-        {
+        if !is_the_same(&record, &planned.setup()) {
             return Ok(Next::Step(Step::Start));
         }
         let counts = store.counts(&new.name)?;
         let is_left = sample::embeddable(store, &new.name)? > counts.native;
         if store.serving()?.as_deref() != Some(new.name.as_str()) {
-            let Some(forecast) = forecast else { return Ok(Next::Halt(Halt::NotMeasured)) };
+            let Some(forecast) = forecast else {
+                // Where all is native, nothing has to be forecast.
+                return Ok(if is_left { Next::Halt(Halt::NotMeasured) } else { Next::Step(Step::Switch) });
+            };
             if !forecast.is_reliable {
                 return Ok(Next::Halt(Halt::Unreliable));
             }
@@ -305,13 +327,30 @@ impl Upgrade {
         })
     }
 
+    /// As [`Upgrade::next`], of a plain upgrade with this record, if it has begun.
+    fn next_plain(&self, record: Option<&UpgradeRecord>) -> Result<Next> {
+        let (store, new) = (self.store(), &self.configuration().new.name);
+        if !record.is_some_and(|record| record.phase == Phase::Filled && record.is_plain()) {
+            return Ok(Next::Step(Step::Start));
+        }
+        let serves = store.serving()?.as_ref() == Some(new);
+        Ok(match (serves, self.is_all_native()?) {
+            (true, false) => Next::Step(Step::Run),
+            (true, true) => Next::Halt(Halt::Home),
+            (false, false) => Next::Step(Step::Backfill),
+            (false, true) if misses_too_many(&store.counts(new)?) => Next::Halt(Halt::Lacking),
+            (false, true) => Next::Step(Step::Switch),
+        })
+    }
+
     /// Takes all steps, from where the upgrade is: it examines the gallery, draws pairs, fits, measures and plans. Where it is
-    /// asked to go on, it starts, embeds first or switches as the forecast says, and re-embeds. It never finishes. It calls
-    /// `tell` after every step.
+    /// asked to go on, it starts, embeds first or switches as the forecast says, and re-embeds. Where that is [shorter](Upgrade::ways), everything
+    /// is embedded, then searches switch, and nothing is fitted or measured. It never finishes. It calls `tell` after every step.
     ///
     /// # Errors
     ///
-    /// As the verbs of the steps. What was done stays, and the next call goes on.
+    /// An invalid option where the plain way is asked for beside what only a map has. As the verbs of the steps. What was done stays, and the
+    /// next call goes on.
     pub fn auto(
         &self,
         asked: &AutoOptions,
@@ -320,11 +359,13 @@ impl Upgrade {
         progress: &Progress,
         mut tell: impl FnMut(&StepResult<'_>) -> Result<()>,
     ) -> Result<Halt> {
+        let mut asked = *asked;
+        asked.expect_of_its_way(files)?;
         if asked.order_for.is_some() {
             self.expect_order_is_chosen()?;
         }
-        let (mut drawn, mut embedded, mut is_planned) = (false, 0, false);
-        let mut anew = self.anew(asked, files)?;
+        let (mut drawn, mut embedded, mut is_planned, mut ran_out) = (false, 0, false, false);
+        let mut anew = self.anew(&asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
             let (configuration, location) = (self.configuration(), &self.configuration().gallery);
@@ -334,16 +375,35 @@ impl Upgrade {
                 return Ok(Halt::Ill);
             }
         }
+        let mut ways = self.ways(&asked, files)?;
+        if ways.needs_probe() {
+            // What is embedded for it stays native.
+            let pairs = PairsOptions { items: PROBE_ITEMS, ..asked.pairs };
+            let drawn = self.pairs(&pairs, &PairsFiles::default(), encoder, progress)?;
+            embedded += drawn.steps.iter().map(|step| step.embedded).sum::<u64>();
+            if let Enough::Ended(ending) = drawn.enough {
+                tell(&StepResult::Pairs(&drawn))?;
+                return Ok(Halt::Ended { ending });
+            }
+            ways = self.ways(&asked, files)?;
+        }
+        if !matches!(ways.because, WayReason::Asked | WayReason::Begun) {
+            tell(&StepResult::Ways(&ways))?;
+        }
+        asked.way = Some(ways.way);
         loop {
             let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
             let run = RunOptions { budget, ..asked.pairs.run };
-            let next = anew.take().map_or_else(|| self.next(asked, drawn), |step| Ok(Next::Step(step)))?;
+            let next = anew.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
+            let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
+                // What came while the rest was embedded does not keep the switch waiting: a run takes it after that.
+                Next::Step(Step::Backfill) if is_plain && ran_out => Step::Switch,
                 Next::Step(step) => step,
                 Next::Halt(halt) => return Ok(halt),
             };
             if step == Step::Start && !is_planned {
-                tell(&StepResult::Plan(&self.plan(0)?))?;
+                tell(&StepResult::Plan(&self.plan_of(is_plain)?))?;
                 is_planned = true;
             }
             if step >= Step::Start && !asked.go {
@@ -360,6 +420,10 @@ impl Upgrade {
                     }
                     drawn = true;
                     let configuration = self.configuration();
+                    if self.needs_no_forecast()? {
+                        asked.way = Some(Way::Plain);
+                        continue;
+                    }
                     let is_fitted = fitting::fitted(self.store(), &configuration.new.name)?.is_some();
                     // A map that is there was fitted on fewer.
                     if now > 0 && is_fitted && !configuration.names_adapter() {
@@ -375,18 +439,19 @@ impl Upgrade {
                     }
                 }
                 Step::Report => {
-                    let configuration = self.configuration();
-                    let pairs =
-                        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)?;
-                    if !pairs.may_be_reported() {
+                    if !self.pairs_drawn()?.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
                     tell(&StepResult::Report(&self.report(progress)?))?;
                 }
+                Step::Start if is_plain => tell(&StepResult::Start(&self.start_plain(progress)?))?,
                 Step::Start => tell(&StepResult::Start(&self.start(progress)?))?,
                 Step::Switch => {
                     let counts = self.store().counts(&self.configuration().new.name)?;
-                    let is_mixed = self.passes_at(asked)?.is_some_and(|from| reaches(&counts, from));
+                    if is_plain && misses_too_many(&counts) {
+                        return Ok(Halt::Lacking);
+                    }
+                    let is_mixed = self.passes_at(&asked)?.is_some_and(|from| reaches(&counts, from));
                     // Only where that was asked for, also if the share fell since the step was chosen: an application that knows
                     // nothing of fused searches gives no query of the old model.
                     let serving = if asked.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
@@ -398,8 +463,9 @@ impl Upgrade {
                 }
                 Step::Backfill | Step::Run => {
                     let until = match step {
+                        _ if is_plain => Some(Until::All),
                         Step::Run => asked.pairs.run.until,
-                        _ => self.passes_at(asked)?.map(Until::Fraction),
+                        _ => self.passes_at(&asked)?.map(Until::Fraction),
                     };
                     let done = self.run(&RunOptions { until, ..run }, encoder, progress)?;
                     tell(&StepResult::Run(&done))?;
@@ -411,6 +477,7 @@ impl Upgrade {
                     if ending == Ending::NothingLeft && step == Step::Run {
                         return Ok(Halt::Home);
                     }
+                    ran_out = ending == Ending::NothingLeft;
                 }
             }
         }
@@ -422,21 +489,30 @@ impl Upgrade {
     ///
     /// What is wrong with the file of queries; as [`Upgrade::next`].
     pub fn steps_left(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<StepsLeft> {
+        asked.expect_of_its_way(files)?;
         let again = self.anew(asked, files)?.map(Next::Step);
+        let ways = self.ways(asked, files)?;
+        let (way, may_be_plain) = (ways.way, ways.needs_probe());
+        let asked = &AutoOptions { way: Some(way), ..*asked };
         let next = again.map_or_else(|| self.next(asked, false), Ok)?;
         let Next::Step(first) = next else {
-            return Ok(StepsLeft { next, steps: Vec::new(), switch_from: None, may_backfill_first: false });
+            let (steps, switch_from, may_backfill_first) = (Vec::new(), None, false);
+            return Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first });
         };
+        let is_plain = way == Way::Plain;
         let switch_from = if first == Step::Backfill { self.passes_at(asked)? } else { None };
         let is_left = |step: &Step| match step {
             _ if *step < first => false,
+            Step::Run if is_plain => first == Step::Run,
+            _ if is_plain => true,
             Step::Fit => !self.configuration().names_adapter(),
             Step::Order => asked.order_for.is_some(),
             Step::Backfill => switch_from.is_some(),
             _ => true,
         };
         let steps = Step::ALL.into_iter().filter(is_left).collect();
-        Ok(StepsLeft { next, steps, switch_from, may_backfill_first: first <= Step::Start && !asked.fused })
+        let may_backfill_first = first <= Step::Start && !asked.fused && !is_plain;
+        Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first })
     }
 
     /// The step that this upgrade has taken before and has to take again, if there is one: before its start, pairs where other queries are given
@@ -450,7 +526,7 @@ impl Upgrade {
         let (store, configuration) = (self.store(), self.configuration());
         let recorded = Recorded::read(store)?;
         let is_sampling = recorded.is_some_and(|recorded| recorded.record.phase == Phase::Sampling);
-        if !is_sampling || !configuration.has_adapter(store)? {
+        if !is_sampling || asked.way == Some(Way::Plain) || !configuration.has_adapter(store)? {
             return Ok(None);
         }
         let spaces = (&configuration.old, &configuration.new);
@@ -458,10 +534,24 @@ impl Upgrade {
         if files.queries.map(has_queries).transpose()? == Some(false) {
             return Ok(Some(Step::Pairs));
         }
-        let method = &configuration.planned(store)?.adapter.training.method;
+        let Some(adapter) = configuration.planned(store)?.adapter else { return Ok(None) };
+        let method = &adapter.training.method;
         let is_named = configuration.names_adapter();
         let is_other = !is_named && asked.method != Method::Auto && asked.method.name() != method;
         Ok(is_other.then_some(Step::Fit))
+    }
+
+    /// The pairs that are in the gallery by now.
+    fn pairs_drawn(&self) -> Result<DrawnPairs> {
+        let configuration = self.configuration();
+        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)
+    }
+
+    /// Whether everything is native, and of too few pairs to forecast anything, so that nothing is left to map either.
+    fn needs_no_forecast(&self) -> Result<bool> {
+        Ok(!self.configuration().names_adapter()
+            && self.is_all_native()?
+            && !self.pairs_drawn()?.may_be_reported())
     }
 
     /// The share of native items from which on the switch is worth it.

@@ -16,7 +16,7 @@ use crate::fitting;
 use crate::forecast::Forecast;
 use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
-use crate::record::{OrderSettings, Phase, Recorded};
+use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::setup::{UpgradeSetup, expect_same};
 use crate::table::TableLocation;
 use crate::until::{expect_until, parse_until};
@@ -291,8 +291,8 @@ pub struct Planned {
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// The adapter.
-    pub adapter: Arc<Adapter>,
+    /// The adapter; `None` for a [plain](crate::UpgradeRecord::is_plain) upgrade.
+    pub adapter: Option<Arc<Adapter>>,
     /// The order.
     pub order: OrderSettings,
 }
@@ -300,7 +300,7 @@ pub struct Planned {
 impl Planned {
     /// What the verbs of the upgrade take.
     pub fn setup(&self) -> UpgradeSetup<'_> {
-        UpgradeSetup { old: &self.old, new: &self.new, adapter: &self.adapter, order: self.order }
+        UpgradeSetup { old: &self.old, new: &self.new, adapter: self.adapter.as_deref(), order: self.order }
     }
 }
 
@@ -368,20 +368,40 @@ impl Configuration {
     }
 
     /// The upgrade with its adapter: the one that the file names; else the last one that was [fitted](crate::Upgrade::fit) on the
-    /// gallery's own pairs; else [`Adapter::identity`], since the new model searches old vectors as they are.
+    /// gallery's own pairs; else none where the upgrade was [started](crate::Upgrade::start_plain) as a plain one; else [`Adapter::identity`],
+    /// since the new model searches old vectors as they are.
     ///
     /// # Errors
     ///
     /// What [`rehang_files::adapter_file::load`] says; missing input where pairs were drawn and no adapter was fitted on them yet; as
     /// [`Adapter::identity`].
     pub fn planned(&self, store: &dyn Ledger) -> Result<Planned> {
+        if self.is_plain(store)? {
+            return self.planned_plain(store);
+        }
         let adapter = Arc::new(self.read_adapter(store).map_err(|error| self.named(error))?);
         Ok(Planned {
             old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
             new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
-            adapter,
+            adapter: Some(adapter),
             order: self.order(store)?,
         })
+    }
+
+    /// The upgrade without a map: everything is embedded.
+    pub(crate) fn planned_plain(&self, store: &dyn Ledger) -> Result<Planned> {
+        let made = || self.made_space();
+        let there = find_space(store, &self.new.name)?.map(|there| there.space);
+        let new = there.map_or_else(made, |there| Space { normalised: there.normalised, ..self.new.clone() });
+        Ok(Planned { old: self.old.clone(), new, adapter: None, order: self.order })
+    }
+
+    /// Whether the upgrade was started as a plain one, and no adapter was named or fitted for it since.
+    pub(crate) fn is_plain(&self, store: &dyn Ledger) -> Result<bool> {
+        let is_ours = |record: &UpgradeRecord| record.is_between(&self.old.name, &self.new.name);
+        let record = Recorded::read(store)?.map(|recorded| recorded.record).filter(is_ours);
+        let is_plain = record.is_some_and(|record| record.is_plain());
+        Ok(is_plain && !self.names_adapter() && fitting::fitted(store, &self.new.name)?.is_none())
     }
 
     fn order(&self, store: &dyn Ledger) -> Result<OrderSettings> {
@@ -471,6 +491,11 @@ impl Configuration {
         Ok(self.names_adapter()
             || fitting::fitted(store, &self.new.name)?.is_some()
             || (self.old.dimension == self.new.dimension && !Recorded::read(store)?.is_some_and(is_sampling)))
+    }
+
+    /// Whether the file names the forecast.
+    pub(crate) fn names_forecast(&self) -> bool {
+        self.forecast.is_some()
     }
 
     /// Whether the file names the adapter, so that none is fitted on the gallery's own pairs.
@@ -609,14 +634,15 @@ impl Configuration {
     }
 
     /// The forecast of this upgrade: the report that the file names, or else the one that was made of the adapter on the gallery's own
-    /// pairs; `None` where there is neither.
+    /// pairs; `None` where there is neither, and of a plain upgrade.
     ///
     /// # Errors
     ///
     /// I/O errors; what [`Forecast::read`] says.
     pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
+        let Some(adapter) = &planned.adapter else { return Ok(None) };
         let made =
-            fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(&planned.adapter)?);
+            fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(adapter)?);
         let made = made.exists().then_some(made);
         let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };

@@ -309,7 +309,7 @@ fn examine_configuration(
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
     }
-    match configuration.has_adapter(store) {
+    match configuration.is_plain(store).and_then(|plain| Ok(plain || configuration.has_adapter(store)?)) {
         Ok(true) => {}
         Ok(false) => {
             let text = format!("{name}: there is no adapter yet");
@@ -335,7 +335,7 @@ fn examine_configuration(
                 let is_begun = record.is_some_and(UpgradeRecord::is_live);
                 let seen = plan.findings.into_iter().map(|seen| finding(seen.to_string()));
                 // What the gallery has become is nothing that the configuration says.
-                let outgrown = outgrown(store, setup.adapter, (setup.old, setup.new))?;
+                let outgrown = outgrown(store, &setup)?;
                 let without = (plan.as_they_are && !is_begun).then(without_adapter);
                 Ok(seen.chain(outgrown).chain(without).collect())
             }

@@ -51,6 +51,11 @@ const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
 /// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
 /// every model has them.
 const HELD_OUT_MIN: usize = 30;
+/// Whether a report could be made of so many pairs: of too few, too few are held out.
+pub(crate) fn may_hold_out_of(pairs: u64) -> bool {
+    pairs as f64 * HELD_OUT >= HELD_OUT_MIN as f64
+}
+
 /// Natives that are read at a time.
 const NATIVES_PAGE: usize = 2048;
 /// The first sample; each further one is twice as large.

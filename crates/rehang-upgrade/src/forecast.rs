@@ -87,7 +87,10 @@ impl Forecast {
         let of_others = report.warnings.iter().filter(|warning| warning.code == ANOTHER_METRIC);
         let mut findings: Vec<Finding> = of_others.cloned().collect();
         let order = setup.order.policy.name();
-        let method = &setup.adapter.training.method;
+        let Some(adapter) = setup.adapter else {
+            return Err(Error::missing("an adapter", "the forecast of an upgrade"));
+        };
+        let method = &adapter.training.method;
         // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then it is unknown which.
         let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
         let curve = if let Some(curve) = report.curves.iter().find(own) {
@@ -106,7 +109,7 @@ impl Forecast {
         let is_there = |(role, fingerprint): (&String, &String)| {
             report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
         };
-        if !setup.adapter.training.inputs.iter().all(is_there) {
+        if !adapter.training.inputs.iter().all(is_there) {
             let seen =
                 format!("the forecast {source} was made with an adapter that was fitted on other pairs");
             findings.push(Finding::warning("other-pairs", seen));
@@ -368,7 +371,7 @@ mod tests {
     fn read(report: &Report) -> Result<Forecast> {
         let adapter = adapter();
         let (old, new) = (space("old-model", 3), space("new-model", 4));
-        let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: OrderSettings::default() };
+        let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: OrderSettings::default() };
         Forecast::read(&serde_json::to_string(report).unwrap(), "report.json", &setup)
     }
 

@@ -12,7 +12,7 @@ use rehang_store::{Document, Ledger, Record, Scan, Select, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::encoding::{encode, input_of};
-use crate::fill::Filler;
+use crate::fill::{Filler, page_items};
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::setup::{UpgradeSetup, expect_adapter, expect_upgrade, upgrade_of};
@@ -293,7 +293,7 @@ pub(crate) fn expect_same_on_account(
 pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<u64> {
     let recorded = expect_upgrade(store, setup)?;
     let record = &recorded.record;
-    expect_adapter(store, record, setup.adapter)?;
+    expect_adapter(store, record, setup)?;
     if !matches!(record.phase, Phase::Filled | Phase::RolledBack) {
         return Err(Error::wrong_phase(upgrade_of(store), record.phase.name()));
     }
@@ -311,7 +311,12 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         store.set_document(&document(new), Some(version), "")?;
     }
     change_unvouched(store, new, |_| Unvouched::default())?;
-    let filler = Filler::new(setup.adapter, &record.old.name, new, record.order)?.since(record.since);
+    let filler = setup.filler(record.order)?.map(|filler| filler.since(record.since));
+    if filler.is_none() && record.is_served(store)? {
+        let detail = "searches go to the vectors that would be put back, and no map stands in for them meanwhile";
+        return Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::RollBackOrSwitch));
+    }
+    let page = filler.as_ref().map_or(page_items(record.new.dimension), Filler::page);
     let total = store.counts(new)?.native;
     observer.observe(&Observation::Began { stage: "putting native vectors back", unit: "items", total });
     let explain = |error| Recorded::explain(store, record, error);
@@ -320,15 +325,19 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         expect_going(observer)?;
         // What a worker that began meanwhile has paid for would be put back page after page.
         expect_no_worker()?;
-        let forgotten = store.forget_natives(new, epoch, filler.page()).map_err(explain)?;
+        let forgotten = store.forget_natives(new, epoch, page).map_err(explain)?;
         if forgotten == 0 {
             break;
         }
         // At once, so that searches miss a page of items for a moment only.
-        filler.fill(store, epoch, &Select::Lacking, observer).map_err(explain)?;
+        if let Some(filler) = &filler {
+            filler.fill(store, epoch, &Select::Lacking, observer).map_err(explain)?;
+        }
         put_back += forgotten as u64;
     }
-    filler.cover(store, epoch, observer).map_err(explain)?;
+    if let Some(filler) = &filler {
+        filler.cover(store, epoch, observer).map_err(explain)?;
+    }
     Ok(put_back)
 }
 

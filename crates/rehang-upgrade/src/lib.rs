@@ -71,6 +71,7 @@ mod transfer;
 mod until;
 mod upgrade;
 mod verbs;
+mod way;
 
 pub use auto::{AutoOptions, Halt, Next, Step, StepResult, StepsLeft, SwitchIf};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
@@ -114,3 +115,4 @@ pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
     set_bridge, start, switch,
 };
+pub use way::{Way, WayReason, Ways};

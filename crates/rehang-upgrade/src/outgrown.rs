@@ -2,7 +2,7 @@
 
 use rehang::adapter::{self, Adapter};
 use rehang::finding::Finding;
-use rehang::{Matrix, Progress, Remedy, Result, Space, Vectors};
+use rehang::{Matrix, Progress, Remedy, Result, Vectors};
 use rehang_fit::refit::MeanError;
 use rehang_store::{Ledger, find_space};
 
@@ -10,6 +10,7 @@ use crate::drift::OF_GALLERY;
 use crate::fitting::{self, HELD_OUT, is_held_out};
 use crate::refit::{MORE_PAIRS_MIN, refits};
 use crate::sample;
+use crate::setup::UpgradeSetup;
 
 /// Items of the gallery's shuffle that [`outgrown`] looks at.
 const SAMPLE: usize = 4096;
@@ -26,9 +27,9 @@ const PAGE: usize = 1024;
 /// Those of the store, and of applying the map.
 pub(crate) fn outgrown(
     store: &dyn Ledger,
-    adapter: &Adapter,
-    (old, new): (&Space, &Space),
+    setup: &UpgradeSetup<'_>,
 ) -> Result<Option<Finding>> {
+    let (Some(adapter), old, new) = (setup.adapter, setup.old, setup.new) else { return Ok(None) };
     if find_space(store, &new.name)?.is_none()
         || !refits(store, &new.name)?.is_empty()
         || fitting::fitted(store, &new.name)? != Some(rehang_files::adapter_file::fingerprint(adapter)?)

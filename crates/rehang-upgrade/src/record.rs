@@ -29,7 +29,7 @@ pub enum Phase {
     Sampling,
     /// The new space is being filled with adapted vectors (or filled again, with another adapter or order).
     Filling,
-    /// Every item that had an old vector has one in the new space: it can be switched and backfilled.
+    /// Every item that had an old vector has one in the new space, or nothing is to be mapped: it can be switched and backfilled.
     Filled,
     /// Searches are back on the old space. The new one is kept, with everything that was paid for.
     RolledBack,
@@ -91,7 +91,8 @@ pub struct UpgradeRecord {
     pub old: Space,
     /// The space that replaces it.
     pub new: Space,
-    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn.
+    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn, and in a [plain](UpgradeRecord::is_plain)
+    /// upgrade, which has none.
     pub adapter: String,
     /// In which order items are re-embedded.
     pub order: OrderSettings,
@@ -198,6 +199,12 @@ impl UpgradeRecord {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
 
+    /// Whether nothing is mapped: the new space holds native vectors alone, and an item has none there until it is embedded. While pairs are
+    /// drawn it is not known yet.
+    pub fn is_plain(&self) -> bool {
+        self.phase != Phase::Sampling && self.adapter.is_empty()
+    }
+
     /// Whether it is an upgrade between two spaces, by their names.
     pub(crate) fn is_between(&self, old: &str, new: &str) -> bool {
         (self.old.name.as_str(), self.new.name.as_str()) == (old, new)
@@ -211,6 +218,9 @@ impl UpgradeRecord {
     /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
     /// rollback that has not taken searches back; and until a finish has dropped the old space, with all that is written there.
     pub(crate) fn adapts_writes(&self, store: &dyn Ledger) -> Result<bool> {
+        if self.is_plain() {
+            return Ok(false);
+        }
         match self.phase {
             Phase::Filling | Phase::Filled => Ok(true),
             Phase::Finished => Ok(!self.dropped),

@@ -28,7 +28,7 @@ use crate::faults::Place;
 use crate::fill::Filler;
 use crate::fitting::{DrawnPairs, HELD_OUT};
 use crate::observe::Observer;
-use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::sample;
 use crate::setup::{UpgradeSetup, expect_upgrade, upgrade_of};
 use crate::until::Until;
@@ -262,6 +262,12 @@ pub(crate) fn undone<'a>(refits: &'a [Refit], record: &UpgradeRecord) -> Option<
     refits.last().filter(|last| last.taken && last.before == record.adapter && record.phase == Phase::Filled)
 }
 
+/// The map of a setup, which a refit has, and what fills by it.
+fn map_of<'a>(setup: &UpgradeSetup<'a>, order: OrderSettings) -> Result<(&'a Adapter, Filler)> {
+    let missing = || Error::missing("an adapter", "a refit");
+    Ok((setup.adapter.ok_or_else(missing)?, setup.filler(order)?.ok_or_else(missing)?))
+}
+
 /// Takes the map of a setup up in place of the one in use, as `decided`, and makes all adapted vectors anew in a new epoch; the upgrade
 /// stays filled and searched all the while. Called again after a death, it goes on. Gives how many vectors it made.
 ///
@@ -276,7 +282,7 @@ pub fn refit(
     observer: &dyn Observer,
 ) -> Result<u64> {
     // What cannot fill is not decided for.
-    Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
+    map_of(setup, setup.order)?;
     decide(store, &setup.new.name, decided)?;
     observer.reach(Place::RefitDecided)?;
     let recorded = expect_upgrade(store, setup)?;
@@ -300,7 +306,7 @@ pub(crate) fn complete(
     plan: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<u64> {
-    let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, plan.order)?;
+    let (_, filler) = map_of(setup, plan.order)?;
     // As in a plan with another adapter: all that is adapted, then what lacks a vector, then the places of the order.
     let again = UpgradeRecord { adapted_before: true, ..plan.clone() };
     let made = fill(store, &filler.since(plan.since), &again, false, observer)
@@ -321,6 +327,7 @@ fn changing_map(
     setup: &UpgradeSetup<'_>,
     decided: &Refit,
 ) -> Result<UpgradeRecord> {
+    let (adapter, _) = map_of(setup, setup.order)?;
     for _ in 0..RETRIES {
         let record = &recorded.record;
         if record.phase != Phase::Filled {
@@ -338,8 +345,8 @@ fn changing_map(
         }
         let next = UpgradeRecord {
             adapter: decided.after.clone(),
-            handicap: setup.adapter.handicap,
-            fusion: record.fusion.as_ref().and(setup.adapter.fusion.clone()),
+            handicap: adapter.handicap,
+            fusion: record.fusion.as_ref().and(adapter.fusion.clone()),
             refitting: true,
             ..record.clone()
         };
@@ -425,7 +432,7 @@ mod tests {
         // What it says of the gallery as it stands: that the map is off, not that one before it was.
         let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
         let record = |map: &str| {
-            UpgradeRecord::new(space("old"), space("new"), map.into(), crate::OrderSettings::default())
+            UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default())
         };
         let counts = Counts { adapted: 1, ..Counts::default() };
         let of_now = |refit: &Refit, map| findings(std::slice::from_ref(refit), &record(map), &counts);

@@ -201,21 +201,22 @@ impl<'a> Refitting<'a> {
             return Ok(None);
         };
         let planned = configuration.planned(store)?;
-        if rehang_files::adapter_file::fingerprint(&planned.adapter)? != record.adapter {
+        let Some(mapped) = &planned.adapter else { return Ok(None) };
+        if rehang_files::adapter_file::fingerprint(mapped)? != record.adapter {
             return Ok(None);
         }
         // Old vectors as they are were no fit.
-        let Ok(method) = planned.adapter.training.method.parse::<Method>() else { return Ok(None) };
+        let Ok(method) = mapped.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
         let folder = configuration.folder();
         let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
         let expected = match brought {
             Some(refit) => Some(refit.gain.error_after()),
-            None => fitting::error_on_held_out(&folder, &planned.adapter)?,
+            None => fitting::error_on_held_out(&folder, mapped)?,
         };
         let fitted = fitting::fit_again(store, spaces, &folder, method, self, self.progress)?;
         let Some((adapter, pairs)) = fitted else { return Ok(None) };
-        let Some((gain, [sigma_before, sigma_after])) = compare((&planned.adapter, &adapter), &kept)? else {
+        let Some((gain, [sigma_before, sigma_after])) = compare((mapped, &adapter), &kept)? else {
             return Ok(None);
         };
         let answer = Refit {
@@ -244,7 +245,7 @@ impl<'a> Refitting<'a> {
         let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
         let adapter = rehang_files::adapter_file::load(self.file(&decided.after))?;
         let (old, new) = (&configuration.old, &configuration.new);
-        let setup = UpgradeSetup { old, new, adapter: &adapter, order: record.order };
+        let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
         refit(store, &setup, decided, self)?;
         self.forecast(&decided.after)
     }

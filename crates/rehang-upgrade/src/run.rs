@@ -29,7 +29,7 @@ use crate::manners;
 use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
-use crate::setup::{expect_adapter, mismatch, upgrade_of};
+use crate::setup::{UpgradeSetup, expect_adapter, mismatch, upgrade_of};
 use crate::spending;
 use crate::until::{Until, reaches};
 
@@ -56,8 +56,9 @@ const REASON_BYTES_MAX: usize = 1024;
 /// What of a gallery a backfill embeds.
 #[derive(Debug, Clone, Copy)]
 pub enum BackfillScope<'a> {
-    /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once.
-    Gallery(&'a Adapter),
+    /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once; with `None` in a
+    /// [plain](UpgradeRecord::is_plain) upgrade, where they are embedded first.
+    Gallery(Option<&'a Adapter>),
     /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
     /// is adapted.
     Sample(usize),
@@ -207,8 +208,9 @@ pub(crate) fn backfill_beside(
     }
     let mut filler = None;
     if let BackfillScope::Gallery(adapter) = setup.scope {
-        expect_adapter(setup.store, &record, adapter)?;
-        filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
+        let of = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
+        expect_adapter(setup.store, &record, &of)?;
+        filler = of.filler(record.order)?;
     }
     let kept = manners::recall(setup.store, &record.new.name, setup.encoder)?;
     let told = if is_compared {

@@ -7,6 +7,7 @@ use rehang_store::{Ledger, expect_space, find_space};
 use serde::Serializer;
 
 use crate::drift;
+use crate::fill::Filler;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 
 /// What an upgrade is made of.
@@ -16,8 +17,8 @@ pub struct UpgradeSetup<'a> {
     pub old: &'a Space,
     /// The space that replaces it; made by [`start`](crate::start).
     pub new: &'a Space,
-    /// The adapter between the two.
-    pub adapter: &'a Adapter,
+    /// The adapter between the two; `None` for a [plain](UpgradeRecord::is_plain) upgrade, which embeds everything and maps nothing.
+    pub adapter: Option<&'a Adapter>,
     /// In which order items are re-embedded.
     pub order: OrderSettings,
 }
@@ -25,17 +26,35 @@ pub struct UpgradeSetup<'a> {
 impl UpgradeSetup<'_> {
     /// Fails where gallery, adapter and configuration do not speak of the same spaces; gives what looks doubtful.
     pub(crate) fn check(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
+        let Some(adapter) = self.adapter else {
+            expect_spaces(store, self.old, &self.outputs())?;
+            if find_space(store, &self.new.name)?.is_some() {
+                expect_nothing_adapted(store, &self.new.name)?;
+            }
+            return Ok(Vec::new());
+        };
         // Says so where old and new are swapped, which widths often give away.
-        self.adapter.expect_input_width(self.old.dimension)?;
-        expect_of_adapter(&self.adapter.old, self.old, "old")?;
-        expect_of_adapter(&self.adapter.new, self.new, "new")?;
+        adapter.expect_input_width(self.old.dimension)?;
+        expect_of_adapter(&adapter.old, self.old, "old")?;
+        expect_of_adapter(&adapter.new, self.new, "new")?;
         expect_spaces(store, self.old, &self.outputs())?;
-        Ok(drift::input(store, self.adapter, &self.old.name)?.into_iter().collect())
+        Ok(drift::input(store, adapter, &self.old.name)?.into_iter().collect())
     }
 
-    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them.
+    /// The adapter's fingerprint, as the record of the upgrade has it: empty without one.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        self.adapter.map_or_else(|| Ok(String::new()), rehang_files::adapter_file::fingerprint)
+    }
+
+    /// What adapts old vectors, in an order; `None` without an adapter.
+    pub(crate) fn filler(&self, order: OrderSettings) -> Result<Option<Filler>> {
+        self.adapter.map(|adapter| Filler::new(adapter, &self.old.name, &self.new.name, order)).transpose()
+    }
+
+    /// The adapter's outputs: searched as the configuration says, normalised as the adapter makes them. Without one, what the encoder gives.
     fn outputs(&self) -> Space {
-        Space { name: self.new.name.clone(), distance: self.new.distance, ..self.adapter.output_space() }
+        let Some(adapter) = self.adapter else { return self.new.clone() };
+        Space { name: self.new.name.clone(), distance: self.new.distance, ..adapter.output_space() }
     }
 
     /// The new space: the one that is there, or else one for the adapter's outputs. Where pairs were drawn, nothing was known of
@@ -43,6 +62,18 @@ impl UpgradeSetup<'_> {
     pub(crate) fn new_space(&self, store: &dyn Ledger) -> Result<Space> {
         Ok(find_space(store, &self.new.name)?.map_or_else(|| self.outputs(), |there| there.space))
     }
+}
+
+/// Fails where a space has adapted vectors: a plain upgrade would know neither their map nor their handicap.
+fn expect_nothing_adapted(store: &dyn Ledger, new: &str) -> Result<()> {
+    let adapted = store.counts(new)?.adapted;
+    if adapted == 0 {
+        return Ok(());
+    }
+    let detail = format!(
+        "{adapted} items of {new:?} have adapted vectors already: a backfill re-embeds all of them by the map as well"
+    );
+    Err(Error::conflict(format!("a plain upgrade of {}", store.name()), detail).advise(Remedy::ContinueFilling))
 }
 
 /// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
@@ -82,7 +113,7 @@ pub(crate) fn expect_spaces(store: &dyn Ledger, old: &Space, new: &Space) -> Res
 ///
 /// Not found where there is no upgrade; otherwise a conflict or a mismatch that says what differs.
 pub fn expect_same(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<()> {
-    expect_adapter(store, &expect_upgrade(store, setup)?.record, setup.adapter)
+    expect_adapter(store, &expect_upgrade(store, setup)?.record, setup)
 }
 
 /// Fails where a space of the adapter is not the one of the upgrade. Adapters that were fitted without names carry the role
@@ -132,9 +163,7 @@ pub(crate) fn is_filled(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> boo
 }
 
 pub(crate) fn is_the_same(record: &UpgradeRecord, setup: &UpgradeSetup<'_>) -> bool {
-    rehang_files::adapter_file::fingerprint(setup.adapter)
-        .is_ok_and(|fingerprint| fingerprint == record.adapter)
-        && record.order == setup.order
+    setup.fingerprint().is_ok_and(|fingerprint| fingerprint == record.adapter) && record.order == setup.order
 }
 
 /// Fails where the record speaks of other spaces than the configuration while it is live.
@@ -193,14 +222,31 @@ pub(crate) fn expect_upgrade(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Re
 
 /// Fails where an upgrade is filled by another adapter than this one: vectors of two adapters in one space would be ordered by
 /// σ² of two kinds, and searched as if they were of one.
-pub(crate) fn expect_adapter(store: &dyn Ledger, record: &UpgradeRecord, adapter: &Adapter) -> Result<()> {
+pub(crate) fn expect_adapter(
+    store: &dyn Ledger,
+    record: &UpgradeRecord,
+    setup: &UpgradeSetup<'_>,
+) -> Result<()> {
+    expect_filled_by(store, record, &setup.fingerprint()?)
+}
+
+/// As [`expect_adapter`], by the adapter's fingerprint.
+pub(crate) fn expect_filled_by(store: &dyn Ledger, record: &UpgradeRecord, adapter: &str) -> Result<()> {
     if record.phase == Phase::Sampling {
         return Err(
             Error::wrong_phase(upgrade_of(store), record.phase.name()).advise(Remedy::ContinueFilling)
         );
     }
-    if rehang_files::adapter_file::fingerprint(adapter)? == record.adapter {
+    if adapter == record.adapter {
         return Ok(());
+    }
+    if adapter.is_empty() || record.is_plain() {
+        let (is, given) = if record.is_plain() { ("plain", "an adapter") } else { ("by a map", "no adapter") };
+        return Err(Error::conflict(
+            format!("the upgrade of {} is {is}", store.name()),
+            format!("{given} is given for it"),
+        )
+        .advise(Remedy::PlanAnew));
     }
     Err(Error::conflict(
         format!("the upgrade of {} is filled by another adapter than the configuration's", store.name()),

@@ -40,14 +40,17 @@ pub struct Status {
     pub bridge: Option<BridgeInUse>,
     /// The order.
     pub order: OrderSettings,
+    /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`](crate::UpgradeRecord::is_plain)).
+    pub plain: bool,
     /// How the gallery stands in the new space.
     pub counts: Counts,
     /// Share of all items that are native, 0–1; 1 for an empty gallery.
     pub fraction: f64,
     /// Items that wait to be caught up with: changed or added, with an old vector and none in the new space. Before the new
-    /// space is filled: all that lack a vector there.
+    /// space is filled: all that lack a vector there. None where nothing is mapped.
     pub lag: u64,
-    /// Items without a vector in the new space and without an old one: no search finds them until they are embedded.
+    /// Items without a vector in the new space, and without an old one or where nothing is mapped: no search of the new space finds them
+    /// until they are embedded.
     pub without_vector: u64,
     /// Native items after which the encoder could not be compared with itself before a run ended. The next run compares the last of them
     /// with the encoder before it embeds anything.
@@ -85,6 +88,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
     };
     let fraction = native_share(&counts);
     let lag = match record.phase {
+        _ if record.is_plain() => 0,
         Phase::Sampling | Phase::Filling | Phase::Abandoned => counts.lacking,
         Phase::Filled | Phase::RolledBack => store.count_lag(new, &record.old.name)?,
         // A finish that died before its drop still has something to catch up from.
@@ -109,6 +113,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         merged_before: is_fused && record.fusion.is_none(),
         bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
+        plain: record.is_plain(),
         counts,
         fraction,
         lag,
@@ -129,7 +134,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
 pub enum Left {
     /// Without a source, and not native: they stay adapted (or without a vector).
     WithoutSource,
-    /// Without a vector in the new space and without an old one to adapt: no search finds them until they are embedded.
+    /// Without a vector in the new space and without an old one that is adapted: no search finds them until they are embedded.
     WithoutVector,
     /// Without an old vector: no search finds them where the old space serves, until the application writes one. None once that space is
     /// gone.
@@ -157,7 +162,7 @@ pub fn left(
     if limit == 0 || find_space(store, space)?.is_none() {
         return Ok((Vec::new(), None));
     }
-    let has_old = find_space(store, &record.old.name)?.is_some();
+    let is_mapped = !record.is_plain() && find_space(store, &record.old.name)?.is_some();
     let (mut ids, mut after) = (Vec::new(), after);
     loop {
         let records = store.scan(&Scan::new(space, select.clone(), limit).after(after))?;
@@ -165,7 +170,7 @@ pub fn left(
         let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
         // What has an old vector only waits to be adapted.
         let has_vector = match what {
-            Left::WithoutVector if has_old => store.provenances(&record.old.name, &keys)?,
+            Left::WithoutVector if is_mapped => store.provenances(&record.old.name, &keys)?,
             _ => vec![None; keys.len()],
         };
         for (record, has_vector) in records.into_iter().zip(has_vector) {

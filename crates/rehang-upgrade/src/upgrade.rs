@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use rehang::curve::Metric;
 use rehang::finding::Finding;
-use rehang::{Error, Progress, Remedy, Result, Space};
+use rehang::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
 use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
+use crate::auto::AutoOptions;
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
 use crate::encoding::input_of;
@@ -40,6 +41,7 @@ use crate::spending;
 use crate::status::{self, Status};
 use crate::until::Until;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
+use crate::way::{WayReason, Ways, misses_too_many};
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
 ///
@@ -86,8 +88,8 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`] and [`Configuration::bridge`].
     pub fn gallery(&self) -> Result<Gallery> {
-        let has_adapter = self.configuration.has_adapter(self.store())?;
-        let adapter = has_adapter.then(|| self.planned()).transpose()?.map(|planned| planned.adapter);
+        let is_planned = self.configuration.is_plain(self.store())? || self.configuration.has_adapter(self.store())?;
+        let adapter = is_planned.then(|| self.planned()).transpose()?.and_then(|planned| planned.adapter);
         let bridge = self.configuration.bridge(self.store())?;
         let folder = self.configuration.folder();
         let gallery =
@@ -109,6 +111,16 @@ impl Upgrade {
         self.configuration.planned(self.store())
     }
 
+    fn planned_plain(&self) -> Result<Planned> {
+        self.configuration.planned_plain(self.store())
+    }
+
+    /// The adapter of the upgrade, for what only one that maps can do.
+    fn map(&self) -> Result<Arc<Adapter>> {
+        let missing = || Error::missing("an adapter", "what a map is asked for").advise(Remedy::FitPairs);
+        self.planned()?.adapter.ok_or_else(missing)
+    }
+
     /// The encoder of the configuration, for the new space as it is in the gallery, or as the adapter would make it.
     ///
     /// # Errors
@@ -117,7 +129,8 @@ impl Upgrade {
     pub fn open_encoder(&self) -> Result<Box<dyn Encoder>> {
         let space = match find_space(self.store(), &self.configuration.new.name)? {
             Some(there) => there.space,
-            None => self.planned()?.new,
+            None if self.configuration.has_adapter(self.store())? => self.planned()?.new,
+            None => self.configuration.made_space(),
         };
         self.configuration.open_encoder(&space)
     }
@@ -129,15 +142,35 @@ impl Upgrade {
     ///
     /// What [`Upgrade::start`] would fail with before its first write; what the encoder says.
     pub fn plan(&self, probe: usize) -> Result<Outlook> {
-        let planned = self.planned()?;
-        let setup = planned.setup();
-        let mut plan = verbs::plan(self.store(), &setup)?;
-        plan.findings.extend(outgrown(self.store(), setup.adapter, (setup.old, setup.new))?);
-        plan.findings.extend(self.configuration.outlook(self.store())?);
-        let forecast = self.configuration.forecast(&planned)?;
         let (probed, probe_failure) = self.probe(probe)?.unzip();
         // Where nothing was embedded, nothing was measured.
         let measured = probed.as_ref().filter(|probed| probed.failed < probed.items);
+        let ways = self.ways_measured(&AutoOptions::default(), &PairsFiles::default(), measured)?;
+        let is_open = !matches!(ways.because, WayReason::Asked | WayReason::Begun);
+        let has_adapter = || self.configuration.has_adapter(self.store());
+        let planned = if is_open && !has_adapter()? { self.planned_plain()? } else { self.planned()? };
+        let outlook = self.outlook(&planned, probed.as_ref(), probe_failure.flatten())?;
+        Ok(Outlook { ways: is_open.then_some(ways), ..outlook })
+    }
+
+    /// As [`Upgrade::plan`], of one of the ways, after that was chosen.
+    pub(crate) fn plan_of(&self, is_plain: bool) -> Result<Outlook> {
+        let planned = if is_plain { self.planned_plain()? } else { self.planned()? };
+        self.outlook(&planned, None, None)
+    }
+
+    fn outlook(
+        &self,
+        planned: &Planned,
+        probed: Option<&Probed>,
+        probe_failure: Option<String>,
+    ) -> Result<Outlook> {
+        let setup = planned.setup();
+        let mut plan = verbs::plan(self.store(), &setup)?;
+        plan.findings.extend(outgrown(self.store(), &setup)?);
+        plan.findings.extend(self.configuration.outlook(self.store())?);
+        let forecast = self.configuration.forecast(planned)?;
+        let measured = probed.filter(|probed| probed.failed < probed.items);
         let service = self.configuration.service();
         let limits = &self.configuration.limits;
         let mut estimate = estimate(self.store(), &setup, plan.to_embed, limits, service, measured)?;
@@ -149,9 +182,9 @@ impl Upgrade {
             .as_ref()
             .filter(|_| plan.without_source > 0)
             .map(|forecast| without_source * (forecast.at(1.0) - forecast.start));
-        let probe_failure = probe_failure.flatten();
         let order = planned.order;
-        Ok(Outlook { plan, order, estimate, searches, forecast, lost_without_source, probe_failure })
+        let ways = None;
+        Ok(Outlook { ways, plan, order, estimate, searches, forecast, lost_without_source, probe_failure })
     }
 
     /// What all items of the gallery cost, by what is known before a run.
@@ -320,7 +353,7 @@ impl Upgrade {
             // A report that other queries made, or items, says nothing of these.
             let made = fitting::report_file(
                 &configuration.folder(),
-                &rehang_files::adapter_file::fingerprint(&self.planned()?.adapter)?,
+                &self.planned()?.setup().fingerprint()?,
             );
             if made.exists() {
                 fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
@@ -440,7 +473,7 @@ impl Upgrade {
     /// where there are no pairs; as [`Configuration::planned`].
     pub fn choose_order(&self, metric: Option<Metric>, progress: &Progress) -> Result<Option<OrderChoice>> {
         self.expect_order_is_chosen()?;
-        let method = self.planned()?.adapter.training.method.parse()?;
+        let method = self.map()?.training.method.parse()?;
         let folder = self.configuration.folder();
         fitting::choose_order(self.store(), self.spaces(), &folder, (method, metric), progress)
     }
@@ -463,12 +496,12 @@ impl Upgrade {
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
         let folder = self.configuration.folder();
         fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
-        let adapter = self.planned()?.adapter;
+        let adapter = self.map()?;
         let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
         let path = self.configuration.adapter_file(&fingerprint);
         let mut made =
             fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)?;
-        made.findings.extend(outgrown(self.store(), &adapter, self.spaces())?);
+        made.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
         Ok(made)
     }
 
@@ -485,14 +518,33 @@ impl Upgrade {
         let _lock = self.configuration.gallery.lock()?;
         let planned = self.planned()?;
         let setup = planned.setup();
-        let outgrown = outgrown(self.store(), setup.adapter, (setup.old, setup.new))?;
+        let outgrown = outgrown(self.store(), &setup)?;
         let mut started = verbs::start(self.store(), &setup, observer)?;
         started.findings.extend(outgrown);
         Ok(started)
     }
 
-    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so is a space
-    /// whose search index is not ready, unless the switch is wanted `anyway`. Gives also what a person should know of the forecast.
+    /// As [`start`](Upgrade::start), of a plain upgrade: nothing is mapped, a [run](Upgrade::run) embeds everything, and the switch follows it. A map that
+    /// was fitted before is not used any more; a [fit](Upgrade::fit) and a start after it go over to one.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where the configuration names an adapter; as [`start`](verbs::start); a conflict where another process is at work.
+    pub fn start_plain(&self, observer: &dyn Observer) -> Result<Started> {
+        if self.configuration.names_adapter() {
+            return Err(Error::option("[adapter]", "a file", "no file: a plain upgrade maps nothing"));
+        }
+        let _lock = self.configuration.gallery.lock()?;
+        let planned = self.planned_plain()?;
+        let setup = planned.setup();
+        // What is refused forgets nothing. What dies in between has begun nothing yet.
+        setup.check(self.store())?;
+        fitting::forget(self.store(), &planned.new.name)?;
+        verbs::start(self.store(), &setup, observer)
+    }
+
+    /// As [`switch`](verbs::switch). Mixed searches that are forecast to serve worse than doing nothing are refused, and so are a space
+    /// whose search index is not ready and, in a plain upgrade, one in which more than one item in a hundred has no vector, unless the switch is wanted `anyway`. Gives also what a person should know of the forecast.
     ///
     /// # Errors
     ///
@@ -509,6 +561,13 @@ impl Upgrade {
             let detail = "the first searches would compare every vector";
             return Err(Error::conflict(format!("the search index of {new:?} is not ready"), detail)
                 .advise(Remedy::PrepareIndex));
+        }
+        if may_switch && !anyway && planned.adapter.is_none() {
+            let counts = self.store.counts(new)?;
+            if misses_too_many(&counts) {
+                let detail = format!("no search would find {} of {} items: they have no vector there", counts.lacking, counts.items);
+                return Err(Error::conflict(format!("switching to {new:?} now"), detail).advise(Remedy::EmbedFirst));
+            }
         }
         if serving == Serving::Mixed
             && !anyway
@@ -555,7 +614,7 @@ impl Upgrade {
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            scope: BackfillScope::Gallery(&planned.adapter),
+            scope: BackfillScope::Gallery(planned.adapter.as_deref()),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
@@ -565,7 +624,8 @@ impl Upgrade {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
             let target = limits.until.target(counts.items).min(by_budget);
-            match refit::keep(self.store(), self.spaces(), planned.adapter.training.pairs, target) {
+            let pairs = planned.adapter.as_ref().map_or(0, |adapter| adapter.training.pairs);
+            match refit::keep(self.store(), self.spaces(), pairs, target) {
                 // Planned anew: so is the order.
                 Err(error) if error.is_superseded() => {}
                 kept => kept?,
@@ -747,6 +807,9 @@ pub struct PairsFiles<'a> {
 /// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outlook {
+    /// What embedding everything takes, and the way that is shorter for it; `None` once the way is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ways: Option<Ways>,
     /// What would be done.
     #[serde(flatten)]
     pub plan: Plan,

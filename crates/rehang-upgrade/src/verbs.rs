@@ -110,14 +110,17 @@ pub struct Plan {
     pub bytes: u64,
     /// Whether no adapter is known, so that old vectors are put into the new space as they are.
     pub as_they_are: bool,
+    /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`]).
+    pub plain: bool,
     /// What a person should know before.
     #[serde(rename = "warnings", serialize_with = "as_sentences")]
     pub findings: Vec<Finding>,
 }
 
-/// Whether an adapter maps nothing and was fitted on nothing: [`Adapter::identity`].
-fn is_identity(adapter: &Adapter) -> bool {
-    adapter.training.method == "identity" && adapter.training.pairs == 0
+/// Whether the adapter maps nothing and was fitted on nothing: [`rehang::Adapter::identity`].
+fn is_identity(setup: &UpgradeSetup<'_>) -> bool {
+    let training = setup.adapter.map(|adapter| &adapter.training);
+    training.is_some_and(|training| training.method == "identity" && training.pairs == 0)
 }
 
 /// A dry run: reads, and writes nothing.
@@ -127,7 +130,7 @@ fn is_identity(adapter: &Adapter) -> bool {
 /// What [`start`] would fail with before its first write.
 pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
     let findings = setup.check(store)?;
-    Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
+    setup.filler(setup.order)?;
     let recorded = Recorded::read(store)?;
     expect_no_other(store, recorded.as_ref(), setup)?;
     let old_counts = store.counts(&setup.old.name)?;
@@ -135,6 +138,7 @@ pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
     let new_counts = if has_new { Some(store.counts(&setup.new.name)?) } else { None };
     let native = new_counts.map_or(0, |counts| counts.native);
     let to_adapt = match new_counts {
+        _ if setup.adapter.is_none() => 0,
         Some(counts) => {
             let again = may_hold_others(recorded.as_ref(), setup, has_new);
             store.count_lag(&setup.new.name, &setup.old.name)? + if again { counts.adapted } else { 0 }
@@ -155,7 +159,8 @@ pub fn plan(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Plan> {
         to_embed: (old_counts.items - native).saturating_sub(without_source),
         without_source,
         bytes: to_adapt * 4 * setup.new.dimension as u64,
-        as_they_are: is_identity(setup.adapter),
+        as_they_are: is_identity(setup),
+        plain: setup.adapter.is_none(),
         findings,
     })
 }
@@ -167,9 +172,11 @@ pub struct Started {
     pub adapted: u64,
     /// Whether no adapter is known, so that these are old vectors as they are.
     pub as_they_are: bool,
+    /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`]).
+    pub plain: bool,
     /// Whether an upgrade that was under way went on with another adapter or order.
     pub replanned: bool,
-    /// Items without a vector in the new space: they have no old one either, and wait for the backfill.
+    /// Items without a vector in the new space: they have no old one either, or none is mapped, and wait for the backfill.
     pub lacking: u64,
     /// Share of the true nearest 10 that searches of the new space find, where its index was made now.
     pub recall: Option<f64>,
@@ -178,7 +185,8 @@ pub struct Started {
     pub findings: Vec<Finding>,
 }
 
-/// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with.
+/// Makes the new space and fills it with adapted vectors; what the application writes meanwhile is caught up with. Without an adapter it
+/// only makes the space, for a [plain](UpgradeRecord::is_plain) upgrade: a backfill embeds everything.
 ///
 /// At its end the search index of the new space is there, and its recall is measured, so that a switch is fast and so are the searches
 /// after it. Searches go on in the old space. Calling it again is fine at any time. After a crash it goes on where it was. With
@@ -192,30 +200,31 @@ pub struct Started {
 /// # Errors
 ///
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
-/// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
+/// way meanwhile (no page of its vectors is written then); without an adapter, where the new space has adapted vectors already; what
+/// [`Filler::new`](crate::Filler::new) and the store say.
 pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
     let findings = setup.check(store)?;
-    let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
+    let filler = setup.filler(setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
     let fresh = UpgradeRecord::new(
         setup.old.clone(),
         new.clone(),
-        rehang_files::adapter_file::fingerprint(setup.adapter)?,
+        setup.fingerprint()?,
         setup.order,
     );
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
     let filled = has_new && earlier.as_ref().is_some_and(|earlier| is_filled(&earlier.record, setup));
-    let adapted_before = may_hold_others(earlier.as_ref(), setup, has_new);
+    let adapted_before = filler.is_some() && may_hold_others(earlier.as_ref(), setup, has_new);
     // Before the record: what is written from here on is new or changed, also if this process dies and another goes on.
     let since = match &earlier {
         Some(earlier) if continues => earlier.record.since,
         _ => Some(store.newest_revision()?),
     };
-    let filler = filler.since(since);
+    let filler = filler.map(|filler| filler.since(since));
     let old_handicap = earlier.as_ref().map_or(0.0, |earlier| earlier.record.handicap_of(&setup.old.name));
     // What was asked while pairs were drawn is asked still.
     let ongoing =
@@ -223,7 +232,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let fresh = UpgradeRecord {
         request: ongoing.map_or(fresh.request, |earlier| earlier.request),
         since,
-        handicap: setup.adapter.handicap,
+        handicap: setup.adapter.map_or(0.0, |adapter| adapter.handicap),
         old_handicap,
         adapted_before,
         bridge: ongoing.and_then(|earlier| earlier.bridge.clone()),
@@ -235,8 +244,9 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
             // A plan that goes on as it was stays in its epoch, so that two processes that fill for it do not fence each other.
             let epoch = earlier.epoch.filter(|_| has_new && !replanned);
             // An adapter that knows no fusion is searched mixed.
-            let fusion = earlier.fusion.as_ref().and(setup.adapter.fusion.clone());
-            UpgradeRecord { serving: earlier.serving, fusion, phase, epoch, ..fresh }
+            let fusion = earlier.fusion.as_ref().and_then(|_| setup.adapter?.fusion.clone());
+            let serving = if filler.is_some() { earlier.serving } else { Serving::Mixed };
+            UpgradeRecord { serving, fusion, phase, epoch, ..fresh }
         }
         _ => fresh,
     };
@@ -252,16 +262,21 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     store.create_space(&new, Provenance::Native)?;
     observer.reach(Place::SpaceMade)?;
     let plan = in_its_epoch(store, &recorded.record)?;
-    let adapted = fill(store, &filler, &plan, filled, observer)
-        .map_err(|error| Recorded::explain(store, &plan, error))?;
+    let adapted = filler.map_or(Ok(0), |filler| {
+        fill(store, &filler, &plan, filled, observer)
+            .map_err(|error| Recorded::explain(store, &plan, error))
+    })?;
     observer.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;
     observer.reach(Place::AfterFilled)?;
     // All is filled and nothing of it is lost, whatever happens here; a switch waits for it.
-    let recall =
-        if prepare_index(store, &new.name, observer)? { Some(recall(store, &new.name)?) } else { None };
+    // A plain one has next to nothing in it yet: its backfill makes the index.
+    let plain = setup.adapter.is_none();
+    let is_made = !plain && prepare_index(store, &new.name, observer)?;
+    let recall = if is_made { Some(recall(store, &new.name)?) } else { None };
     let lacking = store.counts(&new.name)?.lacking;
-    Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, findings })
+    let as_they_are = is_identity(setup);
+    Ok(Started { adapted, as_they_are, plain, replanned, lacking, recall, findings })
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -338,8 +353,8 @@ pub(crate) fn changing<T>(
 }
 
 /// What the record of an upgrade holds while it is served like this.
-fn fusion_of(adapter: &Adapter, serving: Serving) -> Result<Option<Fusion>> {
-    match (serving, &adapter.fusion) {
+fn fusion_of(adapter: Option<&Adapter>, serving: Serving) -> Result<Option<Fusion>> {
+    match (serving, adapter.and_then(|adapter| adapter.fusion.as_ref())) {
         (Serving::Mixed, _) => Ok(None),
         (Serving::Fused, Some(fusion)) => Ok(Some(fusion.clone())),
         (Serving::Fused, None) => {
@@ -383,7 +398,7 @@ pub fn switch(
             return Err(Error::wrong_phase(upgrade_of(store), phase).advise(Remedy::ContinueFilling));
         }
     }
-    expect_adapter(store, &recorded.record, setup.adapter)?;
+    expect_adapter(store, &recorded.record, setup)?;
     let fusion = fusion_of(setup.adapter, serving)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
     let caught_up = catch_up(store, setup, &recorded.record, observer)?;
@@ -568,7 +583,7 @@ pub fn finish(
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
     if recorded.record.phase != Phase::Finished {
-        expect_adapter(store, &recorded.record, setup.adapter)?;
+        expect_adapter(store, &recorded.record, setup)?;
         if store.serving()?.as_deref() != Some(new.as_str()) {
             return Err(Error::conflict(
                 format!("searches of {} still go to {old:?}", store.name()),
@@ -633,7 +648,7 @@ fn catch_up_before_drop(
         return Ok(());
     }
     observer.reach(Place::BeforeDrop)?;
-    expect_adapter(store, record, setup.adapter)?;
+    expect_adapter(store, record, setup)?;
     for _ in 0..LAST_PASSES {
         if catch_up(store, setup, record, observer)? == 0 {
             break;
@@ -642,14 +657,14 @@ fn catch_up_before_drop(
     Ok(())
 }
 
-/// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items.
+/// Adapts what lacks a vector in the new space, for the plan of a record; gives how many items: none where nothing is mapped.
 fn catch_up(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
     record: &UpgradeRecord,
     observer: &dyn Observer,
 ) -> Result<u64> {
-    let filler = Filler::new(setup.adapter, &record.old.name, &record.new.name, setup.order)?;
+    let Some(filler) = setup.filler(setup.order)? else { return Ok(0) };
     filler
         .catch_up(store, record.epoch.unwrap_or_default(), observer)
         .map_err(|error| Recorded::explain(store, record, error))

@@ -834,7 +834,7 @@ impl Model {
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let scope = BackfillScope::Gallery(&self.world.adapter);
+                let scope = BackfillScope::Gallery(Some(&self.world.adapter));
                 let outcome = run(self.store(), &self.encoder, scope, budget, "alone", faults);
                 let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
@@ -1046,7 +1046,7 @@ impl Model {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
         let work = |store: &dyn Store, worker| {
-            drop(run(store, &encoder, BackfillScope::Gallery(&adapter), budget, worker, &Unobserved));
+            drop(run(store, &encoder, BackfillScope::Gallery(Some(&adapter)), budget, worker, &Unobserved));
         };
         thread::scope(|scope| {
             let (work, [first, second]) = (&work, &stores);

@@ -58,6 +58,8 @@ pub enum Remedy {
         /// Share of native items from which on mixed searches are above doing nothing, in percent, rounded up.
         backfill_percent: Option<f64>,
     },
+    /// Embed what has no vector before, or switch all the same.
+    EmbedFirst,
     /// Make a report as JSON, on pairs that the adapter was not fitted on.
     MakeReport,
     /// Ask the models which of them made which vectors.
@@ -135,6 +137,10 @@ impl Remedy {
                 );
                 let (fused, anyway) = (verb(Verb::SwitchFused), verb(Verb::SwitchAnyway));
                 format!("{first} serve fused searches ({fused}), or switch all the same ({anyway})")
+            }
+            Self::EmbedFirst => {
+                let (run, anyway) = (verb(Verb::RunUntil { percent: 100.0 }), verb(Verb::SwitchAnyway));
+                format!("{run} embeds what can be embedded, or switch all the same ({anyway})")
             }
             Self::MakeReport => format!("{} makes one", verb(Verb::Report)),
             Self::IdentifyVectors => format!("{} says which of them", verb(Verb::Identify)),

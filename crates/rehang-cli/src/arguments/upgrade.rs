@@ -8,8 +8,9 @@ use rehang_upgrade::PairsOptions;
 /// The verbs of an upgrade, in the order of their use.
 #[derive(Debug, Subcommand)]
 pub enum UpgradeCommand {
-    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. The same
-    /// command goes on after any death. It never finishes.
+    /// Go the whole way from where the upgrade is: doctor, pairs, fit, report, plan; with --yes on to start, switch and run. Where
+    /// re-embedding everything takes ten minutes at most, the plain way: plan; with --yes on to start, run and switch, and nothing is mapped.
+    /// The same command goes on after any death. It never finishes.
     Auto(UpgradeAutoArguments),
     /// Draw pairs: embed a random sample of the gallery with the new model, until more would not teach an adapter much. They are kept
     /// as vectors of the new model, so no item is paid for twice.
@@ -28,7 +29,7 @@ pub enum UpgradeCommand {
     Plan(UpgradePlanArguments),
     /// Fill the new space with adapted vectors; searches stay where they are. Repeat it to go on after a crash, to catch up,
     /// or with another adapter or order.
-    Start(UpgradeConfig),
+    Start(UpgradeStartArguments),
     /// Let searches go to the new space, in one atomic step.
     Switch(UpgradeSwitchArguments),
     /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
@@ -64,6 +65,10 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// Go on after the plan: fill the new space, switch, and re-embed.
         yes: bool = [long],
+        /// Embed everything, then switch: nothing is mapped, fitted or measured.
+        plain: bool = [long, conflicts_with = "mapped"],
+        /// Map first, also where re-embedding everything is the shorter way.
+        mapped: bool = [long],
         /// Print what is left to do as the commands that a person would type, and do nothing.
         dry_run: bool = [long],
         /// Switch where the forecast is at least this from then on, and re-embed first until it is: ">= doing nothing", or a quality in
@@ -148,13 +153,21 @@ arguments! {
         probe: usize = [long, value_name = "ITEMS", default_value_t = 0],
     }
 
+    /// Options of `rehang upgrade start`.
+    UpgradeStartArguments {
+        config: UpgradeConfig = [flatten],
+        /// Make the new space alone: everything is embedded there by `run`, and nothing mapped.
+        plain: bool = [long],
+    }
+
     /// Options of `rehang upgrade switch`.
     UpgradeSwitchArguments {
         config: UpgradeConfig = [flatten],
         /// Judge what is not native by both models together, as much by each as held-out pairs found best: better around the switch, and
         /// safe for weak adapters. Searches then need both queries.
         fused: bool = [long],
-        /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready.
+        /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready, or more than
+        /// one item in a hundred of a plain upgrade has no vector yet.
         anyway: bool = [long],
     }
 

@@ -132,7 +132,7 @@ fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
         configuration.expect_of_gallery(&location, &*store)?;
     }
     let planned = configuration.map(|configuration| configuration.planned(&*store)).transpose()?;
-    let adapter = planned.map(|planned| planned.adapter);
+    let adapter = planned.and_then(|planned| planned.adapter);
     let gallery = rehang_upgrade::Gallery::new(store.clone(), adapter);
     let done = rehang_upgrade::put(&*store, &gallery, &item)?;
     let mut text = format!("{} has revision {}\n", done.id, done.revision);

@@ -10,13 +10,13 @@ mod steps;
 use rehang::Result;
 use rehang::report::percent_rounded_up;
 use rehang_upgrade::{
-    AutoOptions, Ending, Halt, Next, PairsFiles, PairsOptions, Phase, Request, Step, StepResult, Upgrade,
+    AutoOptions, Ending, Halt, Next, PairsFiles, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
 };
 use serde_json::{Value, json};
 
 use self::backfill::{ending_text, run_options, run_text};
 use self::learn::{order_text, pairs_text};
-use self::plan::plan_text;
+use self::plan::{plan_text, ways_text};
 use self::shared::open;
 use self::steps::{start_text, switch_text};
 use super::{Exit, end_at_ctrl_c, say_findings, warn};
@@ -57,6 +57,11 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
         fused: arguments.fused,
         switch_if: arguments.switch_if.parse()?,
         order_for: arguments.order_for.as_deref().map(str::parse).transpose()?,
+        way: match (arguments.plain, arguments.mapped) {
+            (true, _) => Some(Way::Plain),
+            (_, true) => Some(Way::Mapped),
+            _ => None,
+        },
     };
     let upgrade = open(&arguments.config)?;
     if arguments.dry_run {
@@ -94,6 +99,7 @@ fn taken_text(
             value = worded;
             (text, examined.bad == 0)
         }
+        StepResult::Ways(ways) => (ways_text(ways), true),
         StepResult::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
         StepResult::Fit(answer) => {
             super::fit::say(answer);
@@ -114,7 +120,9 @@ fn taken_text(
             (start_text(upgrade, started)?, true)
         }
         StepResult::Switch(switched) => {
-            (switch_text(switched, upgrade.status(0)?.serving_as), switched.lacking == 0)
+            let status = upgrade.status(0)?;
+            // What a plain upgrade lacks at its switch is embedded after it, and said at its end.
+            (switch_text(switched, status.serving_as), switched.lacking == 0 || status.plain)
         }
         StepResult::Run(run) => {
             say_findings(&run.findings);
@@ -129,15 +137,19 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
         Halt::Home => {
-            let failed = upgrade.status(0)?.counts.failed;
+            let status = upgrade.status(0)?;
+            let failed = status.counts.failed;
             let mut text = if failed > 0 {
                 format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n")
             } else {
                 String::new()
             };
+            if status.plain && status.without_vector > 0 {
+                text += &format!("No search finds {} items: `rehang upgrade status` lists them.\n", status.without_vector);
+            }
             text += "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade \
                      rollback` goes back.\n";
-            (text, failed == 0)
+            (text, failed == 0 && !(status.plain && status.without_vector > 0))
         }
         Halt::Reached => (
             "As much is native as was asked for. The same command without --until, or `rehang upgrade run`, goes on.\n".into(),
@@ -154,6 +166,15 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
         }
         Halt::Finished => ("The upgrade is finished.\n".into(), true),
         Halt::Ill => ("The gallery needs attention first.\n".into(), false),
+        Halt::Lacking => {
+            let status = upgrade.status(0)?;
+            let text = format!(
+                "Nothing is switched: no search would find {} of {} items, which cannot be embedded (`rehang upgrade status` lists them). \
+                 `rehang upgrade switch --anyway` goes on by hand; `rehang upgrade auto --mapped` maps those that have an old vector.\n",
+                status.counts.lacking, status.counts.items
+            );
+            (text, false)
+        }
         Halt::TooFewPairs => (
             "Too few pairs are held out to say what the upgrade would buy, so nothing is switched. More `--items` draw more, where the \
              gallery has them; `rehang upgrade start` goes on by hand.\n"
@@ -236,7 +257,7 @@ fn dry_run(
             Step::Report => vec!["report"],
             Step::Start => {
                 commands.push(command(&["plan"]));
-                vec!["start"]
+                if left.way == Way::Plain { vec!["start", "--plain"] } else { vec!["start"] }
             }
             Step::Backfill => [vec!["run"], first.clone(), run.clone()].concat(),
             Step::Switch if asked.fused => vec!["switch", "--fused"],
@@ -246,6 +267,10 @@ fn dry_run(
         commands.push(command(&words));
     }
     let mut text = commands.join("\n") + "\n";
+    if left.may_be_plain {
+        text += "A few items are embedded first. Where they say that re-embedding everything takes ten minutes at most, `start --plain`, `run` and `switch` \
+                 are all that is done.\n";
+    }
     if left.may_backfill_first {
         text += "Where the forecast is below --switch-if, `rehang upgrade run --until SHARE` comes before the switch.\n";
     }

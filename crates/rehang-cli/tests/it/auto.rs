@@ -498,11 +498,12 @@ fn a_budget_that_ends_in_the_sample_is_gone_on_from() {
 
 #[test]
 fn few_pairs_one_class_and_a_whole_gallery_are_said() {
-    // Of so few no forecast is made, and nothing is switched for one.
+    // Of so few no forecast is made. All of them are native, so none is needed.
     let few = place(&Made::of(25));
     let (ended, code) = auto(&few, &["--yes"]);
-    assert_eq!((&ended["halt"]["why"], code), (&"too-few-pairs".into(), 1), "{ended}");
+    assert_eq!((&ended["halt"]["why"], code), (&"home".into(), 0), "{ended}");
     assert_eq!((&result(&ended, "pairs")["enough"], natives(&few)), (&"whole-gallery".into(), 25));
+    assert_eq!(few.json(&["upgrade", "status"])["serving"], "second");
     // Where the gallery has more, more are drawn, and the map is fitted on them.
     let more = place(&Made::of(400));
     let (ended, _) = auto(&more, &["--items", "60"]);
@@ -673,4 +674,132 @@ fn a_plan_says_what_a_bridge_brings_and_what_people_search_comes_first() {
     let said = String::from_utf8(place.run(&["upgrade", "report"]).stdout).unwrap();
     assert!(!said.contains("over a bridge"), "{said}");
     assert_eq!(place.json(&["upgrade", "plan"])["forecast"]["bridge"], Value::Null);
+}
+
+/// What `upgrade auto` does by itself, where no option speaks of a map.
+fn alone(place: &Place, more: &[&str]) -> (Value, i32) {
+    let output = place.run(&[&["upgrade", "auto", "--json"], more].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    (value, output.status.code().unwrap())
+}
+
+#[test]
+fn a_small_gallery_is_embedded_and_switched() {
+    for items in [1, 3, 60] {
+        let place = place(&Made::of(items));
+        let (ended, code) = alone(&place, &["--yes"]);
+        let all = ["doctor", "way", "plan", "start", "run", "switch"];
+        assert_eq!((steps(&ended), code), (all.into(), 0), "{items}: {ended}");
+        assert_eq!(result(&ended, "way")["because"], "few-pairs");
+        assert_eq!((&ended["halt"]["why"], natives(&place)), (&"home".into(), items));
+        let status = place.json(&["upgrade", "status"]);
+        assert_eq!((&status["plain"], &status["serving"]), (&true.into(), &"second".into()));
+        // Every verb of the end works without an adapter.
+        place.finish(&["upgrade", "start"]);
+        place.finish(&["upgrade", "run"]);
+        place.finish(&["upgrade", "rollback"]);
+        place.finish(&["upgrade", "switch"]);
+        place.finish(&["doctor", "--config", "rehang.toml"]);
+        place.finish(&["upgrade", "finish"]);
+    }
+}
+
+#[test]
+fn a_gallery_without_old_vectors_is_embedded_and_switched() {
+    const ITEMS: usize = 300;
+    let place = place(&Made::of(ITEMS));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let ids: Vec<String> = (0..ITEMS).map(|row| format!("i{row}")).collect();
+    store.delete(&ids.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let bare = |row: usize| ItemWrite::new(format!("i{row}"), Some(format!("row:{row}")), Vec::new());
+    store.put(&(0..ITEMS).map(bare).collect::<Vec<_>>()).unwrap();
+    let (ended, code) = alone(&place, &["--yes"]);
+    assert_eq!((result(&ended, "way")["because"].as_str(), code), (Some("nothing-to-map"), 0), "{ended}");
+    assert_eq!((&ended["halt"]["why"], natives(&place)), (&"home".into(), ITEMS));
+    assert_eq!(place.json(&["upgrade", "status"])["serving"], "second");
+    place.finish(&["upgrade", "finish"]);
+}
+
+#[test]
+fn everything_is_embedded_where_that_is_the_shorter_way() {
+    const ITEMS: usize = 600;
+    let place = place(&Made::of(ITEMS));
+    // A plan begins with it, and changes nothing.
+    let planned = String::from_utf8(place.run(&["upgrade", "plan", "--probe", "64"]).stdout).unwrap();
+    let begins = planned.find("Re-embedding everything: 600 items").unwrap();
+    assert!(begins < planned.find("start   makes the new space").unwrap(), "{planned}");
+    assert!(planned.contains("as measured on 64 items") && planned.contains("--mapped"), "{planned}");
+    assert!(place.run(&["upgrade", "status"]).status.code() == Some(2), "nothing has begun");
+    let listed = place.json(&["upgrade", "auto", "--dry-run", "--plain"]);
+    let verbs = ["plan", "start --plain", "run", "switch"];
+    let verbs = verbs.map(|verb| format!("rehang upgrade {verb} --config rehang.toml"));
+    assert_eq!(listed["commands"], serde_json::json!(verbs));
+
+    // What is embedded to measure it stays native.
+    let (stopped, code) = alone(&place, &[]);
+    assert_eq!((steps(&stopped), code), (vec!["doctor", "way", "plan"], 0), "{stopped}");
+    let way = result(&stopped, "way");
+    let said = (&way["way"], &way["because"], &way["native"], &way["to_embed"]);
+    assert_eq!(said, (&"plain".into(), &"shorter".into(), &128.into(), &472.into()), "{way}");
+    assert_eq!(natives(&place), 128);
+    // Killed in the middle, as a budget does it: nothing is switched, and the same command goes on.
+    let (ended, code) = alone(&place, &["--yes", "--plain", "--budget", "100"]);
+    assert_eq!((&ended["halt"]["ending"], code, natives(&place)), (&"spent-budget".into(), 0, 228), "{ended}");
+    assert_eq!(place.json(&["upgrade", "status"])["serving"], "first");
+    let early = place.run(&["upgrade", "switch"]);
+    let text = String::from_utf8_lossy(&early.stderr).into_owned();
+    assert!(early.status.code() == Some(2) && text.contains("372 of 600 items"), "{text}");
+    let (gone, code) = alone(&place, &["--yes"]);
+    assert_eq!((steps(&gone), code, natives(&place)), (vec!["run", "switch"], 0, ITEMS), "{gone}");
+    place.finish(&["upgrade", "rollback"]);
+    assert_eq!(alone(&place, &["--yes"]).0["halt"]["why"], "rolled-back");
+    place.finish(&["upgrade", "switch"]);
+    // What the application writes is embedded by the same command, after the switch.
+    let old: Vec<String> = read("old.npy").row(599).iter().map(ToString::to_string).collect();
+    let vector = format!("first=[{}]", old.join(","));
+    let put = "gallery put --config rehang.toml --id i3 --source row:3 --vector {}";
+    place.finish(&words(put, &[&vector]));
+    let counts = || place.json(&["upgrade", "status"])["counts"].clone();
+    assert_eq!(counts()["adapted"], 0);
+    let (gone, code) = alone(&place, &["--yes"]);
+    assert_eq!((&gone["halt"]["why"], code, &counts()["native"]), (&"home".into(), 0, &ITEMS.into()), "{gone}");
+    place.finish(&["upgrade", "finish"]);
+}
+
+#[test]
+fn a_map_is_made_where_it_is_asked_for_or_pays() {
+    let way = |place: &Place, more: &[&str]| {
+        let (ended, _) = alone(place, more);
+        let told = ended["steps"].as_array().unwrap().iter().find(|step| step["step"] == "way").cloned();
+        (steps(&ended).contains(&"fit"), told.map_or(Value::Null, |told| told["result"]["because"].clone()))
+    };
+    // Asked for: nothing is compared.
+    assert_eq!(way(&place(&Made::of(300)), &["--mapped"]), (true, Value::Null));
+    // An hour and more.
+    let slow = place(&Made::of(300));
+    let config = fs_err::read_to_string(slow.path("rehang.toml")).unwrap();
+    slow.write_bytes("rehang.toml", config.replace("[run]", "[run]\nrate = \"100/h\"").as_bytes());
+    let listed = slow.json(&["upgrade", "auto", "--dry-run"]);
+    assert!(listed["commands"][0].as_str().unwrap().contains("pairs"), "{listed}");
+    // A twentieth without a source would be lost to searches; a budget would end it before the switch.
+    let source = |row: usize| (row % 20 != 0).then(|| format!("row:{row}"));
+    assert_eq!(way(&place(&Made { source, ..Made::of(300) }), &[]), (true, "without-source".into()));
+    let (ended, _) = alone(&place(&Made::of(300)), &["--budget", "200"]);
+    assert_eq!(result(&ended, "way")["because"], "budget");
+    // Where it is asked for all the same, the switch waits for a person.
+    let lost = place(&Made { source, ..Made::of(300) });
+    let (ended, code) = alone(&lost, &["--yes", "--plain"]);
+    assert_eq!((&ended["halt"]["why"], code, natives(&lost)), (&"lacking".into(), 1, 285), "{ended}");
+    assert_eq!(lost.run(&["upgrade", "switch"]).status.code(), Some(2));
+    assert_eq!(lost.json(&["upgrade", "status"])["without_vector"], 15);
+    let (ended, _) = alone(&lost, &["--yes", "--mapped"]);
+    assert!(steps(&ended).contains(&"fit"), "over to a map: {ended}");
+    assert_eq!(lost.json(&["upgrade", "status"])["plain"], false);
+    // Not both, and no map's option beside the plain way.
+    for bad in [&["--plain", "--mapped"][..], &["--plain", "--until", "80%"], &["--plain", "--method", "ridge"]] {
+        let refused = lost.run(&[&["upgrade", "auto"], bad].concat());
+        assert_eq!(refused.status.code(), Some(2), "{bad:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("--plain"), "{bad:?}");
+    }
 }

@@ -190,3 +190,40 @@ fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     assert!(!says("status").contains("A release is refused"));
     place.finish(&["gallery", "release", "--into", "embedding_new"]);
 }
+
+/// As after a migration that emptied the column.
+#[test]
+fn a_table_without_old_vectors_is_embedded_switched_and_released() {
+    let Some(server) = postgres_server::server() else { return };
+    let address = server.database();
+    let place = deaths::place(&format!(
+        "kind = \"postgres\"\nurl = {address:?}\ntable = \"notes\"\nsource = \"body\"\nvector = \"embedding\""
+    ));
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let adapter = "[adapter]\nfile = \"adapter.safetensors\"\n";
+    assert!(config.contains(adapter), "{config}");
+    place.write_bytes("rehang.toml", config.replace(adapter, "").as_bytes());
+    let mut client = postgres_server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(4));
+             INSERT INTO notes SELECT id, id || ' 0', NULL FROM generate_series(0, 24) AS id",
+        )
+        .unwrap();
+    place.finish(&["gallery", "adopt"]);
+    place.finish(&["upgrade", "auto", "--yes"]);
+    let status = || place.json(&["upgrade", "status"]);
+    assert_eq!((&status()["serving"], &status()["counts"]["native"]), (&"second".into(), &25.into()));
+    // A row that comes after the switch waits to be embedded, and is counted.
+    client.batch_execute("INSERT INTO notes VALUES (25, '25 0', NULL)").unwrap();
+    assert_eq!(status()["without_vector"], 1);
+    place.finish(&["upgrade", "run"]);
+    place.finish(&["upgrade", "finish"]);
+    place.finish(&["gallery", "release", "--into", "embedding_new"]);
+    let rows = client.query("SELECT body, embedding_new::text FROM notes", &[]).unwrap();
+    assert_eq!(rows.len(), 26);
+    for row in rows {
+        let (body, vector): (String, String) = (row.get(0), row.get(1));
+        assert_eq!(serde_json::from_str::<Vec<f32>>(&vector).unwrap(), model_of(&body), "{body}");
+    }
+}

@@ -298,6 +298,8 @@ class Upgrade:
         *,
         encoder: Encode | None = None,
         yes: bool = False,
+        plain: bool = False,
+        mapped: bool = False,
         method: str | None = None,
         items: int | None = None,
         worth: float | None = None,
@@ -315,6 +317,9 @@ class Upgrade:
         progress: bool | None = None,
     ) -> dict[str, Any]:
         """Go the whole way from where the upgrade is: pairs, fit, report, plan, and with ``yes`` start, switch and backfill.
+
+        Where re-embedding everything takes ten minutes at most, or with ``plain``, nothing is mapped: everything is embedded, then searches
+        switch. ``mapped`` maps first in any case.
 
         Nothing that searches see changes without ``yes``. It never finishes. Parameters are those of the single verbs; ``order_for`` is a metric that the
         order of the backfill is chosen for, as :meth:`order` does.
@@ -415,8 +420,8 @@ class Upgrade:
         configuration, and compared; with ``items=0`` none is asked, and the vectors are looked at alone."""
         return self._verb("identify", locals())
 
-    def start(self, *, progress: bool | None = None) -> dict[str, Any]:
-        """Fill the new space with adapted vectors. Searches do not change."""
+    def start(self, *, plain: bool = False, progress: bool | None = None) -> dict[str, Any]:
+        """Fill the new space with adapted vectors; with ``plain``, make it alone, for :meth:`run` to embed everything. Searches do not change."""
         return self._verb("start", locals())
 
     def switch(self, *, fused: bool = False, anyway: bool = False) -> dict[str, Any]:

@@ -49,7 +49,7 @@ pub fn searches(address: &str, adapter: &Adapter, rows: usize) {
     server.make("documents", rows);
     let store = server.open();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(adapter), order: ORDER };
     let (started, _) = milliseconds(|| start(&store, &setup, &Unobserved).unwrap());
     println!("{rows} rows, {} coordinates; start: {:.1} s", d_new(), started / 1e3);
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
@@ -138,7 +138,7 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
         .collect();
     let fusion = Fusion::of_distances(0.5, &distances).unwrap();
     adapter.fusion = Some(Fusion { handicap: 0.02, ..fusion });
-    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: ORDER };
     start(&store, &setup, &Unobserved).unwrap();
     let weight = Matrix::from_fn(d_old(), d_new(), |row, column| f32::from(u8::from(row == column)));
     let layer = Dense { weight, bias: vec![0.0; d_old()], relu: false };
@@ -215,7 +215,7 @@ pub fn policies(address: &str, adapter: &Adapter, rows: usize) {
         .unwrap();
     let store = server.open();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(adapter), order: ORDER };
     start(&store, &setup, &Unobserved).unwrap();
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
     client

@@ -27,7 +27,7 @@ pub fn among_deaths(server: &dyn Server, adapter: &Adapter, address: &str, rows:
     server.index();
     let store = server.adopt();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let setup = UpgradeSetup { old: &old, new: &new, adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(adapter), order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let mut written = 0;
     thread::scope(|scope| {
@@ -77,7 +77,7 @@ pub fn work(store: &dyn Store, adapter: &Adapter, name: &str) {
     let setup = BackfillSetup {
         store,
         encoder: &OfTexts(space("new", d_new())),
-        scope: BackfillScope::Gallery(adapter),
+        scope: BackfillScope::Gallery(Some(adapter)),
         limits: Limits { batch: BATCH, workers: 2, lease_ms: LEASE_MS, ..Limits::default() },
         clock: &SystemClock::start(),
         worker: &format!("worker {name}"),

@@ -266,7 +266,7 @@ fn beside_an_application(server: &dyn Server, rows: usize) {
     let store = &*store;
     let adapter = adapter();
     let (old, new) = (space("old", d_old()), space("new", d_new()));
-    let setup = UpgradeSetup { old: &old, new: &new, adapter: &adapter, order: ORDER };
+    let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: ORDER };
     let (waits, to_new, is_over) = (Waits::default(), AtomicBool::new(false), AtomicBool::new(false));
     let timed = |what: &str, work: &mut dyn FnMut()| {
         let began = Instant::now();
@@ -323,7 +323,7 @@ fn by_workers(server: &dyn Server, adapter: &Adapter, new: &Space, workers: u64,
                 let setup = BackfillSetup {
                     store: &**store,
                     encoder: &encoder,
-                    scope: BackfillScope::Gallery(adapter),
+                    scope: BackfillScope::Gallery(Some(adapter)),
                     limits: Limits { batch: BATCH, workers: 2, budget: Some(budget), ..Limits::default() },
                     clock: &SystemClock::start(),
                     worker: &format!("worker {worker}"),

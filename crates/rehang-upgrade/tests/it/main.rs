@@ -11,6 +11,7 @@ mod first;
 mod formats;
 mod full_disk;
 mod fuse;
+mod plain_way;
 mod refit;
 mod run;
 #[cfg(feature = "postgres")]

@@ -162,7 +162,7 @@ fn check(upgrade: &Upgrade, model: &NewModel) -> String {
     let map = map_of(upgrade);
     assert!((record.handicap - map.handicap).abs() < 1e-12);
     let planned = upgrade.configuration().planned(store).unwrap();
-    assert_eq!(*planned.adapter, map, "verbs go by the map in use");
+    assert_eq!(planned.adapter.as_deref(), Some(&map), "verbs go by the map in use");
     let scan = Scan::new("new-model", Select::All, 2 * ITEMS).with_vectors_of("new-model");
     let records = store.scan(&scan).unwrap();
     assert_eq!(records.len(), ITEMS);
@@ -416,7 +416,7 @@ fn without_refits_a_run_does_what_it_did() {
             let setup = rehang_upgrade::BackfillSetup {
                 store: upgrade.store(),
                 encoder: &model,
-                scope: rehang_upgrade::BackfillScope::Gallery(&planned.adapter),
+                scope: rehang_upgrade::BackfillScope::Gallery(planned.adapter.as_deref()),
                 limits: upgrade.configuration().limits_of(&until(0.5), &model).unwrap(),
                 clock: &rehang_upgrade::SystemClock::start(),
                 worker: "alone",

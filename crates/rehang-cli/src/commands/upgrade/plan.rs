@@ -1,7 +1,7 @@
 //! `rehang upgrade plan`: what the upgrade would do, how long it takes and what it costs.
 
 use rehang::Result;
-use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook};
+use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Way, WayReason, Ways};
 
 use super::shared::{duration, open};
 use super::steps::remarks_text;
@@ -18,21 +18,26 @@ pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
 
 pub fn plan_text(outlook: &Outlook) -> String {
     let Outlook { plan, estimate, searches, forecast, .. } = outlook;
-    let mut text = format!(
-        "{}\n  from {}\n  to   {}\n\nstart   writes {} {} ({} of vectors beside the gallery's own)\n{}run     \
-         re-embeds up to {} items, {} first\n",
-        plan.gallery,
-        plan.old,
-        plan.new,
-        plan.to_adapt,
-        if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
-        bytes(plan.bytes),
-        if plan.as_they_are && plan.to_adapt > 0 { WITHOUT_ADAPTER } else { "" },
-        plan.to_embed,
-        outlook.order.policy,
-    );
+    let mut text = format!("{}\n  from {}\n  to   {}\n\n", plan.gallery, plan.old, plan.new);
+    if let Some(ways) = &outlook.ways {
+        text += &(ways_text(ways) + "\n");
+    }
+    text += &if plan.plain {
+        format!("start   makes the new space; nothing is mapped\nrun     embeds {} items\n", plan.to_embed)
+    } else {
+        format!(
+            "start   writes {} {} ({} of vectors beside the gallery's own)\n{}run     re-embeds up to {} items, {} first\n",
+            plan.to_adapt,
+            if plan.as_they_are { "OLD vectors as they are" } else { "adapted vectors" },
+            bytes(plan.bytes),
+            if plan.as_they_are && plan.to_adapt > 0 { WITHOUT_ADAPTER } else { "" },
+            plan.to_embed,
+            outlook.order.policy,
+        )
+    };
     if plan.without_source > 0 {
-        text += &format!("        {} items have no source: they stay adapted", plan.without_source);
+        let become_of = if plan.plain { "no search finds them after the switch" } else { "they stay adapted" };
+        text += &format!("        {} items have no source: {become_of}", plan.without_source);
         let of_all = |forecast: &Forecast| forecast.at(1.0) - forecast.start;
         text += &match (outlook.lost_without_source, forecast.as_ref().map(of_all)) {
             (Some(lost), Some(all)) if lost > 0.0 => format!(
@@ -48,7 +53,39 @@ pub fn plan_text(outlook: &Outlook) -> String {
     }
     text += "switch  one step; rollback undoes it at any time before finish\n";
     text += &searches.as_ref().map_or_else(String::new, |searches| format!("search  {searches}\n"));
-    text + &forecast_text(forecast.as_ref())
+    if !plan.plain {
+        text += &forecast_text(forecast.as_ref());
+    }
+    text
+}
+
+/// What embedding everything takes, and which way is gone for it.
+pub fn ways_text(ways: &Ways) -> String {
+    let Ways { to_embed, native, estimate, .. } = ways;
+    let already = if *native > 0 { format!(" ({native} are native already)") } else { String::new() };
+    let mut text = format!("Re-embedding everything: {to_embed} items{already}\n");
+    if *to_embed > 0 {
+        text += &estimate_text(estimate, *to_embed);
+    }
+    let shorter = duration(ways.plain_up_to_seconds);
+    let why = match ways.because {
+        WayReason::Asked | WayReason::Begun => String::new(),
+        WayReason::Native => "Everything that can be embedded is native, so nothing is left to map or to forecast: ".into(),
+        WayReason::NothingToMap => "No item has an old vector, so there is nothing to map: ".into(),
+        WayReason::FewPairs => "Too few items have an old vector to measure what a map would buy: ".into(),
+        WayReason::WithoutSource => "More than one item in a hundred has no source, and only a map lets searches find them: ".into(),
+        WayReason::Budget => "A budget ends before everything is embedded: ".into(),
+        WayReason::Shorter => format!("That is at most {shorter}, sooner than a map is made and measured: "),
+        WayReason::Longer => format!("That is more than {shorter}, and a map serves the new model meanwhile: "),
+        WayReason::Unknown => "How long that takes is not known: ".into(),
+    };
+    text += &why;
+    text += match ways.way {
+        Way::Plain => "`auto` goes the plain way, everything embedded and then one switch. `--mapped` asks for a map, where the switch has to be proven \
+                       first.\n",
+        Way::Mapped => "`auto` maps first. `--plain` embeds everything and maps nothing.\n",
+    };
+    text
 }
 
 /// What the report on held-out pairs says.

@@ -183,7 +183,7 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         counts.adapted,
         status.lag,
     );
-    text += &way_text(stands.next);
+    text += &way_text(stands.next, status.plain);
     if let Some(weight) = status.fusion_weight {
         text += &format!(
             "  searches are fused: what is not native is judged {:.0} % by its adapted vector, the rest by the old one\n",
@@ -278,12 +278,14 @@ fn forecast_text(forecast: &Forecast, share: f64) -> String {
 }
 
 /// The way, with the place where the upgrade is.
-fn way_text(next: Option<Next>) -> String {
+fn way_text(next: Option<Next>, plain: bool) -> String {
     let at = match next {
         Some(Next::Step(Step::Pairs)) => "pairs",
         Some(Next::Step(Step::Fit)) => "fit",
         Some(Next::Step(Step::Order | Step::Report)) => "report",
         Some(Next::Step(Step::Start)) => "start",
+        Some(Next::Step(Step::Backfill)) if plain => "run",
+        Some(Next::Halt(Halt::Lacking)) => "switch",
         Some(
             Next::Step(Step::Switch | Step::Backfill) | Next::Halt(Halt::NotWorthwhile | Halt::NotMeasured),
         ) => "switch",
@@ -291,9 +293,10 @@ fn way_text(next: Option<Next>) -> String {
         Some(Next::Halt(Halt::Home)) => "finish",
         _ => return String::new(),
     };
-    let steps = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
-    let marked = steps.map(|step| if step == at { format!("[{step}]") } else { step.to_owned() });
-    format!("  next: {}\n", marked.join(" → "))
+    let mapped = ["pairs", "fit", "report", "start", "switch", "run", "finish"];
+    let steps = if plain { &["start", "run", "switch", "finish"][..] } else { &mapped };
+    let mark = |step: &&str| if *step == at { format!("[{step}]") } else { (*step).to_owned() };
+    format!("  next: {}\n", steps.iter().map(mark).collect::<Vec<_>>().join(" → "))
 }
 
 /// What is said where σ² and the true errors disagree.

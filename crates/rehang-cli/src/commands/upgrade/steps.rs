@@ -6,7 +6,8 @@ use rehang_upgrade::{PutFirst, Request, Serving, Started, Switched, Upgrade};
 use super::plan::WITHOUT_ADAPTER;
 use super::shared::open;
 use crate::arguments::upgrade::{
-    UpgradeConfig, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeSwitchArguments,
+    UpgradeConfig, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeStartArguments,
+    UpgradeSwitchArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, warn};
@@ -16,11 +17,11 @@ const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
 /// Where most of its vectors were replaced.
 pub const INDEXED: &str = "The search index was made again.\n";
 
-pub fn start(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
-    let upgrade = open(arguments)?;
+pub fn start(arguments: &UpgradeStartArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
     let started = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.start(progress)
+        if arguments.plain { upgrade.start_plain(progress) } else { upgrade.start(progress) }
     })?;
     Exit::Done.print(json, &started, &start_text(&upgrade, &started)?)?;
     Ok(warn(&started.findings))
@@ -29,7 +30,10 @@ pub fn start(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
 pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     let configuration = upgrade.configuration();
     let new = upgrade.new_space()?;
-    let mut text = if started.as_they_are {
+    let mut text = if started.plain {
+        let embeds = format!("`rehang upgrade run` embeds {} items there, and nothing is mapped", started.lacking);
+        format!("{new} is made: {embeds}.\n")
+    } else if started.as_they_are {
         format!("{} OLD vectors stand in {new} as they are.\n{WITHOUT_ADAPTER}", started.adapted)
     } else {
         format!("{} vectors adapted into {new}.\n", started.adapted)
@@ -37,7 +41,7 @@ pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     if started.replanned {
         text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
     }
-    if started.lacking > 0 {
+    if started.lacking > 0 && !started.plain {
         text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
     }
     if let Some(recall) = started.recall {

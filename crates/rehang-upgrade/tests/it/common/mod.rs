@@ -94,7 +94,7 @@ impl World {
 
     pub fn setup(&self) -> UpgradeSetup<'_> {
         let order = OrderSettings { policy: Policy::Sigma, seed: 3 };
-        UpgradeSetup { old: &self.old, new: &self.new, adapter: &self.adapter, order }
+        UpgradeSetup { old: &self.old, new: &self.new, adapter: Some(&self.adapter), order }
     }
 
     /// A backfill by one worker.
@@ -110,7 +110,7 @@ impl World {
         clock: &dyn Clock,
         observer: &dyn Observer,
     ) -> Result<Summary> {
-        let scope = BackfillScope::Gallery(&self.adapter);
+        let scope = BackfillScope::Gallery(Some(&self.adapter));
         backfill(&BackfillSetup { store, encoder, scope, limits, clock, worker: "worker" }, observer)
     }
 }
