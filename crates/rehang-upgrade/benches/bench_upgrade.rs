@@ -129,7 +129,7 @@ fn main() -> Result<()> {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            scope: BackfillScope::Gallery(&adapter),
+            scope: BackfillScope::Gallery(Some(&adapter)),
             limits: Limits { batch: BATCH, workers, budget, ..Limits::default() },
             clock: &clock,
             worker: "bench",

@@ -377,7 +377,7 @@ fn examine_encoders(
         match opened {
             // It names the file.
             Err(error) => findings.push(problem("configuration", error.to_string())),
-            Ok(Some(fingerprint)) if !is_finished && is_another(store, &space.name, &fingerprint)? => {
+            Ok(Some(fingerprint)) if is_another(store, &space.name, &fingerprint)? => {
                 let text = format!(
                     "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
                      items are embedded again and compared",

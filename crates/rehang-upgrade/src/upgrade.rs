@@ -35,7 +35,7 @@ use crate::refit::{self, Refit};
 use crate::refitting::{Refitted, Refitting};
 use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
 use crate::sample;
-use crate::setup::{as_sentences, expect_same};
+use crate::setup::{as_sentences, expect_between, expect_same};
 use crate::spending;
 use crate::status::{self, Status};
 use crate::until::Until;
@@ -526,6 +526,8 @@ impl Upgrade {
     /// Where the map was fitted on the gallery's own pairs, a share of the items is embedded first and kept for measuring, and at 10 % and 40 %
     /// native it is asked beside the run whether a [refit](crate::refit()) pays, unless [`RunOptions::no_refit`] says otherwise.
     ///
+    /// After a [finish](Upgrade::finish) it embeds what the finish has left and what came since, without an adapter and without a refit.
+    ///
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
@@ -537,8 +539,13 @@ impl Upgrade {
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<Run> {
-        let planned = self.planned()?;
-        expect_same(self.store(), &planned.setup())?;
+        let record = Recorded::expect(self.store())?.record;
+        expect_between(self.store(), &record, &self.configuration.old, &self.configuration.new)?;
+        // After the finish nothing is adapted, and whoever has no adapter file any more runs too.
+        let planned = if record.phase == Phase::Finished { None } else { Some(self.planned()?) };
+        if let Some(planned) = &planned {
+            expect_same(self.store(), &planned.setup())?;
+        }
         let opened;
         let encoder = if let Some(encoder) = encoder {
             encoder
@@ -547,21 +554,22 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
-        let may_refit = self.may_refit()?;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
+            let planned = self.planned()?;
             let forecast = self.configuration.forecast(&planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            scope: BackfillScope::Gallery(&planned.adapter),
+            scope: BackfillScope::Gallery(planned.as_ref().map(|planned| &*planned.adapter)),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
         };
+        let may_refit = planned.is_some() && self.may_refit()?;
         let asks = may_refit && !asked.no_refit;
-        if asks {
+        if let Some(planned) = planned.as_ref().filter(|_| asks) {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
             let target = limits.until.target(counts.items).min(by_budget);

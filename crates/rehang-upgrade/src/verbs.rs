@@ -419,13 +419,10 @@ fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()>
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished or is between other spaces.
+/// Not found where there is no upgrade, a conflict where it is between other spaces.
 pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -> Result<Request> {
     let mut recorded = Recorded::expect(store)?;
     expect_between(store, &recorded.record, old, new)?;
-    if recorded.record.phase == Phase::Finished {
-        return Err(finished(store, &recorded.record));
-    }
     let before = recorded.record.request;
     recorded.change(store, |record| record.request = request)?;
     Ok(before)

@@ -834,9 +834,12 @@ impl Model {
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let scope = BackfillScope::Gallery(&self.world.adapter);
+                // After a finish there may be no adapter any more, and none is needed.
+                let is_finished = before == Some(Phase::Finished);
+                let scope = BackfillScope::Gallery(Some(&self.world.adapter).filter(|_| !is_finished));
                 let outcome = run(self.store(), &self.encoder, scope, budget, "alone", faults);
-                let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
+                let may = matches!(before, Some(Phase::Filled | Phase::RolledBack | Phase::Finished))
+                    && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
             }
@@ -882,7 +885,7 @@ impl Model {
                 if outcome.is_ok() {
                     self.oracle.asked = asked;
                 }
-                (outcome.map(drop), before.is_some_and(|phase| phase != Phase::Finished))
+                (outcome.map(drop), before.is_some())
             }
         };
         let Err(error) = outcome else {
@@ -901,8 +904,7 @@ impl Model {
 
     /// A worker takes items in hand, has them embedded, and is not heard of again until it [thaws](Self::thaw).
     fn freeze(&mut self, items: usize) {
-        let is_under_way = self.phase().is_some_and(|phase| phase != Phase::Finished);
-        if !is_under_way || find_space(self.store(), NEW).unwrap().is_none() {
+        if self.phase().is_none() || find_space(self.store(), NEW).unwrap().is_none() {
             return;
         }
         let claimed = self.store().claim(NEW, Queue::All, "frozen", items, Duration::from_secs(30));
@@ -1046,7 +1048,7 @@ impl Model {
         let stores = self.handles.each_ref().map(|handle| Arc::clone(&handle.store));
         let (encoder, adapter) = (Arc::clone(&self.encoder), self.world.adapter.clone());
         let work = |store: &dyn Store, worker| {
-            drop(run(store, &encoder, BackfillScope::Gallery(&adapter), budget, worker, &Unobserved));
+            drop(run(store, &encoder, BackfillScope::Gallery(Some(&adapter)), budget, worker, &Unobserved));
         };
         thread::scope(|scope| {
             let (work, [first, second]) = (&work, &stores);
@@ -1085,16 +1087,18 @@ impl Model {
         );
     }
 
-    /// Whatever happened: the upgrade can be brought to its end, and every item is native once.
+    /// Whatever happened: the upgrade can be brought to its end, and every item is native once; also where it was finished half-way.
     fn end(&mut self) {
-        if find_space(self.store(), OLD).unwrap().is_none() {
-            // It was finished half-way. What was not native by then is kept as it was.
-            return;
+        let has_old = find_space(self.store(), OLD).unwrap().is_some();
+        if has_old {
+            self.perform(&Verb::Start, &Unobserved, true);
         }
-        self.perform(&Verb::Start, &Unobserved, true);
         self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
-        let verbs =
-            [Verb::Run(None), Verb::Switch(Serving::Fused), Verb::Switch(Serving::Mixed), Verb::Finish];
+        let verbs = if has_old {
+            vec![Verb::Run(None), Verb::Switch(Serving::Fused), Verb::Switch(Serving::Mixed), Verb::Finish]
+        } else {
+            vec![Verb::Run(None), Verb::Finish]
+        };
         for verb in verbs {
             self.perform(&verb, &Unobserved, true);
             self.check();

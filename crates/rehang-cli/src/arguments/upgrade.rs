@@ -31,7 +31,7 @@ pub enum UpgradeCommand {
     Start(UpgradeConfig),
     /// Let searches go to the new space, in one atomic step.
     Switch(UpgradeSwitchArguments),
-    /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
+    /// Re-embed items worst first, until a limit is met or nothing is left, also after `finish`. Kill it whenever you like; run it again.
     Run(UpgradeRunArguments),
     /// Re-embed first what people search: items by how often a log says that searches returned them, times their σ².
     First(UpgradeFirstArguments),
@@ -48,7 +48,7 @@ pub enum UpgradeCommand {
     Stop(UpgradeConfig),
     /// Let searches go back to the old space, at once. The new vectors are kept.
     Rollback(UpgradeConfig),
-    /// Drop the old space for good. There is no way back after it, and what is still adapted stays so.
+    /// Drop the old space for good. There is no way back after it; what is still adapted then is embedded by a later `run`.
     Finish(UpgradeConfig),
 }
 

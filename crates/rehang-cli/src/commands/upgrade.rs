@@ -128,15 +128,20 @@ fn taken_text(
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
-        Halt::Home => {
+        Halt::Home | Halt::Finished => {
             let failed = upgrade.status(0)?.counts.failed;
             let mut text = if failed > 0 {
                 format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n")
             } else {
                 String::new()
             };
-            text += "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade \
-                     rollback` goes back.\n";
+            text += if halt == Halt::Finished {
+                "The upgrade is finished, and nothing is left to embed. What comes without a vector of the new model waits for `rehang upgrade \
+                 run`.\n"
+            } else {
+                "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` \
+                 goes back.\n"
+            };
             (text, failed == 0)
         }
         Halt::Reached => (
@@ -152,7 +157,6 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             let serving = upgrade.store().serving()?.unwrap_or_else(|| "nothing".into());
             (format!("Searches go to {serving:?}. To go on: rehang upgrade auto --yes --config {config}\n"), true)
         }
-        Halt::Finished => ("The upgrade is finished.\n".into(), true),
         Halt::Ill => ("The gallery needs attention first.\n".into(), false),
         Halt::TooFewPairs => (
             "Too few pairs are held out to say what the upgrade would buy, so nothing is switched. More `--items` draw more, where the \

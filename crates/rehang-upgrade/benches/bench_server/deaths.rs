@@ -77,7 +77,7 @@ pub fn work(store: &dyn Store, adapter: &Adapter, name: &str) {
     let setup = BackfillSetup {
         store,
         encoder: &OfTexts(space("new", d_new())),
-        scope: BackfillScope::Gallery(adapter),
+        scope: BackfillScope::Gallery(Some(adapter)),
         limits: Limits { batch: BATCH, workers: 2, lease_ms: LEASE_MS, ..Limits::default() },
         clock: &SystemClock::start(),
         worker: &format!("worker {name}"),

@@ -323,7 +323,7 @@ fn by_workers(server: &dyn Server, adapter: &Adapter, new: &Space, workers: u64,
                 let setup = BackfillSetup {
                     store: &**store,
                     encoder: &encoder,
-                    scope: BackfillScope::Gallery(adapter),
+                    scope: BackfillScope::Gallery(Some(adapter)),
                     limits: Limits { batch: BATCH, workers: 2, budget: Some(budget), ..Limits::default() },
                     clock: &SystemClock::start(),
                     worker: &format!("worker {worker}"),

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
+use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Started, Summary,
-    Unobserved, UpgradeSetup, finish, request, rollback, start, status, switch,
+    BackfillScope, BackfillSetup, Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request,
+    Serving, Started, Summary, Unobserved, Until, UpgradeSetup, backfill, finish, request, rollback, start,
+    status, switch,
 };
 
 use crate::common::{self, hooked::Hooked};
-use crate::common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
+use crate::common::{D_NEW, DieAt, ManualClock, TestEncoder, World, check, fill, new_model, started};
 
 const ITEMS: usize = 60;
 /// Items of two pages of a fill.
@@ -107,21 +109,71 @@ fn a_finish_that_goes_on_with_another_adapter_drops_nothing() {
     finish(&store, &world.setup(), &Unobserved).unwrap();
 }
 
+/// A backfill that has no adapter, as after a finish.
+fn run_without_adapter(store: &dyn Store, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
+    let (scope, clock) = (BackfillScope::Gallery(None), ManualClock::default());
+    backfill(&BackfillSetup { store, encoder, scope, limits, clock: &clock, worker: "later" }, &Unobserved)
+}
+
 #[test]
-fn a_run_after_the_finish_says_what_is_left() {
+fn a_run_after_the_finish_embeds_what_it_left_and_what_came_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SqliteStore::create(folder.path().join("gallery.db")).unwrap();
+    for store in [&MemoryStore::new() as &dyn Store, &file] {
+        let mut world = World::new();
+        world.adapter.handicap = 0.25;
+        fill(store, ITEMS);
+        store.put(&[ItemWrite { source: None, ..common::item(ITEMS, 0) }]).unwrap();
+        begin(store, &world, &Unobserved).unwrap();
+        let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
+        assert!(error.to_string().contains("an adapter"), "{error}");
+        switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+        let half = Limits { until: Until::Fraction(0.5), ..Limits::default() };
+        world.backfill(store, &TestEncoder::new(), half).unwrap();
+        finish(store, &world.setup(), &Unobserved).unwrap();
+
+        // The application goes on: a new and a changed item without any vector, and one that is gone.
+        let bare = |number, version| ItemWrite { vectors: vec![], ..common::item(number, version) };
+        store.put(&[bare(ITEMS + 1, 0), bare(2, 1)]).unwrap();
+        store.delete(&[&common::id(7)]).unwrap();
+        let before = store.counts("new-model").unwrap();
+        assert_eq!(before.lacking, 2);
+        // Asked to pause, as before a finish.
+        request(store, &world.old, &world.new, Request::Pause).unwrap();
+        let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
+        assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
+        request(store, &world.old, &world.new, Request::Run).unwrap();
+
+        let encoder = TestEncoder::new();
+        let done = run_without_adapter(store, &encoder, Limits::default()).unwrap();
+        assert_eq!((done.ending, done.items, done.native), (Ending::NothingLeft, 61, 60));
+        assert_eq!(u64::from(encoder.count()), before.items - before.native - before.without_source);
+        let after = store.counts("new-model").unwrap();
+        assert_eq!((after.adapted, after.lacking), (1, 0), "the item without a source");
+        check(store, std::slice::from_ref(&world.adapter));
+        assert_eq!(Recorded::expect(store).unwrap().record.handicap, 0.25, "of the one that is adapted");
+        // A second one finds nothing to do; and once nothing is adapted, no search looks for what is.
+        store.delete(&[&common::id(ITEMS)]).unwrap();
+        let again = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap();
+        assert_eq!((again.ending, again.done.native), (Ending::NothingLeft, 0));
+        assert_eq!(Recorded::expect(store).unwrap().record.handicap, 0.0);
+        // No pairs are drawn for an upgrade that is over.
+        let (scope, clock, limits) = (BackfillScope::Sample(5), ManualClock::default(), Limits::default());
+        let setup = BackfillSetup { store, encoder: &encoder, scope, limits, clock: &clock, worker: "pairs" };
+        assert!(backfill(&setup, &Unobserved).unwrap_err().to_string().contains("finished"));
+    }
+}
+
+#[test]
+fn a_run_that_a_finish_meets_goes_on_to_its_end() {
     let (store, world) = switched();
-    run(&store, &world).unwrap();
-    store.put(&[common::item(3, 1)]).unwrap();
-    finish(&store, &world.setup(), &Unobserved).unwrap();
-    // Adapted before the drop; and one that comes without any vector.
-    let bare = ItemWrite { vectors: vec![], ..common::item(4, 1) };
-    store.put(&[bare]).unwrap();
-    let error = run(&store, &world).unwrap_err().to_string();
-    assert!(error.contains("2 items with a source are not native"), "{error}");
-    assert!(error.contains("1 items have no vector") && error.contains("new-model"), "{error}");
-    store.delete(&[&common::id(3), &common::id(4)]).unwrap();
-    let error = run(&store, &world).unwrap_err().to_string();
-    assert!(error.contains("nothing is left to do"), "{error}");
+    let encoder = TestEncoder::new();
+    let finishes = at(Place::BackfillWritten, || finish(&store, &world.setup(), &Unobserved).map(drop));
+    let limits = Limits { batch: 4, ..Limits::default() };
+    let done = world.backfill_observed(&store, &encoder, limits, &ManualClock::default(), &finishes).unwrap();
+    assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Finished);
+    assert_eq!((done.ending, done.native), (Ending::NothingLeft, ITEMS as u64));
+    assert_eq!(encoder.count(), ITEMS as u32);
 }
 
 #[test]

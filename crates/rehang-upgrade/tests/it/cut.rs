@@ -158,7 +158,7 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
         let setup = BackfillSetup {
             store: &store,
             encoder: &encoder,
-            scope: BackfillScope::Gallery(&world.adapter),
+            scope: BackfillScope::Gallery(Some(&world.adapter)),
             limits: Limits { batch: 8, workers: 2, until, ..Limits::default() },
             clock: &SystemClock::start(),
             worker,

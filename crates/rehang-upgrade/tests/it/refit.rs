@@ -416,7 +416,7 @@ fn without_refits_a_run_does_what_it_did() {
             let setup = rehang_upgrade::BackfillSetup {
                 store: upgrade.store(),
                 encoder: &model,
-                scope: rehang_upgrade::BackfillScope::Gallery(&planned.adapter),
+                scope: rehang_upgrade::BackfillScope::Gallery(Some(&planned.adapter)),
                 limits: upgrade.configuration().limits_of(&until(0.5), &model).unwrap(),
                 clock: &rehang_upgrade::SystemClock::start(),
                 worker: "alone",

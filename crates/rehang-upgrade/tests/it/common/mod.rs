@@ -110,7 +110,7 @@ impl World {
         clock: &dyn Clock,
         observer: &dyn Observer,
     ) -> Result<Summary> {
-        let scope = BackfillScope::Gallery(&self.adapter);
+        let scope = BackfillScope::Gallery(Some(&self.adapter));
         backfill(&BackfillSetup { store, encoder, scope, limits, clock, worker: "worker" }, observer)
     }
 }
