@@ -25,6 +25,7 @@ use crate::fitting::{
 use crate::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
+use crate::leftovers::Leftovers;
 use crate::limits::{Limits, RunOptions};
 use crate::location::Location;
 use crate::manners;
@@ -642,12 +643,12 @@ impl Upgrade {
     /// Those of the store.
     pub fn remarks(&self) -> Result<Vec<String>> {
         let mut remarks = self.store.remarks()?;
-        remarks.extend(self.kept_by_release()?);
+        remarks.extend(self.left_at_release()?);
         Ok(remarks)
     }
 
-    /// What keeps the gallery of an application from being released: items that stay adapted, since nothing embeds them.
-    fn kept_by_release(&self) -> Result<Option<String>> {
+    /// What a release does with items that are not native, once the upgrade is nearly at its end.
+    fn left_at_release(&self) -> Result<Option<String>> {
         let (store, new) = (self.store(), &self.configuration.new.name);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
         let Some(record) = recorded.filter(|record| record.new.name == *new) else { return Ok(None) };
@@ -656,22 +657,26 @@ impl Upgrade {
             return Ok(None);
         }
         let counts = store.counts(new)?;
+        // What a run has not come to yet, and has not failed with, is nothing to say in the middle of it.
         let waits = record.phase == Phase::Filled && sample::embeddable(store, new)? > counts.native;
-        if counts.adapted == 0 || waits {
+        if counts.adapted + counts.without_source == 0 || waits {
             return Ok(None);
         }
-        let what = format!(
-            "{} items of {new:?} stay adapted: {} could not be embedded, {} have no source. A release is refused for as long as there are any",
-            counts.adapted, counts.failed, counts.without_source
-        );
-        Ok(Some(if record.phase == Phase::Finished {
-            format!("{what}: write each of them with a vector of {new:?}, or delete them")
-        } else {
-            format!(
-                "{what}, and after the finish nothing embeds them: before it, give them sources that the encoder takes and let failed ones be \
-                 tried again, or delete them"
-            )
-        }))
+        let left = Leftovers::read(store, &record)?;
+        let mut said = Vec::new();
+        if left.with_source > 0 {
+            said.push(format!(
+                "is refused while {} items with a source are not native ({} could not be embedded), unless their adapted vectors are taken along",
+                left.with_source, left.failed
+            ));
+        }
+        if left.without_source > 0 {
+            said.push(format!(
+                "leaves {} items without a source without a vector of {new:?}, unless adapted vectors are taken along",
+                left.without_source
+            ));
+        }
+        Ok(Some(format!("a release {}", said.join(", and "))))
     }
 
     /// As [`request`](verbs::request).
@@ -721,14 +726,27 @@ impl Upgrade {
         verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
     }
 
+    /// What a person should know before a [finish](Upgrade::finish), by how the upgrade stands at this moment; nothing once the old space is gone.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no upgrade; those of the store.
+    pub fn before_finish(&self) -> Result<Vec<Finding>> {
+        let record = Recorded::expect(self.store())?.record;
+        if record.dropped || find_space(self.store(), &record.new.name)?.is_none() {
+            return Ok(Vec::new());
+        }
+        Ok(Leftovers::read(self.store(), &record)?.findings(&record))
+    }
+
     /// As [`finish`](verbs::finish), by one process at a time.
     ///
     /// # Errors
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
-    pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
+    pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.configuration.gallery.lock()?;
-        verbs::finish(self.store(), &self.planned()?.setup(), observer)
+        verbs::finish(self.store(), &self.planned()?.setup(), anyway, observer)
     }
 }
 

@@ -88,7 +88,8 @@ enum Verb {
     Reorder(Policy),
     Switch(Serving),
     Rollback,
-    Finish,
+    /// Whether whatever is left.
+    Finish(bool),
     /// Draws pairs: a sample of so many items becomes native, before any adapter is known or later.
     Pairs(usize),
     /// A backfill of so many items, or of all.
@@ -176,7 +177,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         3 => policy.prop_map(Verb::Reorder),
         6 => serving.prop_map(Verb::Switch),
         3 => Just(Verb::Rollback),
-        1 => Just(Verb::Finish),
+        1 => any::<bool>().prop_map(Verb::Finish),
         3 => (1..12_usize).prop_map(Verb::Pairs),
         8 => (1..5_u64).prop_map(|budget| Verb::Run(Some(budget))),
         2 => (20..70_u64).prop_map(|budget| Verb::Run(Some(budget))),
@@ -209,7 +210,7 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::AfterSwitch,
         ],
         Verb::Rollback => &[Place::RolledBack],
-        Verb::Finish => &[Place::CatchUpRead, Place::CatchUpWritten, Place::BeforeDrop, Place::AfterDrop],
+        Verb::Finish(_) => &[Place::CatchUpRead, Place::CatchUpWritten, Place::BeforeDrop, Place::AfterDrop],
         Verb::Pairs(_) => &[
             Place::RecordWritten,
             Place::SpaceMade,
@@ -810,10 +811,13 @@ impl Model {
                 let may = !matches!(before, None | Some(Phase::Sampling | Phase::Finished));
                 (outcome.map(drop), may)
             }
-            Verb::Finish => {
+            Verb::Finish(anyway) => {
                 let serves = self.oracle.serving == NEW;
                 let may = before == Some(Phase::Finished) || (before == Some(Phase::Filled) && serves);
-                let outcome = finish(self.store(), &self.setup(), faults).map(drop);
+                // Every item has a source, so one that is not native is one that a run embeds.
+                let is_left = has_old && self.oracle.native.len() < self.oracle.items.len();
+                let may = may && (anyway || !is_left);
+                let outcome = finish(self.store(), &self.setup(), anyway, faults).map(drop);
                 let dropped = has_old && find_space(self.store(), OLD).unwrap().is_none();
                 for (id, _) in self.oracle.items.iter().filter(|(_, known)| dropped && known.has_old) {
                     assert!(has_new_vector(self.store(), id), "the last vector of {id} was dropped");
@@ -1095,9 +1099,14 @@ impl Model {
         }
         self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
         let verbs = if has_old {
-            vec![Verb::Run(None), Verb::Switch(Serving::Fused), Verb::Switch(Serving::Mixed), Verb::Finish]
+            vec![
+                Verb::Run(None),
+                Verb::Switch(Serving::Fused),
+                Verb::Switch(Serving::Mixed),
+                Verb::Finish(false),
+            ]
         } else {
-            vec![Verb::Run(None), Verb::Finish]
+            vec![Verb::Run(None), Verb::Finish(false)]
         };
         for verb in verbs {
             self.perform(&verb, &Unobserved, true);

@@ -49,7 +49,7 @@ pub enum UpgradeCommand {
     /// Let searches go back to the old space, at once. The new vectors are kept.
     Rollback(UpgradeConfig),
     /// Drop the old space for good. There is no way back after it; what is still adapted then is embedded by a later `run`.
-    Finish(UpgradeConfig),
+    Finish(UpgradeFinishArguments),
 }
 
 arguments! {
@@ -155,6 +155,13 @@ arguments! {
         /// safe for weak adapters. Searches then need both queries.
         fused: bool = [long],
         /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready.
+        anyway: bool = [long],
+    }
+
+    /// Options of `rehang upgrade finish`.
+    UpgradeFinishArguments {
+        config: UpgradeConfig = [flatten],
+        /// Finish although items with a source are not native yet, or have nothing but an old vector.
         anyway: bool = [long],
     }
 
