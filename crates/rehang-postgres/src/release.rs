@@ -1,6 +1,7 @@
 //! The end of a gallery: the vectors that serve move into the application's table, and everything of ours is taken out.
 
 use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_store::Released;
 use tokio_postgres::Row;
 
 use crate::adoption::{expect_format, has_galleries};
@@ -10,7 +11,7 @@ use crate::handle::Handle;
 use crate::ignored::{Event, expect_no_rules, held_back, remark};
 use crate::schema;
 use crate::table::{literal, quoted};
-use crate::{reading, row_security, search, serving, spaces, vectors};
+use crate::{reading, row_security, search, serving, spaces};
 
 /// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
 const SETTLING: &str = "rehang moves vectors into this column";
@@ -23,27 +24,40 @@ const LAST_MOVES: u64 = 50;
 /// How often changes are caught up with before.
 const CATCH_UPS: usize = 10_000;
 
-pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+/// Bytes of a name that the server keeps.
+const NAME_MAX: usize = 63;
+/// Ends the name of the table that says which rows have adapted vectors after a release.
+const ADAPTED: &str = "_adapted";
+
+pub(crate) fn settle(
+    handle: &Handle,
+    column: &str,
+    with_adapted: bool,
+    advance: &dyn Fn(u64, u64) -> bool,
+) -> Result<Released> {
     let space = served_beside(handle)?;
     if handle.table.options.vector.as_deref() == Some(column) {
         // A write of that column is a change of content.
         let expected = "a column of its own, which may take the other one's name when all is done";
         return Err(Error::option("column", column, expected));
     }
-    let counts = vectors::counts(handle, &space.record.space.name)?;
-    if counts.adapted > 0 {
+    let (n, g, on) = (space.number, handle.number, &handle.table.qualified);
+    let standing = Standing::read(handle, n)?;
+    if standing.adapted > 0 && !with_adapted {
         let what = format!("moving the vectors of {:?} into the table", space.record.space.name);
         let why = format!(
-            "{} of them are adapted, and nothing in the table would say so; embed them first",
-            counts.adapted
+            "{} items with a source are adapted, and nothing in the table would say so",
+            standing.adapted
         );
-        return Err(Error::conflict(what, why));
+        return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
     }
-    let (n, g, on) = (space.number, handle.number, &handle.table.qualified);
     let kind = schema::column_type(space.record.space.dimension);
     let name = quoted(column);
-    let moves = Moves::new(handle, n, column);
+    let moves = Moves::new(handle, n, column, with_adapted);
     handle.database.run(Mode::Write, |connection| {
+        if with_adapted {
+            moves.expect_no_table(connection)?;
+        }
         expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
         let there = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
@@ -100,14 +114,67 @@ pub(crate) fn settle(handle: &Handle, column: &str, advance: &dyn Fn(u64, u64) -
         let Some(last) = last else { break };
         after = last;
         done += moved;
-        if !advance(done, counts.items.max(done)) {
+        if !advance(done, standing.items.max(done)) {
             return Err(ErrorKind::Cancelled.into());
         }
     }
     if schema::can_be_indexed(space.record.space.dimension) {
         search::index_column(handle, column, &space.record.space)?;
     }
-    moves.catch_up(handle)
+    moves.catch_up(handle)?;
+    let name_it = |connection: &mut Connection| moves.adapted_table(connection);
+    let adapted_in = if with_adapted { Some(handle.database.run(Mode::Read, name_it)?) } else { None };
+    Ok(Standing::read(handle, n)?.released(with_adapted, adapted_in))
+}
+
+/// Items of the space that serves, by what a release makes of them.
+#[derive(Default)]
+struct Standing {
+    items: u64,
+    /// With a source.
+    adapted: u64,
+    adapted_without_source: u64,
+    /// With a source.
+    lacking: u64,
+    lacking_without_source: u64,
+}
+
+impl Standing {
+    fn read(handle: &Handle, n: i32) -> Result<Self> {
+        handle.database.run(Mode::Read, |connection| {
+            let mut standing = Self::default();
+            let sql = format!("SELECT provenance, sourced, count(*) FROM rehang.state_{n} GROUP BY 1, 2");
+            for row in connection.query(&sql, &[])? {
+                let (provenance, sourced): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+                let count = row.try_get::<_, i64>(2)?.max(0) as u64;
+                standing.items += count;
+                match (provenance.as_str(), sourced) {
+                    ("adapted", true) => standing.adapted += count,
+                    ("adapted", false) => standing.adapted_without_source += count,
+                    ("lacking", true) => standing.lacking += count,
+                    ("lacking", false) => standing.lacking_without_source += count,
+                    _ => {}
+                }
+            }
+            Ok(standing)
+        })
+    }
+
+    fn released(&self, with_adapted: bool, adapted_in: Option<String>) -> Released {
+        let adapted = self.adapted + self.adapted_without_source;
+        let lacking = self.lacking + self.lacking_without_source;
+        let taken = if with_adapted { adapted } else { 0 };
+        let without_source =
+            self.lacking_without_source + if with_adapted { 0 } else { self.adapted_without_source };
+        let vectors = self.items - lacking - (adapted - taken);
+        Released {
+            vectors,
+            adapted: taken,
+            without_source,
+            waiting: self.items - vectors - without_source,
+            adapted_in,
+        }
+    }
 }
 
 /// Vectors of a space that move into a column, and what has changed of either since they began to.
@@ -120,14 +187,25 @@ struct Moves {
     n: i32,
     on: String,
     column: String,
+    /// Whether adapted vectors are moved too; else their rows get none.
+    with_adapted: bool,
+    oid: u32,
+    /// The columns of an item's key under the names that they have in the application's table.
+    key: String,
     is_of: String,
     /// The statements that make table and triggers of the notes.
     make: String,
 }
 
 impl Moves {
-    fn new(handle: &Handle, n: i32, column: &str) -> Self {
+    fn new(handle: &Handle, n: i32, column: &str, with_adapted: bool) -> Self {
+        let columns = handle.table.key.iter().zip(1..);
+        let key: Vec<String> =
+            columns.map(|(column, at)| format!("i.k{at} AS {}", quoted(&column.name))).collect();
         Self {
+            with_adapted,
+            oid: handle.table.oid,
+            key: key.join(", "),
             g: handle.number,
             n,
             on: handle.table.qualified.clone(),
@@ -140,9 +218,75 @@ impl Moves {
     /// What the notes are of, as their table's comment says it.
     fn what(&self) -> String {
         format!(
-            "rehang: what has changed since the vectors of space {} began to move into column {}",
-            self.n, self.column
+            "rehang: what has changed since the vectors of space {}{} began to move into column {}",
+            self.n,
+            if self.with_adapted { ", adapted ones too," } else { "" },
+            self.column
         )
+    }
+
+    /// The vectors that are moved, joined to the items `i` as `v`. A row whose vector is adapted has none there, unless they are moved too.
+    fn vectors(&self) -> String {
+        let Self { n, .. } = self;
+        let but = if self.with_adapted {
+            String::new()
+        } else {
+            format!(
+                " AND NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item {EQUALS} i.key AND s.provenance {EQUALS} 'adapted')"
+            )
+        };
+        format!("LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key{but}")
+    }
+
+    /// The table beside the application's that says which rows have adapted vectors, as SQL names it.
+    fn adapted_table(&self, connection: &mut Connection) -> Step<String> {
+        let row = connection.query_one(
+            "SELECT n.nspname::text, c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1",
+            &[&self.oid],
+        )?;
+        let (schema, mut name): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        name.truncate(name.floor_char_boundary(NAME_MAX - ADAPTED.len()));
+        let sql = "SELECT format('%I.%I', $1::text, $2::text)";
+        Ok(connection.query_one(sql, &[&schema, &(name + ADAPTED)])?.try_get(0)?)
+    }
+
+    /// Fails where something of the application's has the name of that table.
+    fn expect_no_table(&self, connection: &mut Connection) -> Step<()> {
+        let name = self.adapted_table(connection)?;
+        if connection.query_one("SELECT to_regclass($1) IS NULL", &[&name])?.try_get(0)? {
+            return Ok(());
+        }
+        let why = "there already, and a release would put the keys of rows with adapted vectors into a table of that name; rename it, or drop it";
+        Err(Error::conflict(name, why).into())
+    }
+
+    /// Makes that table, of the application's owner. It knows no more than keys: another column of the application's table would be in the way of its
+    /// inserts, and a view would need what goes with the schema `rehang`.
+    fn list_adapted(&self, connection: &mut Connection) -> Step<()> {
+        let Self { g, n, key, on, column, .. } = self;
+        let name = self.adapted_table(connection)?;
+        let owner = connection.query_one(
+            "SELECT c.relowner::regrole::text, r.rolname = current_user, c.relrowsecurity FROM pg_class AS c JOIN pg_roles AS r ON r.oid = c.relowner
+             WHERE c.oid = $1",
+            &[&self.oid],
+        )?;
+        let (owner, is_own, has_policies): (String, bool, bool) =
+            (owner.try_get(0)?, owner.try_get(1)?, owner.try_get(2)?);
+        let mut sql = format!(
+            "CREATE TABLE {name} AS SELECT {key} FROM rehang.item_{g} AS i JOIN rehang.state_{n} AS s ON s.item = i.key WHERE s.provenance = 'adapted';
+             COMMENT ON TABLE {name} IS {};",
+            literal(&format!(
+                "Rows of {on} whose vector in column {column} an adapter made of the old model's, when rehang released the table"
+            ))
+        );
+        if has_policies {
+            // Keys of rows that a role may not see are not for it to read here.
+            sql += &format!("ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;");
+        }
+        if !is_own {
+            sql += &format!("ALTER TABLE {name} OWNER TO {owner};");
+        }
+        connection.batch(&sql)
     }
 
     fn has_log(&self, connection: &mut Connection) -> Step<bool> {
@@ -176,11 +320,11 @@ impl Moves {
 
     /// A part of a statement that writes the vectors of items into their rows, where they differ.
     fn moved(&self, items: &str) -> String {
-        let Self { g, n, on, is_of, .. } = self;
-        let column = quoted(&self.column);
+        let Self { g, on, is_of, .. } = self;
+        let (column, vectors) = (quoted(&self.column), self.vectors());
         format!(
             "moved AS (UPDATE {on} AS t SET {column} = v.value FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
-                 LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+                 {vectors}
                  WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)) RETURNING i.key)"
         )
     }
@@ -191,9 +335,10 @@ impl Moves {
         if moved >= items.len() as i64 {
             return Ok(());
         }
-        let Self { g, n, on, is_of, .. } = self;
+        let Self { g, on, is_of, .. } = self;
+        let vectors = self.vectors();
         let differ = format!(
-            "SELECT pg_catalog.count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} LEFT JOIN rehang.vector_{n} AS v ON v.item {EQUALS} i.key
+            "SELECT pg_catalog.count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} {vectors}
              WHERE i.key {EQUALS} ANY ($1::bigint[]) AND pg_catalog.record_image_ne(ROW(t.{}), ROW(v.value))",
             quoted(&self.column)
         );
@@ -264,12 +409,18 @@ fn served_beside(handle: &Handle) -> Result<schema::SpaceRow> {
 
 pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
     let Some(column) = settled else { return remove(&handle.database, handle.number, None) };
-    let moves = Moves::new(handle, served_beside(handle)?.number, column);
-    let is_settled = handle.database.run(Mode::Read, |connection| moves.has_log(connection))?;
-    if !is_settled {
+    let n = served_beside(handle)?.number;
+    let is_settled = |moves: &Moves| handle.database.run(Mode::Read, |connection| moves.has_log(connection));
+    let mut settled = None;
+    for moves in [false, true].map(|with_adapted| Moves::new(handle, n, column, with_adapted)) {
+        if is_settled(&moves)? {
+            settled = Some(moves);
+        }
+    }
+    let Some(moves) = settled else {
         let why = "the vectors that serve were not moved into it before";
         return Err(Error::conflict(format!("column {column:?} of {}", handle.table.options.table), why));
-    }
+    };
     moves.catch_up(handle)?;
     remove(&handle.database, handle.number, Some(&moves))
 }
@@ -381,6 +532,9 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                 guard::see_as_application(connection)?;
                 moves.catch_up_with(connection, "ALL")?;
                 guard::see_as_ours(connection)?;
+                if moves.with_adapted {
+                    moves.list_adapted(connection)?;
+                }
                 connection.batch(&format!("COMMENT ON COLUMN {}.{} IS NULL", moves.on, quoted(&moves.column)))?;
             }
             (None, Some(on)) => {

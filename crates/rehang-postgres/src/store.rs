@@ -6,8 +6,8 @@ use std::time::Duration;
 use rehang::{Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Revision, Sample, Scan,
-    SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
+    Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,
+    Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::connection::Mode;
@@ -93,16 +93,27 @@ impl PostgresStore {
     }
 
     /// Copies the vectors of the space that serves into a column of the application's table, which is made if it is not there, and makes
-    /// its search index: so that [`PostgresStore::release`] leaves them there. The table may be written and read meanwhile. Every row is
+    /// its search index: so that [`PostgresStore::release`] leaves them there. Items without a source whose vectors are adapted get none. The table may be written and read meanwhile. Every row is
     /// updated, which costs what an update of the application's costs and fires its triggers for updates ([`Examined::remarks`] names them). `advance` as in [`PostgresStore::adopt`]. A second call goes on.
     ///
     /// # Errors
     ///
-    /// A conflict where the space that serves is a column of the table already, or adapted vectors are in it; an invalid option where
-    /// the column is there with another type, or with vectors of the application's; as [`PostgresStore::adopt`].
-    pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<()> {
+    /// A conflict where the space that serves is a column of the table already, or items with a source have adapted vectors in it; an invalid
+    /// option where the column is there with another type, or with vectors of the application's; as [`PostgresStore::adopt`].
+    pub fn settle(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<Released> {
         self.0.expect_in_step()?;
-        release::settle(&self.0, column, advance)
+        release::settle(&self.0, column, false, advance)
+    }
+
+    /// Copies as [`PostgresStore::settle`] does, adapted vectors too. The release then makes a table beside the application's, `NAME_adapted`, with
+    /// the keys of the rows that have one.
+    ///
+    /// # Errors
+    ///
+    /// As [`PostgresStore::settle`], but for adapted vectors; a conflict where something of that name is there.
+    pub fn settle_with_adapted(&self, column: &str, advance: &dyn Fn(u64, u64) -> bool) -> Result<Released> {
+        self.0.expect_in_step()?;
+        release::settle(&self.0, column, true, advance)
     }
 
     /// Takes everything of ours out of the database again. The application's table is left as it was found, but for a column that the

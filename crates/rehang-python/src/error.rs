@@ -56,6 +56,11 @@ impl Wording for Words {
             Verb::Rollback => "upgrade.rollback()",
             Verb::Resume => "upgrade.resume()",
             Verb::ReEmbed => "upgrade.resume(re_embed=True)",
+            Verb::Run => "upgrade.run()",
+            Verb::FinishAnyway => "finish(anyway=True)",
+            Verb::ReleaseWithAdapted => {
+                return "`rehang gallery release --with-adapted` on the command line".into();
+            }
             Verb::RunUntil { percent } => return format!("`upgrade.run(until={:.3})`", percent / 100.0),
             Verb::Pause => "upgrade.pause()",
             Verb::Report => "rehang.report(…).save(\"report.json\")",

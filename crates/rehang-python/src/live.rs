@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use rehang::finding::Finding;
+use rehang::finding::{Finding, Severity};
 use rehang::{Distance, Error, Matrix, Progress, Result, Space};
 use rehang_encode::{Encoder, Function, Watched};
 use rehang_files::{VectorSource, read_matrix};
@@ -416,7 +416,14 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             Box::new(move |upgrade, _, progress| plain(&upgrade.resume(retry_failed, re_embed, progress)?))
         }
         "rollback" => Box::new(|upgrade, _, _| plain(&upgrade.rollback()?)),
-        "finish" => Box::new(|upgrade, _, progress| plain(&upgrade.finish(progress)?)),
+        "finish" => {
+            let anyway = flag("anyway")?;
+            Box::new(move |upgrade, _, progress| {
+                let mut before = upgrade.before_finish()?;
+                before.retain(|finding| finding.severity > Severity::Note);
+                warned(&upgrade.finish(anyway, progress)?, &before)
+            })
+        }
         _ => return Err(raised(given.0.py(), &Error::option("verb", name, "one of `rehang.Upgrade`'s"))),
     })
 }

@@ -7,6 +7,9 @@ pub(crate) const REVISION: &str = "rehang";
 /// The payload field with everything else of ours.
 pub(crate) const TAG: &str = "rehang_tag";
 
+/// The payload field that stays after a release where a vector is adapted.
+pub(crate) const ADAPTED: &str = "rehang_adapted";
+
 /// The path of whether an item has no source: every tag says so.
 pub(crate) const NO_SOURCE: &str = "rehang_tag.n";
 /// The path of the revision that the source came with.

@@ -1,29 +1,36 @@
 //! The end of a gallery: everything of ours is taken out of the server.
 
-use rehang::{Error, Result};
+use rehang::{Error, Provenance, Remedy, Result};
+use rehang_store::Released;
 use serde_json::{Value, json};
 
-use crate::filters::{any_of, is_empty, none_of};
+use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::handle::Handle;
-use crate::payload::{NO_SOURCE, REVISION, TAG};
+use crate::items::{has_source, tag_all};
+use crate::meta;
+use crate::payload::{ADAPTED, NO_SOURCE, REVISION, TAG};
 use crate::slot::SpaceSlot;
-use crate::{meta, vectors};
 
-pub(crate) fn release(handle: &Handle) -> Result<()> {
+pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     let meta = meta::read_any(handle)?;
-    if let Some(serving) = meta.serving.as_ref().filter(|_| !meta.is_leaving()) {
-        let counts = vectors::counts(handle, serving)?;
-        if counts.adapted > 0 {
-            let what = format!("taking the gallery out of {}", handle.name());
-            let why = format!(
-                "{} vectors of {serving:?} are adapted, and nothing would say so; embed them first, or switch back",
-                counts.adapted
-            );
-            return Err(Error::conflict(what, why));
-        }
+    if !meta.is_leaving() {
+        tag_all(handle)?;
     }
-    let meta = meta::leave(handle)?;
     let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
+    // One that is the application's own has no vectors of ours.
+    let serving = meta.spaces.iter().find(|space| stays(space) && !space.is_applications);
+    let released =
+        serving.map(|space| standing(handle, space, with_adapted)).transpose()?.unwrap_or_default();
+    let meta = meta::leave(handle)?;
+    if let Some(space) = serving {
+        // While the tags say which they are. A call that goes on after a death does it once more.
+        let settled = if with_adapted {
+            json!({"set_payload": {"payload": {ADAPTED: true}, "filter": space.made_by(&[Provenance::Adapted])}})
+        } else {
+            json!({"delete_vectors": {"filter": adapted(space, false), "vector": [space.vector]}})
+        };
+        handle.client.change(handle.collection(), &[settled])?;
+    }
     for space in meta.spaces.iter().filter(|space| !stays(space)).chain(&meta.dropped) {
         if !space.is_applications {
             handle.client.ask("DELETE", &handle.vector_path(&space.vector), &Value::Null)?;
@@ -42,6 +49,38 @@ pub(crate) fn release(handle: &Handle) -> Result<()> {
     // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
     handle.client.change(handle.collection(), &untag)?;
     indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))
+}
+
+/// A filter for items with an adapted vector, with a source or without.
+fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
+    all_of([has_source(sourced), space.made_by(&[Provenance::Adapted])])
+}
+
+/// What becomes of the vectors of the space that serves. Refused where some of items with a source are adapted and are not to be taken along.
+fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Released> {
+    let count = |filter: Value| handle.client.count(handle.collection(), &filter);
+    let (embeddable, bare) = (count(adapted(space, true))?, count(adapted(space, false))?);
+    if embeddable > 0 && !with_adapted {
+        let what = format!("taking the gallery out of {}", handle.name());
+        let why = format!(
+            "{embeddable} items with a source have adapted vectors in {:?}, and nothing would say so",
+            space.record.space.name
+        );
+        return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
+    }
+    let items = count(none_of([is_empty(REVISION)]))?;
+    let lacking = count(json!({"must_not": [is_empty(REVISION), space.present()]}))?;
+    let without_source = count(all_of([has_source(false), space.waiting()]))?;
+    let without_source = if with_adapted { without_source.saturating_sub(bare) } else { without_source };
+    let taken = if with_adapted { embeddable + bare } else { 0 };
+    let vectors = items.saturating_sub(lacking + embeddable + bare) + taken;
+    Ok(Released {
+        vectors,
+        adapted: taken,
+        without_source,
+        waiting: items.saturating_sub(vectors + without_source),
+        adapted_in: with_adapted.then(|| ADAPTED.to_owned()),
+    })
 }
 
 /// Takes our two fields out of every point that has one of them.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rehang::{Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
-    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record, Revision, Sample,
-    Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
+    Item, ItemKey, ItemWrite, LeaseClock, Ledger, Looked, Priority, Problem, Queue, Record, Released,
+    Revision, Sample, Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
 
 use crate::address::QdrantAddress;
@@ -80,12 +80,14 @@ impl QdrantStore {
     /// application's, and the named vectors of all spaces that were made, but for the one that serves. Where a process died, the
     /// next call goes on; until then all other calls on the gallery are refused.
     ///
+    /// Items without a source whose vectors are adapted are left without one. `with_adapted` leaves all adapted vectors there, and the payload
+    /// field `rehang_adapted`, true, in the points that have one.
+    ///
     /// # Errors
     ///
-    /// A conflict where adapted vectors are in the space that serves, since without the tags nothing would
-    /// say that they are adapted.
-    pub fn release(&self) -> Result<()> {
-        release::release(&self.0)
+    /// A conflict where items with a source have adapted vectors in the space that serves and these are not to be taken along.
+    pub fn release(&self, with_adapted: bool) -> Result<Released> {
+        release::release(&self.0, with_adapted)
     }
 }
 

@@ -29,6 +29,21 @@ pub struct Looked {
     pub vectors: Vec<String>,
 }
 
+/// Items of a gallery that was released, by what became of their vectors.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Released {
+    /// Items whose vector of the space that served stays with the application.
+    pub vectors: u64,
+    /// Adapted vectors among them.
+    pub adapted: u64,
+    /// Items that have no vector, and no source that one could be made of.
+    pub without_source: u64,
+    /// Items that have no vector though they have a source: nobody had embedded it yet.
+    pub waiting: u64,
+    /// Where one sees which vectors are adapted: a table of PostgreSQL, a payload field of Qdrant.
+    pub adapted_in: Option<String>,
+}
+
 /// How a space is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

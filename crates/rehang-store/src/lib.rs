@@ -19,7 +19,7 @@ pub use contract::{
     Select, SpaceRecord, Store, VectorRecord, VectorWrite, WriteOutcome, find_space,
 };
 pub use exact::share_found;
-pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem};
+pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem, Released};
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
 pub use numbers::rounded_number;
 pub use shuffle::{FirstKeys, PAIRS_SEED, shuffled};

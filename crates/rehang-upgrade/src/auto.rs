@@ -91,7 +91,7 @@ pub enum Halt {
     NotWorthwhile,
     /// The upgrade was rolled back, by a person who had a reason.
     RolledBack,
-    /// The upgrade is finished.
+    /// The upgrade is finished, and nothing is left to embed.
     Finished,
     /// A backfill ended before it was done.
     Ended {
@@ -257,7 +257,7 @@ impl Upgrade {
         }
         let phase = record.as_ref().map(|record| record.phase);
         match phase {
-            Some(Phase::Finished) => return Ok(Next::Halt(Halt::Finished)),
+            Some(Phase::Finished) => return self.next_after_finish(asked),
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
@@ -341,6 +341,18 @@ impl Upgrade {
             (false, true) if misses_too_many(&store.counts(new)?) => Next::Halt(Halt::Lacking),
             (false, true) => Next::Step(Step::Switch),
         })
+    }
+
+    /// The next step of a finished upgrade: embed what is left with a source, adapted or without a vector, also what came since.
+    fn next_after_finish(&self, asked: &AutoOptions) -> Result<Next> {
+        let (store, new) = (self.store(), &self.configuration().new.name);
+        let counts = store.counts(new)?;
+        if sample::embeddable(store, new)? <= counts.native {
+            return Ok(Next::Halt(Halt::Finished));
+        }
+        let until = asked.pairs.run.until.unwrap_or(self.configuration().limits.until);
+        let is_reached = matches!(until, Until::Fraction(wanted) if reaches(&counts, wanted));
+        Ok(if is_reached { Next::Halt(Halt::Reached) } else { Next::Step(Step::Run) })
     }
 
     /// Takes all steps, from where the upgrade is: it examines the gallery, draws pairs, fits, measures and plans. Where it is
@@ -475,7 +487,8 @@ impl Upgrade {
                         return Ok(Halt::Ended { ending });
                     }
                     if ending == Ending::NothingLeft && step == Step::Run {
-                        return Ok(Halt::Home);
+                        let is_finished = Recorded::expect(self.store())?.record.phase == Phase::Finished;
+                        return Ok(if is_finished { Halt::Finished } else { Halt::Home });
                     }
                     ran_out = ending == Ending::NothingLeft;
                 }

@@ -86,6 +86,7 @@ pub(crate) fn examine_store(
     let mut findings: Vec<Finding> =
         store.check()?.iter().map(|found| problem("store", describe(found))).collect();
     findings.extend(store.remarks()?.into_iter().map(|text| note("server", text)));
+    findings.extend(examine_sources(location, store)?);
     if store.has_dropped_rows()? {
         let text = "a space was dropped, and its rows still take room: another process is at it, or died";
         findings.push(note("dropped-rows", text).next(Remedy::Compact));
@@ -158,6 +159,17 @@ fn examine_bridge(
         findings.push(problem("bridge", error.to_string()).next(Remedy::BridgeAgain));
     }
     Ok(findings)
+}
+
+/// Items that no model can embed again, and what a release makes of them.
+fn examine_sources(location: &Location, store: &dyn Examined) -> Result<Option<Finding>> {
+    let items = if matches!(location, Location::File(_)) { 0 } else { store.count_without_source()? };
+    Ok((items > 0).then(|| {
+        let text = format!(
+            "{items} items have no source: they never become native, and a release leaves them without a vector, unless adapted ones are taken along"
+        );
+        note("without-source", text)
+    }))
 }
 
 /// What a space holds, against what it is for.
@@ -377,7 +389,7 @@ fn examine_encoders(
         match opened {
             // It names the file.
             Err(error) => findings.push(problem("configuration", error.to_string())),
-            Ok(Some(fingerprint)) if !is_finished && is_another(store, &space.name, &fingerprint)? => {
+            Ok(Some(fingerprint)) if is_another(store, &space.name, &fingerprint)? => {
                 let text = format!(
                     "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
                      items are embedded again and compared",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rehang::{Error, ErrorKind, Result, Space};
 use rehang_files::is_same_file;
-use rehang_store::{Examined, Looked, Store};
+use rehang_store::{Examined, Looked, Released, Store};
 use serde::Serialize;
 
 use crate::collection::CollectionLocation;
@@ -53,6 +53,8 @@ pub struct Adopted {
     pub items: u64,
     /// Those of them that have an old vector.
     pub vectors: u64,
+    /// Those of them that have no source: they never become native.
+    pub without_source: u64,
     /// What whoever runs the server should know of it.
     pub remarks: Vec<String>,
 }
@@ -102,7 +104,7 @@ pub(crate) trait GalleryKind {
     }
 
     /// As [`Location::release`].
-    fn release(&self, _: Option<&str>, _: &dyn Observer) -> Result<()> {
+    fn release(&self, _: Option<&str>, _: bool, _: &dyn Observer) -> Result<Option<Released>> {
         Err(self.is_no_application())
     }
 
@@ -203,14 +205,23 @@ impl Location {
     }
 
     /// Takes everything of ours out again. A table is left as it was found, except that the vectors of the serving space move
-    /// into the column `into`, if one is named. A collection keeps the named vector of the serving space.
+    /// into the column `into`, if one is named. A collection keeps the named vector of the serving space. Gives what became of the vectors;
+    /// `None` where no column of a table was named.
+    ///
+    /// Items without a source whose vectors are adapted are left without a vector. With `with_adapted` all adapted vectors stay, and
+    /// [`Released::adapted_in`] says where one sees which they are.
     ///
     /// # Errors
     ///
-    /// A conflict where the vectors that serve are in the table already, or some of them are adapted; an invalid option for a file, and
-    /// for a column of a collection.
-    pub fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
-        self.kind()?.release(into, observer)
+    /// A conflict where the vectors that serve are in the table already, or items with a source have adapted ones that are not to be taken along;
+    /// an invalid option for a file, for a column of a collection, and for `with_adapted` of a table where no column is named.
+    pub fn release(
+        &self,
+        into: Option<&str>,
+        with_adapted: bool,
+        observer: &dyn Observer,
+    ) -> Result<Option<Released>> {
+        self.kind()?.release(into, with_adapted, observer)
     }
 
     /// The column that the vectors of the space that serves move into before a [release](Location::release), where none is named.

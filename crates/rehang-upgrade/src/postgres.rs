@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rehang::{Error, Provenance, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Examined, Ledger, Looked, find_space};
+use rehang_store::{Examined, Ledger, Looked, Released, find_space};
 
 use crate::location::{Adopted, GalleryKind, UpgradeLock};
 use crate::observe::{Observer, counting};
@@ -80,13 +80,36 @@ impl GalleryKind for TableLocation {
         };
         let counts = store.counts(&space)?;
         let vectors = counts.items - counts.lacking;
-        Ok(Adopted { gallery: store.name(), items: counts.items, vectors, remarks: store.remarks()? })
+        Ok(Adopted {
+            gallery: store.name(),
+            items: counts.items,
+            vectors,
+            without_source: store.count_without_source()?,
+            remarks: store.remarks()?,
+        })
     }
 
-    fn release(&self, into: Option<&str>, observer: &dyn Observer) -> Result<()> {
-        let Some(column) = into else { return PostgresStore::take_out(&self.address()?, &self.options()) };
+    fn release(
+        &self,
+        into: Option<&str>,
+        with_adapted: bool,
+        observer: &dyn Observer,
+    ) -> Result<Option<Released>> {
+        let Some(column) = into else {
+            if with_adapted {
+                let expected = "a column that they move into, too";
+                return Err(Error::option("with_adapted", true, expected));
+            }
+            return PostgresStore::take_out(&self.address()?, &self.options()).map(|()| None);
+        };
         let store = self.store()?;
-        store.settle(column, &counting(observer, "moving vectors into the table", "vectors"))?;
-        store.release(into)
+        let advance = counting(observer, "moving vectors into the table", "vectors");
+        let released = if with_adapted {
+            store.settle_with_adapted(column, &advance)?
+        } else {
+            store.settle(column, &advance)?
+        };
+        store.release(into)?;
+        Ok(Some(released))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rehang::{Error, Provenance, Result, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Examined, Ledger, Looked};
+use rehang_store::{Examined, Ledger, Looked, Released};
 
 use crate::collection::{CollectionLocation, QDRANT_URL_ENV};
 use crate::location::{Adopted, GalleryKind, UpgradeLock};
@@ -78,12 +78,18 @@ impl GalleryKind for CollectionLocation {
         store.create_space(old, Provenance::Old)?;
         let counts = store.counts(&old.name)?;
         let vectors = counts.items - counts.lacking;
-        Ok(Adopted { gallery: store.name(), items: counts.items, vectors, remarks: store.remarks()? })
+        Ok(Adopted {
+            gallery: store.name(),
+            items: counts.items,
+            vectors,
+            without_source: store.count_without_source()?,
+            remarks: store.remarks()?,
+        })
     }
 
-    fn release(&self, into: Option<&str>, _: &dyn Observer) -> Result<()> {
+    fn release(&self, into: Option<&str>, with_adapted: bool, _: &dyn Observer) -> Result<Option<Released>> {
         match into {
-            None => self.store()?.release(),
+            None => self.store()?.release(with_adapted).map(Some),
             Some(into) => Err(Error::option(
                 "into",
                 into,

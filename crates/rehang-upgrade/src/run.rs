@@ -57,7 +57,8 @@ const REASON_BYTES_MAX: usize = 1024;
 #[derive(Debug, Clone, Copy)]
 pub enum BackfillScope<'a> {
     /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once; with `None` in a
-    /// [plain](UpgradeRecord::is_plain) upgrade, where they are embedded first.
+    /// [plain](UpgradeRecord::is_plain) upgrade, where they are embedded first, and once the upgrade is finished: there is no old vector left
+    /// that it could adapt.
     Gallery(Option<&'a Adapter>),
     /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
     /// is adapted.
@@ -123,8 +124,9 @@ pub struct Summary {
 }
 
 /// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
-/// It may be begun on an upgrade that is rolled back, and for a [sample](BackfillScope::Sample) before there is any adapter; a rollback while it
-/// runs ends it after the batches in hand. A budget of
+/// It may be begun on an upgrade that is rolled back, on one that is [finished](crate::finish), where it embeds what the finish has left and what
+/// came since, and for a [sample](BackfillScope::Sample) before there is any adapter; a rollback while it
+/// runs ends it after the batches in hand, and a finish does not end it. A budget of
 /// the encoder that is spent is an orderly end, and no error.
 ///
 /// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written. So a
@@ -142,7 +144,8 @@ pub struct Summary {
 ///
 /// # Errors
 ///
-/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; mismatch where the encoder
+/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; missing input without an adapter before the
+/// finish; mismatch where the encoder
 /// is of another space, its name included, and a conflict where it gives other vectors than the natives that are there (all four before
 /// anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
@@ -180,17 +183,16 @@ pub(crate) fn backfill_beside(
 ) -> Result<Summary> {
     let record = Recorded::expect(setup.store)?.record;
     let name = setup.store.name();
+    let is_sample = matches!(setup.scope, BackfillScope::Sample(_));
     match record.phase {
         Phase::Filled | Phase::RolledBack => {}
-        Phase::Sampling | Phase::Abandoned if matches!(setup.scope, BackfillScope::Sample(_)) => {}
+        Phase::Sampling | Phase::Abandoned if is_sample => {}
+        Phase::Finished if !is_sample => {}
+        phase @ Phase::Finished => return Err(Error::wrong_phase(upgrade_of(setup.store), phase.name())),
         phase @ (Phase::Sampling | Phase::Filling | Phase::Abandoned) => {
             return Err(
                 Error::wrong_phase(upgrade_of(setup.store), phase.name()).advise(Remedy::ContinueFilling)
             );
-        }
-        phase @ Phase::Finished => {
-            let left = left_by_finish(setup.store, &record.new.name)?;
-            return Err(Error::wrong_phase(upgrade_of(setup.store), format!("{}: {left}", phase.name())));
         }
     }
     let held_up = match record.request {
@@ -207,7 +209,9 @@ pub(crate) fn backfill_beside(
         return Err(mismatch(&record.new, encodes).context("the encoder"));
     }
     let mut filler = None;
-    if let BackfillScope::Gallery(adapter) = setup.scope {
+    if let BackfillScope::Gallery(adapter) = setup.scope
+        && record.phase != Phase::Finished
+    {
         let of = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
         expect_adapter(setup.store, &record, &of)?;
         filler = of.filler(record.order)?;
@@ -276,21 +280,18 @@ pub(crate) fn backfill_beside(
     })
 }
 
-/// What can be done about the items that a finished upgrade has left behind: a backfill of it is over.
-fn left_by_finish(store: &dyn Ledger, new: &str) -> Result<String> {
-    let counts = store.counts(new)?;
-    let left = (counts.adapted + counts.lacking).saturating_sub(counts.without_source);
-    if left == 0 {
-        return Ok("nothing is left to do".into());
+/// Lets searches add nothing any more, and look for nothing apart, once the last adapted vector of a finished upgrade is native: none comes
+/// after the finish.
+fn forget_handicap(store: &dyn Ledger) -> Result<()> {
+    let mut recorded = Recorded::expect(store)?;
+    if !recorded.record.dropped {
+        return Ok(());
     }
-    let lacking = match counts.lacking {
-        0 => String::new(),
-        lacking => format!(", and {lacking} items have no vector, so that no search finds them"),
-    };
-    Ok(format!(
-        "{left} items with a source are not native{lacking}; they become native when the application writes them again with a \
-         vector of {new:?}"
-    ))
+    match recorded.change(store, |record| record.handicap = 0.0) {
+        // The next run does it.
+        Err(error) if error.is_changed_meanwhile() => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// What a worker asks the encoder.
@@ -639,6 +640,9 @@ impl Run<'_> {
         if let Some(beside) = self.beside {
             beside.counted(&counts);
         }
+        if counts.adapted == 0 {
+            self.patiently(|run| forget_handicap(run.setup.store))?;
+        }
         let ending = match (ending, self.setup.limits.until) {
             (Ending::NothingLeft, Until::Fraction(share)) if reaches(&counts, share) => {
                 Ending::ReachedFraction
@@ -715,7 +719,6 @@ impl Run<'_> {
             let counted = self.setup.clock.now_ms();
             self.count_from_ms = (now + COUNT_EVERY_MS).max(counted + COUNT_RESTS * (counted - now));
         }
-        let request = if record.phase == Phase::Finished { Request::Stop } else { record.request };
         let others = match self.setup.limits.rate {
             Some(_) => {
                 let is_other = |at_work: &AtWork| at_work.worker != self.setup.worker;
@@ -724,7 +727,7 @@ impl Run<'_> {
             None => 0,
         };
         let (items, native_before) = self.counts;
-        Ok(Event::Looked { items, native_before, request, rolled_back: false, others })
+        Ok(Event::Looked { items, native_before, request: record.request, rolled_back: false, others })
     }
 
     /// Adapts what came or changed meanwhile, from where the last time ended, for so long at most.

@@ -26,6 +26,7 @@ use crate::fitting::{
 use crate::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
+use crate::leftovers::Leftovers;
 use crate::limits::{Limits, RunOptions};
 use crate::location::Location;
 use crate::manners;
@@ -36,7 +37,7 @@ use crate::refit::{self, Refit};
 use crate::refitting::{Refitted, Refitting};
 use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
 use crate::sample;
-use crate::setup::{as_sentences, expect_same};
+use crate::setup::{as_sentences, expect_between, expect_same};
 use crate::spending;
 use crate::status::{self, Status};
 use crate::until::Until;
@@ -585,6 +586,8 @@ impl Upgrade {
     /// Where the map was fitted on the gallery's own pairs, a share of the items is embedded first and kept for measuring, and at 10 % and 40 %
     /// native it is asked beside the run whether a [refit](crate::refit()) pays, unless [`RunOptions::no_refit`] says otherwise.
     ///
+    /// After a [finish](Upgrade::finish) it embeds what the finish has left and what came since, without an adapter and without a refit.
+    ///
     /// # Errors
     ///
     /// As [`backfill`](crate::backfill()), [`expect_same`], [`Configuration::open_encoder`] and
@@ -596,8 +599,13 @@ impl Upgrade {
         encoder: Option<&dyn Encoder>,
         observer: &dyn Observer,
     ) -> Result<Run> {
-        let planned = self.planned()?;
-        expect_same(self.store(), &planned.setup())?;
+        let record = Recorded::expect(self.store())?.record;
+        expect_between(self.store(), &record, &self.configuration.old, &self.configuration.new)?;
+        // After the finish nothing is adapted, and whoever has no adapter file any more runs too.
+        let planned = if record.phase == Phase::Finished { None } else { Some(self.planned()?) };
+        if let Some(planned) = &planned {
+            expect_same(self.store(), &planned.setup())?;
+        }
         let opened;
         let encoder = if let Some(encoder) = encoder {
             encoder
@@ -606,21 +614,22 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
-        let may_refit = self.may_refit()?;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
+            let planned = self.planned()?;
             let forecast = self.configuration.forecast(&planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
         let setup = BackfillSetup {
             store: self.store(),
             encoder,
-            scope: BackfillScope::Gallery(planned.adapter.as_deref()),
+            scope: BackfillScope::Gallery(planned.as_ref().and_then(|planned| planned.adapter.as_deref())),
             limits,
             clock: &SystemClock::start(),
             worker: &worker_name(),
         };
+        let may_refit = planned.is_some() && self.may_refit()?;
         let asks = may_refit && !asked.no_refit;
-        if asks {
+        if let Some(planned) = planned.as_ref().filter(|_| asks) {
             let counts = self.store.counts(&self.configuration.new.name)?;
             let by_budget = limits.budget.map_or(u64::MAX, |budget| counts.native.saturating_add(budget));
             let target = limits.until.target(counts.items).min(by_budget);
@@ -694,12 +703,12 @@ impl Upgrade {
     /// Those of the store.
     pub fn remarks(&self) -> Result<Vec<String>> {
         let mut remarks = self.store.remarks()?;
-        remarks.extend(self.kept_by_release()?);
+        remarks.extend(self.left_at_release()?);
         Ok(remarks)
     }
 
-    /// What keeps the gallery of an application from being released: items that stay adapted, since nothing embeds them.
-    fn kept_by_release(&self) -> Result<Option<String>> {
+    /// What a release does with items that are not native, once the upgrade is nearly at its end.
+    fn left_at_release(&self) -> Result<Option<String>> {
         let (store, new) = (self.store(), &self.configuration.new.name);
         let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
         let Some(record) = recorded.filter(|record| record.new.name == *new) else { return Ok(None) };
@@ -708,22 +717,26 @@ impl Upgrade {
             return Ok(None);
         }
         let counts = store.counts(new)?;
+        // What a run has not come to yet, and has not failed with, is nothing to say in the middle of it.
         let waits = record.phase == Phase::Filled && sample::embeddable(store, new)? > counts.native;
-        if counts.adapted == 0 || waits {
+        if counts.adapted + counts.without_source == 0 || waits {
             return Ok(None);
         }
-        let what = format!(
-            "{} items of {new:?} stay adapted: {} could not be embedded, {} have no source. A release is refused for as long as there are any",
-            counts.adapted, counts.failed, counts.without_source
-        );
-        Ok(Some(if record.phase == Phase::Finished {
-            format!("{what}: write each of them with a vector of {new:?}, or delete them")
-        } else {
-            format!(
-                "{what}, and after the finish nothing embeds them: before it, give them sources that the encoder takes and let failed ones be \
-                 tried again, or delete them"
-            )
-        }))
+        let left = Leftovers::read(store, &record)?;
+        let mut said = Vec::new();
+        if left.with_source > 0 {
+            said.push(format!(
+                "is refused while {} items with a source are not native ({} could not be embedded), unless their adapted vectors are taken along",
+                left.with_source, left.failed
+            ));
+        }
+        if left.without_source > 0 {
+            said.push(format!(
+                "leaves {} items without a source without a vector of {new:?}, unless adapted vectors are taken along",
+                left.without_source
+            ));
+        }
+        Ok(Some(format!("a release {}", said.join(", and "))))
     }
 
     /// As [`request`](verbs::request).
@@ -773,14 +786,27 @@ impl Upgrade {
         verbs::rollback(self.store(), &self.planned()?.setup(), &Unobserved)
     }
 
+    /// What a person should know before a [finish](Upgrade::finish), by how the upgrade stands at this moment; nothing once the old space is gone.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no upgrade; those of the store.
+    pub fn before_finish(&self) -> Result<Vec<Finding>> {
+        let record = Recorded::expect(self.store())?.record;
+        if record.dropped || find_space(self.store(), &record.new.name)?.is_none() {
+            return Ok(Vec::new());
+        }
+        Ok(Leftovers::read(self.store(), &record)?.findings(&record))
+    }
+
     /// As [`finish`](verbs::finish), by one process at a time.
     ///
     /// # Errors
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
-    pub fn finish(&self, observer: &dyn Observer) -> Result<FinishedUpgrade> {
+    pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
         let _lock = self.configuration.gallery.lock()?;
-        verbs::finish(self.store(), &self.planned()?.setup(), observer)
+        verbs::finish(self.store(), &self.planned()?.setup(), anyway, observer)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::backfill::Request;
 use crate::faults::Place;
 use crate::fill::Filler;
 use crate::index::{prepare_index, recall};
+use crate::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::refit;
@@ -434,13 +435,10 @@ fn expect_not_taken_back(store: &dyn Ledger, old: &str, new: &str) -> Result<()>
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade, a conflict where it is finished or is between other spaces.
+/// Not found where there is no upgrade, a conflict where it is between other spaces.
 pub fn request(store: &dyn Ledger, old: &Space, new: &Space, request: Request) -> Result<Request> {
     let mut recorded = Recorded::expect(store)?;
     expect_between(store, &recorded.record, old, new)?;
-    if recorded.record.phase == Phase::Finished {
-        return Err(finished(store, &recorded.record));
-    }
     let before = recorded.record.request;
     recorded.change(store, |record| record.request = request)?;
     Ok(before)
@@ -566,23 +564,33 @@ pub struct FinishedUpgrade {
     pub lacking: u64,
 }
 
+impl FinishedUpgrade {
+    /// Items with a source that are not native: a run embeds them.
+    pub fn to_embed(&self) -> u64 {
+        (self.counts.adapted + self.counts.lacking).saturating_sub(self.counts.without_source)
+    }
+}
+
 /// Ends an upgrade for good: the old space is dropped. After it there is no way back.
 ///
-/// Items that are still adapted stay so; [`Status`](crate::Status) lists them. What the application writes meanwhile is caught up with right
+/// Where items with a source are not native yet, or have nothing but an old vector, it drops nothing, unless it is wanted `anyway`:
+/// [`Leftovers`] counts them. Items that are still adapted then stay so until a [backfill](crate::backfill()) embeds them. What the application writes meanwhile is caught up with right
 /// before the drop, also by a call that goes on after a death, however long ago that was.
 ///
 /// # Errors
 ///
 /// A conflict where searches still go to the old space, or the upgrade is being filled or rolled back, or is not the one of the
-/// setup: other spaces, or filled by another adapter.
+/// setup: other spaces, or filled by another adapter; and, unless it is wanted `anyway`, where something is left.
 pub fn finish(
     store: &dyn Store,
     setup: &UpgradeSetup<'_>,
+    anyway: bool,
     observer: &dyn Observer,
 ) -> Result<FinishedUpgrade> {
     let mut recorded = expect_upgrade(store, setup)?;
     let (old, new) = (recorded.record.old.name.clone(), recorded.record.new.name.clone());
-    if recorded.record.phase != Phase::Finished {
+    let is_again = recorded.record.phase == Phase::Finished;
+    if !is_again {
         expect_adapter(store, &recorded.record, setup)?;
         if store.serving()?.as_deref() != Some(new.as_str()) {
             return Err(Error::conflict(
@@ -609,6 +617,7 @@ pub fn finish(
             recorded = expect_upgrade(store, setup)?;
         }
         catch_up(store, setup, &recorded.record, observer)?;
+        expect_little_left(store, &recorded.record, anyway)?;
         recorded.change(store, |record| {
             record.phase = Phase::Finished;
             // Nothing of the old space is left to fuse with, or to bring queries to.
@@ -617,6 +626,10 @@ pub fn finish(
     }
     if !recorded.record.dropped {
         catch_up_before_drop(store, setup, &recorded.record, observer)?;
+        // The one before this may have died long ago, and what was written since is asked for once more.
+        if is_again && find_space(store, &old)?.is_some() {
+            expect_little_left(store, &recorded.record, anyway)?;
+        }
         store.drop_space(&old)?;
         store.keep_bridge(None)?;
         observer.reach(Place::AfterDrop)?;
@@ -633,6 +646,10 @@ pub fn finish(
     }
     let indexed = prepare_index(store, &new, observer)?;
     Ok(FinishedUpgrade { dropped: old, counts, indexed, lacking: counts.lacking })
+}
+
+fn expect_little_left(store: &dyn Ledger, record: &UpgradeRecord, anyway: bool) -> Result<()> {
+    if anyway { Ok(()) } else { Leftovers::read(store, record)?.expect_may_be_left(store, record) }
 }
 
 /// Adapts what has only an old vector, which is about to be lost: written since the finish caught up for its record, or since one

@@ -88,7 +88,8 @@ enum Verb {
     Reorder(Policy),
     Switch(Serving),
     Rollback,
-    Finish,
+    /// Whether whatever is left.
+    Finish(bool),
     /// Draws pairs: a sample of so many items becomes native, before any adapter is known or later.
     Pairs(usize),
     /// A backfill of so many items, or of all.
@@ -176,7 +177,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         3 => policy.prop_map(Verb::Reorder),
         6 => serving.prop_map(Verb::Switch),
         3 => Just(Verb::Rollback),
-        1 => Just(Verb::Finish),
+        1 => any::<bool>().prop_map(Verb::Finish),
         3 => (1..12_usize).prop_map(Verb::Pairs),
         8 => (1..5_u64).prop_map(|budget| Verb::Run(Some(budget))),
         2 => (20..70_u64).prop_map(|budget| Verb::Run(Some(budget))),
@@ -209,7 +210,7 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::AfterSwitch,
         ],
         Verb::Rollback => &[Place::RolledBack],
-        Verb::Finish => &[Place::CatchUpRead, Place::CatchUpWritten, Place::BeforeDrop, Place::AfterDrop],
+        Verb::Finish(_) => &[Place::CatchUpRead, Place::CatchUpWritten, Place::BeforeDrop, Place::AfterDrop],
         Verb::Pairs(_) => &[
             Place::RecordWritten,
             Place::SpaceMade,
@@ -810,10 +811,13 @@ impl Model {
                 let may = !matches!(before, None | Some(Phase::Sampling | Phase::Finished));
                 (outcome.map(drop), may)
             }
-            Verb::Finish => {
+            Verb::Finish(anyway) => {
                 let serves = self.oracle.serving == NEW;
                 let may = before == Some(Phase::Finished) || (before == Some(Phase::Filled) && serves);
-                let outcome = finish(self.store(), &self.setup(), faults).map(drop);
+                // Every item has a source, so one that is not native is one that a run embeds.
+                let is_left = has_old && self.oracle.native.len() < self.oracle.items.len();
+                let may = may && (anyway || !is_left);
+                let outcome = finish(self.store(), &self.setup(), anyway, faults).map(drop);
                 let dropped = has_old && find_space(self.store(), OLD).unwrap().is_none();
                 for (id, _) in self.oracle.items.iter().filter(|(_, known)| dropped && known.has_old) {
                     assert!(has_new_vector(self.store(), id), "the last vector of {id} was dropped");
@@ -834,9 +838,12 @@ impl Model {
             }
             Verb::Run(budget) => {
                 let (count, asked) = (self.encoder.count(), self.oracle.asked);
-                let scope = BackfillScope::Gallery(Some(&self.world.adapter));
+                // After a finish there may be no adapter any more, and none is needed.
+                let is_finished = before == Some(Phase::Finished);
+                let scope = BackfillScope::Gallery(Some(&self.world.adapter).filter(|_| !is_finished));
                 let outcome = run(self.store(), &self.encoder, scope, budget, "alone", faults);
-                let may = matches!(before, Some(Phase::Filled | Phase::RolledBack)) && asked == Request::Run;
+                let may = matches!(before, Some(Phase::Filled | Phase::RolledBack | Phase::Finished))
+                    && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
                 (outcome.map(drop), may)
             }
@@ -882,7 +889,7 @@ impl Model {
                 if outcome.is_ok() {
                     self.oracle.asked = asked;
                 }
-                (outcome.map(drop), before.is_some_and(|phase| phase != Phase::Finished))
+                (outcome.map(drop), before.is_some())
             }
         };
         let Err(error) = outcome else {
@@ -901,8 +908,7 @@ impl Model {
 
     /// A worker takes items in hand, has them embedded, and is not heard of again until it [thaws](Self::thaw).
     fn freeze(&mut self, items: usize) {
-        let is_under_way = self.phase().is_some_and(|phase| phase != Phase::Finished);
-        if !is_under_way || find_space(self.store(), NEW).unwrap().is_none() {
+        if self.phase().is_none() || find_space(self.store(), NEW).unwrap().is_none() {
             return;
         }
         let claimed = self.store().claim(NEW, Queue::All, "frozen", items, Duration::from_secs(30));
@@ -1085,16 +1091,23 @@ impl Model {
         );
     }
 
-    /// Whatever happened: the upgrade can be brought to its end, and every item is native once.
+    /// Whatever happened: the upgrade can be brought to its end, and every item is native once; also where it was finished half-way.
     fn end(&mut self) {
-        if find_space(self.store(), OLD).unwrap().is_none() {
-            // It was finished half-way. What was not native by then is kept as it was.
-            return;
+        let has_old = find_space(self.store(), OLD).unwrap().is_some();
+        if has_old {
+            self.perform(&Verb::Start, &Unobserved, true);
         }
-        self.perform(&Verb::Start, &Unobserved, true);
         self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
-        let verbs =
-            [Verb::Run(None), Verb::Switch(Serving::Fused), Verb::Switch(Serving::Mixed), Verb::Finish];
+        let verbs = if has_old {
+            vec![
+                Verb::Run(None),
+                Verb::Switch(Serving::Fused),
+                Verb::Switch(Serving::Mixed),
+                Verb::Finish(false),
+            ]
+        } else {
+            vec![Verb::Run(None), Verb::Finish(false)]
+        };
         for verb in verbs {
             self.perform(&verb, &Unobserved, true);
             self.check();

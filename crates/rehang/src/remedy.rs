@@ -50,6 +50,10 @@ pub enum Remedy {
     RollBackOrFill,
     /// Allow backfills again.
     ResumeBackfill,
+    /// Embed what is left before the finish, or finish all the same.
+    EmbedBeforeFinish,
+    /// Embed what is adapted before the release, or take it along as it is.
+    EmbedOrTakeAlong,
     /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
     EmbedNativesAgain,
     /// A forecast says that switching now serves worse than doing nothing: backfill to `backfill_percent` first (`None` where
@@ -123,6 +127,16 @@ impl Remedy {
                 format!("{call} {} again to go back, or {} to stay", verb(Verb::Rollback), start())
             }
             Self::ResumeBackfill => format!("{} lets it go on", verb(Verb::Resume)),
+            Self::EmbedBeforeFinish => format!(
+                "{call} {} to the end first, or finish all the same ({})",
+                verb(Verb::Run),
+                verb(Verb::FinishAnyway)
+            ),
+            Self::EmbedOrTakeAlong => format!(
+                "{call} {} to embed them first, or take them along as they are ({})",
+                verb(Verb::Run),
+                verb(Verb::ReleaseWithAdapted)
+            ),
             Self::EmbedNativesAgain => format!(
                 "or {call} {}, which puts the native vectors back, so that the next run embeds them again",
                 verb(Verb::ReEmbed)
@@ -187,6 +201,12 @@ pub enum Verb {
     Resume,
     /// Allow backfills again, and put native vectors back.
     ReEmbed,
+    /// Backfill until nothing is left.
+    Run,
+    /// Drop the old space whatever is left; said beside the other way.
+    FinishAnyway,
+    /// Release with adapted vectors; said beside the other way.
+    ReleaseWithAdapted,
     /// Backfill until a share of the items is native.
     RunUntil {
         /// The share, in percent.

@@ -32,7 +32,7 @@ pub enum UpgradeCommand {
     Start(UpgradeStartArguments),
     /// Let searches go to the new space, in one atomic step.
     Switch(UpgradeSwitchArguments),
-    /// Re-embed items worst first, until a limit is met or nothing is left. Kill it whenever you like; run it again.
+    /// Re-embed items worst first, until a limit is met or nothing is left, also after `finish`. Kill it whenever you like; run it again.
     Run(UpgradeRunArguments),
     /// Re-embed first what people search: items by how often a log says that searches returned them, times their σ².
     First(UpgradeFirstArguments),
@@ -49,8 +49,8 @@ pub enum UpgradeCommand {
     Stop(UpgradeConfig),
     /// Let searches go back to the old space, at once. The new vectors are kept.
     Rollback(UpgradeConfig),
-    /// Drop the old space for good. There is no way back after it, and what is still adapted stays so.
-    Finish(UpgradeConfig),
+    /// Drop the old space for good. There is no way back after it; what is still adapted then is embedded by a later `run`.
+    Finish(UpgradeFinishArguments),
 }
 
 arguments! {
@@ -168,6 +168,13 @@ arguments! {
         fused: bool = [long],
         /// Switch although the forecast says that it would serve worse than doing nothing, or the search index is not ready, or more than
         /// one item in a hundred of a plain upgrade has no vector yet.
+        anyway: bool = [long],
+    }
+
+    /// Options of `rehang upgrade finish`.
+    UpgradeFinishArguments {
+        config: UpgradeConfig = [flatten],
+        /// Finish although items with a source are not native yet, or have nothing but an old vector.
         anyway: bool = [long],
     }
 

@@ -2,6 +2,7 @@
 
 use rehang::{Error, Matrix, Result};
 use rehang_files::{VectorSource, expect_apart};
+use rehang_store::Released;
 use rehang_upgrade::{Configuration, Export, Import, Location, Put};
 
 use super::{Exit, expect_exact, location, say};
@@ -43,8 +44,9 @@ fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
     }
     let adopted = with_bar(|progress| gallery.adopt(&configuration.old, progress))?;
     let remarks: String = adopted.remarks.iter().map(|remark| format!("· {remark}\n")).collect();
+    let bare = without_source_text(gallery, adopted.without_source);
     let text = format!(
-        "{} is a gallery: {} items, {} of them with a vector of {}.\n{remarks}Next: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
+        "{} is a gallery: {} items, {} of them with a vector of {}.\n{bare}{remarks}Next: rehang doctor --config {path}, or rehang upgrade auto --config {path}\n",
         adopted.gallery,
         adopted.items,
         adopted.vectors,
@@ -52,6 +54,21 @@ fn run_adopt(arguments: &AdoptArguments, json: bool) -> Result<Exit> {
         path = arguments.config.display()
     );
     Exit::Done.print(json, &adopted, &text)
+}
+
+/// What is said of items that no model can embed, before anything is paid for.
+fn without_source_text(gallery: &Location, items: u64) -> String {
+    if items == 0 {
+        return String::new();
+    }
+    let way = match gallery {
+        Location::Table(_) => " [gallery] where leaves such rows out of the gallery.",
+        Location::File(_) | Location::Collection(_) => "",
+    };
+    format!(
+        "{items} items have no source: they never become native, and a release leaves them without a vector (`--with-adapted`: with an adapted \
+         one).{way}\n"
+    )
 }
 
 fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
@@ -67,13 +84,37 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
             say(&format!("Note: {remark}"));
         }
     }
-    let released = with_bar(|progress| gallery.release(into.as_deref(), progress));
-    released.map_err(|error| if into.is_some() { without_yes(error) } else { error })?;
+    let released = with_bar(|progress| gallery.release(into.as_deref(), arguments.with_adapted, progress));
+    // What a remedy says is said once.
+    let is_worded = |error: &Error| into.is_none() || error.remedy().is_some();
+    let released = released.map_err(|error| if is_worded(&error) { error } else { without_yes(error) })?;
     let mut text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }
-    Exit::Done.print(json, &serde_json::json!({ "released": gallery.to_string(), "column": into }), &text)
+    if let Some(released) = &released {
+        text += &released_text(released, if into.is_some() { " (NULL)" } else { "" });
+    }
+    let value = serde_json::json!({ "released": gallery.to_string(), "column": into, "items": released });
+    let waiting = released.map_or(0, |released| released.waiting);
+    Exit::done_if(waiting == 0).print(json, &value, &text)
+}
+
+/// What became of the vectors, where that is more than one sentence.
+fn released_text(released: &Released, null: &str) -> String {
+    let mut text = String::new();
+    if let Some(place) = &released.adapted_in {
+        text += &format!("{} of them are adapted: {place} says which.\n", released.adapted);
+    }
+    for (items, why) in [
+        (released.without_source, "have no source"),
+        (released.waiting, "have a source that nobody has embedded yet"),
+    ] {
+        if items > 0 {
+            text += &format!("{items} items have no vector there{null}: they {why}.\n");
+        }
+    }
+    text
 }
 
 fn without_yes(error: Error) -> Error {

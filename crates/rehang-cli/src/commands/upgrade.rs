@@ -136,7 +136,7 @@ fn taken_text(
 fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
     let config = upgrade.configuration().path.display();
     Ok(match halt {
-        Halt::Home => {
+        Halt::Home | Halt::Finished => {
             let status = upgrade.status(0)?;
             let failed = status.counts.failed;
             let mut text = if failed > 0 {
@@ -147,8 +147,13 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             if status.plain && status.without_vector > 0 {
                 text += &format!("No search finds {} items: `rehang upgrade status` lists them.\n", status.without_vector);
             }
-            text += "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade \
-                     rollback` goes back.\n";
+            text += if halt == Halt::Finished {
+                "The upgrade is finished, and nothing is left to embed. What comes without a vector of the new model waits for `rehang upgrade \
+                 run`.\n"
+            } else {
+                "Nothing more is to be embedded. `rehang upgrade finish` drops the old space for good; until then `rehang upgrade rollback` \
+                 goes back.\n"
+            };
             (text, failed == 0 && !(status.plain && status.without_vector > 0))
         }
         Halt::Reached => (
@@ -164,7 +169,6 @@ fn halt_text(halt: Halt, upgrade: &Upgrade) -> Result<(String, bool)> {
             let serving = upgrade.store().serving()?.unwrap_or_else(|| "nothing".into());
             (format!("Searches go to {serving:?}. To go on: rehang upgrade auto --yes --config {config}\n"), true)
         }
-        Halt::Finished => ("The upgrade is finished.\n".into(), true),
         Halt::Ill => ("The gallery needs attention first.\n".into(), false),
         Halt::Lacking => {
             let status = upgrade.status(0)?;

@@ -133,7 +133,8 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
     }
 }
 
-/// What the encoder will not embed stays adapted, and keeps the table from being released: said while something can be done.
+/// What the encoder will not embed stays adapted, and what has no source always does: said at adopt, before the finish and before the release, with
+/// the ways on, and each of these goes on.
 #[test]
 fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     let Some(server) = postgres_server::server() else { return };
@@ -160,35 +161,64 @@ fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     for number in 0..20 {
         assert!(act(&mut put, &address, Act::Put(number, 0)));
     }
-    place.finish(&["gallery", "adopt"]);
+    put.as_mut().unwrap().execute("INSERT INTO notes VALUES (90, NULL, 0, '[1,2,3,4]')", &[]).unwrap();
+    let says = |words: &[&str]| {
+        let output = place.run(words);
+        let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());
+        (output.status.code(), said.concat())
+    };
+    let verb = |verb: &str| says(&upgrade::upgrade(verb)).1;
+    let contains = |said: &str, words: &[&str]| {
+        for words in words {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    };
+    contains(&says(&["gallery", "adopt"]).1, &["1 items have no source", "[gallery] where"]);
+    contains(&says(&["doctor", "--config", "rehang.toml"]).1, &["1 items have no source"]);
     for verb in ["start", "switch"] {
         place.finish(&upgrade::upgrade(verb));
     }
-    let says = |verb: &str| {
-        let output = place.run(&upgrade::upgrade(verb));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    assert!(!says("status").contains("A release is refused"), "19 items wait to be embedded");
-    says("run");
-    let status = says("status");
-    for words in [
-        "1 items of \"second\" stay adapted: 1 could not be embedded",
-        "A release is refused",
-        "before it, give them sources",
-    ] {
-        assert!(status.contains(words), "{words}: {status}");
-    }
-    let finished = says("finish");
-    assert!(
-        finished.contains("A release is refused") && finished.contains("write each of them"),
-        "{finished}"
+    assert!(!verb("status").contains("a release"), "19 items wait to be embedded");
+    verb("run");
+    contains(
+        &verb("status"),
+        &[
+            "a release is refused while 1 items with a source are not native (1 could not be embedded)",
+            "leaves 1 items without a source",
+        ],
     );
-    let refused = place.run(&["gallery", "release", "--into", "embedding_new"]);
-    assert!(!refused.status.success());
-    // As it says.
-    put.unwrap().execute("DELETE FROM notes WHERE body LIKE '3 %'", &[]).unwrap();
-    assert!(!says("status").contains("A release is refused"));
-    place.finish(&["gallery", "release", "--into", "embedding_new"]);
+    let (code, refused) = says(&upgrade::upgrade("finish"));
+    assert_eq!(code, Some(2), "{refused}");
+    contains(
+        &refused,
+        &[
+            "1 items with a source",
+            "1 items have no source",
+            "there is no way back",
+            "`rehang upgrade run`",
+            "`finish --anyway`",
+        ],
+    );
+    let finish = [&upgrade::upgrade("finish")[..], &["--anyway"]].concat();
+    let (code, finished) = says(&finish);
+    assert_eq!(code, Some(0), "{finished}");
+    contains(&finished, &["Space \"first\" is gone", "1 items with a source wait for `rehang upgrade run`"]);
+    // The finish is no end of runs, and the refused item is still refused.
+    contains(&verb("run"), &["nothing is left that can be embedded", "1 items could not be embedded"]);
+    let into = ["gallery", "release", "--into", "embedding_new"];
+    let (code, refused) = says(&into);
+    assert_eq!(code, Some(2), "{refused}");
+    contains(
+        &refused,
+        &["1 items with a source are adapted", "`rehang upgrade run`", "`release --with-adapted`"],
+    );
+    let (code, released) = says(&[&into[..], &["--with-adapted"]].concat());
+    assert_eq!(code, Some(0), "{released}");
+    contains(&released, &["2 of them are adapted: public.notes_adapted says which"]);
+    let mut client = put.unwrap();
+    let sql = "SELECT count(*), count(n.embedding_new), bool_or(n.body IS NULL) FROM notes_adapted AS a JOIN notes AS n USING (id)";
+    let row = client.query_one(sql, &[]).unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, bool>(2)), (2, 2, true));
 }
 
 /// As after a migration that emptied the column.

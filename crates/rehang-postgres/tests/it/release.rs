@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Space};
+use rehang::{Distance, Provenance, Remedy, Space};
 use rehang_postgres::PostgresStore;
-use rehang_store::{Examined, Ledger, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_store::{Examined, Ledger, Priority, Released, Scan, Select, VectorWrite, WriteOutcome};
 
 use crate::notes::options;
 use crate::server;
@@ -98,6 +98,112 @@ fn whatever_changes_while_vectors_move_the_column_has_what_served() {
     PostgresStore::open(&address, &options(), Some("old")).unwrap().release(Some("embedding_new")).unwrap();
     assert_eq!(column(&mut client), oracle);
     assert!(is_clean(&mut client));
+}
+
+/// Eight rows that the new space serves: 2 and 3 have no source, and 3 to 5 have adapted vectors, `[9,9,9]`; 2 has none.
+fn half_adapted() -> Option<(String, Client, PostgresStore)> {
+    let address = server::server()?.database();
+    let mut client = server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(2));
+             INSERT INTO notes SELECT n, CASE WHEN n NOT IN (2, 3) THEN 'body ' || n END, format('[%s,1]', n)::vector FROM generate_series(1, 8) AS n",
+        )
+        .unwrap();
+    let store = adopt(&address, 3);
+    assert_eq!(store.count_without_source().unwrap(), 2);
+    let epoch = store.spaces().unwrap()[1].epoch;
+    let adapted: Vec<VectorWrite> = store
+        .get(&["3", "4", "5"])
+        .unwrap()
+        .iter()
+        .map(|item| {
+            let item = item.as_ref().unwrap();
+            VectorWrite::adapted(item, vec![9.0, 9.0, 9.0], 1.0, Priority::ordinary(1.0))
+        })
+        .collect();
+    store.write_vectors("new", Some(epoch), &adapted).unwrap();
+    let native: Vec<VectorWrite> = store
+        .get(&["1", "6", "7", "8"])
+        .unwrap()
+        .iter()
+        .map(|item| VectorWrite::native(item.as_ref().unwrap(), vec![1.0, 2.0, 3.0]))
+        .collect();
+    store.write_vectors("new", None, &native).unwrap();
+    store.switch_serving("old", "new").unwrap();
+    Some((address, client, store))
+}
+
+#[test]
+fn a_release_leaves_rows_without_a_source_empty_and_takes_no_adapted_vector_along_unasked() {
+    let Some((_, mut client, store)) = half_adapted() else { return };
+    let error = store.settle("embedding_new", &|_, _| true).unwrap_err();
+    assert!(error.to_string().starts_with("moving the vectors"), "{error}");
+    assert!(error.to_string().contains("2 items with a source are adapted"), "{error}");
+    assert_eq!(error.remedy(), Some(&Remedy::EmbedOrTakeAlong));
+    // As it says: what has a source is embedded. And one comes that nobody has embedded yet.
+    let waiting: Vec<VectorWrite> = store
+        .get(&["4", "5"])
+        .unwrap()
+        .iter()
+        .map(|item| VectorWrite::native(item.as_ref().unwrap(), vec![4.0, 4.0, 4.0]))
+        .collect();
+    store.write_vectors("new", None, &waiting).unwrap();
+    client.batch_execute("INSERT INTO notes VALUES (9, 'nine', '[9,1]')").unwrap();
+    let released = store.settle("embedding_new", &|_, _| true).unwrap();
+    let expected = Released { vectors: 6, adapted: 0, without_source: 2, waiting: 1, adapted_in: None };
+    assert_eq!(released, expected);
+    store.release(Some("embedding_new")).unwrap();
+    let vectors: Vec<Option<String>> = column(&mut client).into_iter().map(|(_, vector)| vector).collect();
+    let moved = |vector: &str| Some(vector.to_owned());
+    let native = moved("[1,2,3]");
+    assert_eq!(
+        vectors,
+        [
+            native.clone(),
+            None,
+            None,
+            moved("[4,4,4]"),
+            moved("[4,4,4]"),
+            native.clone(),
+            native.clone(),
+            native,
+            None
+        ]
+    );
+    assert!(is_clean(&mut client));
+}
+
+#[test]
+fn a_release_with_adapted_vectors_says_which_they_are_in_a_table_that_stays() {
+    let Some((address, mut client, store)) = half_adapted() else { return };
+    client.batch_execute("CREATE TABLE notes_adapted (mine int)").unwrap();
+    let error = store.settle_with_adapted("embedding_new", &|_, _| true).unwrap_err();
+    assert!(error.to_string().contains("public.notes_adapted") && error.is_conflict(), "{error}");
+    client.batch_execute("DROP TABLE notes_adapted").unwrap();
+    let released = store.settle_with_adapted("embedding_new", &|_, _| true).unwrap();
+    let expected = Released {
+        vectors: 7,
+        adapted: 3,
+        without_source: 1,
+        waiting: 0,
+        adapted_in: Some("public.notes_adapted".into()),
+    };
+    assert_eq!(released, expected);
+    // Whatever changes until the end: one is embedded, one is deleted.
+    let item = store.get(&["4"]).unwrap().remove(0).unwrap();
+    store.write_vectors("new", None, &[VectorWrite::native(&item, vec![4.0, 4.0, 4.0])]).unwrap();
+    client.batch_execute("DELETE FROM notes WHERE id = 5").unwrap();
+    PostgresStore::open(&address, &options(), Some("old")).unwrap().release(Some("embedding_new")).unwrap();
+    assert!(is_clean(&mut client));
+    let there: Vec<(i64, Option<String>)> =
+        column(&mut client).into_iter().filter(|(id, _)| (2..=5).contains(id)).collect();
+    let moved = |vector: &str| Some(vector.to_owned());
+    assert_eq!(there, [(2, None), (3, moved("[9,9,9]")), (4, moved("[4,4,4]"))]);
+    let sql = "SELECT a.id, n.id IS NOT NULL FROM notes_adapted AS a LEFT JOIN notes AS n USING (id)";
+    let adapted: Vec<(i64, bool)> =
+        client.query(sql, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(adapted, [(3, true)]);
 }
 
 #[test]

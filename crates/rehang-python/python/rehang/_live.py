@@ -493,6 +493,12 @@ class Upgrade:
         """Move searches back to the old space, in one step. Nothing that was embedded is lost."""
         return self._verb("rollback", locals())
 
-    def finish(self, *, progress: bool | None = None) -> dict[str, Any]:
-        """Drop the old space for good."""
+    def finish(self, *, anyway: bool = False, progress: bool | None = None) -> dict[str, Any]:
+        """Drop the old space for good. There is no way back; :meth:`run` goes on after it.
+
+        Raises
+        ------
+        ConflictError
+            Items with a source are not native yet, or have nothing but an old vector; ``anyway`` finishes all the same.
+        """
         return self._verb("finish", locals())

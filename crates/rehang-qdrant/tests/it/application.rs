@@ -108,7 +108,7 @@ fn a_collection_becomes_a_gallery_and_is_given_back_as_it_was() {
     let outcome = again.write_vectors(NEW, None, &[write(1, revision(&again, 1), Provenance::Native)]);
     assert_eq!(outcome, Ok(vec![WriteOutcome::Written]));
     assert_eq!(store.check().unwrap(), []);
-    store.release().unwrap();
+    store.release(false).unwrap();
     let left = payload_of(server, &name, 1);
     assert_eq!(
         left["payload"],
@@ -148,7 +148,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
                 QdrantStore::adopt(&address, &options(&name), Some("old"), &|_, _| true).map(drop),
             ];
             let again = QdrantStore::open(&address, &options(&name), Some("old"));
-            let released = again.and_then(|again| again.release());
+            let released = again.and_then(|again| again.release(false));
             // Of a call that was under way.
             let tag = json!({"payload": {"rehang": 7, "rehang_tag": {"n": false}}, "points": [2]});
             send(&url, "POST", &format!("/collections/{name}/points/payload?wait=true"), &tag);
@@ -156,7 +156,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
         }
     });
     let first = QdrantStore::open(&QdrantAddress::new(&url), &options(&name), Some("old")).unwrap();
-    first.release().unwrap();
+    first.release(false).unwrap();
     let (refusals, released) = heard.recv().unwrap();
     for refused in refusals {
         let error = refused.unwrap_err();

@@ -126,7 +126,7 @@ fn a_strict_collection_is_upgraded_inside_its_limits() {
     let name = collection(server, 20, &strict);
     let store = adopt(server, &name).unwrap();
     upgrade(&store);
-    store.release().unwrap();
+    store.release(false).unwrap();
     assert_eq!(indexes_of(server, &name), Vec::<String>::new(), "nothing of ours is left");
     let path = format!("/collections/{name}/points");
     let left = send(&server.url, "POST", &path, &json!({"ids": [7], "with_payload": true}));
@@ -203,7 +203,7 @@ fn an_adoption_that_failed_goes_on_or_is_released() {
             assert!(store.newest_revision().unwrap() > 0);
             assert_eq!(store.spaces(), Ok(vec![]));
         } else {
-            store.release().unwrap();
+            store.release(false).unwrap();
             assert_eq!(indexes_of(server, &name), Vec::<String>::new());
         }
     }
@@ -345,7 +345,7 @@ fn a_hybrid_query_is_right_at_every_stage() {
     same(&new(), "finished");
     // The item of words alone has no vector that a release would leave behind.
     store.delete(&["99"]).unwrap();
-    store.release().unwrap();
+    store.release(false).unwrap();
     let mut found = ask(NEW, json!([1, 0, 0]), &json!({}));
     assert_eq!(found.len(), 12);
     found.insert(99, before[&99]);

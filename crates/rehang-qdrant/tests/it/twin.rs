@@ -158,7 +158,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
     }
     prop_assert_eq!(seen_with(&other, rounded), seen_with(&twin, rounded));
     prop_assert_eq!(store.check().unwrap(), vec![]);
-    store.release().ok();
+    store.release(false).ok();
     server::send(&server.url, "DELETE", &format!("/collections/{name}"), &Value::Null);
     Ok(())
 }

@@ -186,7 +186,7 @@ impl Server for Qdrant {
     }
 
     fn release(&self) {
-        self.open().release().unwrap();
+        self.open().release(false).unwrap();
     }
 
     fn application(&self) -> Box<dyn Application + '_> {

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use rehang::order::Policy;
 use rehang::{Distance, Provenance, Remedy, Result, Space};
+use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, Queue, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    Ending, Limits, Observer, OrderSettings, Phase, Place, Recorded, Request, Serving, Started, Summary,
-    Unobserved, UpgradeSetup, finish, request, rollback, start, status, switch,
+    BackfillScope, BackfillSetup, Ending, Leftovers, Limits, Observer, OrderSettings, Phase, Place, Recorded,
+    Request, Serving, Started, Summary, Unobserved, Until, UpgradeSetup, backfill, finish, request, rollback,
+    start, status, switch,
 };
 
 use crate::common::{self, hooked::Hooked};
-use crate::common::{D_NEW, DieAt, TestEncoder, World, check, fill, new_model, started};
+use crate::common::{D_NEW, DieAt, ManualClock, TestEncoder, World, check, fill, new_model, started};
 
 const ITEMS: usize = 60;
 /// Items of two pages of a fill.
@@ -73,13 +75,13 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
             Ok(())
         };
         let done = if dies {
-            finish(&store, &world.setup(), &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+            finish(&store, &world.setup(), true, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
             write().unwrap();
             assert_eq!(made_by(&store, "new-model", 1), Some(Provenance::Adapted), "found at once");
             assert_eq!(status(&store, 0).unwrap().lag, 2);
-            finish(&store, &world.setup(), &Unobserved).unwrap()
+            finish(&store, &world.setup(), true, &Unobserved).unwrap()
         } else {
-            finish(&store, &world.setup(), &at(Place::BeforeDrop, write)).unwrap()
+            finish(&store, &world.setup(), true, &at(Place::BeforeDrop, write)).unwrap()
         };
         for number in [1, ITEMS, 2, ITEMS + 1] {
             assert_eq!(made_by(&store, "new-model", number), Some(Provenance::Adapted), "item {number}");
@@ -93,35 +95,158 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
 #[test]
 fn a_finish_that_goes_on_with_another_adapter_drops_nothing() {
     let (store, world) = switched();
-    finish(&store, &world.setup(), &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+    finish(&store, &world.setup(), true, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
     store.put(&[common::item(ITEMS, 0)]).unwrap();
     let other = World { adapter: common::other_adapter(), ..World::new() };
-    let error = finish(&store, &other.setup(), &Unobserved).unwrap_err();
+    let error = finish(&store, &other.setup(), true, &Unobserved).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains("another adapter"), "{error}");
     assert_eq!(store.spaces().unwrap().len(), 2);
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     check(&store, std::slice::from_ref(&world.adapter));
     // A death right after the drop leaves nothing to adapt, and nothing to ask an adapter for.
     let (store, world) = switched();
-    finish(&store, &world.setup(), &DieAt::new(Place::AfterDrop, 1)).unwrap_err();
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &DieAt::new(Place::AfterDrop, 1)).unwrap_err();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
+}
+
+/// A backfill that has no adapter, as after a finish.
+fn run_without_adapter(store: &dyn Store, encoder: &TestEncoder, limits: Limits) -> Result<Summary> {
+    let (scope, clock) = (BackfillScope::Gallery(None), ManualClock::default());
+    backfill(&BackfillSetup { store, encoder, scope, limits, clock: &clock, worker: "later" }, &Unobserved)
 }
 
 #[test]
-fn a_run_after_the_finish_says_what_is_left() {
+fn a_run_after_the_finish_embeds_what_it_left_and_what_came_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SqliteStore::create(folder.path().join("gallery.db")).unwrap();
+    for store in [&MemoryStore::new() as &dyn Store, &file] {
+        let mut world = World::new();
+        world.adapter.handicap = 0.25;
+        fill(store, ITEMS);
+        store.put(&[ItemWrite { source: None, ..common::item(ITEMS, 0) }]).unwrap();
+        begin(store, &world, &Unobserved).unwrap();
+        let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
+        assert!(error.to_string().contains("an adapter"), "{error}");
+        switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+        let half = Limits { until: Until::Fraction(0.5), ..Limits::default() };
+        world.backfill(store, &TestEncoder::new(), half).unwrap();
+        finish(store, &world.setup(), true, &Unobserved).unwrap();
+
+        // The application goes on: a new and a changed item without any vector, and one that is gone.
+        let bare = |number, version| ItemWrite { vectors: vec![], ..common::item(number, version) };
+        store.put(&[bare(ITEMS + 1, 0), bare(2, 1)]).unwrap();
+        store.delete(&[&common::id(7)]).unwrap();
+        let before = store.counts("new-model").unwrap();
+        assert_eq!(before.lacking, 2);
+        // Asked to pause, as before a finish.
+        request(store, &world.old, &world.new, Request::Pause).unwrap();
+        let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
+        assert_eq!(error.remedy(), Some(&Remedy::ResumeBackfill), "{error}");
+        request(store, &world.old, &world.new, Request::Run).unwrap();
+
+        let encoder = TestEncoder::new();
+        let done = run_without_adapter(store, &encoder, Limits::default()).unwrap();
+        assert_eq!((done.ending, done.items, done.native), (Ending::NothingLeft, 61, 60));
+        assert_eq!(u64::from(encoder.count()), before.items - before.native - before.without_source);
+        let after = store.counts("new-model").unwrap();
+        assert_eq!((after.adapted, after.lacking), (1, 0), "the item without a source");
+        check(store, std::slice::from_ref(&world.adapter));
+        assert_eq!(Recorded::expect(store).unwrap().record.handicap, 0.25, "of the one that is adapted");
+        // A second one finds nothing to do; and once nothing is adapted, no search looks for what is.
+        store.delete(&[&common::id(ITEMS)]).unwrap();
+        let again = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap();
+        assert_eq!((again.ending, again.done.native), (Ending::NothingLeft, 0));
+        assert_eq!(Recorded::expect(store).unwrap().record.handicap, 0.0);
+        // No pairs are drawn for an upgrade that is over.
+        let (scope, clock, limits) = (BackfillScope::Sample(5), ManualClock::default(), Limits::default());
+        let setup = BackfillSetup { store, encoder: &encoder, scope, limits, clock: &clock, worker: "pairs" };
+        assert!(backfill(&setup, &Unobserved).unwrap_err().to_string().contains("finished"));
+    }
+}
+
+#[test]
+fn a_finish_that_would_leave_what_a_run_embeds_is_refused_before_anything_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = SqliteStore::create(folder.path().join("gallery.db")).unwrap();
+    for store in [&MemoryStore::new() as &dyn Store, &file] {
+        let world = World::new();
+        fill(store, ITEMS);
+        // One without a source, one that is nowhere found and has none either.
+        let bare = |number| ItemWrite { source: None, ..common::item(number, 0) };
+        store.put(&[bare(ITEMS), ItemWrite { vectors: vec![], ..bare(ITEMS + 1) }]).unwrap();
+        begin(store, &world, &Unobserved).unwrap();
+        switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+        let most = Limits { budget: Some(50), ..Limits::default() };
+        world.backfill(store, &TestEncoder::new(), most).unwrap();
+        let refused = |left: Leftovers, words: &[&str]| {
+            let record = Recorded::expect(store).unwrap().record;
+            assert_eq!(Leftovers::read(store, &record).unwrap(), left);
+            let error = finish(store, &world.setup(), false, &Unobserved).unwrap_err();
+            assert_eq!(error.remedy(), Some(&Remedy::EmbedBeforeFinish), "{error}");
+            for words in words {
+                assert!(error.to_string().contains(words), "{words}: {error}");
+            }
+            assert_eq!(Recorded::expect(store).unwrap().record.phase, Phase::Filled);
+            assert_eq!(store.spaces().unwrap().len(), 2, "nothing is dropped");
+        };
+        let all = Leftovers { with_source: 10, failed: 0, without_source: 2, lacking: 1, only_old: 0 };
+        refused(all, &["10 items with a source", "1 items have no vector", "2 items have no source"]);
+        // Found by nobody afterwards: the application wrote its source alone.
+        world.backfill(store, &TestEncoder::new(), Limits::default()).unwrap();
+        store.put(&[ItemWrite { vectors: vec![], ..common::item(5, 1) }]).unwrap();
+        refused(Leftovers { with_source: 1, lacking: 2, ..all }, &["2 items have no vector"]);
+        world.backfill(store, &TestEncoder::new(), Limits::default()).unwrap();
+        // What has no source never becomes native: no reason to refuse for ever.
+        finish(store, &world.setup(), false, &Unobserved).unwrap();
+        assert_eq!(store.counts("new-model").unwrap().native, ITEMS as u64);
+        finish(store, &world.setup(), false, &Unobserved).unwrap();
+    }
+}
+
+#[test]
+fn an_old_vector_that_nothing_can_be_made_of_is_not_dropped_without_a_yes() {
+    let cosine = |name: &str, width| Space::new(name, width, Distance::Cosine, false);
+    let world = World::between(cosine("old-model", common::D_OLD), cosine("new-model", D_NEW));
+    let store = MemoryStore::new();
+    store.create_space(&world.old, Provenance::Old).unwrap();
+    // None has a source, and the old vector of one has no direction.
+    let mut items: Vec<ItemWrite> =
+        (0..5).map(|number| ItemWrite { source: None, ..common::item(number, 0) }).collect();
+    items[3].vectors[0].vector.fill(0.0);
+    store.put(&items).unwrap();
+    begin(&store, &world, &Unobserved).unwrap();
+    switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+    let error = finish(&store, &world.setup(), false, &Unobserved).unwrap_err();
+    assert!(error.to_string().contains("The old vectors of 1 of them"), "{error}");
+    assert_eq!(store.spaces().unwrap().len(), 2);
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
+}
+
+#[test]
+fn a_finish_that_goes_on_long_after_a_death_asks_once_more() {
     let (store, world) = switched();
     run(&store, &world).unwrap();
+    finish(&store, &world.setup(), false, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
     store.put(&[common::item(3, 1)]).unwrap();
-    finish(&store, &world.setup(), &Unobserved).unwrap();
-    // Adapted before the drop; and one that comes without any vector.
-    let bare = ItemWrite { vectors: vec![], ..common::item(4, 1) };
-    store.put(&[bare]).unwrap();
-    let error = run(&store, &world).unwrap_err().to_string();
-    assert!(error.contains("2 items with a source are not native"), "{error}");
-    assert!(error.contains("1 items have no vector") && error.contains("new-model"), "{error}");
-    store.delete(&[&common::id(3), &common::id(4)]).unwrap();
-    let error = run(&store, &world).unwrap_err().to_string();
-    assert!(error.contains("nothing is left to do"), "{error}");
+    let error = finish(&store, &world.setup(), false, &Unobserved).unwrap_err();
+    assert_eq!(error.remedy(), Some(&Remedy::EmbedBeforeFinish), "{error}");
+    assert_eq!(store.spaces().unwrap().len(), 2);
+    // Either way helps.
+    run_without_adapter(&store, &TestEncoder::new(), Limits::default()).unwrap();
+    finish(&store, &world.setup(), false, &Unobserved).unwrap();
+    assert_eq!(store.spaces().unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_that_a_finish_meets_goes_on_to_its_end() {
+    let (store, world) = switched();
+    let encoder = TestEncoder::new();
+    let finishes = at(Place::BackfillWritten, || finish(&store, &world.setup(), true, &Unobserved).map(drop));
+    let limits = Limits { batch: 4, ..Limits::default() };
+    let done = world.backfill_observed(&store, &encoder, limits, &ManualClock::default(), &finishes).unwrap();
+    assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Finished);
+    assert_eq!((done.ending, done.native), (Ending::NothingLeft, ITEMS as u64));
+    assert_eq!(encoder.count(), ITEMS as u32);
 }
 
 #[test]
@@ -213,7 +338,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
         assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"));
         common::gallery(&store, Some(&world.adapter)).put(&[common::item(3, 1)]).unwrap();
         assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
-        let error = finish(&store, &world.setup(), &Unobserved).unwrap_err();
+        let error = finish(&store, &world.setup(), true, &Unobserved).unwrap_err();
         if refilling {
             assert_eq!(error.remedy(), Some(&Remedy::RollBackOrFill), "{error}");
             begin(&store, &world, &Unobserved).unwrap();
@@ -227,7 +352,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
             switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
         // What the message says helps.
-        finish(&store, &world.setup(), &Unobserved).unwrap();
+        finish(&store, &world.setup(), true, &Unobserved).unwrap();
     }
 }
 
@@ -251,7 +376,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     kept.put(&[write(1, 1, "first", Provenance::Old)]).unwrap();
     assert_eq!(made_by(&store, "second", 1), Some(Provenance::Adapted));
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
 
     // The widths agree, so that the adapter of before would go unnoticed.
     let mut next = World::between(space("second"), space("third"));
@@ -322,7 +447,7 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
         let hooked = Hooked::before(&store, "write_vectors", planned_anew);
         let error = match verb {
             "switch" => switch(&hooked, &world.setup(), Serving::Mixed, &Unobserved).map(drop),
-            _ => finish(&hooked, &world.setup(), &Unobserved).map(drop),
+            _ => finish(&hooked, &world.setup(), true, &Unobserved).map(drop),
         };
         let error = error.unwrap_err();
         assert!(hooked.happened() && error.to_string().contains("planned anew"), "{verb}: {error}");

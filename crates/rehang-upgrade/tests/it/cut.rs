@@ -187,7 +187,7 @@ fn connections_that_are_cut_at_any_byte_cost_nothing() {
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     cut(0);
     check(&store, std::slice::from_ref(&world.adapter));
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     check(&store, std::slice::from_ref(&world.adapter));
     let cuts = proxy.cuts.load(Ordering::SeqCst);
     println!("{cuts} connections cut");

@@ -28,7 +28,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     rollback(store, &world.setup(), faults)?;
     switch(store, &world.setup(), Serving::Fused, faults)?;
     run(Until::All)?;
-    finish(store, &world.setup(), faults)?;
+    finish(store, &world.setup(), true, faults)?;
     Ok(())
 }
 
@@ -102,7 +102,7 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
         .unwrap()
         .is_some_and(|recorded| recorded.record.phase == rehang_upgrade::Phase::Finished);
     if done {
-        finish(store, &world.setup(), &Unobserved).unwrap();
+        finish(store, &world.setup(), true, &Unobserved).unwrap();
         return;
     }
     let written = store.get(&[&common::id(ITEMS + 1)]).unwrap()[0].is_some();
@@ -111,7 +111,7 @@ fn resume(store: &dyn Store, world: &World, encoder: &TestEncoder) {
         switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let limits = Limits { batch: BATCH, workers: 2, rest_ms: 1, ..Limits::default() };
         world.backfill(store, encoder, limits).unwrap();
-        finish(store, &world.setup(), &Unobserved).unwrap();
+        finish(store, &world.setup(), true, &Unobserved).unwrap();
     } else {
         upgrade(store, world, encoder, &Unobserved).unwrap();
     }

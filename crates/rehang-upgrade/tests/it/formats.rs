@@ -47,6 +47,6 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     store.clear_failures("new-model").unwrap();
     let summary = world.backfill(&*store, &TestEncoder::new(), Limits::default()).unwrap();
     assert_eq!((summary.ending, summary.native), (Ending::NothingLeft, 60), "one of the 61 has no source");
-    finish(&*store, &setup, &Unobserved).unwrap();
+    finish(&*store, &setup, true, &Unobserved).unwrap();
     assert_eq!(store.check().unwrap(), []);
 }

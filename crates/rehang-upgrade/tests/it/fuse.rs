@@ -96,8 +96,9 @@ fn a_fused_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
     for read in 1.. {
         let (store, world) = backfilled(100, 60, Serving::Fused);
         let source = first_adapted(&store).source.unwrap();
-        let (store, reads) =
-            before_read(&store, read, move |store| finish(store, &world.setup(), &Unobserved).map(drop));
+        let (store, reads) = before_read(&store, read, move |store| {
+            finish(store, &world.setup(), true, &Unobserved).map(drop)
+        });
         let gallery = common::gallery(&store, None);
         let (old, new) = by_both(&source);
         let both = [("old-model", &old), ("new-model", &new)];
@@ -322,7 +323,7 @@ fn few_items_that_are_not_native_are_found_without_reading_the_gallery() {
 #[test]
 fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     let gallery = common::gallery(&store, None);
     let (old, new) = by_both("what somebody looks for");
     let known = [("old-model", &old), ("new-model", &new)];
@@ -412,7 +413,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
 fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
     for (budget, kept) in [(60, f64::from(HANDICAP)), (100, 0.0)] {
         let (store, world) = backfilled(100, budget, Serving::Mixed);
-        finish(&store, &world.setup(), &Unobserved).unwrap();
+        finish(&store, &world.setup(), true, &Unobserved).unwrap();
         assert_eq!(Recorded::expect(&store).unwrap().record.handicap, kept);
     }
 }
@@ -420,7 +421,7 @@ fn a_finished_upgrade_keeps_its_handicap_only_for_what_stayed_adapted() {
 #[test]
 fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let (store, world) = backfilled(100, 60, Serving::Mixed);
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
         let queries = [("new-model", &new)];

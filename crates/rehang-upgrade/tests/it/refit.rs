@@ -223,7 +223,7 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     // And to the end, where nothing adapted is left to ask for.
     let run = upgrade.run(&RunOptions::default(), Some(&model), &Unobserved).unwrap();
     assert_eq!((run.summary.native, run.refits), (ITEMS as u64, vec![]));
-    upgrade.finish(&Unobserved).unwrap();
+    upgrade.finish(true, &Unobserved).unwrap();
 }
 
 #[test]
@@ -492,7 +492,7 @@ fn a_finish_makes_the_pages_that_a_dead_refit_left() {
     let upgrade = Upgrade::open(&config).unwrap();
     assert!(upgrade.run(&until(0.1), Some(&model), &DieAt::new(Place::RefitRecorded, 1)).is_err());
     let map = map_of(&upgrade);
-    upgrade.finish(&Unobserved).unwrap();
+    upgrade.finish(true, &Unobserved).unwrap();
     let scan =
         Scan::new("new-model", Select::Provenance(Provenance::Adapted), ITEMS).with_vectors_of("new-model");
     let records = upgrade.store().scan(&scan).unwrap();

@@ -392,7 +392,7 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
             rollback(&store, &now.setup(), &dying).map(drop)
         };
         died.unwrap_err();
-        let error = finish(&store, &now.setup(), &Unobserved).unwrap_err();
+        let error = finish(&store, &now.setup(), true, &Unobserved).unwrap_err();
         let next = if place == Place::FillRead { Remedy::ContinueFilling } else { Remedy::RollBackOrSwitch };
         assert!(matches!(error.kind(), ErrorKind::WrongPhase { .. }), "{error}");
         assert_eq!(error.remedy(), Some(&next), "{error}");
@@ -404,7 +404,7 @@ fn what_a_rollback_or_a_fill_that_died_still_needs_is_not_dropped() {
             assert_eq!(rollback(&store, &now.setup(), &Unobserved).unwrap().serving, "old-model");
             switch(&store, &now.setup(), Serving::Mixed, &Unobserved).unwrap();
         }
-        finish(&store, &now.setup(), &Unobserved).unwrap();
+        finish(&store, &now.setup(), true, &Unobserved).unwrap();
     }
 }
 
@@ -449,7 +449,7 @@ fn no_pairs_are_drawn_where_a_finish_died() {
     let (store, world) = started(ITEMS);
     let setup = world.setup();
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
-    finish(&store, &setup, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
+    finish(&store, &setup, true, &DieAt::new(Place::BeforeDrop, 1)).unwrap_err();
     let begun = begin_sampling(&store, setup.old, setup.new, setup.order, &Unobserved);
     let error = begun.unwrap_err().to_string();
     assert!(error.contains("finish it once more"), "{error}");
@@ -466,7 +466,7 @@ fn another_upgrade_of_the_same_gallery_is_refused() {
     let before = common::snapshot(&store);
     world.new.name = "third-model".into();
     for error in [
-        finish(&store, &world.setup(), &Unobserved).unwrap_err(),
+        finish(&store, &world.setup(), true, &Unobserved).unwrap_err(),
         request(&store, &world.old, &world.new, Request::Pause).unwrap_err(),
         rollback(&store, &world.setup(), &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
@@ -498,7 +498,7 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     for error in [
         world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap_err(),
         switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap_err(),
-        finish(&store, &world.setup(), &Unobserved).unwrap_err(),
+        finish(&store, &world.setup(), true, &Unobserved).unwrap_err(),
         expect_same(&store, &world.setup()).unwrap_err(),
     ] {
         assert!(error.is_conflict(), "{error}");
@@ -509,7 +509,7 @@ fn another_adapter_than_the_recorded_one_is_refused() {
     start(&store, &world.setup(), &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     world.backfill(&store, &TestEncoder::new(), Limits::default()).unwrap();
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
 }
 
 /// Who comes next, by one item of budget.

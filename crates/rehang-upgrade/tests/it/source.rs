@@ -130,7 +130,7 @@ fn every_stage_asks_for_the_models_it_needs() {
     assert_eq!(found(&store, false).2, ["old-model"]);
     switch(&store, &world.setup(), Serving::Fused, &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["old-model", "new-model"]);
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     assert_eq!(found(&store, false).2, ["new-model"]);
 }
 
@@ -155,7 +155,7 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     assert_eq!(before.unwrap().found, old_search(&filter));
 
     // Before anything is embedded.
-    finish(&store, &world.setup(), &Unobserved).unwrap();
+    finish(&store, &world.setup(), true, &Unobserved).unwrap();
     let models = Models::default();
     let open = |space: &Space| Ok(models.open(space));
     let asked = gallery(&store, None).search_source(&texts(), &open, 5, &Filter::default(), true);

@@ -354,7 +354,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         place.agrees(Some(&half), &by_old, "rolled back");
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
         place.agrees(None, &both, "fused again");
-        finish(&place.store, &setup, &Unobserved).unwrap();
+        finish(&place.store, &setup, true, &Unobserved).unwrap();
         place.agrees(None, &by_new, "finished");
         place.sql("DELETE FROM notes WHERE id LIKE '20%'");
     }

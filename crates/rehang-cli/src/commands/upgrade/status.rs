@@ -183,7 +183,12 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         counts.adapted,
         status.lag,
     );
-    text += &way_text(stands.next, status.plain);
+    text += &match stands.next {
+        Some(Next::Step(Step::Run)) if status.phase == Phase::Finished => {
+            "  next: run, which embeds what the finish has left and what came since\n".into()
+        }
+        next => way_text(next, status.plain),
+    };
     if let Some(weight) = status.fusion_weight {
         text += &format!(
             "  searches are fused: what is not native is judged {:.0} % by its adapted vector, the rest by the old one\n",

@@ -6,11 +6,11 @@ use rehang_upgrade::{PutFirst, Request, Serving, Started, Switched, Upgrade};
 use super::plan::WITHOUT_ADAPTER;
 use super::shared::open;
 use crate::arguments::upgrade::{
-    UpgradeConfig, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeStartArguments,
+    UpgradeConfig, UpgradeFinishArguments, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeStartArguments,
     UpgradeSwitchArguments,
 };
 use crate::bar::with_bar;
-use crate::commands::{Exit, end_at_ctrl_c, warn};
+use crate::commands::{Exit, end_at_ctrl_c, say_findings, warn};
 
 /// What is said where backfills are allowed again.
 const MAY_GO_ON: &str = "Backfills may go on: `rehang upgrade run`.\n";
@@ -143,11 +143,12 @@ pub fn rollback(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     Exit::done_if(back.without_old_vector == 0).print(json, &back, &text)
 }
 
-pub fn finish(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
-    let upgrade = open(arguments)?;
-    let done = with_bar(|progress| upgrade.finish(progress))?;
+pub fn finish(arguments: &UpgradeFinishArguments, json: bool) -> Result<Exit> {
+    let upgrade = open(&arguments.config)?;
+    say_findings(&upgrade.before_finish()?);
+    let done = with_bar(|progress| upgrade.finish(arguments.anyway, progress))?;
     let mut text = format!(
-        "Space {:?} is gone. {} items are native, {} stay adapted.\n",
+        "Space {:?} is gone. {} items are native, {} are adapted.\n",
         done.dropped, done.counts.native, done.counts.adapted
     );
     if done.indexed {
@@ -155,6 +156,9 @@ pub fn finish(arguments: &UpgradeConfig, json: bool) -> Result<Exit> {
     }
     if done.lacking > 0 {
         text += &format!("{} items have no vector at all: no search finds them.\n", done.lacking);
+    }
+    if done.to_embed() > 0 {
+        text += &format!("{} items with a source wait for `rehang upgrade run`.\n", done.to_embed());
     }
     text += "`rehang gallery compact` gives the disk the room back that it took.\n";
     text += &remarks_text(&upgrade)?;

@@ -1,0 +1,102 @@
+//! Items that a finish leaves without a native vector: counted and said before the old space is dropped.
+
+use rehang::finding::Finding;
+use rehang::{Error, Remedy, Result};
+use rehang_store::{Ledger, find_space};
+use serde::Serialize;
+
+use crate::record::UpgradeRecord;
+use crate::setup::upgrade_of;
+
+/// Items that an upgrade has not made native.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Leftovers {
+    /// Items with a source, adapted or without a vector: a run embeds them, before the finish and after it.
+    pub with_source: u64,
+    /// Items that the encoder refused: most of them among those with a source.
+    pub failed: u64,
+    /// Items without a source, which never become native.
+    pub without_source: u64,
+    /// Items without a vector of the new model, with a source or without: no search finds them.
+    pub lacking: u64,
+    /// Items among those without one whose old vector nothing can be made of, as one without a direction: a finish drops it.
+    pub only_old: u64,
+}
+
+impl Leftovers {
+    /// Counts what is left of an upgrade at this moment.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<Self> {
+        let (old, new) = (&record.old.name, &record.new.name);
+        let counts = store.counts(new)?;
+        let has_old = find_space(store, old)?.is_some();
+        Ok(Self {
+            with_source: (counts.adapted + counts.lacking).saturating_sub(counts.without_source),
+            failed: counts.failed,
+            without_source: counts.without_source,
+            lacking: counts.lacking,
+            only_old: if has_old { store.count_lag(new, old)? } else { 0 },
+        })
+    }
+
+    /// Whether a finish takes nothing from anybody: what is left has no source, so that no run would make it native, and no vector that
+    /// the drop would take.
+    pub fn may_be_left(&self) -> bool {
+        self.with_source == 0 && self.only_old == 0
+    }
+
+    /// What a person should know before the old space is dropped.
+    pub fn findings(&self, record: &UpgradeRecord) -> Vec<Finding> {
+        let (old, new) = (&record.old.name, &record.new.name);
+        let mut findings = Vec::new();
+        if self.with_source > 0 {
+            let refused = match self.failed {
+                0 => String::new(),
+                failed => format!(" (the encoder refused {failed})"),
+            };
+            let seen = format!(
+                "{} items with a source are not native yet{refused}: a run embeds them, before the finish or after it.",
+                self.with_source
+            );
+            findings.push(Finding::warning("left-with-source", seen));
+        }
+        if self.lacking > 0 {
+            let dropped = match self.only_old {
+                0 => String::new(),
+                items => {
+                    format!(" The old vectors of {items} of them, which nothing can be made of, are dropped.")
+                }
+            };
+            let seen =
+                format!("{} items have no vector of {new:?}: no search finds them.{dropped}", self.lacking);
+            findings.push(Finding::warning("left-without-vector", seen));
+        }
+        if self.without_source > 0 {
+            let seen = format!("{} items have no source: they never become native.", self.without_source);
+            findings.push(Finding::note("left-without-source", seen));
+        }
+        let seen = format!(
+            "After the finish there is no way back. What is written with a vector of {old:?} alone from then on is found by no search until a \
+             run embeds its source."
+        );
+        findings.push(Finding::note("no-way-back", seen));
+        findings
+    }
+
+    /// Fails where a finish would leave what a run makes native, or drop what only the old space has.
+    ///
+    /// # Errors
+    ///
+    /// A conflict that counts both.
+    pub(crate) fn expect_may_be_left(&self, store: &dyn Ledger, record: &UpgradeRecord) -> Result<()> {
+        if self.may_be_left() {
+            return Ok(());
+        }
+        let said: Vec<String> = self.findings(record).into_iter().map(|finding| finding.seen).collect();
+        Err(Error::conflict(format!("{} is not at its end", upgrade_of(store)), said.join(" "))
+            .advise(Remedy::EmbedBeforeFinish))
+    }
+}
