@@ -634,6 +634,11 @@ impl Backfill {
         self.why_nothing_begins().filter(|_| !self.limits.follow || self.interrupted || self.is_over)
     }
 
+    /// Whether it ends as soon as what is in hand is written.
+    pub fn is_ending(&self) -> bool {
+        self.ending().is_some()
+    }
+
     /// Why a follower embeds nothing at this moment, by what would end another backfill; `None` while it does.
     pub fn rests(&self) -> Option<Ending> {
         let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
@@ -1211,6 +1216,7 @@ mod tests {
         // What is in hand goes back where it may embed no more, and a wish ends it.
         let (state, actions) = state.step(1000, claimed(keys([1, 2, 3])));
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1, 2]) });
+        let (state, _) = state.step(1000, claimed(vec![]));
         let paused = Event::Looked {
             items: 4,
             native_before: 0,

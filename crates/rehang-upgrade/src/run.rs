@@ -842,7 +842,7 @@ impl Run<'_> {
     /// Tells the observer where a follower has begun or ceased to rest; and where it has, has what it wrote settled.
     fn show_rest(&mut self, state: &Backfill) {
         let rests = state.rests();
-        if rests == self.resting {
+        if rests == self.resting || state.is_ending() {
             return;
         }
         self.resting = rests;

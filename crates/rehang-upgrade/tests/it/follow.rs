@@ -151,7 +151,7 @@ fn while_it_may_not_embed_it_goes_on_adapting() {
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let (clock, encoder) = (ManualClock::default(), TestEncoder::new());
     let setup = world.setup();
-    let ask = |request_: Request| drop(request(&store, setup.old, setup.new, request_).unwrap());
+    let ask = |asked| assert!(request(&store, setup.old, setup.new, asked).is_ok());
     let script = Script::new(&store, &clock, 200_000)
         .at(5000, || ask(Request::Pause))
         .put(10_000, common::item(100, 0))
