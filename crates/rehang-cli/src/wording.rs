@@ -111,6 +111,7 @@ impl Wording for Flags {
             Verb::FinishAnyway => "finish --anyway",
             Verb::ReleaseWithAdapted => "release --with-adapted",
             Verb::RunUntil { percent } => return format!("`rehang upgrade run --until {percent:.1}%`"),
+            Verb::Follow => "rehang upgrade run --follow",
             Verb::Pause => "rehang upgrade pause",
             Verb::Report => "rehang report … -o report.json",
             Verb::Identify => "rehang identify --config rehang.toml",

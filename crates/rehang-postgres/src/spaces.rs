@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rehang::check::expect_width;
-use rehang::{Distance, Error, ErrorKind, Provenance, Result, Space};
+use rehang::{Distance, Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::check::{
     another_serves, new_space, next_version, no_such_space, same_epoch, same_space, serving_space_stays,
 };
@@ -467,11 +467,14 @@ pub(crate) fn serving_and_document(
     name: &str,
 ) -> Result<(Option<String>, Option<Document>)> {
     handle.database.run(Mode::ReadAtOnce, |connection| {
-        let row = connection.query_one(
+        let row = connection.query_opt(
             "SELECT g.serving, d.version, d.text FROM rehang.gallery AS g
              LEFT JOIN rehang.document AS d ON d.gallery = g.number AND d.name = $2 WHERE g.number = $1",
             &[&handle.number, &name],
         )?;
+        // Another process has released it meanwhile; the tables of other galleries are still there.
+        let gone = || Error::not_found("gallery", &handle.table.options.table, handle.database.name());
+        let row = row.ok_or_else(|| gone().advise(Remedy::AdoptTable))?;
         let version: Option<i64> = row.try_get(1)?;
         let text: Option<String> = row.try_get(2)?;
         Ok((row.try_get(0)?, version.zip(text).map(|(version, text)| (version.max(0) as u64, text))))

@@ -62,6 +62,7 @@ impl Wording for Words {
                 return "`rehang gallery release --with-adapted` on the command line".into();
             }
             Verb::RunUntil { percent } => return format!("`upgrade.run(until={:.3})`", percent / 100.0),
+            Verb::Follow => "upgrade.run(follow=True)",
             Verb::Pause => "upgrade.pause()",
             Verb::Report => "rehang.report(…).save(\"report.json\")",
             Verb::Identify => "upgrade.identify()",

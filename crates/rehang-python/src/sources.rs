@@ -160,7 +160,7 @@ groups! {
     NetworkOptions {
         epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }
-    RunOptions { budget, rate, until, workers, batch, no_refit }
+    RunOptions { budget, rate, until, workers, batch, no_refit, follow }
     PairsOptions { items, worth, run }
 }
 

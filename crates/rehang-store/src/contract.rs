@@ -631,6 +631,10 @@ pub trait Ledger: Send + Sync {
     /// [`Ledger::serving`] and [`Ledger::document`] as they are at one moment: what every search asks first.
     ///
     /// *Database*: one statement that joins the two rows; neither needs a transaction of its own.
+    ///
+    /// # Errors
+    ///
+    /// Where the gallery was taken out of a server meanwhile, an error that advises [`Remedy::AdoptTable`](rehang::Remedy::AdoptTable).
     fn serving_and_document(&self, document: &str) -> Result<(Option<String>, Option<Document>)>;
 
     /// Makes `to` the serving space if `from` is it now. One atomic step; a search before sees `from`, after it `to`.

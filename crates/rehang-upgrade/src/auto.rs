@@ -405,7 +405,8 @@ impl Upgrade {
         asked.way = Some(ways.way);
         loop {
             let budget = asked.pairs.run.budget.map(|all| all.saturating_sub(embedded));
-            let run = RunOptions { budget, ..asked.pairs.run };
+            // Its last run ends, so that it says what is next.
+            let run = RunOptions { budget, follow: false, ..asked.pairs.run };
             let next = anew.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {

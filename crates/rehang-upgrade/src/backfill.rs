@@ -10,6 +10,9 @@
 //!                      Held           the encoder is not compared with itself yet; Vouch asks for that
 //!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
 //! ```
+//!
+//! A [follower](Limits::follow) goes on looking when nothing is left, and claims when a look says that something waits. What ends another
+//! backfill (a pause, a rollback, a budget) only has it begin nothing until that is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -25,6 +28,10 @@ use crate::until::Until;
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
 /// Milliseconds between them, at most: however slow the encoder or the rate is, a pause does not wait for it.
 const LOOK_EVERY_MS: u64 = 1000;
+/// Milliseconds between two looks of a follower: half of the second within which what comes is to be found.
+const FOLLOW_EVERY_MS: u64 = 500;
+/// Milliseconds for which a follower leaves an encoder alone that does not answer, doubled with each further time up to the last.
+const ENCODER_RESTS_MS: (u64, u64) = (5000, 300_000);
 /// Milliseconds between two claims where all that is left is held by others, who may die.
 const CLAIM_AGAIN_MS: u64 = 500;
 
@@ -66,6 +73,10 @@ pub enum Ending {
     EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,
+    /// A follower was asked to end (Ctrl-C): what it had in hand is written.
+    Unfollowed,
+    /// The gallery that a follower was at was released.
+    Released,
 }
 
 impl Ending {
@@ -109,8 +120,12 @@ pub enum Event {
         request: Request,
         /// Whether the upgrade was rolled back since this backfill began.
         rolled_back: bool,
+        /// Whether another upgrade took its place, which ends a follower too.
+        is_over: bool,
         /// Other workers that hold items, where a rate is shared with them.
         others: u64,
+        /// Whether anything waits in the queue; only a follower whose last claim gave nothing asks.
+        waits: bool,
     },
     /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
     Claimed {
@@ -141,6 +156,13 @@ pub enum Event {
     Returned {
         /// The batch.
         batch: u64,
+    },
+    /// A follower's batch came back without an answer: the encoder is away for a while, or its budget is spent. The items go back.
+    Declined {
+        /// The batch.
+        batch: u64,
+        /// Whether the encoder gives no more vectors to this process.
+        for_good: bool,
     },
     /// The answer to [`Action::Write`].
     Written {
@@ -217,7 +239,13 @@ pub struct Backfill {
     limits: Limits,
     request: Request,
     rolled_back: bool,
+    is_over: bool,
     interrupted: bool,
+    /// A follower's encoder has spent its budget.
+    encoder_spent: bool,
+    /// Times in a row that a follower's encoder has not answered, and until when it is left alone.
+    encoder_rests: u32,
+    encoder_from_ms: u64,
     /// Counts of the last look.
     items: u64,
     native_before: i64,
@@ -320,15 +348,18 @@ impl Backfill {
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Begin => self.dry = false,
-            // What others hold is not free a moment later.
-            Event::Tick => self.dry &= now_ms < self.claim_again_ms,
+            // What others hold is not free a moment later; a follower's looks say whether anything else waits.
+            Event::Tick => {
+                let says_look = self.limits.follow && self.held_by_others == 0;
+                self.dry &= says_look || now_ms < self.claim_again_ms;
+            }
             Event::Interrupt => self.interrupted = true,
-            Event::Looked { items, native_before, request, rolled_back, others } => {
+            Event::Looked { items, native_before, request, rolled_back, is_over, others, waits } => {
                 (self.items, self.native_before, self.request) = (items, native_before, request);
-                (self.rolled_back, self.others) = (rolled_back, others);
+                (self.rolled_back, self.is_over, self.others) = (rolled_back, is_over, others);
                 (self.looked, self.looking) = (true, false);
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
-                self.dry &= now_ms < self.claim_again_ms;
+                self.dry &= !waits || now_ms < self.claim_again_ms;
             }
             Event::Claimed { keys, held_by_others, alone } => {
                 self.claiming = false;
@@ -344,6 +375,7 @@ impl Backfill {
                 self.list(vec![attempt], actions);
             }
             Event::Encoded { batch, failures } => {
+                self.encoder_rests = 0;
                 let at_encoder = self.encoding.remove(&batch);
                 let Some(keys) = at_encoder.or_else(|| self.held.remove(&batch)) else { return };
                 let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
@@ -376,6 +408,16 @@ impl Backfill {
                 self.encoding.remove(&batch);
                 self.held.remove(&batch);
                 self.interrupted = true;
+            }
+            Event::Declined { batch, for_good } => {
+                let keys = self.encoding.remove(&batch).or_else(|| self.held.remove(&batch));
+                actions.extend(keys.map(|keys| Action::Release { keys }));
+                self.encoder_spent |= for_good;
+                let (first, longest) = ENCODER_RESTS_MS;
+                let rest = first.saturating_mul(1 << self.encoder_rests.min(16)).min(longest);
+                self.encoder_from_ms = now_ms.saturating_add(rest);
+                self.encoder_rests += 1;
+                self.dry = false;
             }
             Event::Written { batch, outcomes } => {
                 let written: BTreeSet<ItemKey> = outcomes.iter().map(|(key, _)| *key).collect();
@@ -494,6 +536,12 @@ impl Backfill {
             return;
         }
         self.write_again(now_ms, actions);
+        // Only a follower comes here while nothing may begin.
+        let may_begin = self.why_nothing_begins().is_none() && now_ms >= self.encoder_from_ms;
+        if !may_begin && !self.ready.is_empty() {
+            (self.alone, self.dry) = (None, false);
+            actions.push(Action::Release { keys: self.ready.drain(..).collect() });
+        }
         let rested = self.end_rests(now_ms);
         if !rested.is_empty() {
             self.dry = false;
@@ -501,7 +549,12 @@ impl Backfill {
         }
         // The last claim came back empty, no item rests, and no other worker holds any: it is over. Another look would only ask for
         // another claim, without end where they are slow.
-        if self.dry && !self.looking && self.in_hand().next().is_none() && self.next_time(now_ms).is_none() {
+        if self.dry
+            && !self.limits.follow
+            && !self.looking
+            && self.in_hand().next().is_none()
+            && self.next_time(now_ms).is_none()
+        {
             self.ended = true;
             let refused = mem::take(&mut self.refused);
             self.list(refused, actions);
@@ -509,7 +562,7 @@ impl Backfill {
             return;
         }
         let is_due = self.batches_since_look >= BATCHES_BETWEEN_LOOKS
-            || now_ms.saturating_sub(self.last_look_ms) >= LOOK_EVERY_MS;
+            || now_ms.saturating_sub(self.last_look_ms) >= self.look_every_ms();
         if !self.looking && (!self.looked || is_due) {
             self.looking = true;
             actions.push(Action::Look);
@@ -545,7 +598,8 @@ impl Backfill {
         // One batch a worker is kept ready, so that no worker waits for the store.
         let ahead = self.batch_items() * self.limits.workers;
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        if !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little {
+        if may_begin && !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little
+        {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
@@ -556,7 +610,10 @@ impl Backfill {
             return;
         }
         if !self.claiming && !self.looking && self.encoding.is_empty() && self.writing.is_empty() {
-            actions.extend(self.next_time(now_ms).map(Action::WaitUntil));
+            let next_look =
+                self.limits.follow.then(|| self.last_look_ms.saturating_add(self.look_every_ms()));
+            let next = self.next_time(now_ms).into_iter().chain(next_look).min();
+            actions.extend(next.map(Action::WaitUntil));
         } else if !self.ready.is_empty() && now_ms < self.next_send_ms {
             actions.push(Action::WaitUntil(self.next_send_ms));
         }
@@ -572,10 +629,35 @@ impl Backfill {
         true
     }
 
-    /// Why nothing new may begin, if so.
+    /// Why it ends, if so: a follower stays though nothing new may begin, unless it was asked to end or there is nothing to follow.
     fn ending(&self) -> Option<Ending> {
+        self.why_nothing_begins().filter(|_| !self.limits.follow || self.interrupted || self.is_over)
+    }
+
+    /// Whether it ends as soon as what is in hand is written.
+    pub fn is_ending(&self) -> bool {
+        self.ending().is_some()
+    }
+
+    /// Why a follower embeds nothing at this moment, by what would end another backfill; `None` while it does.
+    pub fn rests(&self) -> Option<Ending> {
+        let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
+        self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
+    }
+
+    /// Whether the last claim gave nothing, and nothing is known to have come since.
+    pub fn is_dry(&self) -> bool {
+        self.dry
+    }
+
+    fn look_every_ms(&self) -> u64 {
+        if self.limits.follow { FOLLOW_EVERY_MS } else { LOOK_EVERY_MS }
+    }
+
+    /// Why nothing new may begin, if so.
+    fn why_nothing_begins(&self) -> Option<Ending> {
         if self.interrupted {
-            return Some(Ending::Interrupted);
+            return Some(if self.limits.follow { Ending::Unfollowed } else { Ending::Interrupted });
         }
         if self.rolled_back {
             return Some(Ending::RolledBack);
@@ -594,7 +676,7 @@ impl Backfill {
         if self.limits.budget.is_some_and(|budget| self.tally.native >= budget) {
             return Some(Ending::SpentBudget);
         }
-        None
+        self.encoder_spent.then_some(Ending::EncoderBudgetSpent)
     }
 
     /// When something can be begun again, if only time is missing.
@@ -730,7 +812,9 @@ mod tests {
                                 native_before: 0,
                                 request: self.request,
                                 rolled_back: self.rolled_back,
+                                is_over: false,
                                 others: self.others,
+                                waits: !self.queue.is_empty(),
                             });
                         }
                         Action::Claim { limit } => {
@@ -979,7 +1063,8 @@ mod tests {
     }
 
     fn looked(items: u64, native_before: i64, request: Request) -> Event {
-        Event::Looked { items, native_before, request, rolled_back: false, others: 0 }
+        let (rolled_back, is_over, others, waits) = (false, false, 0, true);
+        Event::Looked { items, native_before, request, rolled_back, is_over, others, waits }
     }
 
     #[test]
@@ -1101,6 +1186,57 @@ mod tests {
         let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
         assert_eq!(actions, [Action::RecordFailures(vec![attempt]), Action::Claim { limit: 4 }]);
         assert_eq!(state.tally, Tally { native: 4, failed: 1, ..Tally::default() });
+    }
+
+    #[test]
+    fn a_follower_stays_and_claims_only_where_a_look_says_that_something_waits() {
+        let look = |waits| {
+            let (request, rolled_back, is_over, others) = (Request::Run, false, false, 0);
+            Event::Looked { items: 4, native_before: 0, request, rolled_back, is_over, others, waits }
+        };
+        let state = Backfill::new(Limits { batch: 2, follow: true, ..Limits::default() });
+        let (state, actions) = state.step(0, Event::Begin);
+        assert_eq!(actions, [Action::Look]);
+        let (state, actions) = state.step(0, look(true));
+        assert_eq!(actions, [Action::Claim { limit: 2 }]);
+        let (mut state, actions) = state.step(0, claimed(vec![]));
+        assert_eq!((actions, state.rests()), (vec![Action::WaitUntil(500)], Some(Ending::NothingLeft)));
+        for tick in 1..5 {
+            let (next, actions) = state.step(tick * 100, Event::Tick);
+            assert_eq!(actions, [Action::WaitUntil(500)]);
+            state = next;
+        }
+        let (state, actions) = state.step(500, Event::Tick);
+        assert_eq!(actions, [Action::Look]);
+        let (state, actions) = state.step(500, look(false));
+        assert_eq!(actions, [Action::WaitUntil(1000)]);
+        let (state, _) = state.step(1000, Event::Tick);
+        let (state, actions) = state.step(1000, look(true));
+        assert_eq!((actions, state.rests()), (vec![Action::Claim { limit: 2 }], None));
+        // What is in hand goes back where it may embed no more, and a wish ends it.
+        let (state, actions) = state.step(1000, claimed(keys([1, 2, 3])));
+        assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1, 2]) });
+        let (state, _) = state.step(1000, claimed(vec![]));
+        let paused = Event::Looked {
+            items: 4,
+            native_before: 0,
+            request: Request::Pause,
+            rolled_back: false,
+            is_over: false,
+            others: 0,
+            waits: true,
+        };
+        let (state, actions) = state.step(1100, paused);
+        assert_eq!(
+            (&actions[0], state.rests()),
+            (&Action::Release { keys: keys([3]) }, Some(Ending::Paused))
+        );
+        let (state, actions) = state.step(1200, Event::Encoded { batch: 0, failures: vec![] });
+        assert_eq!(actions[0], Action::Write { batch: 0 });
+        let outcomes = keys([1, 2]).into_iter().map(|key| (key, WriteOutcome::Written)).collect();
+        let (state, _) = state.step(1200, Event::Written { batch: 0, outcomes });
+        let (_, actions) = state.step(1300, Event::Interrupt);
+        assert_eq!(actions, [Action::End(Ending::Unfollowed)]);
     }
 
     #[test]

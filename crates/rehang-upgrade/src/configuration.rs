@@ -660,6 +660,7 @@ impl Configuration {
     /// An invalid option where `workers` or `batch` is 0, the rate is not above 0, or the share is beyond 0 to 1.
     pub fn limits_of(&self, asked: &RunOptions, encoder: &dyn Encoder) -> Result<Limits> {
         let mut limits = self.limits;
+        limits.follow = asked.follow;
         limits.budget = asked.budget.or(limits.budget);
         limits.rate = asked.rate.map(expect_rate).transpose()?.or(limits.rate);
         limits.until = asked.until.map(expect_until).transpose()?.unwrap_or(limits.until);

@@ -207,11 +207,12 @@ fn examine_space(
             counts.lacking
         );
         // What has a source becomes native in an upgrade, like any other item; the rest is lost to searches.
-        findings.push(if counts.without_source == 0 && record.written_as == Provenance::Old {
+        let next = |finding: Finding| if of_upgrade { finding.next(Remedy::Follow) } else { finding };
+        findings.push(next(if counts.without_source == 0 && record.written_as == Provenance::Old {
             note("not-found", text)
         } else {
             problem("not-found", text)
-        });
+        }));
     }
     findings.extend(of_one_model(name, look_alone(store, name)));
     if serves && counts.adapted > 0 && !of_upgrade {

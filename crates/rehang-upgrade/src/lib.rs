@@ -69,6 +69,7 @@ mod sqlite;
 mod status;
 mod table;
 mod transfer;
+mod turn;
 mod until;
 mod upgrade;
 mod verbs;
@@ -111,6 +112,7 @@ pub use spending::spent_by_all;
 pub use status::{Left, Status, left, status};
 pub use table::{TableLocation, URL_ENV};
 pub use transfer::{Export, ExportedSpace, Import, Imported, export, import};
+pub use turn::{Follower, follower};
 pub use until::{Unit, Until, parse_until};
 pub use upgrade::{Bridged, Outlook, PairsFiles, Requested, Resumed, Run, Upgrade};
 pub use verbs::{

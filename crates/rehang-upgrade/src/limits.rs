@@ -17,6 +17,7 @@ use crate::until::Until;
 /// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
 /// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
 /// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
+/// | `follow` | false | whether it stays when nothing is left, adapts what comes and embeds it as the other limits allow | |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Items that go to the encoder together.
@@ -38,6 +39,9 @@ pub struct Limits {
     pub rest_ms: u64,
     /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
     pub lease_ms: u64,
+    /// Whether it stays when nothing is left: a follower adapts what comes or changes, and embeds it as the other limits allow. What ends another
+    /// backfill only has it embed nothing for the time being, but for an interruption and the end of the upgrade.
+    pub follow: bool,
 }
 
 impl Default for Limits {
@@ -52,6 +56,7 @@ impl Default for Limits {
             refusals: 100,
             rest_ms: 1000,
             lease_ms: 30_000,
+            follow: false,
         }
     }
 }
@@ -71,6 +76,8 @@ pub struct RunOptions {
     pub batch: Option<usize>,
     /// Whether the map stays as it is: nothing is kept for measuring, and no [refit](crate::refit()) is asked for or gone on with.
     pub no_refit: bool,
+    /// Whether it stays when nothing is left ([`Limits::follow`]).
+    pub follow: bool,
 }
 
 /// A count that has to be 1 or more.

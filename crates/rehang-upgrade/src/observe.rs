@@ -2,9 +2,9 @@
 //!
 //! A progress bar, metrics and a dashboard are all observers. Only an observer that stands for the death of the process can fail the work.
 
-use rehang::{ErrorKind, Progress, Result};
+use rehang::{Error, ErrorKind, Progress, Result};
 
-use crate::backfill::Tally;
+use crate::backfill::{Ending, Tally};
 use crate::faults::Place;
 
 /// Something that happened.
@@ -34,6 +34,16 @@ pub enum Observation<'a> {
     CaughtUp {
         /// Vectors that were adapted.
         items: u64,
+    },
+    /// A [follower](crate::Limits::follow) embeds nothing from now on, or goes on.
+    Rests {
+        /// What would have ended another backfill; `None` where it goes on.
+        because: Option<Ending>,
+    },
+    /// The encoder of a follower gave nothing; the items wait, and what comes is adapted all the same.
+    EncoderAway {
+        /// What it said.
+        error: &'a Error,
     },
     /// A search was answered.
     Searched {
@@ -123,6 +133,8 @@ impl Observer for Progress {
             Observation::Backfilled { tally } if tally.failed > 0 => {
                 self.note(format!("{} failed", tally.failed));
             }
+            Observation::Rests { because } => self.begin(rest(because), "items", 0),
+            Observation::EncoderAway { error } => self.note(format!("the encoder: {error}")),
             _ => {}
         }
     }
@@ -133,6 +145,22 @@ impl Observer for Progress {
 
     fn counters(&self) -> Option<&Progress> {
         Some(self)
+    }
+}
+
+/// What a follower does, in a few words.
+fn rest(because: Option<Ending>) -> &'static str {
+    match because {
+        None => "following",
+        Some(Ending::Paused | Ending::Stopped) => "following: embeds nothing until a resume",
+        Some(Ending::RolledBack) => "following: waits for a switch",
+        Some(Ending::SpentBudget | Ending::EncoderBudgetSpent) => {
+            "following: adapts only, the budget is spent"
+        }
+        Some(Ending::ReachedFraction) => "following: the wanted share is native",
+        Some(Ending::NothingLeft | Ending::Interrupted | Ending::Unfollowed | Ending::Released) => {
+            "following: nothing waits"
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_clock::Clock;
 use rehang_encode::{Cut, Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
-    ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Store, VectorWrite,
-    WriteOutcome,
+    ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Scan, Select, Store,
+    VectorWrite, WriteOutcome,
 };
 use serde::Serialize;
 
@@ -31,6 +31,7 @@ use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::sample;
 use crate::setup::{UpgradeSetup, expect_adapter, mismatch, upgrade_of};
 use crate::spending;
+use crate::turn::Turn;
 use crate::until::{Until, reaches};
 
 /// The longest wait for anything: after it, the loop looks whether it was asked to end.
@@ -46,8 +47,9 @@ const CATCH_UP_RESTS: u64 = 10;
 const CATCH_UP_MAX_MS: u64 = 1000;
 /// How long a store that is not available is asked again: vectors that are paid for wait for it meanwhile.
 const STORE_PATIENCE_MS: u64 = 600_000;
-/// Between two such questions.
+/// Between two such questions; a follower, which asks for ever, rests twice as long after each up to the last.
 const STORE_RESTS: Duration = Duration::from_secs(1);
+const STORE_RESTS_MAX: Duration = Duration::from_secs(15);
 /// After so many workers that ended with an item in hand, the last ones with nothing else, it is listed as failed.
 const LISTED_AFTER: u32 = ALONE_AFTER + 2;
 /// Bytes of a reason that are kept of a failed item.
@@ -196,6 +198,8 @@ pub(crate) fn backfill_beside(
         }
     }
     let held_up = match record.request {
+        // A follower waits until it is over.
+        _ if setup.limits.follow => None,
         Request::Run => None,
         Request::Pause => Some("paused"),
         Request::Stop => Some("stopped"),
@@ -227,16 +231,24 @@ pub(crate) fn backfill_beside(
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
     let to_do = Arc::new(Mutex::new(to_do));
+    let space = record.new.name.as_str();
     thread::scope(|scope| {
         for _ in 0..setup.limits.workers.max(1) {
             let (to_do, done) = (Arc::clone(&to_do), done.clone());
             scope.spawn(move || work(setup.encoder, &to_do, &done));
         }
         drop(done);
+        let (rested, rests) = channel::<()>();
+        if setup.limits.follow {
+            scope.spawn(move || settle(setup.store, space, &rests, observer));
+        }
         let mut run = Run {
             setup,
             record: &record,
-            space: &record.new.name,
+            space,
+            turn: Turn::default(),
+            rested,
+            resting: None,
             rolled_back: matches!(record.phase, Phase::RolledBack | Phase::Abandoned),
             filler,
             adapter: record.adapter.clone(),
@@ -260,6 +272,8 @@ pub(crate) fn backfill_beside(
             counts: (0, 0),
             written: 0,
             caught_up: 0,
+            counted_at: None,
+            settled: 0,
             told,
             kept,
             fatal: None,
@@ -269,15 +283,48 @@ pub(crate) fn backfill_beside(
             renewed_ms: setup.clock.now_ms(),
         };
         let summary = run.go();
+        if summary.is_err() && setup.limits.follow && is_gone(setup.store) {
+            return Ok(run.released());
+        }
         match observer.reach(Place::BackfillEnded) {
             // Also after an error: others need not wait for the leases to run out.
             Ok(()) => {
+                run.turn.leave(setup.store);
                 let released = setup.store.release(&record.new.name, setup.worker, None);
                 summary.and_then(|summary| released.map(|_| summary))
             }
             Err(death) => summary.and(Err(death)),
         }
     })
+}
+
+/// Whether the gallery is none any more: it was released.
+fn is_gone(store: &dyn Ledger) -> bool {
+    let is_missing = |error: Error| {
+        error.remedy() == Some(&Remedy::AdoptTable)
+            || matches!(error.kind(), ErrorKind::NotFound { what, .. } if what == "upgrade")
+    };
+    Recorded::expect(store).is_err_and(is_missing)
+}
+
+/// Says no more than whether a stop is wanted: what goes on beside a backfill has no progress bar of its own.
+struct Beneath<'a>(&'a dyn Observer);
+
+impl Observer for Beneath<'_> {
+    fn wants_stop(&self) -> bool {
+        self.0.wants_stop()
+    }
+}
+
+/// Does what is done at the end of another backfill whenever that is wished, beside a follower: what comes meanwhile does not wait for it.
+fn settle(store: &dyn Store, space: &str, wishes: &Receiver<()>, observer: &dyn Observer) {
+    while wishes.recv().is_ok() {
+        // Searches are right without an index, and the doctor says what is wrong with it.
+        drop(prepare_index(store, space, &Beneath(observer)));
+        if store.counts(space).is_ok_and(|counts| counts.adapted == 0) {
+            drop(forget_handicap(store));
+        }
+    }
 }
 
 /// Lets searches add nothing any more, and look for nothing apart, once the last adapted vector of a finished upgrade is native: none comes
@@ -346,6 +393,12 @@ struct Run<'a> {
     /// The upgrade, as it was when the backfill began.
     record: &'a UpgradeRecord,
     space: &'a str,
+    /// Whose turn it is to adapt, of several followers.
+    turn: Turn,
+    /// Tells that a follower rests, and what it wrote may be settled.
+    rested: Sender<()>,
+    /// Why a follower embedded nothing when the observer was told last.
+    resting: Option<Ending>,
     /// Whether it was rolled back at the last look.
     rolled_back: bool,
     /// Adapts what came or changed meanwhile.
@@ -386,6 +439,10 @@ struct Run<'a> {
     /// Items that this run made native.
     written: u64,
     caught_up: u64,
+    /// Both, when a follower counted the gallery last.
+    counted_at: Option<(u64, u64)>,
+    /// Items that it had made native when they were settled last.
+    settled: u64,
     /// What the encoder had used when the store was told last.
     told: Spent,
     /// What the store holds of what encoders have learnt of their service.
@@ -420,6 +477,7 @@ impl Run<'_> {
             events.extend(self.vouched());
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
+            self.show_rest(&state);
             // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
             // that a death would cost. Everything else can wait until the workers have something to do.
             actions.sort_by_key(|action| match action {
@@ -430,13 +488,16 @@ impl Run<'_> {
             for action in actions {
                 match action {
                     Action::Look => {
-                        let looked = self.patiently(Self::look);
+                        let is_dry = state.is_dry();
+                        let looked = self.patiently(|run| run.look(is_dry));
                         let event = self.or_drain(looked)?.unwrap_or(Event::Looked {
                             items: self.counts.0,
                             native_before: self.counts.1,
                             request: Request::Run,
                             rolled_back: false,
+                            is_over: false,
                             others: 0,
+                            waits: true,
                         });
                         if let (Event::Looked { items, native_before, .. }, None) = (&event, &self.fatal) {
                             self.show(&state, *items, *native_before)?;
@@ -570,18 +631,61 @@ impl Run<'_> {
     /// Asks the store, again and again where it is not available: a transaction of another process that takes ten seconds must not cost
     /// vectors that are paid for.
     fn patiently<T>(&mut self, mut ask: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
-        let began = self.setup.clock.now_ms();
+        let BackfillSetup { clock, limits, .. } = *self.setup;
+        let observer = self.observer;
+        let began = clock.now_ms();
+        let mut rest = STORE_RESTS;
         loop {
             match ask(self) {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unavailable { .. })
-                        && !self.observer.wants_stop()
-                        && self.setup.clock.now_ms() - began < STORE_PATIENCE_MS =>
+                        && !observer.wants_stop()
+                        && (limits.follow || clock.now_ms() - began < STORE_PATIENCE_MS) =>
                 {
-                    self.setup.clock.wait(STORE_RESTS);
+                    clock.sleep_until(clock.now() + rest, &|| observer.wants_stop());
+                    if limits.follow {
+                        rest = (2 * rest).min(STORE_RESTS_MAX);
+                    }
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// What a follower did until its gallery was released, of which nothing can be asked any more.
+    fn released(&self) -> Summary {
+        let native = u64::try_from(self.counts.1).unwrap_or(0) + self.written;
+        self.summary(
+            Ending::Released,
+            None,
+            Tally { native: self.written, ..Tally::default() },
+            (self.counts.0, native),
+        )
+    }
+
+    /// The summary by what this process knows: the items of the gallery and the native ones are given.
+    fn summary(
+        &self,
+        ending: Ending,
+        encoder_said: Option<String>,
+        done: Tally,
+        (items, native): (u64, u64),
+    ) -> Summary {
+        let encoder = self.setup.encoder;
+        Summary {
+            ending,
+            encoder_said,
+            done,
+            items,
+            native,
+            caught_up: self.caught_up,
+            indexed: false,
+            spent: encoder.spent(),
+            encoder_noise: encoder.noise(),
+            encoder_cut: encoder.cut(),
+            elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
+            encoder_busy_ms: self.busy_ms,
+            sigma: None,
         }
     }
 
@@ -624,7 +728,10 @@ impl Run<'_> {
         }
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
-        keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
+        // Most of a follower's time goes by in waiting.
+        if !self.setup.limits.follow {
+            keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
+        }
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
         // The index of a sample would be made again when the space is filled.
         let indexed = if self.observer.wants_stop() || matches!(self.setup.scope, BackfillScope::Sample(_)) {
@@ -649,21 +756,8 @@ impl Run<'_> {
             }
             (ending, _) => ending,
         };
-        Ok(Summary {
-            ending,
-            encoder_said,
-            done: state.tally,
-            items: counts.items,
-            native: counts.native,
-            caught_up: self.caught_up,
-            indexed,
-            spent: self.setup.encoder.spent(),
-            encoder_noise: self.setup.encoder.noise(),
-            encoder_cut: self.setup.encoder.cut(),
-            elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
-            encoder_busy_ms: self.busy_ms,
-            sigma: health_of(self.setup.store, self.space)?,
-        })
+        let known = self.summary(ending, encoder_said, state.tally, (counts.items, counts.native));
+        Ok(Summary { indexed, sigma: health_of(self.setup.store, self.space)?, ..known })
     }
 
     /// Waits for a worker, for time to pass, or for a wish to end.
@@ -690,26 +784,41 @@ impl Run<'_> {
         }
     }
 
-    fn look(&mut self) -> Result<Event> {
+    /// Looks how the upgrade stands, and catches up. Where nothing is in hand (`is_dry`), a follower also asks whether anything waits.
+    fn look(&mut self, is_dry: bool) -> Result<Event> {
+        let follows = self.setup.limits.follow;
         let record = Recorded::expect(self.setup.store)?.record;
         let is_back = matches!(record.phase, Phase::RolledBack | Phase::Abandoned);
-        if !record.is_between(&self.record.old.name, &self.record.new.name) || (is_back && !self.rolled_back)
-        {
+        let is_other = !record.is_between(&self.record.old.name, &self.record.new.name);
+        if is_other || (is_back && !self.rolled_back && !follows) {
             return Ok(Event::Looked {
                 items: self.counts.0,
                 native_before: self.counts.1,
                 request: record.request,
                 rolled_back: true,
+                is_over: is_other,
                 others: 0,
+                waits: false,
             });
         }
         self.rolled_back = is_back;
-        self.share_spending()?;
-        if self.setup.clock.now_ms() >= self.catch_up_from_ms {
+        let BackfillSetup { store, clock, worker, .. } = *self.setup;
+        let adapts = !follows || self.turn.take(store, worker, clock.now_ms())?;
+        if adapts && clock.now_ms() >= self.catch_up_from_ms {
             self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
-        let now = self.setup.clock.now_ms();
-        if now >= self.count_from_ms {
+        let waits = !follows || !is_dry || {
+            let next = Scan::new(self.space, Select::WorstFirst, 1).without_contents();
+            !store.scan(&next)?.is_empty()
+        };
+        if waits {
+            self.share_spending()?;
+        }
+        let now = clock.now_ms();
+        // An idle follower counts nothing: what it has not changed it need not know.
+        let may_differ = !follows || self.counted_at != Some((self.written, self.caught_up));
+        if may_differ && now >= self.count_from_ms {
+            self.counted_at = Some((self.written, self.caught_up));
             let counts = self.setup.store.counts(self.space)?;
             // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
             self.counts = (counts.items, counts.native as i64 - self.written as i64);
@@ -727,7 +836,23 @@ impl Run<'_> {
             None => 0,
         };
         let (items, native_before) = self.counts;
-        Ok(Event::Looked { items, native_before, request: record.request, rolled_back: false, others })
+        let (request, rolled_back, is_over) = (record.request, is_back && follows, false);
+        Ok(Event::Looked { items, native_before, request, rolled_back, is_over, others, waits })
+    }
+
+    /// Tells the observer where a follower has begun or ceased to rest; and where it has, has what it wrote settled.
+    fn show_rest(&mut self, state: &Backfill) {
+        let rests = state.rests();
+        if rests == self.resting || state.is_ending() {
+            return;
+        }
+        self.resting = rests;
+        self.observer.observe(&Observation::Rests { because: rests });
+        if rests.is_some() && self.written > self.settled {
+            self.settled = self.written;
+            // The thread lives as long as this loop.
+            self.rested.send(()).ok();
+        }
     }
 
     /// Adapts what came or changed meanwhile, from where the last time ended, for so long at most.
@@ -744,7 +869,14 @@ impl Run<'_> {
         if record.adapter != self.adapter {
             // Refitted meanwhile. Where the new map is not at hand, what lacks a vector is the next to be embedded, and waits for that.
             let of_record = self.beside.map(|beside| beside.adapter(&record.adapter)).transpose()?.flatten();
-            let Some(adapter) = of_record else { return Ok(()) };
+            let Some(adapter) = of_record else {
+                if self.setup.limits.follow {
+                    // It would have nobody find what comes.
+                    let plan = UpgradeRecord { adapter: self.adapter.clone(), ..record.clone() };
+                    return Recorded::expect_planned(self.setup.store, &plan).map(drop);
+                }
+                return Ok(());
+            };
             self.filler = Some(Filler::new(&adapter, &record.old.name, &record.new.name, record.order)?);
             self.adapter.clone_from(&record.adapter);
         }
@@ -856,7 +988,7 @@ impl Run<'_> {
             let ids: Vec<String> = asked.iter().flat_map(ids).cloned().collect();
             self.unvouched += ids.len();
             self.patiently(|run| remember_unvouched(run.setup.store, run.space, &ids))?;
-            if !(error.is_cancelled() || self.observer.wants_stop()) {
+            if !(error.is_cancelled() || self.observer.wants_stop() || self.is_waited_out(&error)) {
                 self.fatal.get_or_insert(error);
             }
         }
@@ -919,9 +1051,18 @@ impl Run<'_> {
         self.busy_since_ms = now;
     }
 
+    /// Whether an error of the encoder is over in a while, or keeps a follower from nothing but embedding.
+    fn is_waited_out(&self, error: &Error) -> bool {
+        self.setup.limits.follow && (error.is_retryable() || error.is_budget_spent())
+    }
+
     /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed. An interruption that was
     /// asked for is no error.
     fn fail(&mut self, batch: u64, error: Error) -> Event {
+        if !self.observer.wants_stop() && self.is_waited_out(&error) {
+            self.observer.observe(&Observation::EncoderAway { error: &error });
+            return Event::Declined { batch, for_good: error.is_budget_spent() };
+        }
         if !(error.is_cancelled() || self.observer.wants_stop()) {
             // That the encoder is another one is worth more than how an answer failed to come.
             self.fatal =

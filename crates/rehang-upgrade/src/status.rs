@@ -13,6 +13,7 @@ use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
 use crate::refit::{Refit, findings, refits};
 use crate::setup::as_sentences;
 use crate::spending::spent_by_all;
+use crate::turn::{Follower, follower};
 use crate::until::native_share;
 
 /// How an upgrade stands.
@@ -66,6 +67,10 @@ pub struct Status {
     pub failures: Vec<Failure>,
     /// Who is re-embedding at this moment, and how many items each has in hand.
     pub at_work: Vec<AtWork>,
+    /// The follower that adapts what comes, and when it said so last; `None` where there is none.
+    pub follower: Option<Follower>,
+    /// Items that no search finds: they lack a vector in the space that serves. `None` while that is the old one, of which counting reads all.
+    pub not_found: Option<u64>,
     /// What all runs have used of the encoder so far, pairs included.
     pub spent: Spent,
 }
@@ -107,6 +112,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         new: record.new.to_string(),
         phase: record.phase,
         request: record.request,
+        not_found: (has_new && serving.as_ref() == Some(new)).then_some(counts.lacking),
         serving,
         serving_as: record.serving,
         fusion_weight: record.fusion.as_ref().filter(|_| is_fused).map(|of| of.weight),
@@ -124,6 +130,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         refits,
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
+        follower: follower(store)?,
         spent: spent_by_all(store, &record)?,
     })
 }

@@ -267,7 +267,8 @@ impl Upgrade {
         };
         let (old, order) = (&configuration.old, configuration.order);
         verbs::begin_sampling(self.store(), old, &space, order, observer)?;
-        let limits = Limits { until: Until::All, ..configuration.limits_of(&asked.run, encoder)? };
+        let limits =
+            Limits { until: Until::All, follow: false, ..configuration.limits_of(&asked.run, encoder)? };
         let (mut steps, mut done, mut encoder_said) = (Vec::new(), Tally::default(), None);
         let mut items = FIRST_SAMPLE.min(asked.items);
         let mut is_compared = false;
@@ -644,7 +645,10 @@ impl Upgrade {
         let refitting = Refitting::new(self, observer, &progress);
         let (summary, refitted) = refitting
             .beside(asks, |beside| backfill_beside(&setup, observer, false, may_refit.then_some(beside)))?;
-        let failed_in_all = self.store.counts(&self.configuration.new.name)?.failed;
+        let failed_in_all = match summary.ending {
+            Ending::Released => 0,
+            _ => self.store.counts(&self.configuration.new.name)?.failed,
+        };
         let Refitted { refits, findings } = refitted;
         Ok(Run { summary, failed_in_all, refits, findings, until: limits.until })
     }
@@ -903,9 +907,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can get a native vector for.
+    /// Whether it did what it was asked for: nothing ended it before, and it left no item that only a person can get a native vector for. A
+    /// follower did where it ended in order.
     pub fn is_complete(&self) -> bool {
         let ending = self.summary.ending;
+        if matches!(ending, Ending::Unfollowed | Ending::Released) {
+            return true;
+        }
         let items_left =
             self.summary.done.failed > 0 || (ending == Ending::NothingLeft && self.failed_in_all > 0);
         !ending.is_early() && !items_left && self.share_missed().is_none()

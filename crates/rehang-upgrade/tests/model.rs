@@ -20,7 +20,7 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
@@ -41,9 +41,9 @@ use rehang_store::{
 };
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
-    BackfillScope, BackfillSetup, Gallery, Limits, Observer, OrderSettings, Phase, Place, Recorded, Refit,
-    Request, Serving, Summary, Unobserved, backfill, begin_sampling, finish, put_back, refit, request,
-    rollback, start, status, switch,
+    BackfillScope, BackfillSetup, Clock, Gallery, Limits, Observation, Observer, OrderSettings, Phase, Place,
+    Recorded, Refit, Request, Serving, Summary, Unobserved, backfill, begin_sampling, finish, put_back,
+    refit, request, rollback, start, status, switch,
 };
 use requests::Requests;
 use rusqlite::{Connection, TransactionBehavior};
@@ -94,6 +94,8 @@ enum Verb {
     Pairs(usize),
     /// A backfill of so many items, or of all.
     Run(Option<u64>),
+    /// A follower that stays until nothing is left to do, and for longer than one that died before it counts as there.
+    Follow,
     Ask(Request),
     /// Natives become adapted again, for another model to embed them.
     PutBack,
@@ -104,7 +106,7 @@ enum Verb {
 impl Verb {
     /// Whether a death of it may cost what was in hand.
     fn embeds(&self) -> bool {
-        matches!(self, Self::Pairs(_) | Self::Run(_))
+        matches!(self, Self::Pairs(_) | Self::Run(_) | Self::Follow)
     }
 }
 
@@ -182,6 +184,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         8 => (1..5_u64).prop_map(|budget| Verb::Run(Some(budget))),
         2 => (20..70_u64).prop_map(|budget| Verb::Run(Some(budget))),
         1 => Just(Verb::Run(None)),
+        3 => Just(Verb::Follow),
         4 => asked.prop_map(Verb::Ask),
         2 => Just(Verb::PutBack),
         4 => Just(Verb::Refit),
@@ -220,7 +223,7 @@ fn places(verb: &Verb) -> &'static [Place] {
             Place::FailuresRecorded,
             Place::BackfillEnded,
         ],
-        Verb::Run(_) => &[
+        Verb::Run(_) | Verb::Follow => &[
             Place::CatchUpRead,
             Place::CatchUpWritten,
             Place::BackfillClaimed,
@@ -644,6 +647,43 @@ fn run(
     backfill(&setup, faults)
 }
 
+/// Ends a follower that has nothing to do, when it has waited long enough to take the turn of a dead one.
+struct UntilItRests<'a> {
+    clock: &'a ManualClock,
+    rests: AtomicBool,
+    faults: &'a dyn Observer,
+}
+
+impl Observer for UntilItRests<'_> {
+    fn observe(&self, observation: &Observation<'_>) {
+        if let Observation::Rests { because } = observation {
+            self.rests.store(because.is_some(), Ordering::SeqCst);
+        }
+    }
+
+    fn wants_stop(&self) -> bool {
+        self.rests.load(Ordering::SeqCst) && self.clock.now_ms() >= 10_000
+    }
+
+    fn reach(&self, place: Place) -> Result<()> {
+        self.faults.reach(place)
+    }
+}
+
+fn follow(
+    store: &dyn Store,
+    encoder: &TestEncoder,
+    adapter: &Adapter,
+    faults: &dyn Observer,
+) -> Result<Summary> {
+    let clock = ManualClock::default();
+    let limits = Limits { batch: BATCH, workers: WORKERS, follow: true, ..Limits::default() };
+    let scope = BackfillScope::Gallery(Some(adapter));
+    let setup = BackfillSetup { store, encoder, scope, limits, clock: &clock, worker: "follower" };
+    let observer = UntilItRests { clock: &clock, rests: AtomicBool::new(false), faults };
+    backfill(&setup, &observer)
+}
+
 struct Model {
     handles: [Handle; HANDLES],
     /// The handle whose turn it is.
@@ -845,6 +885,23 @@ impl Model {
                 let may = matches!(before, Some(Phase::Filled | Phase::RolledBack | Phase::Finished))
                     && asked == Request::Run;
                 assert!(may || !alone || self.encoder.count() == count, "it was asked not to run");
+                (outcome.map(drop), may)
+            }
+            Verb::Follow => {
+                let (count, asked) = (self.encoder.count(), self.oracle.asked);
+                let outcome = follow(self.store(), &self.encoder, &self.world.adapter, faults);
+                let may = matches!(before, Some(Phase::Filled | Phase::RolledBack | Phase::Finished));
+                let is_live = matches!(before, Some(Phase::Filled | Phase::Finished));
+                let embeds = is_live && asked == Request::Run;
+                assert!(embeds || !alone || self.encoder.count() == count, "it was to wait");
+                if outcome.is_ok() && alone && is_live {
+                    let status = status(self.store(), 0).unwrap();
+                    assert_eq!(status.lag, 0, "no search finds what came");
+                    assert!(
+                        !embeds || status.counts.adapted + status.counts.lacking == 0,
+                        "not all is native"
+                    );
+                }
                 (outcome.map(drop), may)
             }
             Verb::PutBack => {

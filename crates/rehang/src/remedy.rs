@@ -54,6 +54,8 @@ pub enum Remedy {
     EmbedBeforeFinish,
     /// Embed what is adapted before the release, or take it along as it is.
     EmbedOrTakeAlong,
+    /// Let a follower adapt and embed what an application writes.
+    Follow,
     /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
     EmbedNativesAgain,
     /// A forecast says that switching now serves worse than doing nothing: backfill to `backfill_percent` first (`None` where
@@ -137,6 +139,7 @@ impl Remedy {
                 verb(Verb::Run),
                 verb(Verb::ReleaseWithAdapted)
             ),
+            Self::Follow => format!("{} adapts and embeds them, and whatever comes", verb(Verb::Follow)),
             Self::EmbedNativesAgain => format!(
                 "or {call} {}, which puts the native vectors back, so that the next run embeds them again",
                 verb(Verb::ReEmbed)
@@ -212,6 +215,8 @@ pub enum Verb {
         /// The share, in percent.
         percent: f64,
     },
+    /// Backfill, and stay when nothing is left.
+    Follow,
     /// Ask backfills to end.
     Pause,
     /// Make a report as JSON.

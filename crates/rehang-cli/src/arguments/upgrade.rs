@@ -197,6 +197,10 @@ arguments! {
         until: Option<String> = [long, value_name = "SHARE|98% of new|worth POINTS/$|all"],
         /// Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
         no_refit: bool = [long],
+        /// Stay when nothing is left: adapt whatever comes within a second, and embed it as the limits allow. Of several followers one
+        /// adapts, the others stand by. A pause, a stop, a rollback or a spent budget ends its embedding until that is over, and not the
+        /// follower; SIGTERM or Ctrl-C ends it in order (exit code 0), and so does the release of the gallery.
+        follow: bool = [long],
         limits: RunLimits = [flatten],
     }
 

@@ -49,7 +49,7 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
 
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
-    let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit)?;
+    let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, false)?;
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,

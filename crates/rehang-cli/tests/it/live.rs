@@ -562,6 +562,46 @@ fn interrupt_a_run(signal: &str) {
     assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
 }
 
+/// A process that follows: what is written meanwhile becomes native, and a service manager's signal ends it in order.
+#[cfg(unix)]
+#[test]
+fn a_follower_stays_until_it_is_asked_to_end() {
+    use std::process::{Command, Stdio};
+
+    let place = place();
+    place.json(&upgrade("start", &[]));
+    place.json(&upgrade("switch", &["--anyway"]));
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    store.delete(&["i3"]).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_rehang"))
+        .args(upgrade("run", &["--follow"]))
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let wait = |native: u64| {
+        while store.counts("clip").unwrap().native < native {
+            std::thread::yield_now();
+        }
+    };
+    // One has no source, and of the last two the encoder has no vector.
+    wait(ITEMS as u64 - 4);
+    let old = rehang_store::NewVector::of_model("resnet", vec![0.5; D_OLD], rehang::Provenance::Old);
+    let write = rehang_store::ItemWrite::new("i3", Some("source 3".into()), vec![old]);
+    store.put(&[write]).unwrap();
+    wait(ITEMS as u64 - 3);
+    let status = place.json(&upgrade("status", &[]));
+    assert!(status["follower"]["worker"].is_string() && status["not_found"] == 0, "{status}");
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{out}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(out.contains("asked to"), "{out}");
+    assert!(place.json(&upgrade("status", &[]))["follower"].is_null());
+}
+
 /// A change of the configuration, what is called, and what the error must say.
 const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
     ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),

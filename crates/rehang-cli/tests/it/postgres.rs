@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use postgres::{Client, NoTls};
@@ -131,6 +131,64 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
         let vector: Vec<f32> = serde_json::from_str(&vector).unwrap();
         assert_eq!(vector, model_of(&body));
     }
+}
+
+/// A row that an application inserts after the switch, with an old vector alone, is found by SQL, and nobody runs anything.
+#[test]
+fn a_follower_finds_what_is_inserted() {
+    let Some(server) = postgres_server::server() else { return };
+    let address = server.database();
+    let place = deaths::place(&format!(
+        "kind = \"postgres\"\nurl = {address:?}\ntable = \"notes\"\nsource = \"body\"\nvector = \"embedding\""
+    ));
+    let mut client = postgres_server::client(&address);
+    client
+        .batch_execute(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, seen int NOT NULL DEFAULT 0, embedding vector(4))",
+        )
+        .unwrap();
+    let mut put = Some(client);
+    for number in 0..20 {
+        assert!(act(&mut put, &address, Act::Put(number, 0)));
+    }
+    place.finish(&["gallery", "adopt"]);
+    for verb in ["start", "switch", "run"] {
+        place.finish(&upgrade::upgrade(verb));
+    }
+    let follow = || {
+        let mut command = place.command(&[&upgrade::upgrade("run")[..], &["--follow"]].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut client = postgres_server::client(&address);
+    let mut is_found = |child: &mut Child, number: usize| {
+        assert!(act(&mut put, &address, Act::Put(number, 0)));
+        let sql = "SELECT provenance FROM rehang.search('notes', $1::text::vector, 100) WHERE id = $2";
+        let vector = text(&model(number, 0));
+        loop {
+            let found = client.query_opt(sql, &[&vector, &number.to_string()]).unwrap();
+            if found.is_some_and(|row| row.get::<_, &str>(0) == "native") {
+                return;
+            }
+            assert_eq!(child.try_wait().unwrap(), None, "it stays");
+        }
+    };
+    let ends = |child: Child, says: &str| {
+        let output = child.wait_with_output().unwrap();
+        let said =
+            [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        assert!(output.status.code() == Some(0) && said.contains(says), "{said}");
+    };
+    let mut child = follow();
+    is_found(&mut child, 700);
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    ends(child, "asked to");
+    // It stays after the finish, until the gallery is none any more.
+    let mut child = follow();
+    is_found(&mut child, 701);
+    place.finish(&upgrade::upgrade("finish"));
+    is_found(&mut child, 702);
+    place.finish(&["gallery", "release", "--into", "embedding_new"]);
+    ends(child, "the gallery was released");
 }
 
 /// What the encoder will not embed stays adapted, and what has no source always does: said at adopt, before the finish and before the release, with

@@ -444,6 +444,7 @@ class Upgrade:
         workers: int | None = None,
         batch: int | None = None,
         no_refit: bool = False,
+        follow: bool = False,
         normalise: bool = False,
         fingerprint: str | None = None,
         progress: bool | None = None,
@@ -466,6 +467,9 @@ class Upgrade:
             Batches that are embedded at the same time.
         no_refit : bool, optional
             Keep the map as it is, instead of asking at 10 % and 40 % native whether fitting it again pays.
+        follow : bool, optional
+            Stay when nothing is left: adapt whatever comes within a second, and embed it as the limits allow. Of several followers one
+            adapts, the others stand by. Ctrl-C ends it in order.
         """
         return self._verb("run", locals())
 

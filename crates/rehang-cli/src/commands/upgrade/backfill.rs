@@ -13,17 +13,24 @@ use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, say_findings};
 
 /// What a verb that embeds is asked for.
-pub fn run_options(limits: &RunLimits, until: Option<&str>, no_refit: bool) -> Result<RunOptions> {
+pub fn run_options(
+    limits: &RunLimits,
+    until: Option<&str>,
+    no_refit: bool,
+    follow: bool,
+) -> Result<RunOptions> {
     Ok(options!(
         RunOptions { budget, workers, batch } from limits,
         rate: limits.rate.as_deref().map(|text| parse_rate("rate", text)).transpose()?,
         until: until.map(|text| parse_until("until", text)).transpose()?,
-        no_refit: no_refit
+        no_refit: no_refit,
+        follow: follow
     ))
 }
 
 pub fn run(arguments: &UpgradeRunArguments, json: bool) -> Result<Exit> {
-    let options = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit)?;
+    let options =
+        run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, arguments.follow)?;
     let upgrade = open(&arguments.config)?;
     let run = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -44,6 +51,8 @@ pub fn ending_text(ending: Ending) -> &'static str {
         Ending::RolledBack => "the upgrade was rolled back meanwhile; what was made native is kept",
         Ending::EncoderBudgetSpent => "a budget of the encoder is spent",
         Ending::Interrupted => "it was interrupted; run it again to go on",
+        Ending::Unfollowed => "it was asked to; what comes from now on waits for the next follower or run",
+        Ending::Released => "the gallery was released",
     }
 }
 

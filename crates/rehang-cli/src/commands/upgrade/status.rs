@@ -183,6 +183,15 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         counts.adapted,
         status.lag,
     );
+    if let Some(not_found) = status.not_found.filter(|count| *count > 0) {
+        text += &format!(
+            "  no search finds {not_found} items yet: `rehang upgrade run --follow` adapts or embeds them\n"
+        );
+    }
+    if let Some(follower) = &status.follower {
+        let ago = rehang_clock::unix_ms().saturating_sub(follower.at_ms) as f64 / 1000.0;
+        text += &format!("  follower {} was last here {} ago\n", follower.worker, duration(ago));
+    }
     text += &match stands.next {
         Some(Next::Step(Step::Run)) if status.phase == Phase::Finished => {
             "  next: run, which embeds what the finish has left and what came since\n".into()

@@ -100,6 +100,7 @@ pub fn switch_text(switched: &Switched, serving: Serving) -> String {
             switched.lacking
         );
     }
+    text += "What is written from now on with an old vector alone is found by `rehang upgrade run --follow`, within a second.\n";
     text
 }
 
