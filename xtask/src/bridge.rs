@@ -185,7 +185,7 @@ fn fusion_weight(pairs: &Pairs) -> Result<f64> {
     let quiet = Progress::default();
     let groups = match pairs.labels() {
         Some(labels) => labels.to_vec(),
-        None => pseudo_classes(pairs.new_vectors().matrix(), 0)?,
+        None => pseudo_classes(pairs.new_vectors().matrix(), 0, &Progress::default())?,
     };
     let mut gains = vec![[(); 4].map(|()| Vec::new()); weights.len()];
     for seed in 0..HELD_OUT {

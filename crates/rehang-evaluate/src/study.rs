@@ -217,7 +217,7 @@ pub fn study(
             if whole.is_some() && groups.is_none() {
                 continue;
             }
-            let orders = orders(head, policy, &adapted, &variance, Some(&errors), options)?;
+            let orders = orders(head, policy, &adapted, &variance, Some(&errors), options, progress)?;
             let handicap = contender.adapter.handicap;
             let curve = |permutation: &Vec<usize>| {
                 one_curve(ground, &adapted, handicap, permutation, options, progress)
@@ -340,6 +340,7 @@ pub(crate) fn orders(
     variance: &[f64],
     errors: Option<&[f64]>,
     options: &StudyOptions,
+    progress: &Progress,
 ) -> Result<Vec<Vec<usize>>> {
     let count = if policy == Policy::Random { options.random_orders.max(1) } else { 1 };
     (0..count)
@@ -351,6 +352,7 @@ pub(crate) fn orders(
                 classified: head.map(|head| (head, adapted.vectors.matrix())),
                 vectors: Some(adapted.vectors.matrix()),
                 seed: options.seed.wrapping_add(repetition),
+                progress: Some(progress),
                 ..OrderInput::default()
             };
             order(policy, &input).map(|order| order.permutation)

@@ -57,7 +57,9 @@ impl<'a> Whole<'a> {
     ) -> Result<()> {
         let permutation = match policy {
             Policy::Random => None,
-            _ => orders(head, policy, &self.adapted, &self.variance, None, options)?.into_iter().next(),
+            _ => orders(head, policy, &self.adapted, &self.variance, None, options, progress)?
+                .into_iter()
+                .next(),
         };
         let input = ForecastInput {
             old: self.gallery.old.matrix(),

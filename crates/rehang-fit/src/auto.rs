@@ -143,8 +143,7 @@ pub(crate) fn groups(pairs: &Pairs, seed: u64, progress: &Progress) -> Result<Ve
     if let Some(labels) = known_labels(pairs) {
         return Ok(labels.to_vec());
     }
-    progress.check()?;
-    pseudo_classes(pairs.new_vectors().matrix(), seed)
+    pseudo_classes(pairs.new_vectors().matrix(), seed, progress)
 }
 
 #[cfg(test)]

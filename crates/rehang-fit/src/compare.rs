@@ -731,7 +731,9 @@ mod tests {
     fn a_map_wins_with_its_handicap_that_would_lose_without() {
         let pairs = half_seen(700, 0.45);
         let parameters = FitParameters { geometry: Some(GeometryKind::Raw), ..FitParameters::default() };
-        let groups = crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0).unwrap();
+        let groups =
+            crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0, &Progress::default())
+                .unwrap();
         let progress = Progress::default();
         let task = Task {
             pairs: &pairs,
@@ -769,7 +771,9 @@ mod tests {
             new: asked.new_vectors().matrix().clone(),
             qrels,
         };
-        let groups = crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0).unwrap();
+        let groups =
+            crate::pseudo_classes::pseudo_classes(pairs.new_vectors().matrix(), 0, &Progress::default())
+                .unwrap();
         let progress = Progress::default();
         let selected = |parameters: &FitParameters| {
             let task = Task {

@@ -149,14 +149,15 @@ pub(crate) fn solved(
     progress.begin("solving the kernel system", "steps", 3);
     let x = scaled.select(&centres);
     let kernel = kernel_of(squared_distances(&x, &x), gamma / variance);
-    let system = System::solve(kernel, &new.select(&centres), &mean, lambda)?;
+    let system = System::solve(kernel, &new.select(&centres), &mean, lambda, progress)?;
     progress.advance(2);
     progress.check()?;
     let coefficients = if centres.len() == n {
         system.coefficients.clone()
     } else {
         let rows = sample(n, SOLVED_PAIRS_MAX, seed ^ 2);
-        nystrom(&scaled.select(&rows), &new.select(&rows), &x, &mean, gamma / variance, lambda)?
+        let pairs = (&scaled.select(&rows), &new.select(&rows));
+        nystrom(pairs, &x, &mean, (gamma / variance, lambda), progress)?
     };
     progress.advance(1);
     let constant = Dense {
@@ -220,7 +221,7 @@ fn choose(
         .par_iter()
         .map(|&(gamma, lambda)| {
             progress.check()?;
-            let system = System::solve(kernels[gamma].clone(), v, &mean, lambda)?;
+            let system = System::solve(kernels[gamma].clone(), v, &mean, lambda, progress)?;
             let mut error: f64 = (0..x.rows())
                 .map(|row| system.residual(row, v).iter().map(|value| value * value).sum::<f64>())
                 .sum();
@@ -278,23 +279,30 @@ struct System {
 
 impl System {
     /// `factor` is K; its lower triangle is read.
-    fn solve(mut factor: Mat<f64>, v: &Matrix, mean: &[f64], lambda: f64) -> Result<Self> {
+    fn solve(
+        mut factor: Mat<f64>,
+        v: &Matrix,
+        mean: &[f64],
+        lambda: f64,
+        progress: &Progress,
+    ) -> Result<Self> {
         let m = factor.nrows();
         for i in 0..m {
             factor[(i, i)] += lambda;
         }
         factorise(&mut factor, "the kernel matrix")?;
-        let inverse_factor = inverse_of_lower(&factor);
+        let inverse_factor = inverse_of_lower(&factor, progress)?;
         drop(factor);
         let targets =
             Mat::from_fn(m, v.columns(), |row, column| f64::from(v.row(row)[column]) - mean[column]);
         let solved = |right: &Mat<f64>| {
             let inverse = inverse_factor.as_ref();
-            let whitened = triangular_by_columns(inverse, BlockStructure::TriangularLower, right.as_ref());
+            let lower = BlockStructure::TriangularLower;
+            let whitened = triangular_by_columns(inverse, lower, right.as_ref(), progress)?;
             let inverse = inverse.transpose();
-            triangular_by_columns(inverse, BlockStructure::TriangularUpper, whitened.as_ref())
+            triangular_by_columns(inverse, BlockStructure::TriangularUpper, whitened.as_ref(), progress)
         };
-        let (coefficients, constant) = (solved(&targets), solved(&Mat::from_fn(m, 1, |_, _| 1.0)));
+        let (coefficients, constant) = (solved(&targets)?, solved(&Mat::from_fn(m, 1, |_, _| 1.0))?);
         Ok(Self { inverse_factor, coefficients, constant, mean: mean.to_vec() })
     }
 
@@ -345,12 +353,11 @@ impl System {
 
 /// Coefficients on `centres` that minimise `‖V − m − K_nm A‖² + λ tr(Aᵀ K_mm A)` over all pairs.
 fn nystrom(
-    scaled: &Matrix,
-    new: &Matrix,
+    (scaled, new): (&Matrix, &Matrix),
     centres: &Matrix,
     mean: &[f64],
-    gamma: f64,
-    lambda: f64,
+    (gamma, lambda): (f64, f64),
+    progress: &Progress,
 ) -> Result<Mat<f64>> {
     let m = centres.rows();
     let d_new = new.columns();
@@ -360,6 +367,8 @@ fn nystrom(
     sum_blocks(
         scaled.rows(),
         |start, end| {
+            // Once a stop is asked for, nothing is added any more.
+            let end = if progress.check().is_ok() { end } else { start };
             let rows: Vec<usize> = (start..end).collect();
             let distances = squared_distances(&scaled.select(&rows), centres);
             let kernel = Mat::from_fn(rows.len(), m, |row, column| (-gamma * distances[(row, column)]).exp());
@@ -373,6 +382,7 @@ fn nystrom(
             right += cross;
         },
     );
+    progress.check()?;
     // Neighbouring centres make nearly equal rows; a tiny ridge relative to the diagonal keeps the factor real.
     let jitter = 1e-9 * (0..m).map(|i| left[(i, i)]).sum::<f64>() / m as f64;
     for i in 0..m {
@@ -384,10 +394,13 @@ fn nystrom(
 }
 
 /// `L⁻¹` of a lower triangular factor: columns are solved in blocks of a fixed width, in parallel.
-fn inverse_of_lower(factor: &Mat<f64>) -> Mat<f64> {
+fn inverse_of_lower(factor: &Mat<f64>, progress: &Progress) -> Result<Mat<f64>> {
     let n = factor.nrows();
     let mut inverse = Mat::<f64>::zeros(n, n);
     inverse.as_mut().par_col_chunks_mut(SOLVE_COLUMNS).enumerate().for_each(|(chunk, mut block)| {
+        if progress.check().is_err() {
+            return;
+        }
         let first = chunk * SOLVE_COLUMNS;
         for column in 0..block.ncols() {
             block[(first + column, column)] = 1.0;
@@ -400,18 +413,28 @@ fn inverse_of_lower(factor: &Mat<f64>) -> Mat<f64> {
             Par::Seq,
         );
     });
-    inverse
+    progress.check()?;
+    Ok(inverse)
 }
 
 /// As [`product`], for a triangular `a`.
-fn triangular_by_columns(a: MatRef<'_, f64>, structure: BlockStructure, b: MatRef<'_, f64>) -> Mat<f64> {
+fn triangular_by_columns(
+    a: MatRef<'_, f64>,
+    structure: BlockStructure,
+    b: MatRef<'_, f64>,
+    progress: &Progress,
+) -> Result<Mat<f64>> {
     let mut result = Mat::<f64>::zeros(a.nrows(), b.ncols());
     let chunks = result.as_mut().par_col_chunks_mut(SOLVE_COLUMNS).zip(b.par_col_chunks(SOLVE_COLUMNS));
     chunks.for_each(|(target, columns)| {
+        if progress.check().is_err() {
+            return;
+        }
         let whole = BlockStructure::Rectangular;
         triangular::matmul(target, whole, Accum::Replace, a, structure, columns, whole, 1.0, Par::Seq);
     });
-    result
+    progress.check()?;
+    Ok(result)
 }
 
 /// `‖a_i − b_j‖²` of all rows, `[rows of a, rows of b]`, never below 0.
@@ -500,7 +523,7 @@ mod tests {
         let (x, v) = (old.select(&rest), new.select(&rest));
         let mean = column_means(&v);
         let kernel = kernel_of(squared_distances(&x, &x), gamma);
-        let system = System::solve(kernel, &v, &mean, fit.lambda).unwrap();
+        let system = System::solve(kernel, &v, &mean, fit.lambda, &Progress::default()).unwrap();
         let to = squared_distances(&old.select(left_out), &x);
         let weight = |row: usize, j: usize| (-gamma * to[(row, j)]).exp();
         let value = |row: usize, column: usize| {
@@ -577,8 +600,9 @@ mod tests {
         let (old, new) = curved(120, 10);
         let mean = column_means(&new);
         let distances = squared_distances(&old, &old);
-        let whole = System::solve(kernel_of(distances.clone(), 0.5), &new, &mean, 0.1).unwrap();
-        let small = nystrom(&old, &new, &old, &mean, 0.5, 0.1).unwrap();
+        let whole =
+            System::solve(kernel_of(distances.clone(), 0.5), &new, &mean, 0.1, &Progress::default()).unwrap();
+        let small = nystrom((&old, &new), &old, &mean, (0.5, 0.1), &Progress::default()).unwrap();
         let kernel = Mat::from_fn(120, 120, |i, j| (-0.5 * distances[(i, j)]).exp());
         let (a, b) = (&kernel * &whole.coefficients, &kernel * &small);
         for row in 0..120 {

@@ -240,7 +240,7 @@ impl<'a> Asked<'a> {
         let labels = match known_labels(pairs) {
             Some(labels) => labels.to_vec(),
             None if matches!(options.loss, Some(LossParts::Discriminative | LossParts::Both)) => {
-                pseudo_classes(new, seed)?
+                pseudo_classes(new, seed, progress)?
             }
             None => return Ok(None),
         };

@@ -147,6 +147,7 @@ impl Task<'_> {
             classified: adapter.uncertainty.head().map(|head| (head, vectors)),
             vectors: Some(vectors),
             seed: self.parameters.seed,
+            progress: Some(self.progress),
             ..OrderInput::default()
         };
         let gallery = Gallery::new(criterion, native, vectors.clone(), part.to_native.as_ref())?;

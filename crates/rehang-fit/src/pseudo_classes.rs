@@ -1,7 +1,9 @@
 //! Pseudo-classes for pairs without labels, and a head made of class means.
 
 use rehang::check::expect_count;
-use rehang::{Error, Head, HeadKind, Labels, Matrix, Result, class_means, k_means, squared_distance};
+use rehang::{
+    Error, Head, HeadKind, Labels, Matrix, Progress, Result, class_means, k_means, squared_distance,
+};
 
 use crate::head_fit::class_numbers;
 
@@ -14,8 +16,8 @@ const ROUNDS: usize = 50;
 /// # Errors
 ///
 /// As [`k_means`].
-pub fn pseudo_classes(vectors: &Matrix, seed: u64) -> Result<Labels> {
-    let clusters = k_means(vectors, (vectors.rows() / 30).clamp(2, 256), ROUNDS, seed)?;
+pub fn pseudo_classes(vectors: &Matrix, seed: u64, progress: &Progress) -> Result<Labels> {
+    let clusters = k_means(vectors, (vectors.rows() / 30).clamp(2, 256), ROUNDS, seed, progress)?;
     Ok(clusters.of_item.into_iter().map(i64::from).collect())
 }
 
@@ -51,9 +53,9 @@ mod tests {
 
     #[test]
     fn one_item_is_one_class_and_many_are_at_most_so_many_as_their_thirtieth() {
-        assert_eq!(pseudo_classes(&Matrix::zeros(1, 3), 0).unwrap(), [0]);
+        assert_eq!(pseudo_classes(&Matrix::zeros(1, 3), 0, &Progress::default()).unwrap(), [0]);
         let vectors = crate::tests::test_data::random_matrix(150, 3, 1);
-        let labels = pseudo_classes(&vectors, 2).unwrap();
+        let labels = pseudo_classes(&vectors, 2, &Progress::default()).unwrap();
         assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), 5);
     }
 }

@@ -288,6 +288,7 @@ impl Filler {
             classified: self.head.as_ref().map(|head| (head, &vectors)),
             vectors: Some(&vectors),
             seed: self.order.seed,
+            progress: observer.counters(),
             ..OrderInput::default()
         };
         match order::arrange(self.order.policy, &input)? {

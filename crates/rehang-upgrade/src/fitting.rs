@@ -822,7 +822,13 @@ struct Whole {
 impl Whole {
     /// Of a gallery with labels, where these say what a right answer is, every old vector, or those of a random part of it. Agreement
     /// depends on no more than the number of items. The held-out pairs are in it in any case: an item may change meanwhile.
-    fn read(store: &dyn Ledger, space: &Space, pairs: &DrawnPairs, by_label: bool) -> Result<Self> {
+    fn read(
+        store: &dyn Ledger,
+        space: &Space,
+        pairs: &DrawnPairs,
+        by_label: bool,
+        progress: &Progress,
+    ) -> Result<Self> {
         let counts = store.counts(&space.name)?;
         let counted = usize::try_from(counts.items.saturating_sub(counts.lacking)).unwrap_or(usize::MAX);
         let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
@@ -833,15 +839,21 @@ impl Whole {
         if by_label && pairs.labels.iter().any(Option::is_some) {
             let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
-            let drawn = sample::some(store, &space.name, items_max, Some(&space.name))?;
+            let mut drawn = sample::some(store, &space.name, items_max, None)?;
             let is_whole = drawn.len() < items_max;
-            for record in drawn {
-                let Some(vector) = record.vector else { continue };
-                let is_known = known.contains(record.item.id.as_str());
-                if !is_known && space.distance.can_place(&vector.vector) {
-                    values.extend(vector.vector);
-                    labels.push(record.item.label);
+            progress.begin("reading the gallery", "vectors", drawn.len() as u64);
+            for page in drawn.chunks_mut(NATIVES_PAGE) {
+                progress.check()?;
+                let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
+                for (record, vector) in page.iter_mut().zip(store.vectors(&space.name, &keys)?) {
+                    let Some(vector) = vector else { continue };
+                    let is_known = known.contains(record.item.id.as_str());
+                    if !is_known && space.distance.can_place(&vector.vector) {
+                        values.extend(vector.vector);
+                        labels.push(record.item.label.take());
+                    }
                 }
+                progress.advance(keys.len() as u64);
             }
             if is_whole {
                 items = labels.len();
@@ -1042,8 +1054,9 @@ pub(crate) fn measure(
         return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
             .advise(rehang::Remedy::DrawPairs));
     }
+    progress.check()?;
     let queries = QueryFiles::of(folder).vectors(old, new);
-    let gallery = Whole::read(store, old, &pairs, queries.is_none())?;
+    let gallery = Whole::read(store, old, &pairs, queries.is_none(), progress)?;
     // By agreement nothing is proven of a bridge that a report can show, and after the switch no search could use one. A report is worth
     // having without one.
     let recorded = Recorded::read(store)?;
@@ -1164,7 +1177,7 @@ mod tests {
             inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
         };
         // By labels all that can be placed, the held-out ones first and once.
-        let whole = Whole::read(&store, &old, &pairs, true).unwrap();
+        let whole = Whole::read(&store, &old, &pairs, true, &Progress::default()).unwrap();
         let rows = read(&whole);
         assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
         for (row, &pair) in held_out.iter().enumerate() {
@@ -1175,7 +1188,7 @@ mod tests {
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
         // By queries their number alone.
-        let whole = Whole::read(&store, &old, &pairs, false).unwrap();
+        let whole = Whole::read(&store, &old, &pairs, false, &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }
 

@@ -2,10 +2,63 @@
 //!
 //! A progress bar, metrics and a dashboard are all observers. Only an observer that stands for the death of the process can fail the work.
 
+use std::fmt;
+
 use rehang::{Error, ErrorKind, Progress, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::backfill::{Ending, Tally};
 use crate::faults::Place;
+
+/// What a refit does at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefitStage {
+    /// Fits a map on all natives.
+    Fitting,
+    /// Holds it against the map in use.
+    Measuring,
+    /// Makes all adapted vectors anew.
+    Adapting,
+    /// Makes the forecast of the new map.
+    Forecasting,
+}
+
+impl RefitStage {
+    /// Every stage, in turn; a refit that does not pay ends after the second.
+    pub const ALL: [Self; 4] = [Self::Fitting, Self::Measuring, Self::Adapting, Self::Forecasting];
+
+    /// The name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fitting => "fitting",
+            Self::Measuring => "measuring",
+            Self::Adapting => "making adapted vectors anew",
+            Self::Forecasting => "forecasting",
+        }
+    }
+
+    /// The place among all stages, from 1 on.
+    pub fn step(self) -> usize {
+        1 + Self::ALL.iter().position(|stage| *stage == self).unwrap_or(0)
+    }
+}
+
+/// How far a refit is, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RefitUnderWay {
+    /// What it does now.
+    pub stage: RefitStage,
+    /// Seconds since it began.
+    pub seconds: u64,
+}
+
+impl fmt::Display for RefitUnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (step, steps) = (self.stage.step(), RefitStage::ALL.len());
+        write!(f, "{step} of {steps} ({}), {} s", self.stage.name(), self.seconds)
+    }
+}
 
 /// Something that happened.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +97,11 @@ pub enum Observation<'a> {
     EncoderAway {
         /// What it said.
         error: &'a Error,
+    },
+    /// A refit is at one of its stages: when it begins, and again every second.
+    Refitting {
+        /// How far it is.
+        refit: RefitUnderWay,
     },
     /// A search was answered.
     Searched {
@@ -135,6 +193,7 @@ impl Observer for Progress {
             }
             Observation::Rests { because } => self.begin(rest(because), "items", 0),
             Observation::EncoderAway { error } => self.note(format!("the encoder: {error}")),
+            Observation::Refitting { refit } => self.note(format!("refitting: {refit}")),
             _ => {}
         }
     }

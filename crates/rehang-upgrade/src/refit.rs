@@ -219,8 +219,13 @@ pub(crate) fn keep(
 }
 
 /// Squared errors of a map on pairs, and what σ² says of each.
-fn errors(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<(Vec<f64>, Vec<f64>)> {
-    let applied = adapter::apply(adapter, old, None, &Progress::default())?;
+fn errors(
+    adapter: &Adapter,
+    old: &Vectors,
+    new: &Vectors,
+    progress: &Progress,
+) -> Result<(Vec<f64>, Vec<f64>)> {
+    let applied = adapter::apply(adapter, old, None, progress)?;
     let sigma = applied.variance.iter().map(|&value| f64::from(value)).collect();
     Ok((true_errors(new.matrix(), applied.vectors.matrix()), sigma))
 }
@@ -229,9 +234,10 @@ fn errors(adapter: &Adapter, old: &Vectors, new: &Vectors) -> Result<(Vec<f64>, 
 pub(crate) fn compare(
     (before, after): (&Adapter, &Adapter),
     kept: &DrawnPairs,
+    progress: &Progress,
 ) -> Result<Option<(RefitGain, [SigmaScale; 2])>> {
     let (old, new) = kept.vectors((&before.old, &before.new))?;
-    let [of_before, of_after] = [errors(before, &old, &new)?, errors(after, &old, &new)?];
+    let [of_before, of_after] = [errors(before, &old, &new, progress)?, errors(after, &old, &new, progress)?];
     let Some(gain) = RefitGain::of(&of_before.0, &of_after.0)? else { return Ok(None) };
     let scale = |(errors, sigma): (Vec<f64>, Vec<f64>)| SigmaScale::of(&errors, &sigma);
     Ok(Some((gain, [scale(of_before)?, scale(of_after)?])))

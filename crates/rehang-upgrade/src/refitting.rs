@@ -11,14 +11,18 @@ use rehang::{Error, Progress, Result};
 use rehang_fit::Method;
 use rehang_store::Counts;
 
+use crate::backfill::Ending;
 use crate::faults::Place;
 use crate::fitting::{self, DrawnPairs};
-use crate::observe::{Observer, expect_going};
+use crate::location::Location;
+use crate::observe::{Observation, Observer, RefitStage, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::refit::{Refit, compare, decide, due, keep, pairs_of, refit, refits, undone};
 use crate::run::{Beside, Summary};
 use crate::setup::UpgradeSetup;
+use crate::under_way::UnderWay;
 use crate::upgrade::Upgrade;
+use crate::watch::{Watched, watched};
 
 /// What came of refits beside a run.
 #[derive(Debug, Default)]
@@ -29,7 +33,7 @@ pub(crate) struct Refitted {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Asks whether refits pay, and makes them. As an observer it tells nothing, for the run beside it has the progress bar.
+/// Asks whether refits pay, and makes them. As an observer it tells of their stages alone, for the run beside it has the progress bar.
 pub(crate) struct Refitting<'a> {
     upgrade: &'a Upgrade,
     observer: &'a dyn Observer,
@@ -45,6 +49,12 @@ pub(crate) struct Refitting<'a> {
 }
 
 impl Observer for Refitting<'_> {
+    fn observe(&self, observation: &Observation<'_>) {
+        if matches!(observation, Observation::Refitting { .. }) {
+            self.observer.observe(observation);
+        }
+    }
+
     fn wants_stop(&self) -> bool {
         self.observer.wants_stop() || self.progress.check().is_err()
     }
@@ -79,7 +89,7 @@ impl<'a> Refitting<'a> {
     }
 
     /// Runs a backfill and, where it `asks`, asks beside it. A run that ends while a question is being answered waits for the answer, unless
-    /// it was told to stop or nothing adapted is left.
+    /// it was told to stop, paused or rolled back, or nothing adapted is left.
     pub(crate) fn beside(
         &self,
         asks: bool,
@@ -95,7 +105,11 @@ impl<'a> Refitting<'a> {
             let asking = scope.spawn(move || self.answer(&heard));
             let summary = run(self);
             set(None);
-            let is_over = summary.as_ref().map_or(true, |summary| summary.native == summary.items);
+            let is_over = summary.as_ref().map_or(true, |summary| {
+                let is_held_up =
+                    matches!(summary.ending, Ending::Paused | Ending::Stopped | Ending::RolledBack);
+                is_held_up || summary.native == summary.items
+            });
             if is_over || self.observer.wants_stop() {
                 self.progress.cancel();
             }
@@ -177,24 +191,59 @@ impl<'a> Refitting<'a> {
 
     /// Goes on with what is begun, or answers the question that `asked` says is due, by those that there were and the pairs of the map in use. The
     /// caller holds the lock of the upgrade.
+    ///
+    /// # Errors
+    ///
+    /// Superseded where another process has decided meanwhile that it is to end; cancelled where the observer wants a stop.
     pub(crate) fn answered(
         &self,
         asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
-        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
-        let spaces = (&configuration.old, &configuration.new);
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
+        // Of a collection the lock holds nothing.
+        let is_alone = !matches!(self.upgrade.configuration().gallery, Location::Collection(_));
+        let under_way = UnderWay::new(self.upgrade.store(), self.observer, &record, is_alone)?;
+        watched(self, self.progress, &|| under_way.look(), |progress| {
+            let watched = Watched { observer: self, progress };
+            Answering { refitting: self, under_way: &under_way, watched }.answer((&record, &refits), asked)
+        })
+    }
+
+    /// Whether a refit was taken up, and its process died before it made the forecast.
+    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> bool {
+        let is_taken = refits.iter().any(|refit| refit.taken && refit.after == record.adapter);
+        let report = || fitting::report_file(&self.upgrade.configuration().folder(), &record.adapter);
+        self.forecast.get().is_none() && is_taken && !report().exists()
+    }
+}
+
+/// An answer that is being found.
+struct Answering<'a> {
+    refitting: &'a Refitting<'a>,
+    under_way: &'a UnderWay<'a>,
+    watched: Watched<'a>,
+}
+
+impl Answering<'_> {
+    fn answer(
+        &self,
+        (record, refits): (&UpgradeRecord, &[Refit]),
+        asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
+    ) -> Result<Option<Refit>> {
+        let of = self.refitting;
+        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
+        let spaces = (&configuration.old, &configuration.new);
         if let Some(last) = refits.last()
-            && (undone(&refits, &record).is_some() || (record.refitting && last.after == record.adapter))
+            && (undone(refits, record).is_some() || (record.refitting && last.after == record.adapter))
         {
-            self.take(last, &record)?;
+            self.take(last, record)?;
             return Ok(Some(last.clone()));
         }
-        if self.lacks_forecast(&refits, &record) {
+        if of.lacks_forecast(refits, record) {
             self.forecast(&record.adapter)?;
         }
-        let pairs = self.pairs_of(&refits, &record.adapter)?;
-        let Some(asked_at) = asked(&refits, pairs) else { return Ok(None) };
+        let pairs = of.pairs_of(refits, &record.adapter)?;
+        let Some(asked_at) = asked(refits, pairs) else { return Ok(None) };
         let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
             // Of a gallery that has grown since the run began, others are kept.
             keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
@@ -208,17 +257,19 @@ impl<'a> Refitting<'a> {
         // Old vectors as they are were no fit.
         let Ok(method) = mapped.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
+        self.under_way.begin(RefitStage::Fitting)?;
         let folder = configuration.folder();
         let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
         let expected = match brought {
             Some(refit) => Some(refit.gain.error_after()),
             None => fitting::error_on_held_out(&folder, mapped)?,
         };
-        let fitted = fitting::fit_again(store, spaces, &folder, method, self, self.progress)?;
+        let Watched { progress, .. } = self.watched;
+        let fitted = fitting::fit_again(store, spaces, &folder, method, &self.watched, progress)?;
         let Some((adapter, pairs)) = fitted else { return Ok(None) };
-        let Some((gain, [sigma_before, sigma_after])) = compare((mapped, &adapter), &kept)? else {
-            return Ok(None);
-        };
+        self.under_way.begin(RefitStage::Measuring)?;
+        let compared = compare((mapped, &adapter), &kept, progress)?;
+        let Some((gain, [sigma_before, sigma_after])) = compared else { return Ok(None) };
         let answer = Refit {
             asked_at,
             native: counts.native,
@@ -233,7 +284,7 @@ impl<'a> Refitting<'a> {
             taken: gain.pays(),
         };
         if answer.taken {
-            self.take(&answer, &record)?;
+            self.take(&answer, record)?;
         } else {
             decide(store, &spaces.1.name, &answer)?;
         }
@@ -242,34 +293,31 @@ impl<'a> Refitting<'a> {
 
     /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the folder of the upgrade.
     fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
-        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
-        let adapter = rehang_files::adapter_file::load(self.file(&decided.after))?;
+        let (store, configuration) = (self.refitting.upgrade.store(), self.refitting.upgrade.configuration());
+        self.under_way.begin(RefitStage::Adapting)?;
+        self.under_way.takes(&decided.after);
+        let adapter = rehang_files::adapter_file::load(self.refitting.file(&decided.after))?;
         let (old, new) = (&configuration.old, &configuration.new);
         let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
-        refit(store, &setup, decided, self)?;
+        refit(store, &setup, decided, &self.watched)?;
         self.forecast(&decided.after)
-    }
-
-    /// Whether a refit was taken up, and its process died before it made the forecast.
-    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> bool {
-        let is_taken = refits.iter().any(|refit| refit.taken && refit.after == record.adapter);
-        let report = || fitting::report_file(&self.upgrade.configuration().folder(), &record.adapter);
-        self.forecast.get().is_none() && is_taken && !report().exists()
     }
 
     /// Makes the forecast of a map, where there is none.
     fn forecast(&self, map: &str) -> Result<()> {
-        expect_going(self)?;
-        let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
-        self.forecast.get_or_init(|| ());
+        expect_going(&self.watched)?;
+        let of = self.refitting;
+        let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
+        of.forecast.get_or_init(|| ());
         let folder = configuration.folder();
         if fitting::report_file(&folder, map).exists() {
             return Ok(());
         }
+        self.under_way.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
-        match fitting::measure(store, spaces, &folder, (&self.file(map), map), self.progress) {
+        match fitting::measure(store, spaces, &folder, (&of.file(map), map), self.watched.progress) {
             // Too few pairs are held out for a report.
-            Err(error) if error.is_conflict() => Ok(()),
+            Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
             made => made.map(drop),
         }
     }

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::backfill::Request;
 use crate::health::{SigmaHealth, health_of};
 use crate::identity::unvouched;
+use crate::observe::RefitUnderWay;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
 use crate::refit::{Refit, findings, refits};
 use crate::setup::as_sentences;
 use crate::spending::spent_by_all;
 use crate::turn::{Follower, follower};
+use crate::under_way::under_way;
 use crate::until::native_share;
 
 /// How an upgrade stands.
@@ -60,6 +62,8 @@ pub struct Status {
     pub sigma: Option<SigmaHealth>,
     /// Every question whether a [refit](crate::refit()) pays, the first one first, and whether the map was fitted again for it.
     pub refits: Vec<Refit>,
+    /// The refit that computes at this moment, in whichever process; `None` where none does.
+    pub refitting: Option<RefitUnderWay>,
     /// What a person should know of the map in use, by the last of these questions.
     #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
@@ -128,6 +132,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         sigma: if has_new { health_of(store, new)? } else { None },
         findings: findings(&refits, &record, &counts),
         refits,
+        refitting: under_way(store, new)?,
         failures: if has_new { store.failures(new, None, failures)? } else { Vec::new() },
         at_work: if has_new { store.at_work(new)? } else { Vec::new() },
         follower: follower(store)?,

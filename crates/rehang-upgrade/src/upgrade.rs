@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rehang::curve::Metric;
 use rehang::finding::Finding;
@@ -28,7 +29,7 @@ use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
 use crate::leftovers::Leftovers;
 use crate::limits::{Limits, RunOptions};
-use crate::location::Location;
+use crate::location::{Location, UpgradeLock};
 use crate::manners;
 use crate::observe::{Observer, Unobserved};
 use crate::outgrown::outgrown;
@@ -40,9 +41,14 @@ use crate::sample;
 use crate::setup::{as_sentences, expect_between, expect_same};
 use crate::spending;
 use crate::status::{self, Status};
+use crate::under_way::make_way;
 use crate::until::Until;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
+use crate::watch::{Watched, watched_upgrade};
 use crate::way::{WayReason, Ways, misses_too_many};
+
+/// The longest that a start or a finish waits until a refit has made way.
+const MAKES_WAY_WITHIN: Duration = Duration::from_secs(10);
 
 /// An upgrade with its configuration and its gallery. It may be shared between threads and kept as long as a process lives.
 ///
@@ -433,7 +439,9 @@ impl Upgrade {
             return Err(Error::option("[adapter]", "a file", expected));
         }
         let folder = self.configuration.folder();
-        fitting::fit(self.store(), self.spaces(), &folder, method, progress)
+        watched_upgrade(self.store(), "a fit", progress, |progress| {
+            fitting::fit(self.store(), self.spaces(), &folder, method, progress)
+        })
     }
 
     /// Fits a [bridge](rehang::Bridge) on the gallery's own pairs, and lets searches of the old space use it from now on: queries by both models
@@ -447,7 +455,9 @@ impl Upgrade {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
         let folder = self.configuration.folder();
-        let fitted = fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)?;
+        let fitted = watched_upgrade(self.store(), "a fit", progress, |progress| {
+            fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)
+        })?;
         let (old, new) = self.spaces();
         let in_use = verbs::set_bridge(self.store(), old, new, fitted.bridge.as_ref())?;
         let file = in_use.as_ref().map(|in_use| fitting::bridge_file(&folder, &in_use.fingerprint));
@@ -477,7 +487,9 @@ impl Upgrade {
         self.expect_order_is_chosen()?;
         let method = self.map()?.training.method.parse()?;
         let folder = self.configuration.folder();
-        fitting::choose_order(self.store(), self.spaces(), &folder, (method, metric), progress)
+        watched_upgrade(self.store(), "a choice", progress, |progress| {
+            fitting::choose_order(self.store(), self.spaces(), &folder, (method, metric), progress)
+        })
     }
 
     /// Fails where the configuration names an order, which no choice would change.
@@ -501,8 +513,9 @@ impl Upgrade {
         let adapter = self.map()?;
         let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
         let path = self.configuration.adapter_file(&fingerprint);
-        let mut made =
-            fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)?;
+        let mut made = watched_upgrade(self.store(), "a report", progress, |progress| {
+            fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
+        })?;
         made.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
         Ok(made)
     }
@@ -511,17 +524,38 @@ impl Upgrade {
         (&self.configuration.old, &self.configuration.new)
     }
 
-    /// As [`start`](verbs::start), by one process at a time.
+    /// The lock of the upgrade. A refit that holds it makes way.
+    fn lock(&self) -> Result<UpgradeLock> {
+        let clock = SystemClock::start();
+        let mut asked = false;
+        loop {
+            match self.configuration.gallery.lock() {
+                Err(error) if error.is_conflict() && clock.now() < MAKES_WAY_WITHIN => {
+                    // One that begins while this waits makes way too.
+                    asked |= make_way(self.store(), &self.configuration.new.name)?;
+                    if !asked {
+                        return Err(error);
+                    }
+                    clock.wait(MAKES_WAY_WITHIN / 100);
+                }
+                locked => return locked,
+            }
+        }
+    }
+
+    /// As [`start`](verbs::start), by one process at a time; a refit that computes makes way.
     ///
     /// # Errors
     ///
     /// As [`start`](verbs::start); a conflict where another process is at work.
     pub fn start(&self, observer: &dyn Observer) -> Result<Started> {
-        let _lock = self.configuration.gallery.lock()?;
+        let _lock = self.lock()?;
         let planned = self.planned()?;
         let setup = planned.setup();
         let outgrown = outgrown(self.store(), &setup)?;
-        let mut started = verbs::start(self.store(), &setup, observer)?;
+        let mut started = watched_upgrade(self.store(), "a start", observer, |progress| {
+            verbs::start(self.store(), &setup, &Watched { observer, progress })
+        })?;
         started.findings.extend(outgrown);
         Ok(started)
     }
@@ -803,13 +837,13 @@ impl Upgrade {
         Ok(Leftovers::read(self.store(), &record)?.findings(&record))
     }
 
-    /// As [`finish`](verbs::finish), by one process at a time.
+    /// As [`finish`](verbs::finish), by one process at a time; a refit that computes makes way.
     ///
     /// # Errors
     ///
     /// As [`finish`](verbs::finish); a conflict where another process is at work.
     pub fn finish(&self, anyway: bool, observer: &dyn Observer) -> Result<FinishedUpgrade> {
-        let _lock = self.configuration.gallery.lock()?;
+        let _lock = self.lock()?;
         verbs::finish(self.store(), &self.planned()?.setup(), anyway, observer)
     }
 }

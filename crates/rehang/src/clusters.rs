@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::curve::{Panels, QueryTiles, distances};
 use crate::error::{Error, ErrorKind, Result};
 use crate::processor::Processor;
+use crate::progress::Progress;
 use crate::space::Distance;
 use crate::statistics::below;
 use crate::vectors::Matrix;
@@ -34,19 +35,25 @@ pub struct Clusters {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Empty`] without items, [`ErrorKind::InvalidOption`] for 0 clusters, [`ErrorKind::NotFinite`].
+/// [`ErrorKind::Empty`] without items, [`ErrorKind::InvalidOption`] for 0 clusters, [`ErrorKind::NotFinite`], [`ErrorKind::Cancelled`].
 ///
 /// ```
-/// use rehang::{Matrix, k_means};
+/// use rehang::{Matrix, Progress, k_means};
 ///
 /// let vectors = Matrix::new(1, vec![0.0, 0.1, 9.0, 9.1])?;
-/// let clusters = k_means(&vectors, 2, 5, 1)?;
+/// let clusters = k_means(&vectors, 2, 5, 1, &Progress::default())?;
 /// assert_eq!(clusters.of_item[0], clusters.of_item[1]);
 /// assert_ne!(clusters.of_item[0], clusters.of_item[2]);
 /// # Ok::<(), rehang::Error>(())
 /// ```
-pub fn k_means(vectors: &Matrix, count: usize, rounds: usize, seed: u64) -> Result<Clusters> {
-    weighted_k_means(vectors, &vec![1.0; vectors.rows()], count, rounds, seed)
+pub fn k_means(
+    vectors: &Matrix,
+    count: usize,
+    rounds: usize,
+    seed: u64,
+    progress: &Progress,
+) -> Result<Clusters> {
+    weighted_k_means(vectors, &vec![1.0; vectors.rows()], count, rounds, seed, progress)
 }
 
 /// As [`k_means`], with centres at the weighted means of their items: where weights are large, centres lie denser.
@@ -58,6 +65,7 @@ pub(crate) fn weighted_k_means(
     count: usize,
     rounds: usize,
     seed: u64,
+    progress: &Progress,
 ) -> Result<Clusters> {
     let items = vectors.rows();
     if items == 0 {
@@ -79,23 +87,31 @@ pub(crate) fn weighted_k_means(
         drawn.swap(place, other);
     }
     let mut centres = vectors.select(&drawn[..count]);
-    let mut settled = Vec::new();
+    let mut settled: Vec<Nearest> = Vec::new();
+    // Before the first round nothing is known of any item.
+    let mut moved: Vec<usize> = (0..count).collect();
+    progress.begin("clustering", "rounds", rounds as u64 + 1);
     for _ in 0..rounds {
-        let of_sample = nearest_centres(vectors, &sample, &centres);
-        if of_sample == settled {
+        let of_sample = nearest_centres(vectors, &sample, &centres, (&settled, &moved), progress)?;
+        let place = |nearest: &Nearest| nearest.place;
+        if of_sample.iter().map(place).eq(settled.iter().map(place)) {
             break;
         }
         let members = sample.iter().zip(&of_sample);
+        let before = centres.clone();
         move_centres(
             vectors,
-            members.map(|(&item, &cluster)| (item, cluster as usize, weights[item])),
+            members.map(|(&item, nearest)| (item, nearest.place as usize, weights[item])),
             &mut centres,
         );
+        moved = (0..count).filter(|&centre| before.row(centre) != centres.row(centre)).collect();
         settled = of_sample;
+        progress.advance(1);
     }
     let all: Vec<usize> = (0..items).collect();
-    let of_item = nearest_centres(vectors, &all, &centres);
-    Ok(Clusters { centres, of_item })
+    let known = if sample_size == items { (&settled[..], &moved[..]) } else { (&[][..], &[][..]) };
+    let of_item = nearest_centres(vectors, &all, &centres, known, progress)?;
+    Ok(Clusters { centres, of_item: of_item.into_iter().map(|nearest| nearest.place).collect() })
 }
 
 /// The mean of the rows of every class, `[count, d]`, summed in `f64` in the order of the rows.
@@ -127,31 +143,82 @@ fn move_centres(vectors: &Matrix, members: impl Iterator<Item = (usize, usize, f
     }
 }
 
-/// The nearest centre of each named item.
-fn nearest_centres(vectors: &Matrix, items: &[usize], centres: &Matrix) -> Vec<u32> {
+/// The centre that is nearest to an item, and its distance.
+#[derive(Debug, Clone, Copy)]
+struct Nearest {
+    distance: f64,
+    place: u32,
+}
+
+/// The nearest centre of each named item. Where it is known of each what it was before some centres moved, an item whose own one did not move is
+/// compared with those that did, alone: all others are as far as they were.
+fn nearest_centres(
+    vectors: &Matrix,
+    items: &[usize],
+    centres: &Matrix,
+    (known, moved): (&[Nearest], &[usize]),
+    progress: &Progress,
+) -> Result<Vec<Nearest>> {
     let all: Vec<usize> = (0..centres.rows()).collect();
-    let panels = Panels::new(centres, &all);
+    let mut has_moved = vec![known.is_empty(); centres.rows()];
+    for &centre in moved {
+        has_moved[centre] = true;
+    }
+    let stays = |&place: &usize| known.get(place).is_some_and(|known| !has_moved[known.place as usize]);
+    let (stay, others): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(stays);
+    let far = Nearest { distance: f64::INFINITY, place: 0 };
+    let mut nearest = vec![far; items.len()];
+    for (places, among) in [(&others, &all[..]), (&stay, moved)] {
+        let start: Vec<Nearest> = places
+            .iter()
+            .map(|&place| known.get(place).copied().filter(|_| stays(&place)).unwrap_or(far))
+            .collect();
+        let of_places: Vec<usize> = places.iter().map(|&place| items[place]).collect();
+        let found = nearer_centres(vectors, &of_places, centres, (&start, among), progress)?;
+        for (&place, found) in places.iter().zip(found) {
+            nearest[place] = found;
+        }
+    }
+    Ok(nearest)
+}
+
+/// The nearest of a known centre and those among some, in the order of their numbers, for each named item.
+fn nearer_centres(
+    vectors: &Matrix,
+    items: &[usize],
+    centres: &Matrix,
+    (known, among): (&[Nearest], &[usize]),
+    progress: &Progress,
+) -> Result<Vec<Nearest>> {
+    if among.is_empty() || items.is_empty() {
+        return Ok(known.to_vec());
+    }
+    let panels = Panels::new(centres, among);
     let processor = Processor::detect();
-    let blocks: Vec<Vec<u32>> = items
+    let blocks: Vec<Vec<Nearest>> = items
         .par_chunks(BLOCK)
+        .zip(known.par_chunks(BLOCK))
         .map_init(
-            || (QueryTiles::default(), vec![0.0; BLOCK * centres.rows()]),
-            |(tiles, out), items| {
+            || (QueryTiles::default(), vec![0.0; BLOCK * among.len()]),
+            |(tiles, out), (items, known)| {
+                progress.check()?;
                 tiles.fill(vectors, items);
-                let out = &mut out[..items.len() * centres.rows()];
+                let out = &mut out[..items.len() * among.len()];
                 distances(processor, tiles, &panels, Distance::L2, out);
-                let nearest = |line: &[f64]| {
-                    let first = (f64::INFINITY, 0);
-                    let step = |best: (f64, u32), (place, &value): (usize, &f64)| {
-                        if value < best.0 { (value, place as u32) } else { best }
+                let nearest = |(line, &known): (&[f64], &Nearest)| {
+                    let step = |best: Nearest, (&centre, &distance): (&usize, &f64)| {
+                        let place = centre as u32;
+                        let is_nearer =
+                            distance < best.distance || (distance == best.distance && place < best.place);
+                        if is_nearer { Nearest { distance, place } } else { best }
                     };
-                    line.iter().enumerate().fold(first, step).1
+                    among.iter().zip(line).fold(known, step)
                 };
-                out.chunks(centres.rows()).map(nearest).collect()
+                Ok(out.chunks(among.len()).zip(known).map(nearest).collect())
             },
         )
-        .collect();
-    blocks.into_iter().flatten().collect()
+        .collect::<Result<_>>()?;
+    Ok(blocks.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -165,7 +232,7 @@ mod tests {
             (row % 3) as f32 * 100.0 + offset as f32
         });
         // Lloyd's algorithm finds the blobs from centres that lie in different ones, as the first ones do with this seed.
-        let run = || k_means(&vectors, 3, 20, 1).unwrap();
+        let run = || k_means(&vectors, 3, 20, 1, &Progress::default()).unwrap();
         let clusters = run();
         let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(run);
         assert_eq!(clusters, alone);
@@ -187,7 +254,43 @@ mod tests {
     #[test]
     fn equal_vectors_and_more_clusters_than_items_are_no_problem() {
         let vectors = Matrix::zeros(3, 2);
-        assert_eq!(k_means(&vectors, 9, 4, 0).unwrap().of_item, [0, 0, 0]);
-        assert!(k_means(&Matrix::default(), 2, 4, 0).is_err());
+        let run = |vectors: &Matrix, count| k_means(vectors, count, 4, 0, &Progress::default());
+        assert_eq!(run(&vectors, 9).unwrap().of_item, [0, 0, 0]);
+        assert!(run(&Matrix::default(), 2).is_err());
+    }
+
+    /// What did not move is not compared again, and nobody could tell: against every item compared with every centre in every round.
+    #[test]
+    fn what_is_known_of_a_round_before_changes_no_bit() {
+        let noise = |row: usize, column: usize| ((row * 7919 + column * 104_729) % 1009) as f32 / 1009.0;
+        // Twins of some rows, so that distances tie.
+        let vectors = Matrix::from_fn(700, 11, |row, column| noise(row % 650, column));
+        let quiet = Progress::default();
+        for (count, rounds) in [(90, 1), (90, 2), (90, 15), (3, 9)] {
+            let clusters = k_means(&vectors, count, rounds, 5, &quiet).unwrap();
+            let all: Vec<usize> = (0..700).collect();
+            let plain = nearest_centres(&vectors, &all, &clusters.centres, (&[], &[]), &quiet).unwrap();
+            assert!(plain.iter().map(|nearest| nearest.place).eq(clusters.of_item.iter().copied()));
+            let mut moved = clusters.centres.clone();
+            for centre in (0..count).step_by(4) {
+                moved.row_mut(centre)[0] += 0.05;
+            }
+            // A twin of another centre, with a lower number.
+            let twin = moved.row(count - 1).to_vec();
+            moved.row_mut(0).copy_from_slice(&twin);
+            let which: Vec<usize> = (0..count).step_by(4).collect();
+            let quick = nearest_centres(&vectors, &all, &moved, (&plain, &which), &quiet).unwrap();
+            let slow = nearest_centres(&vectors, &all, &moved, (&[], &[]), &quiet).unwrap();
+            for (quick, slow) in quick.iter().zip(slow) {
+                assert_eq!((quick.place, quick.distance.to_bits()), (slow.place, slow.distance.to_bits()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_stop_is_heard_in_every_round() {
+        let progress = Progress::default();
+        progress.cancel();
+        assert!(k_means(&Matrix::zeros(9, 2), 2, 4, 0, &progress).unwrap_err().is_cancelled());
     }
 }

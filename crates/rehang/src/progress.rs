@@ -19,15 +19,30 @@ use crate::error::{ErrorKind, Result};
 /// assert!(progress.check().unwrap_err().is_cancelled());
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Inner>);
+pub struct Progress {
+    counters: Arc<Counters>,
+    stop: Arc<Stop>,
+}
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Counters {
     /// The stage and its words; its counts are those below.
     words: Mutex<ProgressSnapshot>,
     done: AtomicU64,
     total: AtomicU64,
-    cancelled: AtomicBool,
+}
+
+/// Whether work is to stop, or the whole that it is a part of.
+#[derive(Debug, Default)]
+struct Stop {
+    asked: AtomicBool,
+    of_whole: Option<Arc<Stop>>,
+}
+
+impl Stop {
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) || self.of_whole.as_ref().is_some_and(|whole| whole.is_asked())
+    }
 }
 
 /// What a [`Progress`] says at one moment.
@@ -48,28 +63,44 @@ pub struct ProgressSnapshot {
 impl Progress {
     /// Begins a stage: the counter starts again at 0.
     pub fn begin(&self, stage: impl Into<String>, unit: &'static str, total: u64) {
-        if let Ok(mut words) = self.0.words.lock() {
+        if let Ok(mut words) = self.counters.words.lock() {
             *words = ProgressSnapshot { stage: stage.into(), unit, ..ProgressSnapshot::default() };
         }
-        self.0.done.store(0, Ordering::Relaxed);
-        self.0.total.store(total, Ordering::Relaxed);
+        self.counters.done.store(0, Ordering::Relaxed);
+        self.counters.total.store(total, Ordering::Relaxed);
     }
 
     /// Counts `units` more as done.
     pub fn advance(&self, units: u64) {
-        self.0.done.fetch_add(units, Ordering::Relaxed);
+        self.counters.done.fetch_add(units, Ordering::Relaxed);
     }
 
     /// Leaves a short remark, such as the current loss.
     pub fn note(&self, note: impl Into<String>) {
-        if let Ok(mut words) = self.0.words.lock() {
+        if let Ok(mut words) = self.counters.words.lock() {
             words.note = note.into();
         }
     }
 
     /// Asks the work to stop at its next [`Progress::check`].
     pub fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Relaxed);
+        self.stop.asked.store(true, Ordering::Relaxed);
+    }
+
+    /// A handle on the same counters for a part of the work, which may be asked to stop alone; where the whole is, so is the part.
+    ///
+    /// ```
+    /// let whole = rehang::Progress::default();
+    /// let part = whole.part();
+    /// part.cancel();
+    /// assert!(part.check().is_err() && whole.check().is_ok());
+    /// whole.cancel();
+    /// assert!(whole.part().check().is_err());
+    /// ```
+    #[must_use]
+    pub fn part(&self) -> Self {
+        let stop = Stop { asked: AtomicBool::new(false), of_whole: Some(Arc::clone(&self.stop)) };
+        Self { counters: Arc::clone(&self.counters), stop: Arc::new(stop) }
     }
 
     /// Fails where a stop was asked for.
@@ -78,15 +109,15 @@ impl Progress {
     ///
     /// [`ErrorKind::Cancelled`].
     pub fn check(&self) -> Result<()> {
-        if self.0.cancelled.load(Ordering::Relaxed) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
+        if self.stop.is_asked() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
     }
 
     /// What the handle says now.
     pub fn snapshot(&self) -> ProgressSnapshot {
-        let words = self.0.words.lock().map(|words| words.clone()).unwrap_or_default();
+        let words = self.counters.words.lock().map(|words| words.clone()).unwrap_or_default();
         ProgressSnapshot {
-            done: self.0.done.load(Ordering::Relaxed),
-            total: self.0.total.load(Ordering::Relaxed),
+            done: self.counters.done.load(Ordering::Relaxed),
+            total: self.counters.total.load(Ordering::Relaxed),
             ..words
         }
     }

@@ -803,3 +803,68 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("--plain"), "{bad:?}");
     }
 }
+
+/// What a service manager sends, at one moment or another of each verb that computes.
+#[cfg(unix)]
+#[test]
+fn what_computes_ends_at_a_signal_with_nothing_half_and_the_same_command_goes_on() {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    let made = Made::of(1600);
+    let (place, whole) = (self::place(&made), self::place(&made));
+    let verbs =
+        [&["upgrade", "fit", "--method", "kernel-ridge"][..], &["upgrade", "report"], &["upgrade", "start"]];
+    let (mut ended, mut waits) = (0, [20, 60, 150, 300, 600].into_iter().cycle());
+    for place in [&place, &whole] {
+        place.finish(&["upgrade", "pairs", "--items", "500", "--worth", "0"]);
+    }
+    for verb in verbs {
+        for _ in 0..5 {
+            let child = place.command(verb).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            #[allow(clippy::disallowed_methods, reason = "the signal comes at any moment of the work")]
+            std::thread::sleep(Duration::from_millis(waits.next().unwrap()));
+            // It may have ended before.
+            drop(
+                Command::new("kill").args(["-TERM", &child.id().to_string()]).stderr(Stdio::null()).status(),
+            );
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let is_stopped =
+                output.status.code().is_none_or(|code| code == 2 && said.contains("stopped on request"));
+            assert!(is_stopped || matches!(output.status.code(), Some(0 | 1)), "{verb:?}: {said}");
+            ended += usize::from(is_stopped);
+            let folder = fs_err::read_dir(place.path("rehang.upgrade")).unwrap();
+            let names = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            assert_eq!(
+                names.filter(|name| name.ends_with(".partial")).collect::<Vec<_>>(),
+                [""; 0],
+                "{verb:?}"
+            );
+        }
+        for place in [&place, &whole] {
+            place.finish(verb);
+        }
+    }
+    assert!(ended > 0);
+    let files = |place: &Place| {
+        let folder = fs_err::read_dir(place.path("rehang.upgrade")).unwrap();
+        let mut names: Vec<_> = folder.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        files(&place),
+        files(&whole),
+        "an adapter and a report, under the fingerprint of the same map"
+    );
+    let vectors = |place: &Place| {
+        let store = SqliteStore::open(place.path("G.db")).unwrap();
+        let records = store.scan(&Scan::new("second", Select::All, 2000).with_vectors_of("second")).unwrap();
+        records
+            .into_iter()
+            .map(|record| (record.item.id, record.vector.map(|of| of.vector)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(vectors(&place), vectors(&whole));
+}

@@ -1,7 +1,7 @@
 //! A map that learns while the gallery is re-embedded: asked by the rule alone, gone on with after any death, and never where it is switched off.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use rehang::finding::Finding;
@@ -11,8 +11,8 @@ use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
 use rehang_upgrade::{
-    Ending, Gallery, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RunOptions, Serving,
-    Unobserved, Until, Upgrade, examine, refits,
+    Ending, Gallery, Observation, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RefitStage,
+    Request, RunOptions, Serving, Unobserved, Until, Upgrade, examine, refits,
 };
 
 use crate::common::{DieAt, snapshot};
@@ -499,6 +499,98 @@ fn a_finish_makes_the_pages_that_a_dead_refit_left() {
     assert_eq!(records.len(), ITEMS - 100);
     for found in records {
         assert!(is_of(&map, &found.item.source.unwrap(), &found.vector.unwrap()));
+    }
+}
+
+/// Lets another process act when a refit comes to a stage, once.
+struct AtStage<'a> {
+    stage: RefitStage,
+    act: &'a (dyn Fn() + Sync),
+    acted: OnceLock<()>,
+}
+
+impl<'a> AtStage<'a> {
+    fn new(stage: RefitStage, act: &'a (dyn Fn() + Sync)) -> Self {
+        Self { stage, act, acted: OnceLock::new() }
+    }
+}
+
+impl Observer for AtStage<'_> {
+    fn observe(&self, observation: &Observation<'_>) {
+        if let Observation::Refitting { refit } = observation
+            && refit.stage == self.stage
+        {
+            self.acted.get_or_init(self.act);
+        }
+    }
+}
+
+#[test]
+fn what_another_process_decides_ends_a_refit_and_what_is_next_goes_through() {
+    let model = NewModel::with(0.5);
+    for stage in RefitStage::ALL {
+        for decision in ["pause", "stop", "rollback"] {
+            let folder = tempfile::tempdir().unwrap();
+            let config = begun(folder.path(), &model);
+            let [upgrade, other] = [(); 2].map(|()| Upgrade::open(&config).unwrap());
+            let first = check(&upgrade, &model);
+            let act = || {
+                let shown = other.status(0).unwrap().refitting;
+                assert_eq!(shown.map(|shown| shown.stage), Some(stage));
+                match decision {
+                    "pause" => drop(other.request(Request::Pause).unwrap()),
+                    "stop" => drop(other.request(Request::Stop).unwrap()),
+                    _ => drop(other.rollback().unwrap()),
+                }
+            };
+            let observer = AtStage::new(stage, &act);
+            let run = upgrade.run(&until(0.1), Some(&model), &observer).unwrap();
+            assert!(observer.acted.get().is_some(), "{stage:?}");
+            // What was decided before it ended stays, and nothing beyond.
+            let all = refits(upgrade.store(), "new-model").unwrap();
+            let is_decided = stage > RefitStage::Adapting;
+            assert_eq!((run.refits.len(), all.len()), (0, usize::from(is_decided)), "{stage:?} {decision}");
+            let record = Recorded::expect(upgrade.store()).unwrap().record;
+            assert!(is_decided || record.adapter == first);
+            assert_eq!(upgrade.status(0).unwrap().refitting, None);
+            // As the advice says: nothing is in the way of a finish, or of another switch.
+            if decision == "rollback" {
+                assert_eq!(upgrade.store().serving().unwrap().as_deref(), Some("old-model"));
+                upgrade.switch(Serving::Mixed, true).unwrap();
+            }
+            check(&upgrade, &model);
+            upgrade.finish(&Unobserved).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_start_and_a_finish_need_not_wait_for_a_refit() {
+    let model = NewModel::with(0.5);
+    for stage in [RefitStage::Fitting, RefitStage::Forecasting] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = begun(folder.path(), &model);
+        let [upgrade, other] = [(); 2].map(|()| Upgrade::open(&config).unwrap());
+        thread::scope(|scope| {
+            let (begin, wanted) = std::sync::mpsc::channel();
+            let (begin, other) = (Mutex::new(begin), &other);
+            let starting = scope.spawn(move || {
+                wanted.recv().unwrap();
+                other.start(&Unobserved).unwrap();
+            });
+            let act = || {
+                begin.lock().unwrap().send(()).unwrap();
+                // The start asks the refit to end.
+                let document = || upgrade.store().document("refit under way of new-model").unwrap();
+                while document().is_some_and(|(_, text)| !text.is_empty()) {
+                    thread::yield_now();
+                }
+            };
+            let observer = AtStage::new(stage, &act);
+            upgrade.run(&until(0.1), Some(&model), &observer).unwrap();
+            starting.join().unwrap();
+        });
+        check(&upgrade, &model);
     }
 }
 

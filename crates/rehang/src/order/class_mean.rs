@@ -5,6 +5,7 @@ use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, Page, dis
 use crate::clusters::{class_means, k_means};
 use crate::error::Result;
 use crate::length::squared_distance;
+use crate::progress::Progress;
 use crate::vectors::{Matrix, distinct};
 
 /// Rounds of k-means.
@@ -41,7 +42,9 @@ pub(super) static CLASS_MEAN: Definition = Definition {
 fn centres(evidence: &Evidence<'_>, vectors: &Matrix) -> Result<Matrix> {
     let count = (vectors.rows() / CLUSTER_ITEMS).clamp(CLUSTERS_MIN, CLUSTERS_MAX);
     let count = evidence.input.clusters.unwrap_or(count);
-    Ok(k_means(vectors, count, CLUSTER_ROUNDS, evidence.input.seed)?.centres)
+    let alone = Progress::default();
+    let progress = evidence.input.progress.unwrap_or(&alone);
+    Ok(k_means(vectors, count, CLUSTER_ROUNDS, evidence.input.seed, progress)?.centres)
 }
 
 /// The distance of every vector to the mean of its class, `[n]`; 0 for one whose class is not known (negative).

@@ -5,6 +5,7 @@ use super::policy::{Arrangement, Definition, Evidence, HeadUse, Order, probabili
 use crate::clusters::weighted_k_means;
 use crate::error::Result;
 use crate::length::squared_distance;
+use crate::progress::Progress;
 
 /// Rounds of k-means.
 const CLUSTER_ROUNDS: usize = 15;
@@ -49,7 +50,9 @@ fn cover_then_dig(evidence: &Evidence<'_>, count: usize) -> Result<Vec<usize>> {
     // σ² of all items may be 0, and weights must not all be.
     let smallest = ranked.scores.iter().copied().fold(0.0, f64::max) * 1e-6 + f64::MIN_POSITIVE;
     let weights: Vec<f64> = ranked.scores.iter().map(|&score| score.max(smallest)).collect();
-    let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, evidence.input.seed)?;
+    let alone = Progress::default();
+    let progress = evidence.input.progress.unwrap_or(&alone);
+    let clusters = weighted_k_means(vectors, &weights, count, CLUSTER_ROUNDS, evidence.input.seed, progress)?;
     let mut nearest: Vec<Option<(f64, usize)>> = vec![None; clusters.centres.rows()];
     for (item, &cluster) in clusters.of_item.iter().enumerate() {
         let distance = squared_distance(vectors.row(item), clusters.centres.row(cluster as usize));

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::head::Head;
 use crate::length::squared_distance;
 use crate::processor::Processor;
+use crate::progress::Progress;
 use crate::space::Distance;
 use crate::vectors::Matrix;
 
@@ -122,6 +123,7 @@ pub fn distances_to_nearest(vectors: &Matrix, centres: &Matrix) -> Vec<f64> {
 /// | `classes` | none | the class of each item, `[n]`, negative where not known |
 /// | `clusters` | none | clusters of an order that has some; coverage: `⌈n/10⌉`, at most 2048; class-mean: `n/30`, 2 to 256 |
 /// | `seed` | 0 | of shuffles and of k-means |
+/// | `progress` | none | what an order that clusters the gallery tells, and is ended by |
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OrderInput<'a> {
     /// Gallery size n.
@@ -140,6 +142,8 @@ pub struct OrderInput<'a> {
     pub clusters: Option<usize>,
     /// Seed of shuffles and of k-means.
     pub seed: u64,
+    /// Is told how far an order is that clusters the gallery, which takes a minute where it is large; and ends it.
+    pub progress: Option<&'a Progress>,
 }
 
 /// An order of a gallery.

@@ -250,6 +250,9 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
     for refit in &status.refits {
         text += &format!("  {}", refit_text(refit));
     }
+    if let Some(refit) = &status.refitting {
+        text += &format!("  refitting: {refit}\n");
+    }
     for finding in &status.findings {
         text += &format!("  {finding}\n");
     }
