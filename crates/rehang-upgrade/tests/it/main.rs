@@ -8,6 +8,7 @@ mod cut;
 mod directions;
 mod faults;
 mod first;
+mod forecast;
 mod formats;
 mod full_disk;
 mod fuse;
