@@ -47,7 +47,7 @@ use evaluate::EvaluateCommand;
 use gallery::{GalleryCommand, InitArguments, SearchArguments};
 #[cfg(feature = "laboratory")]
 use train::{CompareArguments, EmbedArguments, TrainArguments};
-use upgrade::UpgradeCommand;
+use upgrade::{UpgradeCommand, UpgradeConfig};
 use vectors::{
     CurveArguments, FitArguments, IdentifyArguments, OrderArguments, ReportArguments, TransformArguments,
 };
@@ -139,6 +139,8 @@ pub enum Command {
     /// The live upgrade named in rehang.toml: old model to new one, worst first, while people search and write.
     #[command(subcommand)]
     Upgrade(UpgradeCommand),
+    /// Carry floors of searches, such as a similarity of 0.3, over to the new model of an upgrade: each lets as many answers through as today's.
+    Thresholds(ThresholdsArguments),
     /// Look whether a gallery is sound: mixed models, stale or untagged vectors, index health, a forgotten upgrade.
     Doctor(DoctorArguments),
     /// Print the completions of a shell; your shell's manual says where they belong.
@@ -205,6 +207,13 @@ arguments! {
     InspectArguments {
         /// Adapter file.
         adapter: PathBuf = [],
+    }
+
+    /// Options of `rehang thresholds`.
+    ThresholdsArguments {
+        /// Floors of today: similarities, inner products, or Euclidean distances where the old space has these [default: usual ones].
+        floors: Vec<f64> = [value_delimiter = ',', allow_hyphen_values = true],
+        config: UpgradeConfig = [flatten],
     }
 
     /// Options of `rehang doctor`.

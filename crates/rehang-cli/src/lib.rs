@@ -79,6 +79,7 @@ fn run(arguments: &Arguments) -> Result<Exit> {
         Command::Search(search) => commands::search::run(search, json),
         Command::Init(init) => commands::init::run(init, json),
         Command::Upgrade(upgrade) => commands::upgrade::run(upgrade, json),
+        Command::Thresholds(thresholds) => commands::thresholds::run(thresholds, json),
         Command::Doctor(doctor) => commands::doctor::run(doctor, json),
         Command::Completions(completions) => commands::manual::completions(completions, json),
         Command::Man(man) => commands::manual::man(man, json),

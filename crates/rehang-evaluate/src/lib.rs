@@ -1,5 +1,6 @@
 //! Measures what an upgrade is worth, from the files that users have: which items to re-embed first ([`order()`]), what every
-//! percent of re-embedding buys ([`curve()`]), which adapter and order to take ([`report()`]), and whose vectors they are ([`identify()`]).
+//! percent of re-embedding buys ([`curve()`]), which adapter and order to take ([`report()`]), where an
+//! application's floors lie then ([`floors()`]), and whose vectors they are ([`identify()`]).
 //!
 //! Every verb is one function: a plain struct of files and settings in, a value out that serialises, progress and cancel by
 //! [`rehang::Progress`]. What readers should know beside the numbers is returned as [`rehang::finding::Finding`]s; nothing is
@@ -7,6 +8,7 @@
 
 mod answers;
 mod curve;
+mod floors;
 mod guards;
 mod identify;
 mod order;
@@ -17,6 +19,7 @@ mod whole;
 
 pub use answers::{AnswerFiles, Answers};
 pub use curve::{CurveAnswer, CurveFiles, LEVEL, Points, TABLE, check_grid, curve, further};
+pub use floors::{FloorsInput, floors};
 pub use identify::{
     Candidate, Identified, IdentifyFiles, KindsFound, Maker, ModelFound, Nearness, Origin, identify,
     identify_alone, identify_vectors, nearness,

@@ -16,7 +16,7 @@ use rehang::order::{OrderInput, Policy, group_shares, order};
 use rehang::report::{
     ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves,
     GroupStudy, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Precision, Report, Scores,
-    ShownMetric, Spaces, Spread, display_points, percent_rounded_up,
+    ShownMetric, Spaces, Spread, WIDE_FORECAST, display_points, percent_rounded_up,
 };
 use rehang::statistics::{BINS, Interval, calibration, kendall_tau_b, mean_sd};
 use rehang::verdict::{Verdict, is_below};
@@ -33,6 +33,8 @@ pub(crate) const LEVEL: f64 = 0.95;
 const BAND_CUTS: usize = 41;
 /// Fewer counted queries than this make every number noise.
 const QUERIES_MIN: usize = 300;
+/// The widest range of a forecast at the switch, in percent, that says something.
+const WIDEST: f64 = 50.0;
 /// A dip below the start that is worth a warning, in percent.
 const DIP: f64 = 0.5;
 
@@ -207,6 +209,9 @@ pub fn study(
             .gallery
             .map(|gallery| Whole::new(gallery, contender, ground.side, progress))
             .transpose()?;
+        if let Some(whole) = whole.as_ref().filter(|_| report.floors.is_none()) {
+            report.floors = whole.floors(ground, progress)?;
+        }
         for &policy in &options.policies {
             let own = contender.adapter.uncertainty.head();
             let head = policy.head(own, ground.head);
@@ -823,6 +828,23 @@ fn warnings(
             ),
             Verdict::SwitchNow | Verdict::NotMeasured => {}
         }
+    }
+    if let Some(gallery) = &report.gallery
+        && let Some(band) =
+            report.headline_curve().and_then(|curve| curve.metrics.get(&metric.id)?.band.as_ref())
+        && let (Some(low), Some(high)) = (band.low.first(), band.high.first())
+        && high - low > WIDEST
+    {
+        warn(
+            WIDE_FORECAST,
+            Severity::Warning,
+            format!(
+                "{} at the switch lies between {low:.1} and {high:.1}: {} held-out items say little of a gallery of {}.",
+                metric.name, gallery.held_out, gallery.items
+            ),
+            "The middle of so wide a range is hardly more than a guess.",
+            "Draw more pairs; or give labels, or queries with judgements, which ask the whole gallery.",
+        );
     }
     let others = worse_at_the_switch(report, &metric.id);
     if !others.is_empty() {

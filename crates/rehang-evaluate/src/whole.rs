@@ -8,12 +8,13 @@ use rehang::curve::{
 };
 use rehang::order::Policy;
 use rehang::report::{
-    CurveBand, CurveSeries, DISPLAY_POINTS, EnoughShare, MetricCurve, NumberWithSpread, Report, ShownMetric,
-    Spread, WholeGallery,
+    CurveBand, CurveSeries, DISPLAY_POINTS, EnoughShare, Floors, MetricCurve, NumberWithSpread, Report,
+    ShownMetric, Spread, WholeGallery,
 };
 use rehang::statistics::Interval;
 use rehang::{Error, Head, Matrix, Progress, Result};
 
+use crate::floors::{FloorsInput, floors};
 use crate::study::{
     LEVEL, StudyAdapter, StudyGallery, StudyInput, StudyOptions, StudyQueries, interpolate, orders,
 };
@@ -91,6 +92,20 @@ impl<'a> Whole<'a> {
             handicap: self.contender.adapter.handicap,
         });
         Ok(())
+    }
+
+    /// Where an application's floors lie at the switch and at the end.
+    pub(crate) fn floors(&self, ground: &StudyInput<'_>, progress: &Progress) -> Result<Option<Floors>> {
+        let input = FloorsInput {
+            old: self.gallery.old,
+            adapted: &self.adapted.vectors,
+            handicap: self.contender.adapter.handicap,
+            items: self.gallery.items,
+            held_out: self.gallery.rows,
+            native: ground.new,
+            queries: ground.queries,
+        };
+        floors(&input, None, progress)
     }
 
     /// What a bridge brings: its queries among all old vectors are to old vectors what new queries at the switch are to adapted ones. Nothing

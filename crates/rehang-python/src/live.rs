@@ -368,6 +368,10 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 warned(&outlook, &outlook.findings())
             })
         }
+        "thresholds" => {
+            let floors = given.or("floors", Vec::new())?;
+            Box::new(move |upgrade, _, progress| plain(&upgrade.thresholds(&floors, progress)?))
+        }
         "first" => {
             let log = path("log")?.ok_or_else(|| raised(given.0.py(), &Error::missing("log", "first")))?;
             Box::new(move |upgrade, _, progress| plain(&upgrade.put_first(&log, progress)?))

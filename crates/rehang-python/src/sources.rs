@@ -72,7 +72,7 @@ macro_rules! of_python {
         })*
     };
 }
-of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2], Vec<usize>);
+of_python!(bool, usize, u64, f32, f64, String, PathBuf, [f32; 2], Vec<usize>, Vec<f64>);
 
 /// Values that a library reads from text, which words what it expects.
 macro_rules! of_text {

@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{
-    AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, GroupCurves, GroupStudy, MeasuredSet,
-    MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread, WholeGallery,
+    ANOTHER_METRIC, AdapterCalibration, CurveBand, CurveSeries, FittedOn, FlipCurves, FloorAt, Floors,
+    GroupCurves, GroupStudy, MeasuredSet, MetricCurve, NumberWithSpread, Report, Scores, ShownMetric, Spread,
+    WholeGallery,
 };
 use rehang::verdict::{Verdict, is_below};
 
@@ -130,6 +131,7 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         measured_metrics(report).into_iter().partition(|metric| metric.primary);
     let sections = [
         report.gallery.as_ref().and_then(|gallery| forecast_section(report, gallery)),
+        report.floors.as_ref().and_then(floors_section),
         curves_section(report, &primary),
         areas_section(report),
         flips_section(report),
@@ -141,7 +143,11 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         warnings_section(report),
         Some(provenance_section(report)),
     ];
-    let (advice, verdict) = verdict(report);
+    let (advice, mut verdict) = verdict(report);
+    // What gets worse at once stands before what gets better.
+    if let Some(falls) = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC) {
+        verdict = format!("{} {verdict}", falls.seen);
+    }
     Document {
         title: &report.title,
         subtitle: format!("{} → {}", report.spaces.old, report.spaces.new),
@@ -275,7 +281,11 @@ fn verdict(report: &Report) -> (&'static str, String) {
             ),
         );
     };
-    let nothing_text = metric_with_unit(nothing);
+    let asked = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
+    let nothing_text = asked.map_or_else(
+        || metric_with_unit(nothing),
+        |(low, high)| format!("{} ({})", metric_with_unit(nothing), range(low, high)),
+    );
     match report.verdict() {
         Verdict::NotMeasured => ("No verdict", String::new()),
         Verdict::SwitchNow => (
@@ -490,6 +500,37 @@ fn forecast_section<'a>(report: &Report, gallery: &WholeGallery) -> Option<Secti
         );
     }
     Some(section("forecast", "The whole gallery", vec![Block::Text(text), Block::Table(table)]))
+}
+
+/// Where an application's floors lie by the new model.
+fn floors_section<'a>(floors: &Floors) -> Option<Section<'a>> {
+    if floors.rows.is_empty() {
+        return None;
+    }
+    let at = |at: Option<FloorAt>| -> [Cell; 2] {
+        let Some(at) = at else { return [UNDEFINED.into(), UNDEFINED.into()] };
+        let aside = format!("{}–{}", decimal(at.low, 3), decimal(at.high, 3));
+        [Cell { text: decimal(at.floor, 3), aside, ..Cell::default() }, fraction(at.changed).into()]
+    };
+    let rows = floors.rows.iter().map(|row| {
+        let answers = std::iter::once(Cell::from(decimal(row.answers, 1)));
+        Row::new(decimal(row.today, 3), answers.chain(at(row.adapted)).chain(at(row.native)))
+    });
+    let headings =
+        ["answers to a query", "at the switch", "answers that change", "all native", "answers that change"];
+    let table = Table {
+        caption: format!("Floors of today ({}) and of the new model ({})", floors.today, floors.then),
+        columns: columns("floor of today", headings),
+        rows: rows.collect(),
+    };
+    let text = format!(
+        "An application that shows only what is near enough moves its floor with its queries. Each of these lets as many answers through as the floor of \
+         today, counted for {}; that of a native gallery is counted among the {} held out. Behind it stands the range that holds it in 95 of 100 samples \
+         of the queries.",
+        counted(floors.queries, "query", "queries"),
+        count(floors.natives),
+    );
+    Some(section("floors", "Floors of searches", vec![Block::Text(text), Block::Table(table)]))
 }
 
 /// What each metric means, and its chart with its tables.

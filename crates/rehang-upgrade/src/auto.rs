@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
-use crate::fitting::{self, DrawnPairs, Enough, PAIRS_MAX, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::fitting::{self, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::{Forecast, share_of};
 use crate::index::prepare_index;
 use crate::limits::RunOptions;
@@ -286,7 +286,7 @@ impl Upgrade {
             }
             if forecast.is_none() {
                 let is_enough = || -> Result<bool> {
-                    Ok(is_fitted && DrawnPairs::read(store, old, new, PAIRS_MAX)?.may_be_reported())
+                    Ok(is_fitted && DrawnPairs::asking(store, old, new)?.pairs.may_be_reported())
                 };
                 return Ok(Next::Step(if drawn || is_enough()? { Step::Report } else { Step::Pairs }));
             }
@@ -452,7 +452,9 @@ impl Upgrade {
                     }
                 }
                 Step::Report => {
-                    if !self.pairs_drawn()?.may_be_reported() {
+                    let configuration = self.configuration();
+                    let (old, new) = (&configuration.old, &configuration.new);
+                    if !DrawnPairs::asking(self.store(), old, new)?.pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
                     tell(&StepResult::Report(&self.report(progress)?))?;

@@ -5,6 +5,10 @@
 //! have an old vector. A pair's old vector alone decides whether it is held out. So nothing can disagree with the gallery. Held-out pairs
 //! stay held out in a larger sample, and an item that is in the gallery twice is held out both times or never. The adapter and the report
 //! are files in the upgrade's folder, named by the adapter's fingerprint; a document of the gallery names the last adapter.
+//!
+//! A backfill makes natives of the worst items first, so held-out natives are a random sample no further in the shuffle than an upgrade
+//! has embedded every item of it, or every one that it keeps for measuring. A document of the gallery says up to which place that is
+//! ([`DrawnPairs::asking`]): the queries of a forecast lie before it, whatever is native behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -15,10 +19,11 @@ use std::sync::Arc;
 use rehang::curve::Metric;
 use rehang::finding::Finding;
 use rehang::order::Policy;
-use rehang::report::Report;
+use rehang::report::{Floors, MORE_QUERIES, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Cut, Spent};
-use rehang_evaluate::{ReportFiles, report};
+use rehang_evaluate::study::StudyQueries;
+use rehang_evaluate::{FloorsInput, ReportFiles, floors, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
@@ -56,6 +61,8 @@ pub(crate) fn may_hold_out_of(pairs: u64) -> bool {
     pairs as f64 * HELD_OUT >= HELD_OUT_MIN as f64
 }
 
+/// Queries below which a report warns that its numbers are noise, so that more take over where there are more.
+const QUERIES_MIN: usize = 300;
 /// Natives that are read at a time.
 const NATIVES_PAGE: usize = 2048;
 /// The first sample; each further one is twice as large.
@@ -76,15 +83,39 @@ pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
     fitted.filter(|it| !it.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
 }
 
-/// Forgets it, and the order that was chosen with it: what they were learned from is given up.
+/// Forgets it, the order that was chosen with it, and what asks for both: what they were learned from is given up.
 pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     refit::forget(store, new)?;
-    for name in [document(new), order_document(new)] {
+    for name in [document(new), order_document(new), asking_document(new)] {
         if store.document(&name)?.is_some() {
             note(store, &name, "")?;
         }
     }
     Ok(())
+}
+
+/// Name of the document that says up to which place of the shuffle items ask for a space's forecasts.
+fn asking_document(new: &str) -> String {
+    format!("queries of {new}")
+}
+
+/// The place of the shuffle up to which items ask for a space's forecasts; `None` where nothing was drawn or forecast yet.
+fn asking_until(store: &dyn Ledger, new: &str) -> Result<Option<f64>> {
+    let text = store.document(&asking_document(new))?.map(|(_, text)| text).filter(|text| !text.is_empty());
+    let read = |text: String| text.parse().map_err(|error| Error::corrupt(asking_document(new), error));
+    text.map(read).transpose()
+}
+
+/// Lets the first `items` of the shuffle ask for a space's forecasts from now on, or more where more did before. All that can be are native: so
+/// none of them is there for being hard.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn ask_first(store: &dyn Ledger, new: &str, items: usize) -> Result<()> {
+    let Some(last) = sample::first(store, new, items)?.last().map(sample::place) else { return Ok(()) };
+    let until = asking_until(store, new)?.map_or(last, |before| before.max(last));
+    note(store, &asking_document(new), &until.to_string())
 }
 
 /// Writes a document of the gallery, where it says something else.
@@ -498,6 +529,55 @@ pub(crate) fn is_held_out(old: &[f32]) -> bool {
     shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT
 }
 
+/// The items that ask for a forecast.
+pub(crate) struct Asking {
+    /// Held-out pairs, every one of them.
+    pub pairs: DrawnPairs,
+    /// The place of the shuffle up to which such items ask; `None` where there are none.
+    until: Option<f64>,
+    /// How many asked before, where these have taken over.
+    before: Option<usize>,
+}
+
+impl Asking {
+    /// Reads the items that ask in a gallery, where they are enough for what is measured on them.
+    ///
+    /// # Errors
+    ///
+    /// A conflict where they are too few; those of the store.
+    fn expect(store: &dyn Ledger, (old, new): (&Space, &Space), what: &str) -> Result<Self> {
+        let asking = DrawnPairs::asking(store, old, new)?;
+        if asking.pairs.may_be_reported() {
+            return Ok(asking);
+        }
+        let detail = format!("{} pairs are held out; {HELD_OUT_MIN} are needed", asking.pairs.len());
+        Err(Error::conflict(format!("{what} on pairs of {}", store.name()), detail)
+            .advise(rehang::Remedy::DrawPairs))
+    }
+
+    /// Keeps them for the forecasts to come.
+    fn keep(&self, store: &dyn Ledger, new: &str) -> Result<()> {
+        self.until.map_or(Ok(()), |until| note(store, &asking_document(new), &until.to_string()))
+    }
+
+    /// What a reader of a forecast should know of them.
+    fn finding(&self) -> Option<Finding> {
+        let (now, before) = (self.pairs.len(), self.before?);
+        let seen = format!("{now} items ask here, and {before} asked for the forecast before this one.");
+        Some(Finding::note(MORE_QUERIES, seen).may_mean(
+            "Numbers that a sample answers may have moved within their ranges, and the ranges are narrower.",
+        ))
+    }
+}
+
+/// Native ones of some records, and whether they are nearly all, so that none is there for being hard.
+fn natives_of(records: Vec<Record>) -> (Vec<Item>, bool) {
+    let (count, mut native) = (records.len(), records);
+    native.retain(sample::is_native);
+    let is_random = native.len() as f64 >= sample::NATIVE_SHARE * count as f64;
+    (native.into_iter().map(|record| record.item).collect(), is_random)
+}
+
 /// Pairs of a gallery, in the order of its shuffle.
 #[derive(Debug, Clone)]
 pub(crate) struct DrawnPairs {
@@ -506,6 +586,8 @@ pub(crate) struct DrawnPairs {
     /// Characters of each source; none is not a number.
     lengths: Vec<f64>,
     keys: Vec<f64>,
+    /// Places in the shuffle.
+    places: Vec<f64>,
     payloads: Vec<Value>,
     held_out: Vec<bool>,
     old: Matrix,
@@ -578,8 +660,12 @@ impl DrawnPairs {
         if kept < MEASURED_MIN {
             return Ok(Vec::new());
         }
-        let first = sample::first(store, new, (kept as f64 / HELD_OUT) as usize)?;
-        let mut records = Vec::with_capacity(kept);
+        Self::held_out_among(store, old, &sample::first(store, new, (kept as f64 / HELD_OUT) as usize)?)
+    }
+
+    /// Picks from some items the held-out ones, native or not.
+    fn held_out_among(store: &dyn Ledger, old: &Space, first: &[Record]) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
         for page in first.chunks(NATIVES_PAGE) {
             let keys: Vec<ItemKey> = page.iter().map(|record| record.item.key).collect();
             let olds = store.vectors(&old.name, &keys)?;
@@ -598,13 +684,50 @@ impl DrawnPairs {
     ///
     /// Those of the store.
     pub fn measured(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Option<Self>> {
-        let kept = Self::kept(store, old, &new.name)?;
-        let (count, mut native) = (kept.len(), kept);
-        native.retain(sample::is_native);
-        if native.len() < MEASURED_MIN || (native.len() as f64) < sample::NATIVE_SHARE * count as f64 {
+        let (native, is_random) = natives_of(Self::kept(store, old, &new.name)?);
+        if native.len() < MEASURED_MIN || !is_random {
             return Ok(None);
         }
-        Self::of(store, old, new, native.into_iter().map(|record| record.item).collect()).map(Some)
+        Self::of(store, old, new, native).map(Some)
+    }
+
+    /// The held-out pairs whose items are the queries of a forecast: a random sample of the gallery, and the same one for as long as an upgrade lasts. They
+    /// are those of the sample that was drawn, wherever a backfill has made more natives, since it takes the worst first. Of fewer than 300, which a report
+    /// warns of, those take over that a run keeps for measuring, once they are more. An item that comes to the gallery may come to them.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn asking(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Asking> {
+        if find_space(store, &new.name)?.is_none() {
+            return Ok(Asking { pairs: Self::of(store, old, new, Vec::new())?, until: None, before: None });
+        }
+        let known = asking_until(store, &new.name)?;
+        let mut size = PAIRS_MAX;
+        let mut asking = None;
+        if let Some(until) = known {
+            let mut first = sample::first(store, &new.name, PAIRS_MAX)?;
+            first.retain(|record| sample::place(record) <= until);
+            size = first.len();
+            let (native, is_random) = natives_of(Self::held_out_among(store, old, &first)?);
+            asking = is_random.then_some((native, Some(until)));
+        }
+        let (native, until) = if let Some(asking) = asking {
+            asking
+        } else {
+            // What an earlier version has drawn, or an application has embedded itself; and of a gallery that has grown, what is native by now.
+            let drawn = sample::natives(store, &old.name, &new.name, size)?;
+            (natives_of(Self::held_out_among(store, old, &drawn)?).0, drawn.last().map(sample::place))
+        };
+        let pairs = Self::of(store, old, new, native)?;
+        if pairs.len() < QUERIES_MIN
+            && let Some(kept) = Self::measured(store, old, new)?
+            && kept.len() > pairs.len()
+        {
+            let before = known.map(|_| pairs.len()).filter(|&before| before >= HELD_OUT_MIN);
+            return Ok(Asking { until: kept.places.last().copied(), pairs: kept, before });
+        }
+        Ok(Asking { pairs, until, before: None })
     }
 
     /// The pairs among some items.
@@ -614,6 +737,7 @@ impl DrawnPairs {
             labels: Vec::new(),
             lengths: Vec::new(),
             keys: Vec::new(),
+            places: Vec::new(),
             payloads: Vec::new(),
             held_out: Vec::new(),
             old: Matrix::zeros(0, old.dimension),
@@ -641,6 +765,7 @@ impl DrawnPairs {
             pairs.labels.push(item.label);
             pairs.lengths.push(item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
             pairs.keys.push(item.key.bits() as f64);
+            pairs.places.push(sample::place_of(item.key));
             pairs.payloads.push(item.payload);
         }
         pairs.old = Matrix::new(old.dimension, olds)?;
@@ -820,13 +945,13 @@ struct Whole {
 }
 
 impl Whole {
-    /// Of a gallery with labels, where these say what a right answer is, every old vector, or those of a random part of it. Agreement
-    /// depends on no more than the number of items. The held-out pairs are in it in any case: an item may change meanwhile.
+    /// Of a gallery with labels, where these say what a right answer is, and where `all` are wanted, every old vector, or those of a random part of it. Agreement
+    /// depends on no more than the number of items. The held-out pairs are in it in any case, before all others: an item may change meanwhile.
     fn read(
         store: &dyn Ledger,
         space: &Space,
         pairs: &DrawnPairs,
-        by_label: bool,
+        (by_label, all): (bool, bool),
         progress: &Progress,
     ) -> Result<Self> {
         let counts = store.counts(&space.name)?;
@@ -836,7 +961,7 @@ impl Whole {
             held_out.iter().flat_map(|&row| pairs.old.row(row).iter().copied()).collect();
         let mut labels: Vec<Option<String>> = held_out.iter().map(|&row| pairs.labels[row].clone()).collect();
         let mut items = counted.max(held_out.len());
-        if by_label && pairs.labels.iter().any(Option::is_some) {
+        if all || (by_label && pairs.labels.iter().any(Option::is_some)) {
             let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
             let items_max = GALLERY_NUMBERS_MAX / space.dimension.max(1);
             let mut drawn = sample::some(store, &space.name, items_max, None)?;
@@ -1041,22 +1166,13 @@ pub(crate) fn measure(
     (adapter, fingerprint): (&Path, &str),
     progress: &Progress,
 ) -> Result<UpgradeReport> {
-    let mut pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
-    // A run keeps more for measuring than few pairs hold out.
-    if let Some(kept) = DrawnPairs::measured(store, old, new)?
-        && kept.len() > pairs.held_out()
-    {
-        pairs = kept;
-    }
-    if !pairs.may_be_reported() {
-        let held_out = pairs.held_out();
-        let detail = format!("{held_out} of {} pairs are held out; {HELD_OUT_MIN} are needed", pairs.len());
-        return Err(Error::conflict(format!("a report on pairs of {}", store.name()), detail)
-            .advise(rehang::Remedy::DrawPairs));
-    }
+    let asking = Asking::expect(store, (old, new), "a report")?;
+    let said = asking.finding();
+    asking.keep(store, &new.name)?;
+    let pairs = asking.pairs;
     progress.check()?;
     let queries = QueryFiles::of(folder).vectors(old, new);
-    let gallery = Whole::read(store, old, &pairs, queries.is_none(), progress)?;
+    let gallery = Whole::read(store, old, &pairs, (queries.is_none(), false), progress)?;
     // By agreement nothing is proven of a bridge that a report can show, and after the switch no search could use one. A report is worth
     // having without one.
     let recorded = Recorded::read(store)?;
@@ -1088,13 +1204,54 @@ pub(crate) fn measure(
         (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
     }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
-    let made = report(&asked, progress)?;
+    let mut made = report(&asked, progress)?;
+    made.report.warnings.extend(said);
     let path = report_file(folder, fingerprint);
     let text =
         serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
     AtomicFile::write(&path, &text)?;
     let findings = made.findings.into_iter().chain(unbridged).collect();
     Ok(UpgradeReport { report: made.report, path, findings })
+}
+
+/// Carries an application's floors over to the new model, asked as a report is: by the held-out pairs, or the queries of the folder. The usual ones
+/// where `values` is empty.
+///
+/// # Errors
+///
+/// A conflict where too few pairs are held out; as [`floors`].
+pub(crate) fn thresholds(
+    store: &dyn Ledger,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    adapter: &Adapter,
+    values: &[f64],
+    progress: &Progress,
+) -> Result<Floors> {
+    let pairs = Asking::expect(store, (old, new), "floors")?.pairs;
+    let whole = Whole::read(store, old, &pairs, (false, true), progress)?;
+    let gallery = rehang_files::read_matrix(&whole.old)?;
+    let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
+    let adapted = rehang::adapter::apply(adapter, &gallery, None, progress)?;
+    let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
+    let queries = match QueryFiles::of(folder).vectors(old, new) {
+        None => None,
+        Some((by_old, by_new)) => {
+            Some([rehang_files::read_matrix(&by_old)?, rehang_files::read_matrix(&by_new)?])
+        }
+    };
+    let held_out: Vec<usize> = (0..pairs.len()).collect();
+    let input = FloorsInput {
+        old: &gallery,
+        adapted: &adapted.vectors,
+        handicap: adapter.handicap,
+        items: whole.items,
+        held_out: &held_out,
+        native: &native,
+        queries: queries.as_ref().map(|[old, new]| StudyQueries { new, old: Some(old) }),
+    };
+    let made = floors(&input, Some(values).filter(|values| !values.is_empty()), progress)?;
+    made.ok_or_else(|| Error::missing("queries of the old model", "floors"))
 }
 
 #[cfg(test)]
@@ -1177,7 +1334,7 @@ mod tests {
             inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
         };
         // By labels all that can be placed, the held-out ones first and once.
-        let whole = Whole::read(&store, &old, &pairs, true, &Progress::default()).unwrap();
+        let whole = Whole::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
         let rows = read(&whole);
         assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
         for (row, &pair) in held_out.iter().enumerate() {
@@ -1188,7 +1345,7 @@ mod tests {
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
         // By queries their number alone.
-        let whole = Whole::read(&store, &old, &pairs, false, &Progress::default()).unwrap();
+        let whole = Whole::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }
 

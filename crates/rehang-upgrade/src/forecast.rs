@@ -1,7 +1,9 @@
 //! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Report, Spread, percent_rounded_up};
+use rehang::report::{
+    ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, percent_rounded_up,
+};
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Ledger, find_space};
@@ -14,6 +16,9 @@ use crate::until::{ENOUGH, Unit, Until, native_share, reaches};
 
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
+
+/// Codes of what a report found that belongs beside its numbers wherever they are shown.
+const SAID_AGAIN: [&str; 3] = [ANOTHER_METRIC, MORE_QUERIES, WIDE_FORECAST];
 
 /// The curve of an upgrade, as a report measured it on items that the adapter was not fitted on.
 ///
@@ -33,6 +38,8 @@ pub struct Forecast {
     pub gallery: Option<usize>,
     /// Quality without an upgrade: old queries on old vectors.
     pub do_nothing: Option<f64>,
+    /// Where that lies in 95 of 100 samples, `(low, high)`; `None` where all items were asked.
+    pub do_nothing_range: Option<(f64, f64)>,
     /// Quality over a bridge, where old vectors stay and no vector is written, `(quality, low, high)`; `None` where none was proven to be better
     /// than doing nothing.
     pub bridge: Option<(f64, f64, f64)>,
@@ -46,6 +53,8 @@ pub struct Forecast {
     pub enough: Option<EnoughShare>,
     /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
     pub passes_do_nothing_at: Option<f64>,
+    /// Where an application's floors lie by the new model; `None` in a report of an earlier version, and of held-out items among themselves.
+    pub floors: Option<Floors>,
     /// What a person should know of it.
     #[serde(rename = "warnings", serialize_with = "as_sentences")]
     pub findings: Vec<Finding>,
@@ -84,7 +93,7 @@ impl Forecast {
         expect_of_adapter(&report.spaces.new, setup.new, "new").map_err(of_other_spaces)?;
         let without = || Error::corrupt(source, "the report has no curve to forecast with");
         let metric = report.headline_metric().ok_or_else(without)?;
-        let of_others = report.warnings.iter().filter(|warning| warning.code == ANOTHER_METRIC);
+        let of_others = report.warnings.iter().filter(|warning| SAID_AGAIN.contains(&warning.code.as_str()));
         let mut findings: Vec<Finding> = of_others.cloned().collect();
         let order = setup.order.policy.name();
         let Some(adapter) = setup.adapter else {
@@ -145,30 +154,46 @@ impl Forecast {
             shares.map(|share| (share, at(&edges[0], share), at(&edges[1], share))).collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
+        let whole = report.gallery.as_ref();
         Ok(Self {
             source: source.into(),
             metric: metric.name.clone(),
             curve: curve.name(),
             items: report.measured_on.first().map_or(0, |set| set.items),
-            gallery: report.gallery.as_ref().map(|gallery| gallery.speaks_of),
+            gallery: whole.map(|gallery| gallery.speaks_of),
             ranges,
             enough: line_of.enough,
             do_nothing,
-            bridge: report.gallery.as_ref().and_then(|gallery| gallery.bridge.get(&metric.id)).map(|of| {
-                let range = match of.spread {
-                    Some(Spread::Interval { low, high, .. }) => (low, high),
-                    _ => (of.value, of.value),
-                };
-                (of.value, range.0, range.1)
+            do_nothing_range: whole.and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval()),
+            bridge: whole.and_then(|gallery| gallery.bridge.get(&metric.id)).map(|of| {
+                let (low, high) = of.interval().unwrap_or((of.value, of.value));
+                (of.value, low, high)
             }),
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
+            floors: report.floors,
             findings,
             is_reliable,
             points,
             edges,
         })
+    }
+
+    /// What an application with a floor has to know of a switch: by the first floor of the report, how far it moves. `None` where no floor is
+    /// carried over.
+    pub fn moved_floors(&self) -> Option<Finding> {
+        let floors = self.floors.as_ref()?;
+        let (row, now) = floors.rows.iter().find_map(|row| Some((row, row.adapted?)))?;
+        let end =
+            row.native.map_or_else(String::new, |at| format!(", and at {:.3} when all is native", at.floor));
+        let seen = format!(
+            "Floors move with the model: as many answers as pass a {} of {:.3} today pass at {:.3} after the switch{end}.",
+            floors.today, row.today, now.floor
+        );
+        let finding = Finding::note("floors-move", seen)
+            .remedy("Where an application shows only what is near enough, move its floor with its queries; `thresholds` carries any floor over.");
+        Some(finding.evidence(&[("today", row.today), ("adapted", now.floor), ("changed", now.changed)]))
     }
 
     /// Forecast quality at a share of native items: linear between the points of the report.
@@ -389,8 +414,32 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_says_how_far_an_application_s_floor_moves() {
+        use rehang::report::{Floor, FloorAt};
+
+        assert_eq!(read(&report()).unwrap().moved_floors(), None, "a report of an earlier version");
+        let at = |floor: f64| Some(FloorAt { floor, low: floor, high: floor, changed: 0.25 });
+        let row = |today, adapted, native| Floor { today, answers: 9.0, adapted, native };
+        let rows = vec![row(0.9, None, None), row(0.3, at(0.4125), at(0.2))];
+        let (today, then) = ("cosine similarity".to_owned(), "cosine similarity".to_owned());
+        let mut with = report();
+        with.floors = Some(Floors { today, then, queries: 99, natives: 99, rows });
+        let said = read(&with).unwrap().moved_floors().unwrap();
+        let expected = "Floors move with the model: as many answers as pass a cosine similarity of 0.300 today pass at 0.412 after the switch, and at 0.200 \
+                        when all is native.";
+        assert_eq!(said.seen, expected);
+    }
+
+    #[test]
+    fn that_other_items_ask_than_before_is_said_beside_the_numbers() {
+        let mut moved = report();
+        moved.warnings.push(Finding::note(MORE_QUERIES, "200 items ask here."));
+        assert_eq!(read(&moved).unwrap().findings, moved.warnings);
+    }
+
+    #[test]
     fn a_forecast_of_a_whole_gallery_has_ranges_and_a_measured_curve_has_none() {
-        use rehang::report::{CurveBand, NumberWithSpread, WholeGallery};
+        use rehang::report::{CurveBand, NumberWithSpread, Spread, WholeGallery};
 
         let mut whole = report();
         for series in &mut whole.curves {
@@ -404,9 +453,12 @@ mod tests {
         assert_eq!((measured.gallery, measured.ranges.len(), measured.range_at(0.5)), (None, 0, None));
         let spread = Some(Spread::Interval { low: 30.5, high: 33.5, level: 0.95 });
         let bridge = [("map".to_owned(), NumberWithSpread { value: 32.0, spread })].into();
-        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing: [].into(), bridge };
+        let spread = Some(Spread::Interval { low: 28.5, high: 31.0, level: 0.95 });
+        let do_nothing = [("map".to_owned(), NumberWithSpread { value: 30.0, spread })].into();
+        let of = WholeGallery { items: 9000, held_out: 300, speaks_of: 7500, do_nothing, bridge };
         whole.gallery = Some(of);
         let forecast = read(&whole).unwrap();
+        assert_eq!((forecast.do_nothing_range, measured.do_nothing_range), (Some((28.5, 31.0)), None));
         assert_eq!(forecast.gallery, Some(7500));
         assert_eq!((forecast.bridge, measured.bridge), (Some((32.0, 30.5, 33.5)), None));
         assert_eq!(forecast.ranges[0], (0.0, 18.0, 23.0));

@@ -6,7 +6,9 @@
 //! many of them, no beginning of the shuffle would ever be native.
 
 use rehang::{Provenance, Result};
-use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
+use rehang_store::{
+    Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample, shuffled,
+};
 
 use crate::fill::NEW_OR_CHANGED;
 
@@ -66,6 +68,16 @@ pub(crate) fn some(
 
 pub(crate) fn is_native(record: &Record) -> bool {
     record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
+}
+
+/// The place of an item in the shuffle, from 0 to 1.
+pub(crate) fn place(record: &Record) -> f64 {
+    place_of(record.item.key)
+}
+
+/// The place of a key in the shuffle, from 0 to 1.
+pub(crate) fn place_of(key: ItemKey) -> f64 {
+    shuffled(PAIRS_SEED, key)
 }
 
 /// The first items of the shuffle, as they stand in the space.

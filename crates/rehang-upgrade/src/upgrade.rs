@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rehang::curve::Metric;
 use rehang::finding::Finding;
+use rehang::report::Floors;
 use rehang::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
@@ -331,6 +332,9 @@ impl Upgrade {
             }
             items = larger;
         };
+        if !matches!(enough, Enough::Ended(_)) {
+            fitting::ask_first(self.store(), &space.name, items)?;
+        }
         let pairs = DrawnPairs::read(self.store(), old, &space, PAIRS_MAX)?;
         if let Some(folder) = files.folder {
             pairs.write(folder)?;
@@ -520,6 +524,21 @@ impl Upgrade {
         Ok(made)
     }
 
+    /// Carries the floors of an application's searches over to the new model: for each the one that lets as many answers through at the switch, and
+    /// when all is native ([`rehang_evaluate::floors`]). The usual ones without `floors`. Nothing is changed.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option for a floor that is no number; as [`report`](Self::report).
+    pub fn thresholds(&self, floors: &[f64], progress: &Progress) -> Result<Floors> {
+        if let Some(floor) = floors.iter().find(|floor| !floor.is_finite()) {
+            return Err(Error::option("floors", floor, "numbers such as 0.3"));
+        }
+        let adapter = self.planned()?.adapter;
+        let folder = self.configuration.folder();
+        fitting::thresholds(self.store(), self.spaces(), &folder, &adapter, floors, progress)
+    }
+
     fn spaces(&self) -> (&Space, &Space) {
         (&self.configuration.old, &self.configuration.new)
     }
@@ -610,7 +629,9 @@ impl Upgrade {
             && let Some(forecast) = self.configuration.forecast(&planned)?
         {
             expect_worthwhile(self.store(), &forecast)?;
+            let moved = forecast.moved_floors();
             findings = forecast.findings;
+            findings.extend(moved);
         }
         let switched = verbs::switch(self.store(), &planned.setup(), serving, &Unobserved)?;
         Ok((switched, findings))

@@ -124,6 +124,9 @@ pub struct Report {
     /// themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gallery: Option<WholeGallery>,
+    /// Where an application's floors lie by the new model, in the report of a whole gallery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floors: Option<Floors>,
     /// What the reader should be careful about.
     #[serde(default)]
     pub warnings: Vec<Finding>,
@@ -148,6 +151,7 @@ impl Report {
             groups: None,
             sizes: Vec::new(),
             gallery: None,
+            floors: None,
             warnings: Vec::new(),
         }
     }
@@ -188,8 +192,7 @@ pub struct WholeGallery {
     pub items: usize,
     /// Those whose new vectors are known, and which no adapter was fitted on.
     pub held_out: usize,
-    /// Items of the gallery that the numbers speak of; fewer than `items` where the held-out ones, or the vectors that were read, say
-    /// nothing of more.
+    /// Items of the gallery that the numbers speak of; fewer than `items` where a random part of the vectors was read.
     pub speaks_of: usize,
     /// Quality when nothing is done, by [`ShownMetric::id`]; with an interval where not every query was asked.
     pub do_nothing: BTreeMap<String, NumberWithSpread>,
@@ -199,8 +202,56 @@ pub struct WholeGallery {
     pub bridge: BTreeMap<String, NumberWithSpread>,
 }
 
+/// Floors of an application's searches by the new model, such as a similarity of 0.30 below which nothing is shown: each lets as many answers
+/// through as today's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Floors {
+    /// The measure that floors of today are of, such as `cosine similarity`.
+    pub today: String,
+    /// The measure that those of the new model are of.
+    pub then: String,
+    /// Queries that answers were counted of.
+    pub queries: usize,
+    /// Items whose native vectors say the floors of a gallery that is native.
+    pub natives: usize,
+    /// One floor of today after the other.
+    pub rows: Vec<Floor>,
+}
+
+/// A floor of today, carried over.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Floor {
+    /// The floor.
+    pub today: f64,
+    /// Answers that it lets through, of a query on average.
+    pub answers: f64,
+    /// The floor at the switch, when all items are adapted; `None` where too few answers pass to say.
+    pub adapted: Option<FloorAt>,
+    /// The floor when all items are native; `None` where too few answers are held-out items to say.
+    pub native: Option<FloorAt>,
+}
+
+/// A floor of the new model.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct FloorAt {
+    /// The floor.
+    pub floor: f64,
+    /// Lower end of the range that holds it in 95 of 100 samples of the queries.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// The part of today's answers that does not come through, from 0 to 1.
+    pub changed: f64,
+}
+
 /// The code of the finding that a metric beside the one of the verdict falls at the switch.
 pub const ANOTHER_METRIC: &str = "another-metric-falls";
+
+/// The code of the finding that other items ask a forecast's queries than asked those of the forecast before it.
+pub const MORE_QUERIES: &str = "more-queries";
+
+/// The code of the finding that a forecast knows hardly anything of its gallery: its range at the switch is wider than half of everything.
+pub const WIDE_FORECAST: &str = "wide-forecast";
 
 /// The share of native items from which on a metric stays at 98 % of its end ([`crate::curve::ENOUGH`]), with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -335,6 +386,16 @@ pub struct NumberWithSpread {
     /// Its spread, where it was measured.
     #[serde(default)]
     pub spread: Option<Spread>,
+}
+
+impl NumberWithSpread {
+    /// The interval around the number, `(low, high)`; `None` where its spread is none.
+    pub fn interval(&self) -> Option<(f64, f64)> {
+        match self.spread {
+            Some(Spread::Interval { low, high, .. }) => Some((low, high)),
+            _ => None,
+        }
+    }
 }
 
 impl From<f64> for NumberWithSpread {

@@ -18,6 +18,7 @@ pub mod manual;
 pub mod order;
 pub mod report;
 pub mod search;
+pub mod thresholds;
 #[cfg(feature = "laboratory")]
 pub mod train;
 pub mod transform;

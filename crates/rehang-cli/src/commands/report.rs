@@ -80,7 +80,10 @@ pub fn verdict(report: &Report) -> String {
         return String::new();
     };
     let line = &curve.metrics[&metric.id];
-    let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value));
+    let asked = report.gallery.as_ref().and_then(|gallery| gallery.do_nothing.get(&metric.id)?.interval());
+    let range = asked.map(|(low, high)| format!(" ({}–{})", one_decimal(low), one_decimal(high)));
+    let today = report.do_nothing.get(&metric.id).map_or("not measured".into(), |&value| one_decimal(value))
+        + &range.unwrap_or_default();
     let crossing = match report.verdict() {
         Verdict::NotMeasured => "do-nothing line not measured".into(),
         Verdict::DoNotSwitch => "never above doing nothing".into(),

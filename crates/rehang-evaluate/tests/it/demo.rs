@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rehang::curve::MAP;
 use rehang::order::Policy;
+use rehang::report::{Report, WIDE_FORECAST};
 use rehang::{Distance, Pairs, Progress, Vectors};
 use rehang_evaluate::{AnswerFiles, CurveFiles, OrderFiles, ReportFiles, curve, order, report};
 use rehang_files::transform::{TransformFiles, transform};
@@ -252,6 +253,12 @@ fn a_sample_forecasts_the_gallery_that_it_was_drawn_from() {
     );
     let curve = &forecast.headline_curve().unwrap().metrics["agreement@10"];
     assert_eq!((curve.end, forecast.new_model["agreement@10"]), (100.0, 100.0));
+    // Of the gallery as large as it is: of one that the sample knows hardly anything of, with a range that says so.
+    let is_wide = |report: &Report| report.warnings.iter().any(|warning| warning.code == WIDE_FORECAST);
+    assert!(!is_wide(&forecast), "{:?}", forecast.warnings);
+    agreement.gallery_items = Some(4_000_000);
+    let wide = report(&agreement, &progress).unwrap().report;
+    assert_eq!((wide.gallery.as_ref().unwrap().speaks_of, is_wide(&wide)), (4_000_000, true));
     agreement.answers.labels = vec![made("all-labels.npy")];
     assert!(report(&agreement, &progress).is_err());
     let mut elsewhere = of_sample;

@@ -403,6 +403,15 @@ class Upgrade:
         warn(findings)
         return Report(core)
 
+    def thresholds(self, floors: Sequence[float] = (), *, progress: bool | None = None) -> dict[str, Any]:
+        """Carry floors of searches, such as a similarity of 0.3, over to the new model.
+
+        Every one of ``rows`` says for a floor of ``today`` how many ``answers`` of a query it lets through, and the floors that let as many through at the
+        switch (``adapted``) and when all is ``native``: ``floor`` with its range ``low`` to ``high``, and which part of today's answers is ``changed``. A stage
+        is None where too few answers pass to say. Floors are cosine similarities, inner products or Euclidean distances; without any, usual ones.
+        """
+        return self._verb("thresholds", locals())
+
     def plan(self, *, probe: int | None = None) -> dict[str, Any]:
         """Say what the upgrade would do, how long it takes, what it costs. Changes nothing; ``probe`` items are embedded to measure
         the encoder of the configuration."""

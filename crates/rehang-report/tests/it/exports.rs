@@ -6,9 +6,9 @@ use crate::common::{assert_as_committed, assert_self_contained, assert_well_form
 use rehang::curve::{MAP, Metric, TOP1, TOP5};
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves, GroupCurves,
-    GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve, NumberWithSpread, Report, ShownMetric,
-    Spaces, Spread, WholeGallery, display_points,
+    ANOTHER_METRIC, AdapterCalibration, CreatedBy, CurveBand, CurveSeries, EnoughShare, FittedOn, FlipCurves,
+    Floor, FloorAt, Floors, GroupCurves, GroupStudy, InputRecord, KendallTau, MeasuredSet, MetricCurve,
+    NumberWithSpread, Report, ShownMetric, Spaces, Spread, WholeGallery, display_points,
 };
 use rehang::statistics::{Calibration, CalibrationBin};
 use rehang::{Distance, Space};
@@ -532,6 +532,17 @@ fn the_headline_curve_keeps_its_look_in_every_chart() {
 }
 
 #[test]
+fn what_falls_at_the_switch_stands_in_the_first_sentence() {
+    let mut report = fixture();
+    let seen = "At the switch Top-1 is 71.0, below doing nothing (91.0).";
+    report.warnings.push(Finding::warning(ANOTHER_METRIC, seen));
+    let text = markdown(&report);
+    let verdict = text.lines().find(|line| line.contains(seen)).unwrap_or_else(|| panic!("{text}"));
+    let (before, after) = verdict.split_once(seen).unwrap();
+    assert!(!before.contains("mAP") && after.contains("mAP"), "{verdict}");
+}
+
+#[test]
 fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
     let mut report = fixture();
     let today = NumberWithSpread {
@@ -548,6 +559,15 @@ fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
         speaks_of: 12_500,
         do_nothing: [("map".to_owned(), today)].into(),
         bridge: [("map".to_owned(), bridge)].into(),
+    });
+    let at = |floor: f64| Some(FloorAt { floor, low: floor - 0.01, high: floor + 0.01, changed: 0.25 });
+    let floor = |today, adapted, native| Floor { today, answers: 12.5, adapted, native };
+    report.floors = Some(Floors {
+        today: "cosine similarity".into(),
+        then: "inner product".into(),
+        queries: 500,
+        natives: 500,
+        rows: vec![floor(0.3, at(0.412), at(0.287)), floor(0.9, at(0.951), None)],
     });
     let headline = report.headline;
     let series = &mut report.curves[headline];
@@ -566,6 +586,14 @@ fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
     }
     let range = format!("{:.1}–{:.1}", start - 1.0, start + 2.0);
     assert!(section.contains(&range), "{range} in {section}");
+    let floors = text.split("## Floors of searches").nth(1).unwrap().split("## ").next().unwrap();
+    for said in ["500 queries", "inner product", "| 0.300", "12.5", "0.412", "0.402–0.422", "0.287", "25"] {
+        assert!(floors.contains(said), "{said} in {floors}");
+    }
+    let last = floors.lines().find(|line| line.starts_with("| 0.900")).unwrap();
+    assert!(last.contains("0.951") && last.trim_end().ends_with("– | – |"), "{last}");
+    // Doing nothing was asked by a sample, so the first sentence has its range too.
+    assert!(text.contains("% (40.5–41.5)"), "{text}");
     // Nothing is said of the share of a metric that none is known of.
     assert!(
         section.lines().any(|line| line.starts_with("| Top-1") && line.trim_end().ends_with("– |")),

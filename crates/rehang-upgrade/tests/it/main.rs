@@ -9,6 +9,7 @@ mod directions;
 mod faults;
 mod first;
 mod follow;
+mod forecast;
 mod formats;
 mod full_disk;
 mod fuse;

@@ -6,7 +6,7 @@ use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Way, WayReason, Way
 use super::shared::{duration, open};
 use super::steps::remarks_text;
 use crate::arguments::upgrade::UpgradePlanArguments;
-use crate::commands::{Exit, one_decimal, warn};
+use crate::commands::{Exit, one_decimal, thresholds, warn};
 
 pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
@@ -95,19 +95,19 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
                 not fitted on; or [forecast] names the JSON of a `rehang report` on other pairs\n"
             .into();
     };
-    let today = forecast.do_nothing.map_or("not measured".into(), one_decimal);
+    let range = |(low, high): (f64, f64)| format!(" ({}–{})", one_decimal(low), one_decimal(high));
+    let today = forecast.do_nothing.map_or("not measured".into(), one_decimal)
+        + &forecast.do_nothing_range.map_or_else(String::new, range);
     let of = forecast.gallery.map_or_else(
         || "searched among themselves".to_owned(),
         |items| format!("for a gallery of {items}, each number with the range of 95 in 100 samples"),
     );
     let ranged = |share: f64, value: f64| {
-        let range = forecast.ranges.iter().find(|range| range.0 == share && range.1 < range.2);
-        let range = range.map(|(_, low, high)| format!(" ({}–{})", one_decimal(*low), one_decimal(*high)));
-        one_decimal(value) + &range.unwrap_or_default()
+        let told = forecast.ranges.iter().find(|range| range.0 == share && range.1 < range.2);
+        one_decimal(value) + &told.map_or_else(String::new, |&(_, low, high)| range((low, high)))
     };
     let bridge = forecast.bridge.map_or_else(String::new, |(value, low, high)| {
-        let [value, low, high] = [value, low, high].map(one_decimal);
-        format!(", over a bridge {value} ({low}–{high})")
+        format!(", over a bridge {}{}", one_decimal(value), range((low, high)))
     });
     let mut text = format!(
         "\nforecast  {} of {} on {} held-out items, {of} ({})\n          do nothing {today}{bridge}, at the switch {}",
@@ -134,7 +134,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
         (_, None) => "\n          never above doing nothing: this adapter does not pay with mixed searches\n".to_owned(),
     }
     .as_str();
-    text
+    text + &forecast.floors.as_ref().map_or_else(String::new, thresholds::text)
 }
 
 /// Time and money, as far as they are known.

@@ -267,10 +267,11 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
 
 /// What is forecast by now and at the end, with the curve and the place on it.
 fn forecast_text(forecast: &Forecast, share: f64) -> String {
-    let with_range = |share: f64| {
-        let range = forecast.range_at(share).map(|(low, high)| format!(" ({low:.1}–{high:.1})"));
-        format!("{:.1}{}", forecast.at(share), range.unwrap_or_default())
+    let ranged = |value: f64, range: Option<(f64, f64)>| {
+        let range = range.map(|(low, high)| format!(" ({low:.1}–{high:.1})"));
+        format!("{value:.1}{}", range.unwrap_or_default())
     };
+    let with_range = |share: f64| ranged(forecast.at(share), forecast.range_at(share));
     let shares: Vec<f64> = (0..=DRAWN).map(|cell| f64::from(cell) / f64::from(DRAWN)).collect();
     let values: Vec<f64> = shares.iter().map(|&share| forecast.at(share)).collect();
     let (low, high) = values
@@ -283,7 +284,9 @@ fn forecast_text(forecast: &Forecast, share: f64) -> String {
         let bar = BARS[height.round() as usize];
         if f64::from(cell) == here { format!("[{bar}]") } else { bar.to_string() }
     });
-    let nothing = forecast.do_nothing.map(|value| format!(", {value:.1} by doing nothing"));
+    let nothing = forecast
+        .do_nothing
+        .map(|value| format!(", {} by doing nothing", ranged(value, forecast.do_nothing_range)));
     format!(
         "  {} is forecast at {} by now, {} at the end{}\n  {}\n",
         forecast.metric,

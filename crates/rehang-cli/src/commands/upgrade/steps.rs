@@ -42,7 +42,10 @@ pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
         text += "The upgrade was under way: adapted vectors were made again, native ones kept.\n";
     }
     if started.lacking > 0 && !started.plain {
-        text += &format!("{} items have no old vector; the backfill takes them first.\n", started.lacking);
+        text += &format!(
+            "{} items have no vector in the new space: they have no old one, or were written meanwhile. The backfill takes them first.\n",
+            started.lacking
+        );
     }
     if let Some(recall) = started.recall {
         text +=

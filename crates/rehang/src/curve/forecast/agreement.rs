@@ -2,8 +2,8 @@
 //!
 //! How much the first k of a search agree depends on the part of the gallery that they are. So the k of N items are compared with the
 //! k' = k·n/N of the held-out ones, which are the same part: logit A(k, n) = f(k/n) + c/k, where c is what very short lists lose. It is read off two
-//! sizes of one part: lists of k among n items, and of k/2 among halves of them. Below k' = 0.4 nothing is known of f; then the numbers speak of
-//! a gallery as large as that.
+//! sizes of one part: lists of k among n items, and of k/2 among halves of them. Below k' = 1 f goes on as it comes, and never up: among more items no more
+//! agree. The range grows with −ln k', and of few items in a large gallery it says that nothing is known.
 //!
 //! On the way from the switch to the end, which agrees with itself, the held-out items among themselves tell too much. Their way is scaled to the
 //! switch of N items, and the interval reaches towards what they tell themselves. Scaled alone it came out 1.1 to 1.6 points too high at 25 % native and up to 2.0 too
@@ -30,8 +30,6 @@ use crate::vectors::Matrix;
 const DEPTHS: [usize; 9] = [1, 2, 3, 5, 7, 10, 14, 20, 30];
 /// Halvings of the held-out items.
 const HALVINGS: usize = 4;
-/// The smallest k' at which f is known.
-const DEPTH_MIN: f64 = 0.4;
 
 /// The part of the distance from the held-out items' own agreement that an interval on the way has at least, on either side.
 const APART: f64 = 0.6;
@@ -78,10 +76,8 @@ pub(super) fn forecast(
             Some(ForecastQueries { old: None, .. }) => None,
         }
     };
-    let largest = (depth as f64 * known as f64 / DEPTH_MIN) as usize;
-    let speaks_of = items.min(largest.max(known));
     let left = if is_own { (1.0 - known as f64 / items as f64).max(0.0).sqrt() } else { 1.0 };
-    let of = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, speaks_of), left);
+    let of = |found: &[Lists]| carried(&wanted, found, &depths, depth, (known, items), left);
     let shares: Vec<f64> =
         grid_cuts(items, POINTS).into_iter().map(|cut| cut as f64 / items as f64).collect();
     let at = along(of(&adapted), &alone, &shares);
@@ -90,7 +86,7 @@ pub(super) fn forecast(
     Ok(GalleryForecast {
         items,
         held_out: known,
-        speaks_of,
+        speaks_of: items,
         queries: QueryCount { given, counted: given, ..QueryCount::default() },
         shares,
         metrics: ByMetric::from_iter([(Metric::agreement_at(depth), metric)]),
@@ -228,10 +224,11 @@ fn carried(
     percent_around(estimate, half)
 }
 
-/// Linear between ascending places, and on beyond the first; the last value beyond the last.
+/// Linear between ascending places, and on beyond the first, where it never rises; the last value beyond the last.
 fn interpolated(places: &[(f64, f64)], at: f64) -> f64 {
     let right = places.partition_point(|place| place.0 <= at).clamp(1, places.len().max(2) - 1);
     match (places.get(right - 1), places.get(right)) {
+        (Some(&(x0, y0)), Some(&(_, y1))) if at < x0 && y1 < y0 => y0,
         (Some(&(x0, y0)), Some(&(x1, y1))) => y0 + (y1 - y0) * ((at - x0) / (x1 - x0)).min(1.0),
         (Some(&(_, y)), None) => y,
         (None, _) => f64::NAN,
@@ -247,5 +244,8 @@ mod tests {
         let places = [(0.0, 1.0), (1.0, 3.0), (2.0, 4.0)];
         let found = [-1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 9.0].map(|at| interpolated(&places, at));
         assert_eq!(found, [-1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 4.0]);
+        // A longer list that agrees less is chance.
+        let falling = [(0.0, 3.0), (1.0, 1.0)];
+        assert_eq!([-1.0, 0.5].map(|at| interpolated(&falling, at)), [3.0, 2.0]);
     }
 }

@@ -53,8 +53,7 @@ pub struct GalleryForecast {
     pub items: usize,
     /// Items that are held out, n.
     pub held_out: usize,
-    /// Items of the gallery that the numbers speak of: N, or the part of which vectors were given; for agreement at most 25 n for ten
-    /// results.
+    /// Items of the gallery that the numbers speak of: N, or the part of which vectors were given where right answers say what is found.
     pub speaks_of: usize,
     /// Queries counted and left out.
     pub queries: QueryCount,

@@ -1,0 +1,320 @@
+//! Floors of searches, carried over to a new model.
+//!
+//! An application that shows only what is near enough has a floor, such as a similarity of 0.30. Another model has other similarities, so the
+//! floor has to move with it. A floor t lets K(t) answers through, over all queries q and items i of today's gallery:
+//!
+//! K(t) = |{(q, i) : s(q, i) ≥ t}|
+//!
+//! The floor t′ of a later stage is the K(t)-th largest similarity s′ of the same pairs (q, i), so that as many answers come through in all:
+//! |{(q, i) : s′(q, i) ≥ t′}| = K(t), but for equal similarities. Of the answers of today, this part does not come through:
+//!
+//! changed = 1 − |{(q, i) : s(q, i) ≥ t and s′(q, i) ≥ t′}| / K(t)
+//!
+//! At the switch, s′ is that of new queries and adapted vectors, with the handicap; the pairs are all that the gallery has. Where all is native, s′ is
+//! that of new queries and native vectors, which only held-out items have: pairs with those alone say t′.
+//!
+//! Queries are a sample. K_q(t) and K′_q(t′) of one query differ by δ_q, so K(t) is told but for 1.96 standard errors of their sum, √(Σ (δ_q − δ̄)²), and
+//! the range of t′ is the similarities of those two ranks.
+
+use rehang::curve::distances_by_query;
+use rehang::report::{Floor, FloorAt, Floors};
+use rehang::statistics::mean_sd;
+use rehang::{Distance, Matrix, Progress, Result, Vectors};
+
+use crate::study::StudyQueries;
+
+/// Distances of queries to items that are kept, of each of two models: memory is bounded, and the queries are a random sample.
+const DISTANCES_MAX: usize = 1 << 23;
+/// Answers below which no floor is carried over: the rank of so few is chance.
+const ANSWERS_MIN: usize = 30;
+/// Standard errors on either side of a rank.
+const Z: f64 = 1.96;
+
+/// What floors are carried over in.
+#[derive(Debug, Clone, Copy)]
+pub struct FloorsInput<'a> {
+    /// Old vectors of the gallery, or of a random part of it with the held-out items in it.
+    pub old: &'a Vectors,
+    /// The same items by way of the adapter.
+    pub adapted: &'a Vectors,
+    /// What is added to the distance of every adapted vector.
+    pub handicap: f64,
+    /// Items of the gallery.
+    pub items: usize,
+    /// Rows of the items that are held out.
+    pub held_out: &'a [usize],
+    /// Their new vectors.
+    pub native: &'a Vectors,
+    /// Separate queries; `None` where the held-out items are the queries, each leaving itself out.
+    pub queries: Option<StudyQueries<'a>>,
+}
+
+/// Carries floors over from the old model to the switch and to a gallery that is native, by the formula of this module. A floor is a cosine
+/// similarity, an inner product, or a Euclidean distance (not squared), by each space's own distance; one that fewer than 30 answers of all queries
+/// pass is not carried over. Without `values` they are those that applications begin with: 0.3, 0.5 and 0.7 of cosines, and what lets ten and a hundred
+/// answers of a query through otherwise. `None` where queries of the old model are not known.
+///
+/// # Errors
+///
+/// As [`distances_by_query`].
+pub fn floors(
+    input: &FloorsInput<'_>,
+    values: Option<&[f64]>,
+    progress: &Progress,
+) -> Result<Option<Floors>> {
+    let own = input.queries.is_none();
+    let held_out = input.old.matrix().select(input.held_out);
+    let (old_queries, new_queries) = match input.queries {
+        Some(StudyQueries { old: None, .. }) => return Ok(None),
+        Some(StudyQueries { old: Some(old), new }) => (old, new),
+        None => (&held_out, input.native.matrix()),
+    };
+    let (before, after) = (input.old.space().distance, input.native.space().distance);
+    let rows = input.old.len();
+    let count = new_queries.rows().min(DISTANCES_MAX / rows.max(1)).max(1);
+    let counted: Vec<usize> = (0..count.min(new_queries.rows())).collect();
+    progress.begin("floors", "queries", 4 * counted.len() as u64);
+    let of = |gallery: &Matrix,
+              queries: &Matrix,
+              distance,
+              own_row: &(dyn Fn(usize) -> Option<usize> + Sync),
+              more: f64| {
+        distances_by_query(gallery, queries, &counted, distance, progress, |query, distances| {
+            let own = own_row(query);
+            let others = distances.iter().enumerate().filter(|(row, _)| own != Some(*row));
+            others.map(|(_, distance)| (distance + more) as f32).collect::<Vec<f32>>()
+        })
+    };
+    let row_of = |query: usize| own.then(|| input.held_out[query]);
+    let today = of(input.old.matrix(), old_queries, before, &row_of, 0.0)?;
+    let switch = of(input.adapted.matrix(), new_queries, after, &row_of, input.handicap)?;
+    let place_of = |query: usize| own.then_some(query);
+    let today_held_out = of(&held_out, old_queries, before, &place_of, 0.0)?;
+    let native = of(input.native.matrix(), new_queries, after, &place_of, 0.0)?;
+    let chosen = match values {
+        Some(values) => values.to_vec(),
+        None => usual(before, &today, input.items as f64 / rows as f64),
+    };
+    let carried = chosen.into_iter().map(|value| {
+        let limit = distance_at(before, value) as f32;
+        let passed: usize = today.iter().map(|row| passing(row, limit)).sum();
+        let at = |from: &[Vec<f32>], to: &[Vec<f32>]| carried_over(from, to, limit).map(|at| at.shown(after));
+        Floor {
+            today: value,
+            answers: passed as f64 / counted.len() as f64 * input.items as f64 / rows as f64,
+            adapted: at(&today, &switch),
+            native: at(&today_held_out, &native),
+        }
+    });
+    let (rows, queries) = (carried.collect(), counted.len());
+    let natives = input.held_out.len();
+    Ok(Some(Floors { today: measure(before).into(), then: measure(after).into(), queries, natives, rows }))
+}
+
+/// What an application's floor is of.
+fn measure(distance: Distance) -> &'static str {
+    match distance {
+        Distance::Cosine => "cosine similarity",
+        Distance::Dot => "inner product",
+        Distance::L2 => "Euclidean distance",
+    }
+}
+
+/// The distance up to which a floor lets answers through.
+fn distance_at(distance: Distance, floor: f64) -> f64 {
+    match distance {
+        Distance::Cosine => 1.0 - floor,
+        Distance::Dot => -floor,
+        Distance::L2 => floor.max(0.0).powi(2),
+    }
+}
+
+/// A distance as an application's floor.
+fn floor_at(distance: Distance, at: f32) -> f64 {
+    let at = f64::from(at);
+    match distance {
+        Distance::Cosine => 1.0 - at,
+        Distance::Dot => 0.0 - at,
+        Distance::L2 => at.max(0.0).sqrt(),
+    }
+}
+
+/// Floors that say something of any gallery.
+fn usual(distance: Distance, today: &[Vec<f32>], times: f64) -> Vec<f64> {
+    if distance == Distance::Cosine {
+        return vec![0.3, 0.5, 0.7];
+    }
+    let mut all: Vec<f32> = today.concat();
+    let mut floors = Vec::new();
+    for answers in [10.0, 100.0] {
+        let rank = (answers * today.len() as f64 / times).round() as usize;
+        if (1..=all.len()).contains(&rank) {
+            floors.push(floor_at(distance, ranked(&mut all, rank)));
+        }
+    }
+    floors
+}
+
+fn passing(row: &[f32], limit: f32) -> usize {
+    row.iter().filter(|&&distance| distance <= limit).count()
+}
+
+/// The distance of a rank, from 1 on.
+fn ranked(all: &mut [f32], rank: usize) -> f32 {
+    *all.select_nth_unstable_by(rank - 1, f32::total_cmp).1
+}
+
+/// A limit of the later distances, with its range.
+struct Carried {
+    limit: f32,
+    range: [f32; 2],
+    changed: f64,
+}
+
+impl Carried {
+    fn shown(&self, distance: Distance) -> FloorAt {
+        let [a, b] = self.range.map(|at| floor_at(distance, at));
+        FloorAt {
+            floor: floor_at(distance, self.limit),
+            low: a.min(b),
+            high: a.max(b),
+            changed: self.changed,
+        }
+    }
+}
+
+/// Carries a limit of distances over to the later ones of the same pairs; `None` where too few pass.
+fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32) -> Option<Carried> {
+    let answers: Vec<usize> = today.iter().map(|row| passing(row, limit)).collect();
+    let all: usize = answers.iter().sum();
+    if all < ANSWERS_MIN {
+        return None;
+    }
+    let mut later: Vec<f32> = then.concat();
+    let at = ranked(&mut later, all);
+    let kept = today.iter().zip(then).flat_map(|(today, then)| today.iter().zip(then));
+    let kept = kept.filter(|&(&today, &then)| today <= limit && then <= at).count();
+    let differences: Vec<f64> =
+        answers.iter().zip(then).map(|(&answers, then)| passing(then, at) as f64 - answers as f64).collect();
+    let spread = mean_sd(&differences).map_or(0.0, |spread| spread.sd) * (differences.len() as f64).sqrt();
+    let mut edge = |by: f64| {
+        let rank = (all as f64 + by * Z * spread).round().clamp(1.0, later.len() as f64);
+        ranked(&mut later, rank as usize)
+    };
+    let range = [edge(-1.0), edge(1.0)];
+    Some(Carried { limit: at, range, changed: 1.0 - kept as f64 / all as f64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Space;
+
+    use super::*;
+
+    /// Two models that see a point of a plane, the new one with all similarities closer together.
+    fn world(distance: Distance) -> [Vectors; 2] {
+        let of = |name: &str, own: f32, noise: f32| {
+            let rows = Matrix::from_fn(240, 3, |row, column| match column {
+                0 => (row as f32 * 0.37).sin() + noise * (row as f32 * 7.1).cos(),
+                1 => (row as f32 * 0.37).cos() + noise * (row as f32 * 5.3).sin(),
+                _ => own,
+            });
+            Vectors::new(Space::new(name, 3, distance, false), rows, name).unwrap()
+        };
+        [of("old", 0.2, 0.0), of("new", 1.0, 0.3)]
+    }
+
+    /// The same, one pair at a time: all distances, sorted.
+    fn slow(
+        distance: Distance,
+        [today, then]: [&Vectors; 2],
+        queries: &[usize],
+        items: &[usize],
+        more: f64,
+        floor: f64,
+    ) -> (f64, f64) {
+        let pairs: Vec<(usize, usize)> = queries
+            .iter()
+            .flat_map(|&q| items.iter().map(move |&i| (q, i)))
+            .filter(|(q, i)| q != i)
+            .collect();
+        let of = |v: &Vectors, (q, i): (usize, usize)| distance.between(v.matrix().row(q), v.matrix().row(i));
+        let passes = |pair| of(today, pair) <= distance_at(distance, floor);
+        let answers = pairs.iter().filter(|pair| passes(**pair)).count();
+        let mut later: Vec<f64> = pairs.iter().map(|pair| of(then, *pair) + more).collect();
+        later.sort_by(f64::total_cmp);
+        let limit = later[answers - 1];
+        let kept = pairs.iter().filter(|pair| passes(**pair) && of(then, **pair) + more <= limit).count();
+        (floor_at(distance, limit as f32), 1.0 - kept as f64 / answers as f64)
+    }
+
+    #[test]
+    fn a_floor_lets_as_many_answers_through_as_counting_pair_by_pair_says() {
+        let held_out: Vec<usize> = (0..240).filter(|row| row % 3 == 1).collect();
+        let everything: Vec<usize> = (0..240).collect();
+        for (distance, floor) in
+            [(Distance::Cosine, 0.9), (Distance::Cosine, 0.2), (Distance::L2, 0.4), (Distance::Dot, 0.7)]
+        {
+            let [old, new] = world(distance);
+            let native = Vectors::new(new.space().clone(), new.matrix().select(&held_out), "new").unwrap();
+            let input = FloorsInput {
+                old: &old,
+                adapted: &new,
+                handicap: 0.01,
+                items: 480,
+                held_out: &held_out,
+                native: &native,
+                queries: None,
+            };
+            let made = floors(&input, Some(&[floor]), &Progress::default()).unwrap().unwrap();
+            let row = &made.rows[0];
+            let (switch, end) = (row.adapted.unwrap(), row.native.unwrap());
+            let expected = slow(distance, [&old, &new], &held_out, &everything, 0.01, floor);
+            assert!(
+                (switch.floor - expected.0).abs() < 1e-5 && (switch.changed - expected.1).abs() < 2e-3,
+                "{row:?} {expected:?}"
+            );
+            let expected = slow(distance, [&old, &new], &held_out, &held_out, 0.0, floor);
+            assert!(
+                (end.floor - expected.0).abs() < 1e-5 && (end.changed - expected.1).abs() < 2e-3,
+                "{row:?} {expected:?}"
+            );
+            assert!(end.low <= end.floor && end.floor <= end.high && end.low < end.high, "{end:?}");
+            assert!(row.adapted != row.native, "two stages");
+            assert_eq!((made.queries, made.natives, made.rows.len()), (80, 80, 1));
+            // The old model in the new one's place moves nothing.
+            let same = Vectors::new(old.space().clone(), old.matrix().select(&held_out), "old").unwrap();
+            let input = FloorsInput { adapted: &old, native: &same, handicap: 0.0, ..input };
+            let row = floors(&input, Some(&[floor]), &Progress::default()).unwrap().unwrap().rows[0];
+            for at in [row.adapted.unwrap(), row.native.unwrap()] {
+                assert_eq!((at.changed, at.low, at.high), (0.0, at.floor, at.floor));
+                assert!((at.floor - floor).abs() < 0.05, "{at:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_hardly_anything_passes_is_not_carried_over_and_usual_floors_are() {
+        let [new, old] = world(Distance::L2);
+        let held_out: Vec<usize> = (0..100).collect();
+        let native = Vectors::new(new.space().clone(), new.matrix().select(&held_out), "new").unwrap();
+        let input = FloorsInput {
+            old: &old,
+            adapted: &new,
+            handicap: 0.0,
+            items: 240,
+            held_out: &held_out,
+            native: &native,
+            queries: None,
+        };
+        let of = |values: Option<&[f64]>| floors(&input, values, &Progress::default()).unwrap().unwrap();
+        let none = of(Some(&[0.0]));
+        assert_eq!((none.rows[0].adapted, none.rows[0].native), (None, None));
+        let usual = of(None);
+        let answers: Vec<f64> = usual.rows.iter().map(|row| row.answers.round()).collect();
+        assert_eq!((answers, usual.today.as_str()), (vec![10.0, 100.0], "Euclidean distance"));
+        let unknown = StudyQueries { new: native.matrix(), old: None };
+        let without = FloorsInput { queries: Some(unknown), ..input };
+        assert_eq!(floors(&without, None, &Progress::default()).unwrap(), None);
+    }
+}

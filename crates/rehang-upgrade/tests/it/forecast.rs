@@ -1,0 +1,172 @@
+//! Forecasts on real data, the demo's digits, while a backfill takes the worst items first: the same items ask from the first report to the last.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rehang::curve::{CurveOptions, MAP, Relevance, evaluate};
+use rehang::report::MORE_QUERIES;
+use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
+use rehang_files::VectorSource;
+use rehang_fit::Method;
+use rehang_sqlite::SqliteStore;
+use rehang_store::{ItemWrite, Ledger, NewVector};
+use rehang_upgrade::{Forecast, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Until, Upgrade};
+
+/// The demo's digits by both models; the source of an item is the number of its row.
+struct Digits {
+    old: Matrix,
+    new: Matrix,
+    labels: Vec<i64>,
+    space: Space,
+}
+
+impl Digits {
+    fn read() -> Self {
+        let demo = |name: &str| {
+            VectorSource::path(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(name))
+        };
+        let [old, new] = ["old.npy", "new.npy"].map(|name| rehang_files::read_matrix(&demo(name)).unwrap());
+        let labels = rehang_files::read_labels(&demo("label.npy")).unwrap();
+        let space = Space::new("new-model", new.columns(), Distance::L2, false);
+        Self { old, new, labels, space }
+    }
+
+    /// A gallery of all of them in a folder, filled by a map of so many pairs and reported on; the worst items come first in its backfill.
+    fn begun(&self, folder: &Path, pairs: usize) -> PathBuf {
+        let old = Space::new("old-model", self.old.columns(), Distance::L2, false);
+        let store = SqliteStore::create(folder.join("G.db")).unwrap();
+        store.create_space(&old, Provenance::Old).unwrap();
+        let write = |row: usize| {
+            let vectors = vec![NewVector::of_model("old-model", self.old.row(row).to_vec(), Provenance::Old)];
+            let label = Some(self.labels[row].to_string());
+            ItemWrite { label, ..ItemWrite::new(format!("digit {row}"), Some(row.to_string()), vectors) }
+        };
+        store.put(&(0..self.labels.len()).map(write).collect::<Vec<_>>()).unwrap();
+        drop(store);
+        let space = |space: &Space, key: &str| {
+            format!(
+                "[{key}]\nname = \"{}\"\ndimension = {}\ndistance = \"l2\"\n",
+                space.name, space.dimension
+            )
+        };
+        let text = format!(
+            "[gallery]\npath = \"G.db\"\n{}{}[order]\npolicy = \"sigma\"\n[run]\nbatch = 50\n",
+            space(&old, "old"),
+            space(&self.space, "new")
+        );
+        let config = folder.join("rehang.toml");
+        fs_err::write(&config, text).unwrap();
+        let upgrade = Upgrade::open(&config).unwrap();
+        let asked = PairsOptions { items: pairs, worth: 0.0, ..PairsOptions::default() };
+        upgrade.pairs(&asked, &PairsFiles::default(), Some(self), &Unobserved).unwrap();
+        upgrade.fit(Method::Ridge, &Progress::default()).unwrap();
+        upgrade.report(&Progress::default()).unwrap();
+        upgrade.start(&Unobserved).unwrap();
+        upgrade.switch(Serving::Mixed, true).unwrap();
+        config
+    }
+
+    /// What searches by the new model find where all is native, by mAP.
+    fn end(&self) -> f64 {
+        let relevance = Relevance::Labels { gallery: &self.labels, queries: None };
+        let options = CurveOptions { metrics: vec![MAP], ..CurveOptions::default() };
+        evaluate(&self.new, None, relevance, Distance::L2, &options, &Progress::default()).unwrap().values
+            [MAP]
+    }
+}
+
+impl Encoder for Digits {
+    fn space(&self) -> &Space {
+        &self.space
+    }
+
+    fn batch_max(&self) -> usize {
+        1000
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        Ok(inputs.iter().map(|input| Ok(self.new.row(input.source.parse().unwrap()).to_vec())).collect())
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        Ok(Some("the demo's new model".into()))
+    }
+
+    fn spent(&self) -> Spent {
+        Spent::default()
+    }
+}
+
+fn forecast(upgrade: &Upgrade) -> Forecast {
+    upgrade.forecast().unwrap().unwrap()
+}
+
+fn run(upgrade: &Upgrade, digits: &Digits, share: f64) -> usize {
+    let until = RunOptions { until: Some(Until::Fraction(share)), ..RunOptions::default() };
+    upgrade.run(&until, Some(digits), &Unobserved).unwrap().refits.iter().filter(|refit| refit.taken).count()
+}
+
+/// The rows that the report in the upgrade's folder was measured on.
+fn asked(upgrade: &Upgrade) -> BTreeSet<Vec<u32>> {
+    let file = upgrade.configuration().folder().join("pairs/new.npy");
+    let rows = rehang_files::read_matrix(&VectorSource::path(file)).unwrap();
+    (0..rows.rows()).map(|row| rows.row(row).iter().map(|value| value.to_bits()).collect()).collect()
+}
+
+#[test]
+fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
+    let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
+    let config = digits.begun(folder.path(), 500);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let (before, asked_before) = (forecast(&upgrade), asked(&upgrade));
+    assert!((80..120).contains(&before.items), "{before:?}");
+    // An application's floors stand beside it, and may be asked for at any time.
+    let floors = upgrade.thresholds(&[], &Progress::default()).unwrap();
+    assert_eq!(before.floors.as_ref(), Some(&floors));
+    assert_eq!((floors.rows.len(), floors.queries, floors.natives), (2, before.items, before.items));
+    let floor = floors.rows[0].today;
+    let own = upgrade.thresholds(&[floor], &Progress::default()).unwrap();
+    assert_eq!(own.rows, floors.rows[..1]);
+    assert!(upgrade.thresholds(&[f64::NAN], &Progress::default()).is_err());
+    assert_eq!(run(&upgrade, &digits, 0.5), 1, "a refit was taken");
+    // Of all that is native by now, a fifth would be held out.
+    assert_eq!(run(&upgrade, &digits, 0.95), 0);
+    let refitted = forecast(&upgrade);
+    assert_ne!(refitted.source, before.source, "the new map has a forecast of its own");
+    upgrade.report(&Progress::default()).unwrap();
+    for after in [refitted, forecast(&upgrade)] {
+        assert_eq!((after.items, after.do_nothing), (before.items, before.do_nothing));
+        let (low, high) = after.range_at(1.0).unwrap();
+        let end = digits.end();
+        assert!(low <= end && end <= high, "{end} {after:?}");
+        assert_eq!(after.findings, []);
+    }
+    assert_eq!(asked(&upgrade), asked_before);
+    // More are drawn where somebody asks for more.
+    let more = PairsOptions { items: 1000, worth: 0.0, ..PairsOptions::default() };
+    upgrade.pairs(&more, &PairsFiles::default(), Some(&digits), &Unobserved).unwrap();
+    upgrade.report(&Progress::default()).unwrap();
+    assert!(forecast(&upgrade).items > 150 && asked_before.is_subset(&asked(&upgrade)));
+}
+
+#[test]
+fn where_few_ask_those_kept_for_measuring_take_over_and_it_is_said() {
+    let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
+    let config = digits.begun(folder.path(), 250);
+    let upgrade = Upgrade::open(&config).unwrap();
+    let before = forecast(&upgrade);
+    assert!(before.items < 70 && before.findings.is_empty(), "{before:?}");
+    assert!(run(&upgrade, &digits, 0.5) > 0);
+    let after = forecast(&upgrade);
+    let said: Vec<&str> = after.findings.iter().map(|finding| finding.code.as_str()).collect();
+    assert_eq!(said, [MORE_QUERIES]);
+    assert!(after.findings[0].seen.contains(&format!("{} asked", before.items)), "{:?}", after.findings);
+    // From then on they stay, and nothing is left to say.
+    run(&upgrade, &digits, 0.95);
+    upgrade.report(&Progress::default()).unwrap();
+    let last = forecast(&upgrade);
+    let (low, high) = last.range_at(1.0).unwrap();
+    assert_eq!((last.items, last.do_nothing, last.findings), (after.items, before.do_nothing, vec![]));
+    assert!(low <= digits.end() && digits.end() <= high);
+}
