@@ -1,7 +1,7 @@
 //! The one place where a vector that comes back is held against its space.
 
 use rehang::check::expect_width;
-use rehang::{Error, NORMALISED_TOLERANCE, Result, Space, norm, normalise};
+use rehang::{Error, NORMALISED_TOLERANCE, Remedy, Result, Space, norm, normalise};
 
 use crate::contract::{Answer, ItemFailure};
 
@@ -37,7 +37,9 @@ impl Check {
     /// Fails where `received` is not the space's width.
     pub(crate) fn width(&self, received: usize) -> Result<()> {
         let what = format_args!("what {} gives for space {}", self.encoder, self.space);
-        expect_width(what, self.space.dimension, received)
+        let dimension = self.space.dimension;
+        expect_width(what, dimension, received)
+            .map_err(|error| error.advise(Remedy::KeepAtWidth { own: received, dimension }))
     }
 
     /// The vector of one item as it may be stored, or why the item has none.

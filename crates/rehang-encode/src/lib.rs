@@ -32,8 +32,8 @@ mod meter;
 mod onnx;
 mod open;
 mod reading;
+mod resized;
 mod rider;
-mod shortened;
 mod table;
 mod watched;
 
@@ -45,5 +45,5 @@ pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
 pub use open::open;
 pub use reading::Cut;
-pub use shortened::Shortened;
+pub use resized::Resized;
 pub use watched::Watched;

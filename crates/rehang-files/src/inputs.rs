@@ -580,18 +580,26 @@ pub fn expect_same_items(files: &[&[VectorSource]]) -> Result<()> {
     for (other, ids) in others.iter().filter(|(_, ids)| ids.len() == expected.len()) {
         let differing: Vec<usize> = (0..ids.len()).filter(|&row| ids[row] != expected[row]).collect();
         let Some(&row) = differing.first() else { continue };
-        return Err(ErrorKind::Unmatched {
-            what: format!("the ids of {first} and {other}, whose rows are paired by position,"),
-            count: differing.len(),
-            examples: vec![format!(
-                "row {row} ({:?} and {:?}; rows count from 0); put the rows in one order, or join them by their ids with \
-                 `old_ids` and `new_ids`, which take these files too",
-                expected[row], ids[row]
-            )],
-        }
-        .into());
+        let way = "put the rows in one order, or join them by their ids with `old_ids` and `new_ids`, which take these files too";
+        return Err(other_items((first, other), differing.len(), (row, &expected[row], &ids[row]), way));
     }
     Ok(())
+}
+
+/// The error of two files whose rows are paired by position, while the ids of `count` rows say that they are of different items: the
+/// first such row with its id in either file, and the way out.
+pub fn other_items(
+    (one, other): (&str, &str),
+    count: usize,
+    (row, id, other_id): (usize, &str, &str),
+    way: &str,
+) -> Error {
+    ErrorKind::Unmatched {
+        what: format!("the ids of {one} and {other}, whose rows are paired by position,"),
+        count,
+        examples: vec![format!("row {row} ({id:?} and {other_id:?}; rows count from 0); {way}")],
+    }
+    .into()
 }
 
 /// The ids that files of vectors have beside them, one file below the other, or why they cannot be ids; `None` where one of them has none.

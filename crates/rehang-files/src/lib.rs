@@ -51,7 +51,9 @@ mod vecs;
 
 pub use atomic::AtomicFile;
 pub use given::{Given, GivenRows, Scalars};
-pub use inputs::{HeadFiles, InputReader, Join, JoinFiles, RowMask, RowSelection, expect_same_items};
+pub use inputs::{
+    HeadFiles, InputReader, Join, JoinFiles, RowMask, RowSelection, expect_same_items, other_items,
+};
 pub use named::{NamedFile, expect_distinct};
 pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use paths::{expect_apart, folder_of, is_address, is_same_file};

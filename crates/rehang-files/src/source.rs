@@ -18,6 +18,9 @@ pub(crate) enum Format {
     Fvecs,
     Bvecs,
     Ivecs,
+    Fbin,
+    U8bin,
+    I8bin,
     Safetensors,
     Text,
     JsonLines,
@@ -25,8 +28,7 @@ pub(crate) enum Format {
 
 impl Format {
     /// What a file of vectors may be called.
-    pub const VECTORS: &'static str =
-        "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs or .safetensors";
+    pub const VECTORS: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin or .safetensors";
     /// What a file of one value a row may be called.
     pub const VALUES: &'static str = "a name that ends in .npy, .parquet, .pq, .fvecs, .bvecs, .ivecs, .safetensors, .txt, .tsv, .csv, \
                                   .ids, .jsonl or .ndjson";
@@ -39,11 +41,48 @@ impl Format {
             "fvecs" => Self::Fvecs,
             "bvecs" => Self::Bvecs,
             "ivecs" => Self::Ivecs,
+            "fbin" => Self::Fbin,
+            "u8bin" => Self::U8bin,
+            "i8bin" => Self::I8bin,
             "safetensors" => Self::Safetensors,
             "txt" | "tsv" | "csv" | "ids" => Self::Text,
             "jsonl" | "ndjson" => Self::JsonLines,
             _ => return None,
         })
+    }
+}
+
+/// The line of Python that writes vectors of a file that is not read into one that is; `None` where none is known.
+pub(crate) fn conversion(path: &Path) -> Option<String> {
+    let file = path.display();
+    let array = |made: &str| Some(format!("numpy.save(\"vectors.npy\", numpy.asarray({made}, \"f4\"))"));
+    let table = |made: &str| Some(format!("pyarrow.parquet.write_table({made}, \"vectors.parquet\")"));
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    match name.rsplit_once('.')?.1 {
+        "csv" | "tsv" | "txt" | "copy" => {
+            let delimiter = if name.ends_with(".tsv") { "\\t" } else { "," };
+            Some(format!(
+                "numpy.save(\"vectors.npy\", numpy.loadtxt(\"{file}\", \"f4\", delimiter=\"{delimiter}\")), or where a line is [0.1,0.2,…] {}",
+                array(&format!("[json.loads(line) for line in open(\"{file}\")]"))?
+            ))
+        }
+        "jsonl" | "ndjson" => {
+            array(&format!("[json.loads(line)[\"embedding\"] for line in open(\"{file}\")]"))
+        }
+        "json" => array(&format!("[item[\"embedding\"] for item in json.load(open(\"{file}\"))]")),
+        "npz" => array(&format!("next(iter(numpy.load(\"{file}\").values()))")),
+        "pkl" | "pickle" => array(&format!("pickle.load(open(\"{file}\", \"rb\"))")),
+        "pt" | "pth" => array(&format!("torch.load(\"{file}\", \"cpu\")")),
+        "h5" | "hdf5" => array(&format!("next(iter(h5py.File(\"{file}\").values()))")),
+        "faiss" | "index" => Some(format!(
+            "index = faiss.read_index(\"{file}\"); numpy.save(\"vectors.npy\", index.reconstruct_n(0, index.ntotal))"
+        )),
+        "feather" | "arrow" | "ipc" => table(&format!("pyarrow.feather.read_table(\"{file}\")")),
+        "arrows" => table(&format!("pyarrow.ipc.open_stream(\"{file}\").read_all()")),
+        "orc" => table(&format!("pyarrow.orc.read_table(\"{file}\")")),
+        "lance" => table(&format!("lance.dataset(\"{file}\").to_table()")),
+        _ => None,
     }
 }
 
@@ -55,6 +94,9 @@ impl fmt::Display for Format {
             Self::Fvecs => ".fvecs",
             Self::Bvecs => ".bvecs",
             Self::Ivecs => ".ivecs",
+            Self::Fbin => ".fbin",
+            Self::U8bin => ".u8bin",
+            Self::I8bin => ".i8bin",
             Self::Safetensors => ".safetensors",
             Self::Text => "text",
             Self::JsonLines => ".jsonl",
@@ -147,10 +189,18 @@ impl VectorSource {
     }
 
     pub(crate) fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
-        // A missing or unreadable file says so, whatever its name ends in.
-        open(self.file())?;
-        Format::of(&self.path)
-            .ok_or_else(|| Error::option(format!("a file of {wanted}"), self.path.display(), expected))
+        // A missing or unreadable file says so, whatever its name ends in. Some of what has no such name are folders.
+        if conversion(&self.path).is_none() || !self.file().is_dir() {
+            open(self.file())?;
+        }
+        Format::of(&self.path).ok_or_else(|| self.of_no_format(wanted, expected))
+    }
+
+    /// The error of a file that does not hold what is wanted, with the line of Python that makes one that does.
+    pub(crate) fn of_no_format(&self, wanted: &str, expected: &str) -> Error {
+        let way =
+            conversion(&self.path).map_or_else(String::new, |line| format!("; Python writes one: {line}"));
+        Error::option(format!("a file of {wanted}"), self.path.display(), format!("{expected}{way}"))
     }
 
     pub(crate) fn check_column(&self, format: Format) -> Result<()> {

@@ -19,6 +19,7 @@ pub use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 /// | `.npy` | a two-dimensional array of any real number type, either byte order, C or Fortran order |
 /// | `.parquet`, `.pq` | a column of lists of equal length (`FixedSizeList`, `List`, `LargeList`) of numbers |
 /// | `.fvecs`, `.bvecs`, `.ivecs` | all rows |
+/// | `.fbin`, `.u8bin`, `.i8bin` | all rows |
 /// | `.safetensors` | a two-dimensional tensor |
 ///
 /// # Errors
@@ -36,9 +37,8 @@ pub fn open(source: &VectorSource) -> Result<Box<dyn RowReader>> {
         Format::Parquet => parquet::open_rows(source)?,
         Format::Fvecs | Format::Bvecs | Format::Ivecs => Box::new(vecs::open_rows(source.file(), format)?),
         Format::Safetensors => Box::new(safetensors::open_rows(source)?),
-        Format::Text | Format::JsonLines => {
-            return Err(Error::option("a file of vectors", source, Format::VECTORS));
-        }
+        Format::Fbin | Format::U8bin | Format::I8bin => Box::new(vecs::open_block(source.file(), format)?),
+        Format::Text | Format::JsonLines => return Err(source.of_no_format("vectors", Format::VECTORS)),
     })
 }
 

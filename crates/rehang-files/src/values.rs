@@ -19,7 +19,8 @@ const BATCH_NUMBERS: usize = 1 << 20;
 const LABELS: Wish = Wish { what: "labels", names: &["label", "labels"], accepts: [true, false, true] };
 const NUMBERS: Wish = Wish { what: "numbers", names: &["sigma2"], accepts: [true, true, false] };
 const ORDER: Wish = Wish { what: "an order", names: &["order"], accepts: [true, false, false] };
-const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
+/// The ids of items.
+pub(crate) const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
 
 /// One value a row of any file.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
@@ -32,6 +33,9 @@ fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {
         Format::Npy => npy::read_scalars(source.file()),
         Format::Parquet => parquet::read_scalars(source, wish),
         Format::Fvecs | Format::Bvecs | Format::Ivecs => vecs::read_scalars(source.file(), format),
+        Format::Fbin | Format::U8bin | Format::I8bin => {
+            vecs::one_a_row(vecs::open_block(source.file(), format)?, source.file())
+        }
         Format::Safetensors => safetensors::read_scalars(source),
         Format::Text => text::read_scalars(source.file()),
         Format::JsonLines => text::read_json_scalars(source.file(), wish.names),

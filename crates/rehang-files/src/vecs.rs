@@ -1,4 +1,5 @@
-//! `.fvecs`, `.bvecs` and `.ivecs`: every row is its width as a little-endian `int32`, then its numbers.
+//! `.fvecs`, `.bvecs` and `.ivecs`: every row is its width as a little-endian `int32`, then its numbers. `.fbin`, `.u8bin` and `.i8bin`: the
+//! numbers of rows and of coordinates as little-endian `uint32`, then all rows.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,13 +18,7 @@ pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {
         return Err(opened.empty());
     }
     let corrupt = |detail: String| Error::corrupt(path.display(), detail);
-    let (meaning, bytes) = match format {
-        Format::Bvecs => (Meaning::Unsigned, 1),
-        Format::Ivecs => (Meaning::Signed, 4),
-        _ => (Meaning::Float, 4),
-    };
-    let element =
-        Element::new(meaning, bytes, false).ok_or_else(|| corrupt("its number type is not known".into()))?;
+    let (element, bytes) = element(format, path)?;
     let mut first = [0; PREFIX_BYTES];
     opened
         .file
@@ -47,9 +42,54 @@ pub(super) fn open_rows(path: &Path, format: Format) -> Result<RawRows> {
     Ok(RawRows::new(path.to_path_buf(), opened.file, 0, (rows, width), element, Layout::Prefixed))
 }
 
+/// What the numbers of a format are, and the bytes of one.
+fn element(format: Format, path: &Path) -> Result<(Element, usize)> {
+    let (meaning, bytes) = match format {
+        Format::Bvecs | Format::U8bin => (Meaning::Unsigned, 1),
+        Format::I8bin => (Meaning::Signed, 1),
+        Format::Ivecs => (Meaning::Signed, 4),
+        _ => (Meaning::Float, 4),
+    };
+    let element = Element::new(meaning, bytes, false);
+    let element = element.ok_or_else(|| Error::corrupt(path.display(), "its number type is not known"))?;
+    Ok((element, bytes))
+}
+
+/// The rows of a file that says in front how many there are, and how wide.
+pub(super) fn open_block(path: &Path, format: Format) -> Result<RawRows> {
+    let mut opened = open(path)?;
+    if opened.bytes == 0 {
+        return Err(opened.empty());
+    }
+    let corrupt = |detail: String| Error::corrupt(path.display(), detail);
+    let (element, bytes) = element(format, path)?;
+    let mut read = || -> Result<u32> {
+        let mut number = [0; 4];
+        let read = opened.file.read_exact(&mut number);
+        read.map_err(|_| corrupt("it ends inside the numbers of its rows and coordinates".into()))?;
+        Ok(u32::from_le_bytes(number))
+    };
+    let (rows, width) = (read()? as usize, read()? as usize);
+    if rows == 0 && opened.bytes == 8 {
+        return Err(opened.empty());
+    }
+    let needed = 8 + rows as u128 * width as u128 * bytes as u128;
+    if !(1..=WIDTH_MAX).contains(&width) || needed != u128::from(opened.bytes) {
+        return Err(corrupt(format!(
+            "it claims {rows} rows of {width} coordinates ({needed} bytes) and has {} bytes: it is no {format} file, or damaged",
+            opened.bytes
+        )));
+    }
+    Ok(RawRows::new(path.to_path_buf(), opened.file, 8, (rows, width), element, Layout::Rows))
+}
+
 /// One number a row, or a single row of numbers.
 pub(super) fn read_scalars(path: &Path, format: Format) -> Result<Scalars> {
-    let rows = open_rows(path, format)?;
+    one_a_row(open_rows(path, format)?, path)
+}
+
+/// The same of rows that are open.
+pub(super) fn one_a_row(rows: RawRows, path: &Path) -> Result<Scalars> {
     if rows.columns != 1 && rows.rows != 1 {
         let (rows, columns) = (rows.rows, rows.columns);
         let detail = format!("it has {rows} rows of {columns} numbers; one value a row is needed");

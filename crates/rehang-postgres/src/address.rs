@@ -39,22 +39,27 @@ impl Address {
     /// `verify-full` asks for one by these, or by the usual authorities where none are named. `verify-ca` is held to the same. `sslcert`
     /// and `sslkey` name the certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
+    ///
+    /// An address may be as an application's own driver has it: in quotes, with `jdbc:` or the name of a driver (`postgresql+psycopg://`) in front,
+    /// with `ssl=true` (`verify-full`) or `sslmode=no-verify`, and with what only such a driver reads, which is passed over.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Self::parse_with(text, &variable)
     }
 
     fn parse_with(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let names = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
-        let (text, given) = take_options(text, names)?;
-        let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
-        let [mode, authorities, certificate, key] =
-            std::array::from_fn(|at| given[at].clone().or_else(|| of_variable(names[at])));
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
+        let text = as_libpq(text)?;
         if is_cut_short(&text) {
             return Err(wrong(
                 "postgresql://USER@HOST:PORT/DATABASE with one @; write %40 for any other".into(),
             ));
         }
+        let names = ["sslmode", "sslrootcert", "sslcert", "sslkey", "ssl"];
+        let (text, [mode, authorities, certificate, key, ssl]) = take_options(&text, names)?;
+        let given = [mode.or_else(|| ssl.map(mode_of_ssl)), authorities, certificate, key];
+        let of_variable = |name: &str| variable(&format!("PG{}", name.to_uppercase()));
+        let [mode, authorities, certificate, key] =
+            std::array::from_fn(|at| given[at].clone().or_else(|| of_variable(names[at])));
         let port = variable("PGPORT").map(|port| {
             port.parse::<u16>().map_err(|_| Error::option("PGPORT", &port, "a port, such as 5432"))
         });
@@ -66,14 +71,15 @@ impl Address {
         let (mode, mut verify) = match mode.as_deref() {
             None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
             Some("disable") => (SslMode::Disable, Verify::Not),
-            Some("require") => (SslMode::Require, Verify::Not),
+            Some("require" | "no-verify") => (SslMode::Require, Verify::Not),
             Some("verify-ca" | "verify-full") => (SslMode::Require, Verify::Full),
             Some(other) => {
                 let known = "disable, prefer, require, verify-ca or verify-full";
                 return Err(Error::option("sslmode", other, known));
             }
         };
-        if authorities.is_some() && mode == SslMode::Require {
+        let unproven = given[0].as_deref() == Some("no-verify");
+        if authorities.is_some() && mode == SslMode::Require && !unproven {
             verify = Verify::Full;
         }
         config.ssl_mode(mode);
@@ -157,21 +163,146 @@ impl Address {
     }
 }
 
-/// Takes options out of an address, which the parser of the address does not know or knows otherwise.
+/// Options that the parser of an address knows.
+const OF_PARSER: [&str; 18] = [
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "sslnegotiation",
+    "host",
+    "hostaddr",
+    "port",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "channel_binding",
+    "load_balance_hosts",
+];
+
+/// Options that say how an application's own driver, pool or ORM works, in small letters. They ask nothing of a connection.
+const OF_OTHERS: [&str; 38] = [
+    // Prisma.
+    "pgbouncer",
+    "connection_limit",
+    "pool_timeout",
+    "socket_timeout",
+    "statement_cache_size",
+    // node-postgres, and what Supabase's pooler adds for it.
+    "uselibpqcompat",
+    "supa",
+    "workaround",
+    "idle_in_transaction_session_timeout",
+    "max",
+    // SQLAlchemy, asyncpg, Django.
+    "prepared_statement_cache_size",
+    "prepared_statement_name_func",
+    "async_fallback",
+    "command_timeout",
+    "pool_size",
+    "max_overflow",
+    "pool_recycle",
+    "pool_pre_ping",
+    "conn_max_age",
+    "conn_health_checks",
+    // Rails.
+    "pool",
+    "prepared_statements",
+    "encoding",
+    // pgx and sqlx.
+    "pool_max_conns",
+    "pool_min_conns",
+    "pool_max_conn_lifetime",
+    "pool_max_conn_idle_time",
+    "default_query_exec_mode",
+    "statement_cache_capacity",
+    // JDBC.
+    "preparethreshold",
+    "rewritebatchedinserts",
+    "tcpkeepalive",
+    "stringtype",
+    "applicationname",
+    // libpq: names and manners that change nothing here.
+    "client_encoding",
+    "fallback_application_name",
+    "sslsni",
+    "sslcompression",
+];
+
+/// Fails for an option that nobody is known to pass over, and for one that would change what is read. The value is never repeated.
+fn expect_passed_over(name: &str, value: &str) -> Result<()> {
+    let lower = name.to_lowercase();
+    let way = match (lower.as_str(), value) {
+        ("schema" | "currentschema" | "search_path", "public")
+        | ("gssencmode", "disable" | "prefer" | "allow") => return Ok(()),
+        ("schema" | "currentschema" | "search_path", _) => {
+            "an address without it, and the table as SCHEMA.TABLE: it is read by the application's own driver alone"
+        }
+        ("gssencmode", _) => "gssencmode=disable: connections are encrypted by TLS alone (sslmode)",
+        (other, _) if OF_OTHERS.contains(&other) => return Ok(()),
+        _ => "an address without it: neither libpq's options that are known here nor those of an ORM have it",
+    };
+    // What is no name may be a piece of a password.
+    let is_name =
+        name.len() <= 40 && name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_');
+    Err(Error::option("the address of the server", if is_name { name } else { "an option" }, way))
+}
+
+/// The mode that `ssl` means, as node-postgres and JDBC have it: true asks for a proof of who the server is.
+fn mode_of_ssl(ssl: String) -> String {
+    match ssl.as_str() {
+        "" | "true" | "1" => "verify-full".into(),
+        "false" | "0" => "disable".into(),
+        _ => ssl,
+    }
+}
+
+/// An address as libpq reads it, out of one for an application's own driver: without quotes around it, without `jdbc:` and without the name of
+/// a driver behind `postgresql`.
+fn as_libpq(text: &str) -> Result<String> {
+    let mut text = text.trim();
+    for quote in ['"', '\''] {
+        let inner = text.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
+        text = inner.unwrap_or(text).trim();
+    }
+    text = text.strip_prefix("jdbc:").unwrap_or(text);
+    let is_word = |word: &str| word.bytes().all(|it| it.is_ascii_alphanumeric() || b"+-._".contains(&it));
+    let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| is_word(scheme)) else {
+        return Ok(text.to_owned());
+    };
+    match scheme.split('+').next().unwrap_or_default() {
+        "postgres" | "postgresql" | "postgis" => Ok(format!("postgresql://{rest}")),
+        _ => {
+            let expected = "postgresql://USER@HOST:PORT/DATABASE";
+            Err(Error::option("the address of the server", format!("{scheme}://…"), expected))
+        }
+    }
+}
+
+/// Takes options out of an address, which the parser of the address does not know or knows otherwise, and leaves out what only others read.
 fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String, [Option<String>; N])> {
     let mut found = [const { None }; N];
-    let mut take = |name: &str, value: String| -> bool {
-        let Some(at) = names.iter().position(|known| *known == name) else { return false };
-        found[at] = Some(value);
-        true
+    let mut take = |name: &str, value: String| {
+        if let Some(at) = names.iter().position(|known| *known == name) {
+            found[at] = Some(value);
+        }
     };
     if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
         let mut rest = Vec::new();
         let mut left = text.trim_start();
         while let Some((name, value, after)) = pair(left) {
             let written = left[..left.len() - after.len()].trim_end();
-            if !take(name, value) {
+            if OF_PARSER.contains(&name) {
                 rest.push(written);
+            } else if names.contains(&name) {
+                take(name, value);
+            } else {
+                expect_passed_over(name, &value)?;
             }
             left = after.trim_start();
         }
@@ -183,8 +314,12 @@ fn take_options<const N: usize>(text: &str, names: [&str; N]) -> Result<(String,
     let mut rest = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !names.contains(&name) {
+        if OF_PARSER.contains(&name) {
             rest.push(pair);
+            continue;
+        }
+        if !names.contains(&name) {
+            expect_passed_over(name, value)?;
             continue;
         }
         let value = decoded(value).ok_or_else(|| {
@@ -437,6 +572,55 @@ mod tests {
             ("postgresql://db/shop?connect_timeout=3", [None, Some("/my roots/a.pem".into())])
         );
         assert!(take_options("postgresql://db/shop?sslrootcert=%2", names).is_err());
+    }
+
+    #[test]
+    fn addresses_of_other_drivers_are_read_and_what_is_unknown_is_named() {
+        let plain = "postgresql://me:secret@db:6000/shop";
+        let parsed = |text: &str| Address::parse_with(text, &|_| None);
+        for address in [
+            format!("{plain}?schema=public"),
+            format!("{plain}?pgbouncer=true&connection_limit=1&pool_timeout=0"),
+            format!("{plain}?gssencmode=disable&sslmode=prefer"),
+            format!("{plain}?uselibpqcompat=true&sslmode=require&application_name=shop"),
+            format!("jdbc:{plain}?currentSchema=public&prepareThreshold=0&ApplicationName=shop"),
+            format!(" \"{plain}\"\n"),
+            format!("'{plain}'"),
+            plain.replace("postgresql", "postgresql+psycopg"),
+            plain.replace("postgresql", "postgres+asyncpg"),
+            plain.replace("postgresql", "postgis"),
+            "host=db port=6000 dbname=shop user=me password='se cret' client_encoding=utf8 pool_size=5"
+                .into(),
+        ] {
+            let address = parsed(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
+            assert_eq!(address.shown(), "db:6000/shop");
+            assert_eq!(address.config.get_user(), Some("me"));
+        }
+        for (option, mode) in [
+            ("ssl=true", SslMode::Require),
+            ("ssl=false", SslMode::Disable),
+            ("ssl=require", SslMode::Require),
+            ("ssl=true&sslmode=disable", SslMode::Disable),
+            ("sslmode=no-verify", SslMode::Require),
+        ] {
+            let address = parsed(&format!("{plain}?{option}")).unwrap();
+            assert_eq!(address.config.get_ssl_mode(), mode, "{option}");
+        }
+        for (address, named) in [
+            (format!("{plain}?schema=shop"), "schema"),
+            (format!("{plain}?gssencmode=require"), "gssencmode"),
+            (format!("{plain}?require_auth=secret"), "require_auth"),
+            ("host=db service=secret".into(), "service"),
+            (format!("{plain}?ssl=secret2"), "sslmode"),
+            (plain.replace("postgresql", "mysql"), "mysql://"),
+            (plain.replace("postgresql", "mysql+pymysql"), "mysql+pymysql://"),
+        ] {
+            let error = parsed(&address).err().expect("it is refused").to_string();
+            assert!(
+                error.contains(named) && !error.contains("secret@") && !error.contains("=secret"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -252,7 +252,12 @@ fn remembered(
         }
         let was: TableOptions = serde_json::from_str(&known.options)
             .map_err(|error| Error::corrupt("the gallery's options", error))?;
-        let was = TableOptions { table: options.table.clone(), published: options.published, ..was };
+        let was = TableOptions {
+            table: options.table.clone(),
+            published: options.published,
+            column: options.column.clone(),
+            ..was
+        };
         let renamed = known.renamed(connection, there)?;
         if was != *options {
             expect_options(&known, &renamed, options, None)?;
@@ -900,6 +905,7 @@ fn expect_options(
         vector: was.vector.map(now),
         condition: was.condition,
         published: options.published,
+        column: options.column.clone(),
     };
     if was == *options {
         return Ok(());

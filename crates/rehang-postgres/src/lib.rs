@@ -9,6 +9,7 @@ mod bridge;
 mod claims;
 mod client;
 mod connection;
+mod dependents;
 mod doctor;
 mod front;
 mod fused;

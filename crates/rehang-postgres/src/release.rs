@@ -6,10 +6,11 @@ use tokio_postgres::Row;
 
 use crate::adoption::{expect_format, has_galleries};
 use crate::connection::{Connection, Database, Mode, Step};
+use crate::dependents;
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::ignored::{Event, expect_no_rules, held_back, remark};
-use crate::schema;
+use crate::schema::{self, ColumnOfVectors};
 use crate::table::{literal, quoted};
 use crate::{reading, row_security, search, serving, spaces};
 
@@ -51,9 +52,9 @@ pub(crate) fn settle(
         );
         return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
     }
-    let kind = schema::column_type(space.record.space.dimension);
-    let name = quoted(column);
-    let moves = Moves::new(handle, n, column, with_adapted);
+    let into = column_for(handle, column, &space)?;
+    let (kind, name) = (into.kind(), quoted(column));
+    let moves = Moves::new(handle, n, &into, with_adapted);
     handle.database.run(Mode::Write, |connection| {
         if with_adapted {
             moves.expect_no_table(connection)?;
@@ -73,8 +74,9 @@ pub(crate) fn settle(
                 );
                 return Err(Error::option("column", column, why).into());
             }
+            let carried_over = dependents::carried_over(connection, &handle.table, &into)?;
             connection.batch(&format!(
-                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {}",
+                "ALTER TABLE {on} ADD COLUMN {name} {}; COMMENT ON COLUMN {on}.{name} IS {}; {carried_over}",
                 handle.pgvector.named(&kind),
                 literal(MADE)
             ))?;
@@ -118,8 +120,8 @@ pub(crate) fn settle(
             return Err(ErrorKind::Cancelled.into());
         }
     }
-    if schema::can_be_indexed(space.record.space.dimension) {
-        search::index_column(handle, column, &space.record.space)?;
+    if into.can_be_indexed() {
+        search::index_column(handle, &into, space.record.space.distance)?;
     }
     moves.catch_up(handle)?;
     let name_it = |connection: &mut Connection| moves.adapted_table(connection);
@@ -177,6 +179,23 @@ impl Standing {
     }
 }
 
+/// The column that the vectors of a space move into: one that is there and takes them, of `vector` or `halfvec`, or else the one to be made, of
+/// the old column's type.
+fn column_for(handle: &Handle, column: &str, space: &schema::SpaceRow) -> Result<ColumnOfVectors> {
+    let dimension = space.record.space.dimension;
+    let made = ColumnOfVectors::beside(handle.table.is_halfvec, column, dimension);
+    let there = handle.database.run(Mode::Read, |connection| {
+        let there = connection.query_opt(
+            "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
+            &[&handle.table.oid, &column],
+        )?;
+        Ok(there.map(|row| row.try_get::<_, String>(0)).transpose()?)
+    })?;
+    let there = there.as_deref().and_then(|there| there.rsplit('.').next());
+    let other = ColumnOfVectors { is_halfvec: !made.is_halfvec, ..made.clone() };
+    Ok(if there == Some(&other.kind()) { other } else { made })
+}
+
 /// Vectors of a space that move into a column, and what has changed of either since they began to.
 ///
 /// **Invariant**: triggers note each change of a vector in our table, and of the column, in the transaction that makes it, from before the first
@@ -192,13 +211,17 @@ struct Moves {
     oid: u32,
     /// The columns of an item's key under the names that they have in the application's table.
     key: String,
+    /// The type of the column, by its full name.
+    kind: String,
     is_of: String,
+    /// The number of the column of old vectors.
+    old: Option<i16>,
     /// The statements that make table and triggers of the notes.
     make: String,
 }
 
 impl Moves {
-    fn new(handle: &Handle, n: i32, column: &str, with_adapted: bool) -> Self {
+    fn new(handle: &Handle, n: i32, column: &ColumnOfVectors, with_adapted: bool) -> Self {
         let columns = handle.table.key.iter().zip(1..);
         let key: Vec<String> =
             columns.map(|(column, at)| format!("i.k{at} AS {}", quoted(&column.name))).collect();
@@ -209,9 +232,11 @@ impl Moves {
             g: handle.number,
             n,
             on: handle.table.qualified.clone(),
-            column: column.to_owned(),
+            column: column.name.clone(),
+            kind: handle.pgvector.named(&column.kind()),
             is_of: handle.table.is_of("i", "t"),
-            make: schema::moves(handle.number, n, &handle.table, column),
+            old: handle.table.options.vector.as_ref().and_then(|old| handle.table.numbers.get(old)).copied(),
+            make: schema::moves(handle.number, n, &handle.table, &column.name),
         }
     }
 
@@ -320,12 +345,12 @@ impl Moves {
 
     /// A part of a statement that writes the vectors of items into their rows, where they differ.
     fn moved(&self, items: &str) -> String {
-        let Self { g, on, is_of, .. } = self;
+        let Self { g, on, is_of, kind, .. } = self;
         let (column, vectors) = (quoted(&self.column), self.vectors());
         format!(
-            "moved AS (UPDATE {on} AS t SET {column} = v.value FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
+            "moved AS (UPDATE {on} AS t SET {column} = v.value::{kind} FROM {items} JOIN rehang.item_{g} AS i ON i.key {EQUALS} {items}.item
                  {vectors}
-                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value)) RETURNING i.key)"
+                 WHERE {is_of} AND pg_catalog.record_image_ne(ROW(t.{column}), ROW(v.value::{kind})) RETURNING i.key)"
         )
     }
 
@@ -335,11 +360,11 @@ impl Moves {
         if moved >= items.len() as i64 {
             return Ok(());
         }
-        let Self { g, on, is_of, .. } = self;
+        let Self { g, on, is_of, kind, .. } = self;
         let vectors = self.vectors();
         let differ = format!(
             "SELECT pg_catalog.count(*) FROM rehang.item_{g} AS i JOIN {on} AS t ON {is_of} {vectors}
-             WHERE i.key {EQUALS} ANY ($1::bigint[]) AND pg_catalog.record_image_ne(ROW(t.{}), ROW(v.value))",
+             WHERE i.key {EQUALS} ANY ($1::bigint[]) AND pg_catalog.record_image_ne(ROW(t.{}), ROW(v.value::{kind}))",
             quoted(&self.column)
         );
         let again = format!(
@@ -409,10 +434,11 @@ fn served_beside(handle: &Handle) -> Result<schema::SpaceRow> {
 
 pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
     let Some(column) = settled else { return remove(&handle.database, handle.number, None) };
-    let n = served_beside(handle)?.number;
+    let space = served_beside(handle)?;
+    let into = column_for(handle, column, &space)?;
     let is_settled = |moves: &Moves| handle.database.run(Mode::Read, |connection| moves.has_log(connection));
     let mut settled = None;
-    for moves in [false, true].map(|with_adapted| Moves::new(handle, n, column, with_adapted)) {
+    for moves in [false, true].map(|with_adapted| Moves::new(handle, space.number, &into, with_adapted)) {
         if is_settled(&moves)? {
             settled = Some(moves);
         }
@@ -535,7 +561,13 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                 if moves.with_adapted {
                     moves.list_adapted(connection)?;
                 }
-                connection.batch(&format!("COMMENT ON COLUMN {}.{} IS NULL", moves.on, quoted(&moves.column)))?;
+                let is_made = settling(connection, g, &moves.on)?.iter().any(|(_, said)| said == MADE);
+                let said = match moves.old.filter(|_| is_made) {
+                    Some(old) => dependents::comment(connection, &moves.on, old)?,
+                    None => None,
+                };
+                let said = said.map_or_else(|| "NULL".into(), |said| literal(&said));
+                connection.batch(&format!("COMMENT ON COLUMN {}.{} IS {said}", moves.on, quoted(&moves.column)))?;
             }
             (None, Some(on)) => {
                 connection.batch(&schema::end_moves(g, Some(on)))?;
@@ -626,6 +658,9 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Vec<String>> {
             ));
         }
         said.extend(orphans(connection)?);
+        if settling(connection, handle.number, &handle.table.qualified)?.is_empty() {
+            said.extend(dependents::remarks(connection, &handle.table)?);
+        }
         let is_restored = "SELECT (to_jsonb(g) ->> 'columns')::jsonb ->> 'relation' <> g.relation::oid::text FROM rehang.gallery AS g WHERE number = $1";
         if connection.query_one(is_restored, &[&handle.number])?.try_get::<_, Option<bool>>(0)?.unwrap_or(false) {
             said.push(format!(

@@ -1005,6 +1005,8 @@ pub(crate) fn drop_space_tables(n: i32) -> String {
 /// Widest vector that an index on `vector` takes; `halfvec` goes twice as far.
 const INDEXED_AS_VECTOR: usize = 2_000;
 pub(crate) const INDEXED_MAX: usize = 4_000;
+/// Widest vector that a column of type `halfvec` takes.
+const HALFVEC_MAX: usize = 16_000;
 
 /// Whether vectors of a width can have an index at all.
 pub(crate) fn can_be_indexed(dimension: usize) -> bool {
@@ -1017,8 +1019,7 @@ fn type_name(dimension: usize) -> &'static str {
 
 /// Bytes of a vector of a width, as a column of ours holds it.
 pub(crate) fn bytes(dimension: usize) -> u64 {
-    let of_number = if type_name(dimension) == "halfvec" { 2 } else { 4 };
-    (of_number * dimension + 8) as u64
+    ColumnOfVectors { name: String::new(), is_halfvec: type_name(dimension) == "halfvec", dimension }.bytes()
 }
 
 /// Whether a column of ours holds vectors of a width as `halfvec`, as SQL.
@@ -1044,17 +1045,58 @@ pub(crate) fn operator(distance: Distance) -> (&'static str, &'static str) {
 pub(crate) fn vector_index(n: i32, space: &Space, pgvector: &Pgvector) -> String {
     format!(
         "CREATE INDEX CONCURRENTLY vector_{n}_nearest ON rehang.vector_{n} USING hnsw (value {})",
-        class(space, pgvector)
+        class(type_name(space.dimension), space.distance, pgvector)
     )
 }
 
 /// The same over a column of the application's table.
-pub(crate) fn column_index(on: &str, column: &str, space: &Space, pgvector: &Pgvector) -> String {
-    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {})", quoted(column), class(space, pgvector))
+pub(crate) fn column_index(
+    on: &str,
+    column: &ColumnOfVectors,
+    distance: Distance,
+    pgvector: &Pgvector,
+) -> String {
+    let class = class(column.type_name(), distance, pgvector);
+    format!("CREATE INDEX CONCURRENTLY ON {on} USING hnsw ({} {class})", quoted(&column.name))
 }
 
-fn class(space: &Space, pgvector: &Pgvector) -> String {
-    pgvector.named(&format!("{}_{}", type_name(space.dimension), operator(space.distance).1))
+fn class(type_name: &str, distance: Distance, pgvector: &Pgvector) -> String {
+    pgvector.named(&format!("{type_name}_{}", operator(distance).1))
+}
+
+/// A column of the application's table that vectors move into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ColumnOfVectors {
+    pub(crate) name: String,
+    pub(crate) is_halfvec: bool,
+    pub(crate) dimension: usize,
+}
+
+impl ColumnOfVectors {
+    /// One that is made for vectors of a width beside a column of old ones: of the same type where an index of that type takes the width.
+    pub(crate) fn beside(is_halfvec: bool, name: &str, dimension: usize) -> Self {
+        let is_halfvec = type_name(dimension) == "halfvec" || is_halfvec && dimension <= HALFVEC_MAX;
+        Self { name: name.to_owned(), is_halfvec, dimension }
+    }
+
+    fn type_name(&self) -> &'static str {
+        if self.is_halfvec { "halfvec" } else { "vector" }
+    }
+
+    /// Its type, without the schema that it is in.
+    pub(crate) fn kind(&self) -> String {
+        format!("{}({})", self.type_name(), self.dimension)
+    }
+
+    /// Bytes of a vector in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        (if self.is_halfvec { 2 } else { 4 } * self.dimension + 8) as u64
+    }
+
+    /// Whether an index over it can be made.
+    pub(crate) fn can_be_indexed(&self) -> bool {
+        self.dimension <= if self.is_halfvec { INDEXED_MAX } else { INDEXED_AS_VECTOR }
+    }
 }
 
 /// Comments for people who meet the tables.

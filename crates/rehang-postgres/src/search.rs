@@ -13,7 +13,7 @@ use crate::connection::{Connection, Mode, SHARED_MEMORY, Step};
 use crate::handle::{Handle, Searched};
 use crate::nearest::{SpaceVectors, candidates, index_settings};
 use crate::parameter::{self, Parameter};
-use crate::schema::{self, SpaceRow, operator};
+use crate::schema::{self, ColumnOfVectors, SpaceRow, operator};
 use crate::spaces::{self, find};
 use crate::values::{key, provenance, row_limit};
 
@@ -327,13 +327,13 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
 }
 
 /// Makes an index of the application's table over a column of it that vectors were moved into.
-pub(crate) fn index_column(handle: &Handle, column: &str, space: &Space) -> Result<()> {
+pub(crate) fn index_column(handle: &Handle, column: &ColumnOfVectors, distance: Distance) -> Result<()> {
     let on = &handle.table.qualified;
     if handle.table.is_partitioned {
-        return index_partitions(handle, column, space);
+        return index_partitions(handle, column, distance);
     }
-    let create = schema::column_index(on, column, space, &handle.pgvector);
-    make_index(handle, on, column, space.distance, &create, &|_, _| true)
+    let create = schema::column_index(on, column, distance, &handle.pgvector);
+    make_index(handle, on, &column.name, distance, &create, &|_, _| true)
 }
 
 /// How often the partitions are gone through, where some come meanwhile.
@@ -341,8 +341,8 @@ const ROUNDS: usize = 8;
 
 /// The same of a partitioned table, which the server gives no index while others write: one of the whole that is empty, then one of each partition,
 /// made while everybody goes on writing and attached to it. With the last of them that of the whole is there.
-fn index_partitions(handle: &Handle, column: &str, space: &Space) -> Result<()> {
-    let (on, pgvector, distance) = (&handle.table.qualified, &handle.pgvector, space.distance);
+fn index_partitions(handle: &Handle, of: &ColumnOfVectors, distance: Distance) -> Result<()> {
+    let (on, pgvector, column) = (&handle.table.qualified, &handle.pgvector, of.name.as_str());
     await_builders(handle, on)?;
     for _ in 0..ROUNDS {
         if handle
@@ -375,10 +375,10 @@ fn index_partitions(handle: &Handle, column: &str, space: &Space) -> Result<()> 
                 Some((index, false)) => Some(index),
                 None => {
                     if *is_leaf {
-                        let create = schema::column_index(table, column, space, pgvector);
+                        let create = schema::column_index(table, of, distance, pgvector);
                         build_index(handle, table, column, &create, &|_, _| true)?;
                     } else {
-                        let create = schema::column_index(&format!("ONLY {table}"), column, space, pgvector);
+                        let create = schema::column_index(&format!("ONLY {table}"), of, distance, pgvector);
                         let create = create.replacen(" CONCURRENTLY", "", 1);
                         handle.database.run(Mode::Write, |connection| connection.batch(&create))?;
                     }

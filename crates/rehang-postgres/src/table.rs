@@ -17,10 +17,11 @@ use crate::guard::{self, EQUALS};
 /// | `id` | its primary key | the columns that say which item a row is |
 /// | `source` | none | what can be embedded again: a column, or an SQL expression of the table's columns |
 /// | `label` | none | a column with a class, tag or group |
-/// | `payload` | all other columns | a column of type `jsonb` that is kept beside an item, and that searches filter by |
+/// | `payload` | all other columns | a column of type `jsonb` or `json` that is kept beside an item, and that searches filter by |
 /// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
 /// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
 /// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
+/// | `column` | none | the column that the new vectors are to move into at the end, of which [`Examined::remarks`](rehang_store::Examined::remarks) speaks |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
     /// The table, `schema.name` or `name`.
@@ -32,7 +33,7 @@ pub struct TableOptions {
     pub source: Option<String>,
     /// A column with a class, tag or group.
     pub label: Option<String>,
-    /// A column of type `jsonb`; all other columns where there is none.
+    /// A column of type `jsonb` or `json`; all other columns where there is none.
     pub payload: Option<String>,
     /// The column with the vectors of the old model.
     pub vector: Option<String>,
@@ -41,6 +42,9 @@ pub struct TableOptions {
     /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
     #[serde(skip)]
     pub published: bool,
+    /// The column that the new vectors are to move into at the end.
+    #[serde(skip)]
+    pub column: Option<String>,
 }
 
 /// A column.
@@ -49,8 +53,9 @@ pub(crate) struct Column {
     pub(crate) name: String,
     /// What it is called by in the server's catalogue, whatever its name becomes.
     number: i16,
-    /// Its type as SQL writes it.
+    /// Its type as SQL writes it; of a domain, the type that it is of.
     pub(crate) kind: String,
+    is_enum: bool,
     pub(crate) is_nullable: bool,
     pub(crate) is_generated: bool,
     /// Generated when it is read: a trigger does not see it.
@@ -104,7 +109,7 @@ const CHANGES_BY_ITSELF: &str = r"
     LIMIT 1";
 
 /// Types of key columns: their text is the same in every session, or is [made so](text_of).
-const KEY_TYPES: [&str; 12] = [
+const KEY_TYPES: [&str; 13] = [
     "smallint",
     "integer",
     "bigint",
@@ -117,11 +122,13 @@ const KEY_TYPES: [&str; 12] = [
     "timestamp",
     TIMESTAMP,
     TIMESTAMPTZ,
+    "bytea",
 ];
 const TIMESTAMP: &str = "timestamp without time zone";
 const TIMESTAMPTZ: &str = "timestamp with time zone";
 
-/// A column of a key as text, the same in every session: dates and times as ISO 8601 has them, those of a time zone in UTC.
+/// A column of a key as text, the same in every session: dates and times as ISO 8601 has them, those of a time zone in UTC; bytes in
+/// hexadecimal digits.
 fn text_of(column: &Column, row: &str) -> String {
     let value = format!("{row}.{}", quoted(&column.name));
     let iso = |value: &str| format!("(pg_catalog.to_jsonb({value}) OPERATOR(pg_catalog.#>>) '{{}}')");
@@ -131,6 +138,7 @@ fn text_of(column: &Column, row: &str) -> String {
             iso(&format!("pg_catalog.timezone('UTC', {value})"))
         ),
         kind if kind == "date" || kind.starts_with("timestamp") => iso(&value),
+        "bytea" => format!("pg_catalog.concat({}, pg_catalog.encode({value}, 'hex'))", literal("\\x")),
         _ => format!("{value}::text"),
     }
 }
@@ -261,11 +269,11 @@ impl Table {
         }
         let label = options.label.as_deref().map(|name| column("label", name)).transpose()?;
         let payload = options.payload.as_deref().map(|name| column("payload", name)).transpose()?;
-        if let Some(payload) = payload.filter(|payload| payload.kind != "jsonb") {
+        if let Some(payload) = payload.filter(|payload| !["jsonb", "json"].contains(&payload.kind.as_str())) {
             return Err(Error::option(
                 "payload",
                 &payload.name,
-                format!("a column of type jsonb, not {}", payload.kind),
+                format!("a column of type jsonb or json, not {}", payload.kind),
             )
             .into());
         }
@@ -405,6 +413,7 @@ impl Table {
                 name: name.clone(),
                 number: 0,
                 kind: row.try_get(0)?,
+                is_enum: false,
                 is_nullable: false,
                 is_generated: false,
                 is_virtual: false,
@@ -527,7 +536,7 @@ impl Table {
     /// One field of it by its name, which SQL has as `given`, as `jsonb`. No other field is looked at.
     pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
         if let Some(payload) = &self.options.payload {
-            return format!("({row}.{} -> {given})", quoted(payload));
+            return format!("({row}.{}::jsonb -> {given})", quoted(payload));
         }
         let column = self.others.iter().find(|column| column.name == name);
         column.map_or("NULL::jsonb".into(), |column| {
@@ -688,6 +697,13 @@ fn vector_width(column: &Column) -> Result<Option<usize>> {
             kind if kind == "text" || kind.ends_with("[]") => Some(format!("\"{name}\"")),
             _ => None,
         };
+        if kind.strip_suffix("[]").is_some_and(is_vector) {
+            let way = format!(
+                "a column of type vector or halfvec, not {kind}: an item has one vector. A table with a row for each makes items of them: SELECT …, part, \
+                 vector FROM …, unnest(\"{name}\") WITH ORDINALITY AS u(vector, part), with a key over yours and part"
+            );
+            return Error::option("vector", name, way);
+        }
         let way = cast.map_or_else(String::new, |cast| {
             format!(
                 "; a column that the server keeps makes one of it: ALTER TABLE … ADD COLUMN vectors vector(N) \
@@ -704,11 +720,11 @@ fn vector_width(column: &Column) -> Result<Option<usize>> {
 
 fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
     let rows = connection.query(
-        "SELECT attname::text, format_type(atttypid, atttypmod), NOT attnotnull, attgenerated <> '', attgenerated = 'v',
+        "SELECT attname::text, CASE typtype WHEN 'd' THEN format_type(typbasetype, typtypmod) ELSE format_type(atttypid, atttypmod) END, NOT attnotnull, attgenerated <> '', attgenerated = 'v',
              (SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
                  WHERE c.oid = attcollation AND attcollation <> (SELECT typcollation FROM pg_type WHERE pg_type.oid = atttypid)), attnum,
-             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic)
-         FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+             EXISTS (SELECT 1 FROM pg_collation AS c WHERE c.oid = attcollation AND NOT c.collisdeterministic), typtype = 'e'
+         FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         &[&oid],
     )?;
     rows.iter()
@@ -722,6 +738,7 @@ fn columns(connection: &mut Connection, oid: u32) -> Step<Vec<Column>> {
                 collation: row.try_get(5)?,
                 number: row.try_get(6)?,
                 has_equals: row.try_get(7)?,
+                is_enum: row.try_get(8)?,
             })
         })
         .collect()
@@ -806,13 +823,16 @@ fn key(
     for name in &names {
         let column = column("id", name)?;
         let base = column.kind.split('(').next().unwrap_or_default().trim_end();
-        if !KEY_TYPES.contains(&base) {
-            return Err(Error::option(
-                "id",
-                name,
-                format!("a column of one of the types {}, not {}", KEY_TYPES.join(", "), type_of(&column)),
-            )
-            .into());
+        if !KEY_TYPES.contains(&base) && !column.is_enum {
+            let (kind, text) = (type_of(&column), quoted(&format!("{name}_text")));
+            let expected = format!(
+                "a column of one of the types {}, or of an enum, not {kind}; a column that the server keeps may be the id: ALTER TABLE {} ADD COLUMN {text} \
+                 text NOT NULL UNIQUE GENERATED ALWAYS AS ({}::text) STORED",
+                KEY_TYPES.join(", "),
+                options.table,
+                quoted(name)
+            );
+            return Err(Error::option("id", name, expected).into());
         }
         if column.is_nullable {
             return Err(Error::option("id", name, "a column that is never NULL").into());

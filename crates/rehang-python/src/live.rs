@@ -240,7 +240,7 @@ impl PyUpgrade {
         let fingerprint = given.or("fingerprint", None)?;
         // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is cut.
         let configuration = self.0.configuration();
-        let scales = normalise || configuration.model_dimension(&space).is_some();
+        let scales = normalise || configuration.is_cut(&space);
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;
         let is_made = is_made.iter().any(|record| record.space.name == space.name);
         let space = Space { normalised: if is_made { space.normalised } else { scales }, ..space };

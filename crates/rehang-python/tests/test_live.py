@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Sequence
+from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,75 @@ def config(demo: dict[str, np.ndarray], tmp_path: Path) -> Path:
     path = tmp_path / "rehang.toml"
     rehang.init(tmp_path / "g.db", path, new_name="large", new_dimension=demo["new"].shape[1])
     return path
+
+
+def contents(folder: Path, items: Any) -> list[tuple[str, str | None, str | None, Any]]:
+    """Imports items; what the gallery has of each."""
+    path = folder / f"g{len(list(folder.iterdir()))}.db"
+    vectors = np.arange(1, 9, dtype="f4").reshape(4, 2)
+    assert rehang.import_items(path, vectors, items, space="s", distance="l2")["items"] == 4
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("SELECT id, source, label, payload FROM item ORDER BY key").fetchall()
+    return [(*row[:3], json.loads(row[3]) if row[3] else None) for row in rows]
+
+
+def test_items_come_as_people_hold_them(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    ids = [uuid.UUID(int=7), np.int64(5), 2**70, np.str_("a")]
+    wanted = ["00000000-0000-0000-0000-000000000007", "5", str(2**70), "a"]
+    sources = ["x", float("nan"), None, np.str_("y")]
+    payload = {"n": np.int64(3), "v": np.arange(2), "none": float("nan"), "day": date(2026, 5, 1), "u": uuid.UUID(int=1)}
+    kept = {"n": 3, "v": [0, 1], "none": None, "day": "2026-05-01", "u": str(uuid.UUID(int=1))}
+    rows = [
+        {"_id": id, "source": source, "label": label, "payload": payload}
+        for id, source, label in zip(ids, sources, [1.0, np.int32(2), None, "c"], strict=True)
+    ]
+    labels = ["1", "2", None, "c"]
+    right = [(id, source, label, kept) for id, source, label in zip(wanted, ["x", None, None, "y"], labels, strict=True)]
+    assert contents(tmp_path, rows) == right
+    frame = pd.DataFrame({"id": [1, 2, 3, 4], "source": ["x", None, np.nan, "y"], "label": [1, 2, None, 4]})
+    assert [row[:3] for row in contents(tmp_path, frame)] == [("1", "x", "1"), ("2", None, "2"), ("3", None, None), ("4", "y", "4")]
+    pa = pytest.importorskip("pyarrow")
+    assert [row[:3] for row in contents(tmp_path, pa.Table.from_pandas(frame, preserve_index=False))][1] == ("2", None, "2")
+
+
+@pytest.mark.parametrize(
+    ("items", "words"),
+    [
+        (["1", "2", "3", "4"], "items[0] is '1' (str); a dictionary is needed"),
+        (7, "items is 7 (int)"),
+        ([{"id": 1.5}] * 4, "items[0]['id'] is 1.5 (float); a text, a whole number or a UUID"),
+        ([{"id": True}] * 4, "items[0]['id'] is True (bool)"),
+        ([{"source": "x"}] * 4, "items[0] has no id"),
+        ([{"id": "1", "source": 7}] * 4, "items[0]['source'] is 7 (int); a text is needed"),
+        ([{"id": "1", "text": "x"}] * 4, "items[0] has 'text', which is none of id, source, label, payload"),
+        ([{"id": "1", "payload": {"k": object}}] * 4, "items[0]['payload']['k'] is"),
+        ([{"id": "1"}] * 4, 'items: id "1" is there twice'),
+    ],
+)
+def test_items_that_are_none_are_named_without_a_file_of_ours(tmp_path: Path, items: Any, words: str) -> None:
+    with pytest.raises(rehang.Error) as raised:
+        rehang.import_items(tmp_path / "g.db", np.eye(4, dtype="f4"), items, space="s")
+    assert words in str(raised.value)
+    assert "items.jsonl" not in str(raised.value)
+    assert not (tmp_path / "g.db").exists()
+
+
+def test_vectors_that_know_their_items_are_never_given_to_others(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"id": ["a", "b"], "vector": pa.FixedSizeListArray.from_arrays(pa.array([1.0, 0.0, 0.0, 1.0]), 2)})
+    parquet.write_table(table, tmp_path / "vectors.parquet")
+    with pytest.raises(rehang.MismatchError, match="paired by position"):
+        rehang.import_items(tmp_path / "g.db", tmp_path / "vectors.parquet", [{"id": "b"}, {"id": "a"}], space="s")
+    done = rehang.import_items(tmp_path / "g.db", tmp_path / "vectors.parquet", [{"id": "a"}, {"id": "b"}], space="s")
+    assert done["items"] == 2
+
+
+def test_ids_of_any_type_are_put_and_deleted(config: Path, demo: dict[str, np.ndarray]) -> None:
+    gallery = rehang.Gallery.open(config)
+    gallery.put([{"id": np.int64(9), "source": "image 9", "vectors": {"small": demo["old"][9]}, "payload": {"n": np.float32(1)}}])
+    assert gallery.delete([np.int64(9), uuid.UUID(int=3)]) == {"deleted": 1, "missing": [str(uuid.UUID(int=3))]}
 
 
 def test_vectors_of_a_callable_are_cut(config: Path, demo: dict[str, np.ndarray]) -> None:

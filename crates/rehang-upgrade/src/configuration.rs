@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Adapter, Bridge, Distance, Error, Head, HeadKind, Remedy, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Shortened};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
@@ -149,7 +149,7 @@ struct SpacePart {
     /// `dim` in the files of earlier versions.
     #[serde(alias = "dim")]
     dimension: usize,
-    /// The width that the model itself gives, where its vectors are cut to `dimension`.
+    /// The width that the model itself gives, where its vectors are cut or filled up to `dimension`.
     model_dimension: Option<usize>,
     distance: String,
     /// Of the new space: the column of the application's table that its vectors move into at the end.
@@ -165,12 +165,22 @@ impl SpacePart {
         if self.dimension == 0 {
             return Err(Error::option(format!("[{key}] dimension"), self.dimension, "1 or more"));
         }
-        if let Some(whole) = self.model_dimension.filter(|whole| *whole <= self.dimension) {
-            let expected = format!("more than {}, which its vectors are cut to", self.dimension);
-            return Err(Error::option(format!("[{key}] model_dimension"), whole, expected));
+        if let Some(own) = self.model_dimension {
+            expect_resized(&format!("[{key}] model_dimension"), own, self.dimension)?;
         }
         Ok(Space::new(&self.name, self.dimension, distance, false))
     }
+}
+
+/// Refuses a width of a model's own vectors that no vector has, or that is the width of their space already.
+pub(crate) fn expect_resized(key: &str, own: usize, dimension: usize) -> Result<()> {
+    if own > 0 && own != dimension {
+        return Ok(());
+    }
+    let expected = format!(
+        "a width of the model's own vectors that is more than {dimension}, which they are cut to, or less, and zeros follow"
+    );
+    Err(Error::option(key, own, expected))
 }
 
 #[derive(Debug, Deserialize)]
@@ -469,8 +479,8 @@ impl Configuration {
 
     /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.
     pub(crate) fn made_space(&self) -> Space {
-        let is_cut = self.model_dimensions[1].is_some();
-        let normalised = is_cut || self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
+        let normalised =
+            self.is_cut(&self.new) || self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
         Space { normalised, ..self.new.clone() }
     }
 
@@ -591,18 +601,23 @@ impl Configuration {
         config.as_ref().ok_or_else(missing)
     }
 
-    /// The width that the model of a space itself gives, where its vectors are cut to the space's.
-    pub fn model_dimension(&self, space: &Space) -> Option<usize> {
+    /// The width that the model of a space itself gives, where it is not that of the space.
+    fn model_dimension(&self, space: &Space) -> Option<usize> {
         let [old, new] = self.model_dimensions;
         if space.name == self.old.name { old } else { new }
     }
 
+    /// Whether the vectors of a space's model are cut to its width, and so scaled to length 1.
+    pub fn is_cut(&self, space: &Space) -> bool {
+        self.model_dimension(space).is_some_and(|own| own > space.dimension)
+    }
+
     /// The encoder of a space's model, given how one is made for the space of the model's own vectors: where the file has its
-    /// `model_dimension`, that is wider, and its vectors are cut as [`Shortened`] does.
+    /// `model_dimension`, that is of another width, and its vectors are cut or filled up as [`Resized`] does.
     ///
     /// # Errors
     ///
-    /// Those of `make`; an invalid option where the encoder's vectors are not wider than the space.
+    /// Those of `make`.
     pub fn encoder_by(
         &self,
         space: &Space,
@@ -611,8 +626,10 @@ impl Configuration {
         match self.model_dimension(space) {
             None => make(space),
             Some(dimension) => {
-                let whole = make(&Space { dimension, normalised: false, ..space.clone() })?;
-                Ok(Box::new(Shortened::new(whole, space)?))
+                // A vector that is cut is scaled afterwards; zeros leave a length as it is.
+                let normalised = space.normalised && !self.is_cut(space);
+                let own = make(&Space { dimension, normalised, ..space.clone() })?;
+                Ok(Box::new(Resized::new(own, space)?))
             }
         }
     }

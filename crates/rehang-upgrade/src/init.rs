@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 use toml::Value;
 
 use crate::collection::{CollectionLocation, QDRANT_URL_ENV};
+use crate::configuration::expect_resized;
 use crate::location::Location;
 use crate::table::{TableLocation, URL_ENV};
 
@@ -29,7 +30,8 @@ pub struct Init {
     pub new_name: Option<String>,
     /// Width of the new space where no adapter says it; without it, the old space's.
     pub new_dimension: Option<usize>,
-    /// Width of the new model's own vectors, where they are cut to the new space's: their first coordinates are kept, scaled to length 1.
+    /// Width of the new model's own vectors, where it is not that of the new space: wider ones are cut to their first coordinates, scaled to
+    /// length 1; shorter ones are filled up with zeros.
     pub new_model_dimension: Option<usize>,
     /// Distance of the new space; without it, the adapter's, or the old space's.
     pub new_distance: Option<Distance>,
@@ -78,9 +80,8 @@ pub fn init(init: &Init) -> Result<Initialised> {
     if dimension == 0 {
         return Err(Error::option("new_dimension", 0, "1 or more"));
     }
-    if let Some(whole) = init.new_model_dimension.filter(|whole| *whole <= dimension) {
-        let expected = format!("more than {dimension}, which its vectors are cut to");
-        return Err(Error::option("new_model_dimension", whole, expected));
+    if let Some(own) = init.new_model_dimension {
+        expect_resized("new_model_dimension", own, dimension)?;
     }
     let new = Space { name, dimension, distance: init.new_distance.unwrap_or(like.distance), ..like };
     if new.name == old.name {
@@ -345,9 +346,14 @@ seed = 0
 "#,
         old = space(old),
         new = space(new),
-        whole = model_dimension.map_or_else(String::new, |whole| format!(
-            "\n# The model gives so many coordinates; the first ones are kept, scaled to length 1.\nmodel_dimension = {whole}"
-        )),
+        whole = model_dimension.map_or_else(String::new, |own| {
+            let how = if own > new.dimension {
+                "the first ones are kept, scaled to length 1"
+            } else {
+                "zeros follow, which change no distance"
+            };
+            format!("\n# The model gives so many coordinates; {how}.\nmodel_dimension = {own}")
+        }),
         column = column.map_or_else(String::new, |column| format!(
             "\n# The column of the table that its vectors move into when the gallery is released, after `finish`.\ncolumn = {}",
             text(column)
@@ -445,8 +451,10 @@ mod tests {
             new_model_dimension: Some(4),
             ..told(folder.path(), Some("mrl"))
         };
-        let narrow = Init { new_model_dimension: Some(2), ..told.clone() };
-        assert!(init(&narrow).unwrap_err().to_string().contains("more than 2"));
+        for own in [0, 2] {
+            let same = Init { new_model_dimension: Some(own), ..told.clone() };
+            assert!(init(&same).unwrap_err().to_string().contains("more than 2"));
+        }
         init(&told).unwrap();
         let vectors = Matrix::new(4, vec![3.0, 4.0, 12.0, 0.0, 0.0, -2.0, 0.0, 9.0]).unwrap();
         rehang_files::write_matrix(folder.path().join("new.npy"), &vectors, None).unwrap();
@@ -460,6 +468,35 @@ mod tests {
         let encoder = read.open_encoder(&made).unwrap();
         let inputs = ["a", "b"].map(|id| Input { id, source: id, payload: &serde_json::Value::Null });
         assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8]), Ok(vec![0.0, -1.0])]);
+    }
+
+    /// Applications with one width for all models pad what is shorter with zeros, queries too.
+    #[test]
+    fn a_model_whose_vectors_are_filled_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = Init { adapter: None, new_dimension: Some(4), ..told(folder.path(), Some("padded")) };
+        let table = || {
+            let vectors = Matrix::new(2, vec![3.0, 4.0, 0.0, -2.0]).unwrap();
+            rehang_files::write_matrix(folder.path().join("new.npy"), &vectors, None).unwrap();
+            fs_err::write(folder.path().join("ids.txt"), "a\nb\n").unwrap();
+            let text = fs_err::read_to_string(&told.path).unwrap();
+            let encoder = "[encoder]\nkind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n";
+            fs_err::write(&told.path, format!("{text}\n{encoder}")).unwrap();
+            Configuration::read(&told.path).unwrap()
+        };
+        init(&told).unwrap();
+        let read = table();
+        let error = read.open_encoder(&read.made_space()).err().expect("it is too narrow").to_string();
+        assert!(error.contains("model_dimension = 2") && error.contains("zeros"), "{error}");
+        fs_err::remove_file(&told.path).unwrap();
+        init(&Init { new_model_dimension: Some(2), ..told.clone() }).unwrap();
+        let read = table();
+        let made = read.made_space();
+        assert_eq!((made.dimension, made.normalised), (4, false));
+        let encoder = read.open_encoder(&made).unwrap();
+        let inputs = ["a", "b"].map(|id| Input { id, source: id, payload: &serde_json::Value::Null });
+        let padded = [Ok(vec![3.0, 4.0, 0.0, 0.0]), Ok(vec![0.0, -2.0, 0.0, 0.0])];
+        assert_eq!(encoder.encode(&inputs).unwrap(), padded);
     }
 
     #[test]

@@ -21,6 +21,7 @@ impl TableLocation {
             vector: self.vector.clone(),
             condition: self.condition.clone(),
             published: self.published,
+            column: Some(self.new_column()),
         }
     }
 

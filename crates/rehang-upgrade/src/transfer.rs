@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rehang::check::expect_count;
 use rehang::{Distance, Error, ErrorKind, NORMALISED_TOLERANCE, Provenance, Remedy, Result, Space, norm};
-use rehang_files::stream::{self, Columns, RowBatch};
-use rehang_files::{AtomicFile, VectorSource};
+use rehang_files::stream::{self, Columns, Ids, RowBatch};
+use rehang_files::{AtomicFile, VectorSource, other_items};
 use rehang_store::{ItemWrite, NewVector, Scan, Select, Store, expect_space, find_space, rounded_number};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,7 +30,7 @@ pub struct Import {
     pub space: String,
     /// Its distance.
     pub distance: Distance,
-    /// The vectors, one row an item, `[n, d]`.
+    /// The vectors, one row an item, `[n, d]`. Ids beside them (columns `id` or `_id` of Parquet) have to be those of the items, row by row.
     pub vectors: VectorSource,
     /// The items, one JSON object a line: `{"id": "…", "source": "…", "label": …, "payload": …}`. Only the id is required; what
     /// has no source cannot be embedded again.
@@ -62,13 +62,14 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// Corrupt, duplicate, empty and count mismatches of the files; changed meanwhile where the second reading finds other contents (a
+/// Corrupt, duplicate, empty and count mismatches of the files; unmatched where the vectors have ids of their own, and these are in
+/// another order than the items; changed meanwhile where the second reading finds other contents (a
 /// gallery that was there has some of the items then); a mismatch where the gallery has the space with other properties; a conflict
 /// where items of the import have vectors of another space, which a change of their content would remove; cancelled where a stop was
 /// asked for.
 pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> Result<Imported> {
     let ids = read_ids(&import.items)?;
-    let (dimension, normalised) = survey(&import.vectors, ids.len(), &import.items)?;
+    let (dimension, normalised) = survey(&import.vectors, &ids, &import.items)?;
     let space = Space::new(&import.space, dimension, import.distance, normalised);
     if location.exists() {
         fill(&*location.open()?, import, space.clone(), &ids, observer)?;
@@ -92,6 +93,7 @@ pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ItemLine {
+    #[serde(alias = "_id")]
     id: Text,
     #[serde(default)]
     source: Option<String>,
@@ -197,12 +199,15 @@ fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + us
     Ok(std::iter::from_fn(move || next().transpose()))
 }
 
-/// Reads all vectors once: their width, and whether all have length 1. Fails for NaN and for another count than `items`.
-fn survey(source: &VectorSource, items: usize, items_path: &Path) -> Result<(usize, bool)> {
+/// Reads all vectors once: their width, and whether all have length 1. Fails for NaN, for another count than that of the `items`, and
+/// where the file has ids of its own that are not those of the items, row by row.
+fn survey(source: &VectorSource, items: &[u64], items_path: &Path) -> Result<(usize, bool)> {
     let mut reader = stream::open(source)?;
+    reader.check_ids()?;
     let dimension = reader.width();
     let what = source.to_string();
     let (mut rows, mut normalised) = (0, true);
+    let (mut others, mut first_other) = (0, None);
     let mut batch = RowBatch::default();
     loop {
         let count = reader.next_batch(IMPORT_ITEMS, &mut batch)?;
@@ -213,10 +218,20 @@ fn survey(source: &VectorSource, items: usize, items_path: &Path) -> Result<(usi
         for row in batch.vectors.chunks_exact(dimension) {
             normalised &= (norm(row) - 1.0).abs() <= NORMALISED_TOLERANCE;
         }
+        let own = batch.ids.take().map(Ids::into_strings).unwrap_or_default();
+        for (row, id) in (rows..).zip(own) {
+            if items.get(row).is_some_and(|item| *item != hash(&id)) {
+                others += 1;
+                first_other.get_or_insert((row, id));
+            }
+        }
         rows += count;
     }
-    expect_count(what, rows, items_path.display(), items)?;
-    Ok((dimension, normalised))
+    expect_count(&what, rows, items_path.display(), items.len())?;
+    let Some((row, own)) = first_other else { return Ok((dimension, normalised)) };
+    let item = ids_of(items_path)?.nth(row).transpose()?.unwrap_or_default();
+    let way = "put the items in the order of the vectors";
+    Err(other_items((&what, &items_path.display().to_string()), others, (row, &own, &item), way))
 }
 
 fn fill(
@@ -251,12 +266,16 @@ fn fill(
     while reader.next_batch(IMPORT_ITEMS, &mut batch)? > 0 {
         expect_going(observer)?;
         let mut writes = Vec::with_capacity(IMPORT_ITEMS);
+        let mut own = batch.ids.take().map(Ids::into_strings).unwrap_or_default().into_iter();
         for row in batch.vectors.chunks_exact(space.dimension) {
             let expected = ids.next().ok_or_else(|| changed(&import.vectors))?;
             let line = lines.next().ok_or_else(|| changed(&items))??;
             let id = line.id.into_string();
             if hash(&id) != *expected {
                 return Err(changed(&items));
+            }
+            if own.next().is_some_and(|own| hash(&own) != *expected) {
+                return Err(changed(&import.vectors));
             }
             writes.push(ItemWrite {
                 id,
@@ -405,6 +424,7 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
 #[cfg(test)]
 mod tests {
     use rehang::Matrix;
+    use rehang_files::stream::IdKind;
     use rehang_files::write_matrix;
 
     use super::*;
@@ -459,6 +479,37 @@ mod tests {
         }
         AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
         assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
+    }
+
+    /// Vectors that know their items are never given to others.
+    #[test]
+    fn ids_beside_the_vectors_are_those_of_the_items_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let given = Import {
+            space: "old".into(),
+            distance: Distance::L2,
+            vectors: VectorSource::path(path("vectors.parquet")),
+            items: path("items.jsonl"),
+        };
+        let columns = Columns { ids: Some(IdKind::Integer), ..Columns::vectors(2) };
+        let mut file = stream::create(path("vectors.parquet"), columns).unwrap();
+        file.write(&[1.0, 0.0, 2.0, 0.0, 3.0, 0.0], Some(&Ids::Integers(vec![7, 8, 9])), None).unwrap();
+        file.commit().unwrap();
+        let lines = |lines: &str| AtomicFile::write(&given.items, lines).unwrap();
+        lines("{\"id\": 9}\n{\"id\": \"8\"}\n{\"id\": \"7\"}\n");
+        let location = Location::file(path("gallery.db"));
+        let error = import(&location, &given, &Unobserved).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unmatched { count: 2, .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("vectors.parquet") && text.contains("row 0 (\"7\" and \"9\""), "{text}");
+        assert!(!location.exists());
+        lines("{\"_id\": 7}\n{\"id\": \"8\"}\n{\"_id\": \"9\"}\n");
+        assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 3);
+        let store = location.open().unwrap();
+        let item = store.get(&["9"]).unwrap().remove(0).unwrap();
+        let vector = store.vectors("old", &[item.key]).unwrap().remove(0).unwrap();
+        assert_eq!(vector.vector, [3.0, 0.0]);
     }
 
     #[test]

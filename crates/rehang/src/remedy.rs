@@ -90,6 +90,13 @@ pub enum Remedy {
     PrepareIndex,
     /// Wait for the other process, or ask it to end with a pause.
     AwaitOtherProcess,
+    /// Say how wide the vectors of a model are that a space keeps at another width.
+    KeepAtWidth {
+        /// Coordinates that the model gives.
+        own: usize,
+        /// Coordinates of a vector of the space.
+        dimension: usize,
+    },
 }
 
 impl Remedy {
@@ -172,6 +179,12 @@ impl Remedy {
             Self::Compact => format!("{} gives the disk its room back", verb(Verb::Compact)),
             Self::PrepareIndex => format!("{} makes it", verb(Verb::Index)),
             Self::RebuildIndex => format!("{} makes it again", verb(Verb::Repair)),
+            Self::KeepAtWidth { own, dimension } if own < dimension => format!(
+                "where an application fills its vectors up with zeros, `model_dimension = {own}` of the space does that, and no distance changes by it"
+            ),
+            Self::KeepAtWidth { own, .. } => format!(
+                "where its vectors are to be cut, `model_dimension = {own}` of the space keeps the first coordinates, scaled to length 1"
+            ),
             Self::AwaitOtherProcess => format!("wait for it, or ask it to end with {}", verb(Verb::Pause)),
         }
     }

@@ -197,7 +197,8 @@ arguments! {
         adapter: Option<PathBuf> = [long, value_name = "FILE", required_unless_present = "new_name"],
         /// Width of the new model's vectors, where no adapter says it [default: the adapter's, or that of the old space].
         new_dimension: Option<usize> = [long, value_name = "N"],
-        /// Width of the new model's own vectors, where they are cut to --new-dimension: the first coordinates are kept, scaled to length 1.
+        /// Width of the new model's own vectors, where they are kept at another one, --new-dimension: wider ones are cut to the first coordinates,
+        /// scaled to length 1; shorter ones are filled up with zeros, as in columns of one width for all models.
         new_model_dimension: Option<usize> = [long, value_name = "N"],
         /// Distance that the new space is searched by (l2, cosine, dot) [default: the adapter's, or that of the old space].
         new_distance: Option<String> = [long, value_name = "DISTANCE"],

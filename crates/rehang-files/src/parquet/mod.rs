@@ -28,13 +28,13 @@ use bytes::Bytes;
 use half::f16;
 
 use thrift::{PageHeader, page_header};
-use write::ID;
 use write::ParquetWriter;
 
 use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
 use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
 use crate::source::{VectorSource, WIDTH_MAX, Wish};
+use crate::values::IDS;
 use rehang::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.
@@ -352,18 +352,16 @@ impl Table {
                 self.listed()
             )));
         }
-        let mut fitting = self.columns.iter().filter(|column| fits(column) && column.name != ID);
+        let mut fitting =
+            self.columns.iter().filter(|column| fits(column) && !IDS.names.contains(&column.name.as_str()));
         match (fitting.next(), fitting.next()) {
             (Some(column), None) => Ok(column),
             (None, _) => {
-                let bytes = self.columns.iter().find(|column| column.is_bytes && what.starts_with("vectors"));
-                let way = bytes.map_or(String::new(), |column| {
+                let way = if what.starts_with("vectors") { self.conversion() } else { None };
+                let way = way.map_or_else(String::new, |(what, rows)| {
                     let file = self.source.path.display();
-                    let name = &column.name;
                     format!(
-                        ". Vectors in bytes are written as such by Python: numpy.save(\"vectors.npy\", \
-                         numpy.stack([numpy.frombuffer(v, \"<f4\") for v in \
-                         pyarrow.parquet.read_table(\"{file}\")[\"{name}\"].to_pylist()]))"
+                        ". {what} are written as vectors by Python: t = pyarrow.parquet.read_table(\"{file}\"); numpy.save(\"vectors.npy\", {rows})"
                     )
                 });
                 Err(self.corrupt(format!("no column can be {what}; it has {}{way}", self.listed())))
@@ -374,6 +372,35 @@ impl Table {
                 self.listed()
             ))),
         }
+    }
+
+    /// What of a file without a column of lists may be vectors, and the Python that makes rows of its table `t`.
+    fn conversion(&self) -> Option<(&'static str, String)> {
+        let is_one = |column: &&Column| column.shape == Shape::One;
+        if let Some(Column { name, .. }) = self.columns.iter().filter(is_one).find(|column| column.is_bytes) {
+            let rows =
+                format!("numpy.stack([numpy.frombuffer(v, \"<f4\") for v in t[\"{name}\"].to_pylist()])");
+            return Some(("Vectors in bytes", rows));
+        }
+        let coordinates: Vec<&str> = self
+            .columns
+            .iter()
+            .filter(|column| is_one(column) && column.value.is_float())
+            .map(|column| column.name.as_str())
+            .collect();
+        if let [first, .., last] = &coordinates[..] {
+            let rows = format!(
+                "numpy.stack([t[c].to_numpy() for c in t.column_names[t.column_names.index(\"{first}\"):t.column_names.index(\"{last}\") + 1]], 1)"
+            );
+            return Some(("Columns of one coordinate each", rows));
+        }
+        let is_text =
+            |column: &&Column| column.value == Value::Text && !IDS.names.contains(&column.name.as_str());
+        let Column { name, .. } = self.columns.iter().filter(is_one).rfind(is_text)?;
+        Some((
+            "Vectors in texts such as [0.1,0.2,…]",
+            format!("numpy.array([json.loads(v) for v in t[\"{name}\"].to_pylist()], \"f4\")"),
+        ))
     }
 
     fn leaf<T: DataType>(&self, column: &Column) -> Leaf<T> {
@@ -896,7 +923,7 @@ pub(super) fn create(path: &Path, columns: Columns) -> Result<Box<dyn RowWriter>
 /// Whether the file has a column of ids.
 pub(super) fn has_ids(source: &VectorSource) -> Result<bool> {
     let table = Table::open(source)?;
-    Ok([ID, "_id"].iter().any(|name| table.named(name).is_some()))
+    Ok(IDS.names.iter().any(|name| table.named(name).is_some()))
 }
 
 /// A column with one value a row.
@@ -957,15 +984,19 @@ impl ParquetRows {
                     column.name
                 )));
             }
-            let id = table.named(ID).filter(|id| id.leaf != column.leaf);
-            let kind = id.filter(|id| id.shape == Shape::One).and_then(|id| id.value.id_kind());
-            let ids = match id.zip(kind) {
+            let named: Vec<&Column> = IDS.names.iter().filter_map(|name| table.named(name)).collect();
+            let named: Vec<&Column> = named.into_iter().filter(|id| id.leaf != column.leaf).collect();
+            let fit = named
+                .iter()
+                .find_map(|id| Some((id, id.value.id_kind().filter(|_| id.shape == Shape::One)?)));
+            let ids = match fit {
                 Some((id, kind)) => Some((Values::new(&table, id)?, kind)),
                 None => None,
             };
-            let unfit_ids = id.filter(|_| kind.is_none()).map(|_| {
+            let unfit_ids = named.first().filter(|_| fit.is_none()).map(|id| {
                 table.corrupt(format!(
-                    "column {ID:?} cannot be ids as it is; write it as text or whole numbers, or under another name: it has {}",
+                    "column {:?} cannot be ids as it is; write it as text or whole numbers, or under another name: it has {}",
+                    id.name,
                     table.listed()
                 ))
             });
@@ -1019,7 +1050,7 @@ impl RowReader for ParquetRows {
                 };
                 if ids.len() != wanted {
                     let rows = self.next_row + ids.len();
-                    return Err(Error::corrupt(&source, format!("column {ID:?} ends after {rows} rows")));
+                    return Err(Error::corrupt(&source, format!("its column of ids ends after {rows} rows")));
                 }
                 batch.ids = Some(ids);
             }

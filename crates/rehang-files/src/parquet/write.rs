@@ -26,7 +26,7 @@ const GROUP_ROWS_MAX: usize = 1 << 16;
 const WRITE_VALUES: usize = 1 << 15;
 
 /// The column of ids.
-pub(super) const ID: &str = "id";
+const ID: &str = "id";
 /// Names of the columns that are written beside [`ID`].
 const VECTOR: &str = "vector";
 const SIGMA2: &str = "sigma2";

@@ -416,19 +416,59 @@ fn the_texts_of_a_parquet_file_are_no_more_than_its_size_can_hold() {
     expect(Reader::Labels, &source, "a page claims more texts than it has values");
 }
 
+/// Each line is run by `test_conversions.py` of the Python package, where its libraries are there.
+#[test]
+fn what_is_not_read_says_how_python_writes_what_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for extension in
+        ["csv", "tsv", "txt", "jsonl", "json", "npz", "pkl", "pt", "h5", "faiss", "feather", "arrow", "lance"]
+    {
+        let name = format!("a.{extension}");
+        let error = expect(Reader::Vectors, &put(folder.path(), &name, b"some"), "Python writes one: ");
+        assert!(error.to_string().contains("\"vectors."), "{error}");
+    }
+    let dataset = folder.path().join("folder.lance");
+    fs_err::create_dir(&dataset).unwrap();
+    expect(Reader::Vectors, &VectorSource::path(dataset), "lance.dataset(");
+    let unknown = expect(Reader::Vectors, &put(folder.path(), "a.doc", b"some"), "a name that ends in .npy");
+    assert!(!unknown.to_string().contains("Python"), "{unknown}");
+    let write = |name: &str, columns: &[(&str, samples::Column)]| {
+        let path = folder.path().join(name);
+        samples::write_columns(&path, columns, WriterProperties::builder().build());
+        VectorSource::path(path)
+    };
+    let texts = samples::Column::Texts(vec!["[1,2]", "[3,4]"]);
+    let ids = || ("id", samples::Column::Texts(vec!["a", "b"]));
+    expect(
+        Reader::Vectors,
+        &write("texts.parquet", &[ids(), ("v", texts)]),
+        "json.loads(v) for v in t[\"v\"]",
+    );
+    let number = |name| (name, samples::Column::Doubles(vec![1.0, 2.0]));
+    let coordinates = write("coordinates.parquet", &[ids(), number("x0"), number("x1"), number("x2")]);
+    expect(Reader::Vectors, &coordinates, "t.column_names.index(\"x0\"):t.column_names.index(\"x2\") + 1");
+}
+
 #[test]
 fn a_column_id_that_cannot_be_ids_is_not_taken_for_none() {
+    for column in ["id", "_id"] {
+        expect_no_ids(column);
+    }
+}
+
+fn expect_no_ids(column: &str) {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, ids: samples::Column| {
         let path = folder.path().join(name);
         let vectors = vec![Some(vec![Some(1.0), Some(2.0)]); 2];
-        let columns = [("id", ids), ("v", samples::Column::Lists(samples::Form::Required, vectors))];
+        let columns = [(column, ids), ("v", samples::Column::Lists(samples::Form::Required, vectors))];
         samples::write_columns(&path, &columns, WriterProperties::builder().build());
         VectorSource::path(path)
     };
     let sound = write("sound.parquet", samples::Column::Texts(vec!["a", "b"]));
     let unfit = write("unfit.parquet", samples::Column::Doubles(vec![1.0, 2.0]));
-    let words = "unfit.parquet: column \"id\" cannot be ids";
+    let words = format!("unfit.parquet: column {column:?} cannot be ids");
+    let words = words.as_str();
     assert_eq!(rehang_files::read_matrix(&unfit).unwrap().rows(), 2);
     rehang_files::expect_same_items(&[from_ref(&unfit), &[]]).unwrap();
     let error =
@@ -627,7 +667,8 @@ proptest! {
             all.extend((bytes.len() as u32).to_le_bytes());
             all.extend(b"PAR1");
         }
-        let extensions = ["npy", "parquet", "fvecs", "bvecs", "ivecs", "safetensors", "txt", "jsonl"];
+        let extensions =
+            ["npy", "parquet", "fvecs", "bvecs", "ivecs", "fbin", "u8bin", "safetensors", "txt", "jsonl"];
         survive(folder.path(), &all, &extensions);
     }
 

@@ -60,6 +60,32 @@ fn a_fvecs_file_is_written_byte_for_byte_as_it_is_defined() {
 }
 
 #[test]
+fn a_file_that_says_its_rows_and_coordinates_in_front_is_read_whole_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_header = |rows: u32, width: u32, numbers: &[u8]| {
+        [&rows.to_le_bytes()[..], &width.to_le_bytes()[..], numbers].concat()
+    };
+    let read = |name: &str, bytes: &[u8]| rehang_files::read_matrix(&put(folder.path(), name, bytes));
+    let numbers = [1.0, -2.0, 3.5, 4.0, 5.0, 6.0];
+    let matrix = read("a.fbin", &with_header(2, 3, &little(&numbers))).unwrap();
+    assert_eq!((matrix.rows(), matrix.as_slice()), (2, &numbers[..]));
+    assert_eq!(read("a.u8bin", &with_header(1, 2, &[7, 255])).unwrap().as_slice(), [7.0, 255.0]);
+    assert_eq!(read("a.i8bin", &with_header(1, 2, &[7, 255])).unwrap().as_slice(), [7.0, -1.0]);
+    let labels = put(folder.path(), "label.i8bin", &with_header(3, 1, &[1, 2, 255]));
+    assert_eq!(rehang_files::read_labels(&labels).unwrap(), [1, 2, -1]);
+    for (bytes, words) in [
+        (with_header(2, 3, &little(&numbers[1..])), "claims 2 rows of 3 coordinates (32 bytes) and has 28"),
+        (with_header(u32::MAX, u32::MAX, &little(&numbers)), "no .fbin file"),
+        (with_header(2, 0, &[]), "claims 2 rows of 0"),
+        (vec![1, 0, 0, 0, 3], "ends inside the numbers"),
+        (with_header(0, 3, &[]), "is empty"),
+    ] {
+        let error = read("bad.fbin", &bytes).unwrap_err().to_string();
+        assert!(error.contains(words) && error.contains("bad.fbin"), "{error}");
+    }
+}
+
+#[test]
 fn a_npy_file_of_every_number_type_and_order_is_the_same_matrix() {
     let folder = tempfile::tempdir().unwrap();
     let values = [0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0];

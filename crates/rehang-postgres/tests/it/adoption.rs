@@ -1,9 +1,11 @@
 //! An adoption that fails at any of its statements leaves what the next one, or a release, can take.
 
 use postgres::Client;
-use rehang::{Distance, Provenance, Result, Space};
-use rehang_postgres::PostgresStore;
-use rehang_store::{Examined, Ledger};
+use rehang::{Distance, Matrix, Provenance, Result, Space};
+use rehang_postgres::{PostgresStore, TableOptions};
+use rehang_store::{
+    Examined, Filter, Index, ItemWrite, Ledger, NewVector, Scan, Select, VectorWrite, WriteOutcome,
+};
 
 use crate::notes::options;
 use crate::server;
@@ -111,5 +113,70 @@ fn an_adoption_whose_statements_are_cancelled_tries_again() {
         is_whole(&store);
         store.release(None).unwrap();
         assert_eq!(place.ours(), 0);
+    }
+}
+
+/// Keys by which other tools tell their rows apart, and a payload of type `json`.
+#[test]
+fn keys_of_bytes_enums_and_domains_are_ids() {
+    let Some(server) = server::server() else { return };
+    for (kind, ids) in [
+        ("bytea", [r"\x0a", r"\xff00"]),
+        ("mood", ["sad", "so so"]),
+        ("isbn", ["978", "979"]),
+        ("place", ["7", "8"]),
+    ] {
+        let address = server.database();
+        let mut client = server::client(&address);
+        client
+            .batch_execute(&format!(
+                "CREATE TYPE mood AS ENUM ('sad', 'so so', 'glad'); CREATE DOMAIN isbn AS text CHECK (VALUE ~ '^[0-9]+$'); CREATE DOMAIN place AS bigint;
+                 CREATE TABLE notes (id {kind} PRIMARY KEY, body text, more json, embedding vector(2));
+                 INSERT INTO notes VALUES ('{}', 'one', '{{\"n\": 1}}', '[1,1]'), ('{}', 'two', '{{\"n\": 2}}', '[2,1]');
+                 SET bytea_output = 'escape'",
+                ids[0], ids[1]
+            ))
+            .unwrap();
+        let options = TableOptions { payload: Some("more".into()), ..options() };
+        let store = PostgresStore::adopt(&address, &options, Some("old"), &|_, _| true).unwrap();
+        store.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+        store.create_space(&Space::new("new", 3, Distance::L2, false), Provenance::Native).unwrap();
+        let found = store.get(&ids).unwrap();
+        let sources: Vec<_> =
+            found.iter().map(|item| item.as_ref().unwrap().source.as_deref().unwrap()).collect();
+        assert_eq!(sources, ["one", "two"], "{kind}");
+        let records = store.scan(&Scan::new("new", Select::Lacking, 9)).unwrap();
+        let writes: Vec<_> =
+            records.iter().map(|record| VectorWrite::native(&record.item, vec![1.0, 2.0, 3.0])).collect();
+        assert_eq!(store.write_vectors("new", None, &writes).unwrap(), [WriteOutcome::Written; 2]);
+        client.batch_execute("UPDATE notes SET body = 'changed' WHERE body = 'two'").unwrap();
+        assert_eq!(store.counts("new").unwrap().native, 1, "{kind}");
+        let put = ItemWrite {
+            payload: serde_json::json!({"n": 3}),
+            ..ItemWrite::new(
+                ids[1],
+                Some("put".into()),
+                vec![NewVector::of_model("old", vec![3.0, 1.0], Provenance::Old)],
+            )
+        };
+        store.put(&[put]).unwrap();
+        let filter = Filter { payload: vec![("n".into(), serde_json::json!(3))], ..Filter::default() };
+        let query = Matrix::new(2, vec![1.0, 1.0]).unwrap();
+        let hits = store.search("old", &query, 9, &filter).unwrap();
+        let hits: Vec<&str> = hits[0].iter().map(|hit| hit.id.as_str()).collect();
+        assert_eq!(hits, [ids[1]], "{kind}");
+        let rows = client.query("SELECT id FROM rehang.search('notes', '[1,1]'::vector, 9)", &[]).unwrap();
+        let rows: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(rows, ids, "{kind}");
+        let rows =
+            client.query("SELECT serving_vector::text FROM rehang.serving_1 ORDER BY id", &[]).unwrap();
+        assert_eq!(
+            rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>(),
+            ["[1,1]", "[3,1]"],
+            "{kind}"
+        );
+        assert_eq!(store.check().unwrap(), [], "{kind}");
+        assert_eq!(store.delete(&ids[..1]).unwrap(), 1);
+        assert_eq!(client.query_one("SELECT count(*) FROM notes", &[]).unwrap().get::<_, i64>(0), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use postgres::Client;
 use rehang::{Distance, Provenance, Remedy, Space};
-use rehang_postgres::PostgresStore;
+use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Priority, Released, Scan, Select, VectorWrite, WriteOutcome};
 
 use crate::notes::options;
@@ -20,13 +20,18 @@ fn adopt(address: &str, width: usize) -> PostgresStore {
 
 /// Eight rows, each with a native vector of a gallery that serves the new space.
 fn served() -> Option<(String, Client, PostgresStore)> {
+    served_beside("vector(2)")
+}
+
+/// The same with old vectors in a column of another type.
+fn served_beside(old: &str) -> Option<(String, Client, PostgresStore)> {
     let address = server::server()?.database();
     let mut client = server::client(&address);
     client
-        .batch_execute(
-            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(2));
-             INSERT INTO notes SELECT n, 'body ' || n, format('[%s,1]', n)::vector FROM generate_series(1, 8) AS n",
-        )
+        .batch_execute(&format!(
+            "CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding {old});
+             INSERT INTO notes SELECT n, 'body ' || n, format('[%s,1]', n)::vector FROM generate_series(1, 8) AS n"
+        ))
         .unwrap();
     let store = adopt(&address, 3);
     make_native(&store, 1.0);
@@ -204,6 +209,121 @@ fn a_release_with_adapted_vectors_says_which_they_are_in_a_table_that_stays() {
     let adapted: Vec<(i64, bool)> =
         client.query(sql, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
     assert_eq!(adapted, [(3, true)]);
+}
+
+/// An application's own SQL casts its queries to the type of its column, and its index is of that type.
+#[test]
+fn the_new_column_is_of_the_old_one_s_type_or_of_the_type_that_it_was_given() {
+    for (old, made_before, new) in [
+        ("halfvec(2)", None, "halfvec(3)"),
+        ("vector(2)", None, "vector(3)"),
+        ("halfvec(2)", Some("halfvec(3)"), "halfvec(3)"),
+        ("halfvec(2)", Some("vector(3)"), "vector(3)"),
+        ("vector(2)", Some("halfvec(3)"), "halfvec(3)"),
+    ] {
+        let Some((_, mut client, store)) = served_beside(old) else { return };
+        if let Some(kind) = made_before {
+            client.batch_execute(&format!("ALTER TABLE notes ADD embedding_new {kind}")).unwrap();
+        }
+        store.settle("embedding_new", &|_, _| true).unwrap();
+        client.batch_execute("UPDATE notes SET embedding_new = NULL WHERE id = 2").unwrap();
+        store.release(Some("embedding_new")).unwrap();
+        let sql = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'notes'::regclass AND attname = 'embedding_new'";
+        assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, String>(0), new, "{old}, {made_before:?}");
+        assert!(column(&mut client).iter().all(|(_, vector)| vector.as_deref() == Some("[1,2,3]")));
+        client.batch_execute("SET enable_seqscan = off").unwrap();
+        let plan = client
+            .query(
+                &format!("EXPLAIN SELECT id FROM notes ORDER BY embedding_new <-> '[1,2,3]'::{new} LIMIT 3"),
+                &[],
+            )
+            .unwrap();
+        assert!(
+            plan.iter().any(|row| row.get::<_, String>(0).contains("Index Scan")),
+            "{old}, {made_before:?}"
+        );
+    }
+    let Some((_, mut client, store)) = served_beside("halfvec(2)") else { return };
+    client.batch_execute("ALTER TABLE notes ADD embedding_new halfvec(2)").unwrap();
+    let error = store.settle("embedding_new", &|_, _| true).unwrap_err().to_string();
+    assert!(error.contains("halfvec(3), not halfvec(2)"), "{error}");
+}
+
+/// Options with the name of the column that the new vectors are to move into.
+fn into_column() -> TableOptions {
+    TableOptions { column: Some("embedding_new".into()), ..options() }
+}
+
+fn opened(address: &str) -> PostgresStore {
+    PostgresStore::open(address, &into_column(), Some("old")).unwrap()
+}
+
+#[test]
+fn what_hangs_on_the_old_column_is_named_and_what_is_its_own_comes_along() {
+    let Some((address, mut client, store)) = served() else { return };
+    drop(store);
+    assert_eq!(opened(&address).remarks().unwrap(), Vec::<String>::new());
+    client
+        .batch_execute(
+            "CREATE INDEX ON notes USING hnsw (embedding vector_l2_ops);
+             ALTER TABLE notes ADD bits bit(2) GENERATED ALWAYS AS (binary_quantize(embedding)::bit(2)) STORED;
+             CREATE VIEW shown AS SELECT * FROM notes; CREATE MATERIALIZED VIEW kept AS SELECT id, embedding FROM notes;
+             CREATE INDEX partial ON notes USING hnsw (embedding vector_l2_ops) WHERE id > 3;
+             CREATE INDEX halved ON notes USING hnsw ((embedding::halfvec(2)) halfvec_l2_ops);
+             ALTER TABLE notes ALTER embedding SET NOT NULL, ALTER embedding SET STORAGE PLAIN,
+                 ADD CONSTRAINT wide CHECK (vector_dims(embedding) = 2);
+             COMMENT ON COLUMN notes.embedding IS 'what it''s near to';
+             CREATE ROLE reader_of_vectors; GRANT SELECT (embedding), UPDATE (embedding) ON notes TO reader_of_vectors",
+        )
+        .unwrap();
+    let store = opened(&address);
+    let remarks = store.remarks().unwrap();
+    let said = remarks.iter().find(|remark| remark.contains("depends on column")).unwrap();
+    for name in [
+        "generated column bits",
+        "view shown",
+        "materialised view kept",
+        "index partial",
+        "index halved",
+        "constraint wide",
+    ] {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+    assert!(!said.contains("notes_embedding_idx") && !said.contains("rehang"), "{said}");
+    let said = remarks.iter().find(|remark| remark.contains("NOT NULL")).unwrap();
+    assert!(said.contains("ALTER TABLE notes ALTER COLUMN \"embedding_new\" SET NOT NULL"), "{said}");
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    store.release(Some("embedding_new")).unwrap();
+    let sql = "SELECT concat_ws(' ', attstorage, col_description(attrelid, attnum), has_column_privilege('reader_of_vectors', attrelid, attnum, 'UPDATE'),
+             has_column_privilege('reader_of_vectors', attrelid, attnum, 'INSERT'), attnotnull)
+         FROM pg_attribute WHERE attrelid = 'notes'::regclass AND attname = 'embedding_new'";
+    assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, String>(0), "p what it's near to t f f");
+    client
+        .batch_execute("DROP OWNED BY reader_of_vectors; DROP ROLE reader_of_vectors; ALTER TABLE notes ALTER COLUMN embedding_new SET NOT NULL")
+        .unwrap();
+}
+
+#[test]
+fn vectors_that_the_new_column_has_already_are_told_before_anything_is_paid_and_taken_in() {
+    let Some((address, mut client, _)) = served() else { return };
+    client.batch_execute("ALTER TABLE notes ADD embedding_new vector(3)").unwrap();
+    let told =
+        || opened(&address).remarks().unwrap().into_iter().find(|said| said.contains("\"embedding_new\""));
+    assert_eq!(told(), None);
+    client.batch_execute("UPDATE notes SET embedding_new = '[4,5,6]' WHERE id = 3").unwrap();
+    let said = told().unwrap();
+    assert!(opened(&address).settle("embedding_new", &|_, _| true).is_err());
+    let statement = said.split_once("SELECT ").unwrap().1.split_once(" takes them in").unwrap().0;
+    let statement = format!("SELECT {statement}").replace("NAME OF THE NEW MODEL", "new");
+    client.batch_execute(&statement).unwrap();
+    client.batch_execute("UPDATE notes SET embedding_new = NULL").unwrap();
+    assert_eq!(told(), None);
+    let store = opened(&address);
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    store.release(Some("embedding_new")).unwrap();
+    let moved = column(&mut client);
+    assert_eq!(moved[2], (3, Some("[4,5,6]".into())));
+    assert_eq!(moved[3], (4, Some("[1,2,3]".into())));
 }
 
 #[test]

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from . import _rehang
 from ._arrays import matrix
 from ._call import Bar, options, warn
+from ._items import id_text, plain, records
 from ._verbs import Distance, Path, Report, Vectors
+from .errors import Error
 
 Encode = Callable[[Sequence[str]], Any]
 """Embeds sources: gets a list of them, gives rows of numbers, ``[n, d]``, in their order. A row of NaN says that its item has failed."""
@@ -155,19 +157,22 @@ class Gallery:
             ``id``, ``revision`` and ``removed_from`` of every item.
         """
         puts = []
-        for item in items:
+        for at, item in enumerate(items):
             put = dict(item)
+            if "id" in put:
+                put["id"] = id_text(put["id"], f"items[{at}]['id']")
             if put.get("payload") is not None:
-                put["payload"] = json.dumps(put["payload"])
+                put["payload"] = json.dumps(plain(put["payload"], f"items[{at}]['payload']"))
             if put.get("vectors") is not None:
                 put["vectors"] = {space: _row(space, vector) for space, vector in put["vectors"].items()}
             puts.append(put)
         done: list[dict[str, Any]] = json.loads(self._core.put(puts))
         return done
 
-    def delete(self, ids: Sequence[str]) -> dict[str, Any]:
+    def delete(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Delete items; gives how many there were, and the ids that were missing."""
-        done: dict[str, Any] = json.loads(self._core.delete(list(ids)))
+        texts = [id_text(value, f"ids[{at}]") for at, value in enumerate(ids)]
+        done: dict[str, Any] = json.loads(self._core.delete(texts))
         return done
 
     def contents(self) -> dict[str, Any]:
@@ -179,7 +184,7 @@ class Gallery:
 def import_items(
     gallery: Path,
     vectors: Vectors,
-    items: Path | Sequence[Mapping[str, Any]],
+    items: Path | Sequence[Mapping[str, Any]] | Any,
     *,
     space: str,
     distance: Distance = "l2",
@@ -192,9 +197,10 @@ def import_items(
     gallery : path
         The gallery. A new one appears whole or not at all.
     vectors : array or path, ``[n, d]``
-        The vectors, one row an item.
-    items : list of dict, or the path of a file with one JSON object a line
-        ``id``, and where they are there ``source`` (what can be embedded again: a text, a path, a URL), ``label`` and ``payload``.
+        The vectors, one row an item. Where a Parquet file has ids beside them, they have to be those of the items, row by row.
+    items : list of dict, data frame, or the path of a file with one JSON object a line
+        ``id`` (a text, a whole number or a UUID), and where they are there ``source`` (what can be embedded again: a text, a path, a URL),
+        ``label`` and ``payload``. A data frame of pandas, Polars or Arrow has them as columns; NaN is what is not there.
     space : str
         The name of the model that made the vectors.
     distance : str
@@ -207,7 +213,7 @@ def import_items(
 
     Raises
     ------
-    CorruptError, MismatchError, ConflictError
+    OptionError, CorruptError, MismatchError, ConflictError
         What is wrong with the items, the vectors or the gallery. Nothing is written then.
     """
     given_options = options({"space": space, "distance": distance, "vectors": vectors})
@@ -218,8 +224,13 @@ def import_items(
             with tempfile.TemporaryDirectory() as folder:
                 lines = os.path.join(folder, "items.jsonl")
                 with open(lines, "w", encoding="utf-8") as file:
-                    file.writelines(json.dumps(dict(item)) + "\n" for item in items)
-                done = _rehang.import_items(os.fspath(gallery), lines, given_options, bar.show)
+                    file.writelines(json.dumps(item) + "\n" for item in records(items))
+                try:
+                    done = _rehang.import_items(os.fspath(gallery), lines, given_options, bar.show)
+                except Error as error:
+                    # The reader gave no such file.
+                    error.args = (str(error).replace(lines, "items"),)
+                    raise
     imported: dict[str, Any] = json.loads(done)
     return imported
 
@@ -241,7 +252,8 @@ def init(
     of PostgreSQL or a collection of Qdrant gets its configuration by ``rehang init`` on the command line.
 
     With ``new_model_dimension=3072, new_dimension=512`` vectors of a model that gives 3,072 coordinates are cut to the first 512, scaled to
-    length 1.
+    length 1. With ``new_model_dimension=1024, new_dimension=1536`` zeros follow, as in columns of one width for all models; no distance changes
+    by them.
 
     Returns
     -------

@@ -1,4 +1,6 @@
-//! A model whose vectors are kept shorter than it makes them.
+//! A model whose vectors are kept at another width than it makes them.
+
+use std::cmp::Ordering;
 
 use rehang::{Error, Result, Space};
 
@@ -7,55 +9,62 @@ use crate::contract::{Answer, Encoder, Input, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::reading::Cut;
 
-/// The first coordinates of another encoder's vectors, scaled to length 1: `[d_model] → [d]`, d < `d_model`. A model that was trained for it
-/// loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what those coordinates said.
+/// Another encoder's vectors at the width of a space, `[d_model] → [d]`. Where d < `d_model`, the first coordinates are kept, scaled to length 1: a
+/// model that was trained for it loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what
+/// those coordinates said. Where d > `d_model`, zeros follow, as applications pad that have one width for all models: no length, no cosine, no
+/// inner product and no distance changes by zeros.
 ///
-/// What of a vector is left may have no direction where the whole had one: such an item fails, unless the space takes zero vectors. Its
+/// What of a cut vector is left may have no direction where the whole had one: such an item fails, unless the space takes zero vectors. Its
 /// [fingerprint](Encoder::fingerprint) is another one than that of the whole model, and than that of another width.
 ///
 /// ```
 /// use rehang::{Distance, Matrix, Space};
-/// use rehang_encode::{Encoder, Function, Input, Shortened};
+/// use rehang_encode::{Encoder, Function, Input, Resized};
 ///
 /// let model = |sources: &[&str]| Ok(Matrix::from_fn(sources.len(), 4, |_, column| [3.0, 4.0, 12.0, 0.0][column]));
 /// let space = |width| Space::new("m", width, Distance::Cosine, false);
 /// let whole = || Box::new(Function::new(&space(4), 100, false, Some("v1".into()), model));
-/// let encoder = Shortened::new(whole(), &space(2)).unwrap();
+/// let encoder = Resized::new(whole(), &space(2)).unwrap();
 /// let inputs = [Input { id: "a", source: "a text", payload: &serde_json::Value::Null }];
 /// assert_eq!(encoder.encode(&inputs).unwrap(), [Ok(vec![0.6, 0.8])]);
 /// assert_eq!(encoder.space().dimension, 2);
 /// assert_ne!(encoder.fingerprint().unwrap(), whole().fingerprint().unwrap());
-/// assert!(Shortened::new(whole(), &space(4)).is_err());
+/// let padded = Resized::new(whole(), &space(6)).unwrap();
+/// assert_eq!(padded.encode(&inputs).unwrap(), [Ok(vec![3.0, 4.0, 12.0, 0.0, 0.0, 0.0])]);
+/// assert!(Resized::new(whole(), &space(4)).is_err());
 /// ```
-pub struct Shortened {
+pub struct Resized {
     encoder: Box<dyn Encoder>,
     check: Check,
 }
 
-impl Shortened {
-    /// An encoder whose vectors are cut to the width of a space.
+impl Resized {
+    /// An encoder whose vectors are cut to the width of a space, or filled up to it.
     ///
     /// # Errors
     ///
-    /// [`rehang::ErrorKind::InvalidOption`] where the encoder's own vectors are not wider.
+    /// [`rehang::ErrorKind::InvalidOption`] where the encoder's own vectors are of that width already.
     pub fn new(encoder: Box<dyn Encoder>, space: &Space) -> Result<Self> {
-        let (whole, left) = (encoder.space().dimension, space.dimension);
-        if left >= whole {
-            let expected = format!("more than {left}, which its vectors are cut to");
-            return Err(Error::option("model_dimension", whole, expected));
-        }
-        let check =
-            Check::new(space, format!("the model of {:?}, cut to {left} of {whole},", space.name), true);
+        let (own, kept) = (encoder.space().dimension, space.dimension);
+        let (how, is_cut) = match own.cmp(&kept) {
+            Ordering::Greater => (format!("cut to {kept} of {own}"), true),
+            Ordering::Less => (format!("filled up with zeros from {own} to {kept}"), false),
+            Ordering::Equal => {
+                let expected = format!("another width than {kept}, which the space has itself");
+                return Err(Error::option("model_dimension", own, expected));
+            }
+        };
+        let check = Check::new(space, format!("the model of {:?}, {how},", space.name), is_cut);
         Ok(Self { encoder, check })
     }
 
-    /// The text of something that depends on the width, too.
+    /// The text of something that depends on the width, too. Its first word is in galleries since vectors could only be cut.
     fn of_width(&self, text: &str) -> String {
         Fingerprint::new("shortened").with(&text).with(&self.check.space().dimension).text()
     }
 }
 
-impl Encoder for Shortened {
+impl Encoder for Resized {
     fn space(&self) -> &Space {
         self.check.space()
     }
@@ -70,14 +79,14 @@ impl Encoder for Shortened {
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
         let answers = self.encoder.encode(inputs)?;
-        let shorten = |(input, answer): (&Input<'_>, Answer)| match answer {
+        let resize = |(input, answer): (&Input<'_>, Answer)| match answer {
             Ok(mut vector) => {
-                vector.truncate(self.check.space().dimension);
+                vector.resize(self.check.space().dimension, 0.0);
                 self.check.vector(input.id, vector)
             }
             failure => Ok(failure),
         };
-        inputs.iter().zip(answers).map(shorten).collect()
+        inputs.iter().zip(answers).map(resize).collect()
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
@@ -151,7 +160,7 @@ mod tests {
         let space = |width, distance| Space::new("m", width, distance, false);
         for distance in [Distance::Cosine, Distance::Dot] {
             let whole = Box::new(Function::new(&space(3, distance), 9, false, None, model));
-            let encoder = Shortened::new(whole, &space(2, distance)).unwrap();
+            let encoder = Resized::new(whole, &space(2, distance)).unwrap();
             let null = serde_json::Value::Null;
             let inputs = ["late", "early"].map(|source| Input { id: source, source, payload: &null });
             let answers = encoder.encode(&inputs).unwrap();
