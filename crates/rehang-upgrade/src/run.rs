@@ -209,6 +209,10 @@ pub(crate) fn backfill_beside(
     if let BackfillScope::Gallery(adapter) = setup.scope {
         expect_adapter(setup.store, &record, adapter)?;
         filler = Some(Filler::new(adapter, &record.old.name, &record.new.name, record.order)?);
+        if record.phase == Phase::Filled {
+            let epoch = record.epoch.unwrap_or_default();
+            setup.store.keep_map(&record.new.name, Some((epoch, &record.adapter, adapter)))?;
+        }
     }
     let kept = manners::recall(setup.store, &record.new.name, setup.encoder)?;
     let told = if is_compared {

@@ -194,7 +194,7 @@ pub struct Started {
 /// A conflict where another upgrade of this gallery is under way, or where this one is rolled back, finished or planned in another
 /// way meanwhile (no page of its vectors is written then); what [`Filler::new`] and the store say.
 pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
-    let findings = setup.check(store)?;
+    let mut findings = setup.check(store)?;
     let filler = Filler::new(setup.adapter, &setup.old.name, &setup.new.name, setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
@@ -252,6 +252,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     store.create_space(&new, Provenance::Native)?;
     observer.reach(Place::SpaceMade)?;
     let plan = in_its_epoch(store, &recorded.record)?;
+    findings.extend(keep_map(store, setup, &plan)?);
     let adapted = fill(store, &filler, &plan, filled, observer)
         .map_err(|error| Recorded::explain(store, &plan, error))?;
     observer.reach(Place::BeforeFilled)?;
@@ -262,6 +263,21 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
         if prepare_index(store, &new.name, observer)? { Some(recall(store, &new.name)?) } else { None };
     let lacking = store.counts(&new.name)?.lacking;
     Ok(Started { adapted, as_they_are: is_identity(setup.adapter), replanned, lacking, recall, findings })
+}
+
+/// Has the store itself adapt what an application writes past the library from here on, by the map of a plan. Says where it cannot.
+pub(crate) fn keep_map(
+    store: &dyn Ledger,
+    setup: &UpgradeSetup<'_>,
+    plan: &UpgradeRecord,
+) -> Result<Option<Finding>> {
+    let epoch = plan.epoch.unwrap_or_default();
+    let why = store.keep_map(&plan.new.name, Some((epoch, &plan.adapter, setup.adapter)))?;
+    Ok(why.map(|why| {
+        let seen = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
+        Finding::note("adapted-later", seen)
+            .may_mean("Searches of the new space find such a row once a run has caught up with it.")
+    }))
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -386,6 +402,7 @@ pub fn switch(
     expect_adapter(store, &recorded.record, setup.adapter)?;
     let fusion = fusion_of(setup.adapter, serving)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
+    keep_map(store, setup, &recorded.record)?;
     let caught_up = catch_up(store, setup, &recorded.record, observer)?;
     let lacking = store.counts(new)?.lacking;
     observer.reach(Place::BeforeSwitch)?;
@@ -522,6 +539,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     observer.reach(Place::RolledBack)?;
     if has_new {
         store.switch_serving(&new, &old)?;
+        store.keep_map(&new, None)?;
     }
     store.keep_bridge(None)?;
     served_again(store, old)
