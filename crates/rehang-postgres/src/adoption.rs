@@ -17,7 +17,7 @@ use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
-use crate::{bridge, reading, row_security, search, spaces};
+use crate::{reading, row_security, search, serving, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -79,7 +79,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
         Ok([
             format!("BEGIN;\nSET LOCAL search_path = {SEARCH_PATH};"),
             schema::BASE.to_owned(),
-            bridge::tables(&pgvector),
+            serving::tables(&pgvector),
             functions(&pgvector),
             register(&table),
             schema::item_table(number, &table),
@@ -138,7 +138,7 @@ pub(crate) fn adopt(
         // Another role may have made the schema a moment ago.
         guard::expect_ours(connection, &table, Whose::Mine)?;
         connection.batch(schema::RELATION_BY_NAME)?;
-        connection.batch(&bridge::tables(&pgvector))?;
+        connection.batch(&serving::tables(&pgvector))?;
         connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
         let number = known(connection, &table)?
@@ -778,7 +778,7 @@ fn renew(
     let number = known.number;
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
     connection.batch(schema::RELATION_BY_NAME)?;
-    connection.batch(&bridge::tables(pgvector))?;
+    connection.batch(&serving::tables(pgvector))?;
     connection.batch(&functions(pgvector))?;
     // Spaces neither come nor go from here on, since the function is written from all of them.
     connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&number])?;

@@ -18,6 +18,8 @@ mod handle;
 mod hold;
 mod ignored;
 mod items;
+mod map;
+mod matrices;
 mod nearest;
 mod pages;
 mod parameter;

@@ -1,7 +1,8 @@
 //! Everything that is added to a database, as SQL: one schema, and triggers on the application's table.
 //!
 //! - `rehang.gallery`, `rehang.space` and `rehang.document` say which tables are galleries, which spaces they have, and where an upgrade is.
-//! - `rehang.bridge` and `rehang.bridge_row` have the bridge over which queries go to an old space, while one is in use.
+//! - `rehang.bridge` has the bridge over which queries go to an old space, while one is in use, `rehang.map` the map that old vectors are adapted by,
+//!   and `rehang.matrix_row` the matrices of both.
 //! - `rehang.item_G` has a row for every item of gallery G: its key, which is never given again, and its revision.
 //! - `rehang.state_N` has a row for every item in space N: who made its vector, or `lacking`, and its place in the queue. What is in an
 //!   index stays narrow, so that a change of it rewrites no vector.
@@ -16,7 +17,7 @@
 //! own. A fourth one sees which row moves to another partition, and `rehang.moving_G` keeps that until the row is there.
 
 use rehang::{Distance, Space};
-use rehang_store::PAIRS_SEED;
+use rehang_store::{PAIRS_SEED, QueueBand};
 
 use crate::guard::{EQUALS, SAME_TEXT, SEARCH_PATH};
 use crate::pgvector::Pgvector;
@@ -47,7 +48,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 6;
+pub(crate) const FUNCTIONS: i32 = 7;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -124,11 +125,11 @@ END $$;
 pub(crate) const DROP_BASE: &str = "
 DO $rehang$ DECLARE ours regprocedure; BEGIN
     FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
-        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'bridged', 'fused', 'fuse', 'along', 'write') LOOP
+        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'mapped', 'rounded', 'bridged', 'adapted', 'fused', 'fuse', 'along', 'write') LOOP
         EXECUTE format('DROP FUNCTION %s', ours);
     END LOOP;
 END $rehang$;
-DROP TABLE IF EXISTS rehang.bridge_row, rehang.bridge, rehang.document, rehang.space, rehang.gallery;
+DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";
@@ -455,43 +456,68 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
             END IF;
 {forget}"
         );
-        // A column's vector is of this content only if it came with it.
-        let mut stays = "false";
-        let mut made_of_old = String::new();
-        let mut or_is_new = String::new();
-        let provenance = if row.in_column.is_none() {
-            stays = "keeps AND s.provenance = 'native'";
-            made_of_old = format!(
-                    "        DELETE FROM rehang.vector_{n} AS v WHERE v.item = this
-            AND NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance = 'native');\n"
-                );
-            "'lacking'".to_owned()
-        } else {
-            or_is_new = format!(
-                " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
-            );
+        let of_source = format!(
+            "        IF NOT keeps{} THEN\n{of_source}        END IF;\n",
+            match row.in_column {
+                None => String::new(),
+                Some(_) => format!(
+                    " OR EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance <> 'lacking')"
+                ),
+            }
+        );
+        let state = |stays: &str, provenance: &str, [sigma2, band, score]: [&str; 3]| {
             format!(
+                "INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced, sigma2, band, score)
+         VALUES (this, now, with_source, {provenance}, has_source, {sigma2}, {band}, {score})
+         ON CONFLICT (item) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
+             source_revision = with_source, failed = keeps AND s.failed AND EXCLUDED.provenance IN ('lacking', 'adapted'),
+             provenance = CASE WHEN {stays} THEN s.provenance ELSE EXCLUDED.provenance END,
+             sigma2 = CASE WHEN {stays} THEN s.sigma2 ELSE EXCLUDED.sigma2 END, band = CASE WHEN {stays} THEN s.band ELSE EXCLUDED.band END,
+             score = CASE WHEN {stays} THEN s.score ELSE EXCLUDED.score END, squared_error = CASE WHEN {stays} THEN s.squared_error END,
+             change = CASE WHEN {stays} THEN s.change ELSE 0 END;\n"
+            )
+        };
+        let nothing = ["NULL", "0", "NULL"];
+        added += &match row.in_column {
+            // A column's vector is of this content only if it came with it.
+            Some(_) => {
+                let provenance = format!(
                     "CASE WHEN new_vector IS NULL OR stale OR pg_catalog.cardinality(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
                     row.record.space.dimension,
                     row.record.written_as.name(),
+                );
+                format!(
+                    "    {}    IF is_update THEN\n{of_source}    END IF;\n",
+                    state("false", &provenance, nothing)
                 )
-        };
-        added += &format!(
-            "    INSERT INTO rehang.state_{n} AS s (item, revision, source_revision, provenance, sourced)
-         VALUES (this, now, with_source, {provenance}, has_source)
-         ON CONFLICT (item) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,
-             source_revision = with_source, failed = keeps AND s.failed AND EXCLUDED.provenance = 'lacking',
-             provenance = CASE WHEN {stays} THEN s.provenance ELSE EXCLUDED.provenance END,
-             sigma2 = CASE WHEN {stays} THEN s.sigma2 END, band = CASE WHEN {stays} THEN s.band ELSE 0 END,
-             score = CASE WHEN {stays} THEN s.score END, squared_error = CASE WHEN {stays} THEN s.squared_error END,
-             change = CASE WHEN {stays} THEN s.change ELSE 0 END;
-    IF is_update THEN
-{made_of_old}        IF NOT keeps{or_is_new} THEN
-{of_source}        END IF;
+            }
+            None => {
+                let stays = "keeps AND s.provenance = 'native'";
+                let front = (QueueBand::NewOrChanged as i16).to_string();
+                format!(
+                    "    IF made_in = {n} THEN
+        BEGIN
+        {adapted}        INSERT INTO rehang.vector_{n} (item, value) SELECT this, made FROM rehang.state_{n} AS s
+            WHERE s.item = this AND s.provenance = 'adapted' ON CONFLICT (item) DO UPDATE SET value = EXCLUDED.value;
+        EXCEPTION WHEN serialization_failure OR deadlock_detected OR lock_not_available THEN
+            RAISE;
+        WHEN OTHERS THEN
+            made_in := NULL;
+        END;
     END IF;
+    IF made_in IS DISTINCT FROM {n} THEN
+        {lacking}    END IF;
+    IF is_update THEN
+        DELETE FROM rehang.vector_{n} AS v WHERE v.item = this
+            AND NOT EXISTS (SELECT 1 FROM rehang.state_{n} AS s WHERE s.item = this AND s.provenance IN ('adapted', 'native'));
+{of_source}    END IF;
 ",
-        );
+                    adapted = state(stays, "'adapted'", ["made_sigma2", &front, "0"]),
+                    lacking = state(stays, "'lacking'", nothing),
+                )
+            }
+        };
     }
     let of = |row: &str| {
         let equal: Vec<String> =
@@ -503,23 +529,40 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
     };
     let same_key = of_key(&|at| format!("old_{at} IS NOT DISTINCT FROM new_{at}"), " AND ");
     let new_key = of_key(&|at| format!("k{at} = new_{at}"), ", ");
+    let has_vector = table.options.vector.is_some();
     let mut same = SAME_SOURCE.to_owned();
-    if table.options.vector.is_some() {
+    if has_vector {
         same += &format!(" AND {SAME_VECTOR}");
     }
     // The old vector of a row does not become one of its new content by another key, or by coming to meet the condition.
     let in_column = spaces.iter().find_map(|row| row.in_column.as_ref().map(|_| row.number));
-    let stale = in_column.map_or(String::new(), |m| {
+    let by_key = in_column.map_or(String::new(), |m| {
         format!(
-            "    IF is_update THEN
-        stale := {SAME_VECTOR} AND (NOT ({SAME_SOURCE})
+            "
             OR was AND NOT ({same_key}) AND EXISTS (SELECT 1 FROM rehang.item_{g} AS i JOIN rehang.state_{m} AS s ON s.item = i.key
-                WHERE {} AND s.provenance = 'lacking'));
-    END IF;
-",
+                WHERE {} AND s.provenance = 'lacking')",
             of("old"),
         )
     });
+    let stale = format!(
+        "    IF is_update THEN
+        stale := {SAME_VECTOR} AND (NOT ({SAME_SOURCE}){by_key});
+    END IF;
+"
+    );
+    let stale = if has_vector { stale } else { String::new() };
+    // It reads, and takes no number of a transaction. Where it cannot be asked, the item lacks a vector until somebody catches up with it.
+    let adapt = format!(
+        "    IF new_vector IS NOT NULL AND NOT stale AND NOT (is_update AND {SAME_VECTOR}) THEN
+        BEGIN
+            SELECT a.space, a.value, a.sigma2 INTO made_in, made, made_sigma2 FROM rehang.adapted({g}, new_vector) AS a;
+        EXCEPTION WHEN OTHERS THEN
+            made_in := NULL;
+        END;
+    END IF;
+"
+    );
+    let adapt = if has_vector { adapt } else { String::new() };
     let parts = Parts::of(g, table, spaces);
     format!(
         "CREATE OR REPLACE FUNCTION rehang.changed_{g}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -535,6 +578,9 @@ DECLARE
     keeps boolean := false;
     with_source bigint;
     stale boolean := false;
+    made_in int;
+    made pg_catalog.float4[];
+    made_sigma2 pg_catalog.float4;
     meets boolean;
     old_id text;
     new_id text;
@@ -605,7 +651,7 @@ BEGIN
     INSERT INTO rehang.item_{g} AS i (id, {key_names}, revision, sourced{hash_names}) VALUES (new_id, {key}, now, has_source{hashes})
          ON CONFLICT ({key_names}) DO UPDATE SET revision = now, sourced = EXCLUDED.sourced,{hash_updates}
              source_revision = CASE WHEN keeps THEN {source_revision} END RETURNING i.key, i.source_revision INTO this, with_source;
-{added}    RETURN NULL;
+{adapt}{added}    RETURN NULL;
 END
 $rehang$;
 REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;

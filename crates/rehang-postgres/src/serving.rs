@@ -12,7 +12,7 @@ use crate::nearest::{BY_LOOK_UPS, SpaceVectors, candidates, index_settings};
 use crate::pgvector::Pgvector;
 use crate::schema::{SpaceRow, column_type, function_comment, is_named, stored_as_halfvec};
 use crate::table::{literal, quoted};
-use crate::{bridge, fused};
+use crate::{bridge, fused, map, matrices};
 
 /// The functions. They run with the rights of whoever calls them, who may be the owner of the gallery: so what they call is named in full, or
 /// they see the names of the server alone.
@@ -293,6 +293,11 @@ END
 $rehang$;
 "#;
 
+/// The tables that they read besides those of every gallery.
+pub(crate) fn tables(pgvector: &Pgvector) -> String {
+    [bridge::TABLE, map::TABLE, &matrices::table(pgvector)].concat()
+}
+
 /// Rows of an index that a walk meets at most, unless somebody has set `hnsw.max_scan_tuples`.
 const WALKED_MAX: u32 = 20_000;
 
@@ -313,7 +318,8 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
     // A setting of pgvector is known once its library is loaded.
     let vector = pgvector.vector();
     let load = format!("DO $rehang$ BEGIN PERFORM '[1]'::{vector}; END $rehang$;");
-    let functions = [FUNCTIONS, bridge::FUNCTIONS, fused::FUNCTIONS].concat();
+    let functions =
+        [FUNCTIONS, matrices::FUNCTIONS, bridge::FUNCTIONS, map::FUNCTIONS, fused::FUNCTIONS].concat();
     let functions = fused::with_numbers(functions)
         .replace(" VECTOR", &format!(" {vector}"))
         .replace("::VECTOR", &format!("::{vector}"))
@@ -354,6 +360,9 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
             "the nearest items of a table to a query that was embedded by each of rehang.models(table)",
         ),
         ("bridged", "the query for the old space, of one by each model, over the bridge that is in use"),
+        ("mapped", "what the layers of a fingerprint make of a vector"),
+        ("rounded", "numbers in single precision"),
+        ("adapted", "what the map of an upgrade makes of an old vector: what the triggers call"),
         ("fused", "the nearest items by both models, native ones by the new one alone"),
         ("fuse", "the distance of an item that both models have seen"),
         ("along", "what increasing numbers are mapped onto, linear between them"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rehang::{Bridge, Matrix, Provenance, Result, Space};
+use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
     AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
     Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,
@@ -14,7 +14,7 @@ use crate::connection::Mode;
 use crate::handle::Handle;
 use crate::hold::{self, Hold};
 use crate::table::TableOptions;
-use crate::{adoption, bridge, claims, doctor, items, pages, release, search, spaces, vectors};
+use crate::{adoption, bridge, claims, doctor, items, map, pages, release, search, spaces, vectors};
 
 /// A gallery that lies in a table of PostgreSQL with pgvector, for any number of threads, processes and machines at once. A clone is
 /// another handle on the same gallery.
@@ -196,6 +196,7 @@ impl Ledger for PostgresStore {
         errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
         set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => spaces::set_document;
         keep_bridge(kept: Option<(&str, &Bridge)>) -> () => bridge::keep;
+        keep_map(space: &str, kept: Option<(Epoch, &str, &Adapter)>) -> Option<String> => map::keep;
     }
 
     passed_on_in_step! {
@@ -254,6 +255,7 @@ impl Examined for PostgresStore {
         let mut said: Vec<String> = self.0.pgvector.risk().into_iter().collect();
         said.extend(adoption::remarks_on_partitions(&self.0)?);
         said.extend(release::remarks(&self.0)?);
+        said.extend(map::remarks(&self.0)?);
         Ok(said)
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use rehang::{Bridge, Matrix, Provenance, Result, Space};
+use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -825,6 +825,19 @@ pub trait Ledger: Send + Sync {
     /// A wrong phase where an earlier version made the ledger, which has no place for one.
     fn keep_bridge(&self, _kept: Option<(&str, &Bridge)>) -> Result<()> {
         Ok(())
+    }
+
+    /// Has the map of an adapter, with its fingerprint, where the ledger itself adapts what an application writes past the library with an old vector
+    /// alone: in that very write, as long as the space is in this epoch. With `None`, or by a map of another kind, such items lack a vector until
+    /// somebody catches up with them. An epoch that is over changes nothing. Keeping a map that is kept already costs nothing.
+    ///
+    /// Gives why the ledger does not adapt by this map, where it does by others; one that never does has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// Not found where there is no such space; those of the store.
+    fn keep_map(&self, _space: &str, _kept: Option<(Epoch, &str, &Adapter)>) -> Result<Option<String>> {
+        Ok(None)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::sample;
 use crate::setup::{UpgradeSetup, expect_upgrade, upgrade_of};
 use crate::until::Until;
-use crate::verbs::{changing, fill};
+use crate::verbs::{changing, fill, keep_map};
 
 /// A question waits until there are so many times the pairs that the map in use was fitted on: of as many a fit finds the same map.
 pub(crate) const MORE_PAIRS_MIN: f64 = 1.25;
@@ -313,6 +313,7 @@ pub(crate) fn complete(
     observer: &dyn Observer,
 ) -> Result<u64> {
     let (_, filler) = map_of(setup, plan.order)?;
+    keep_map(store, setup, plan)?;
     // As in a plan with another adapter: all that is adapted, then what lacks a vector, then the places of the order.
     let again = UpgradeRecord { adapted_before: true, ..plan.clone() };
     let made = fill(store, &filler.since(plan.since), &again, false, observer)

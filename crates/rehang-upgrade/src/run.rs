@@ -219,6 +219,12 @@ pub(crate) fn backfill_beside(
         let of = UpgradeSetup { old: &record.old, new: &record.new, adapter, order: record.order };
         expect_adapter(setup.store, &record, &of)?;
         filler = of.filler(record.order)?;
+        if let Some(adapter) = adapter
+            && record.phase == Phase::Filled
+        {
+            let epoch = record.epoch.unwrap_or_default();
+            setup.store.keep_map(&record.new.name, Some((epoch, &record.adapter, adapter)))?;
+        }
     }
     let kept = manners::recall(setup.store, &record.new.name, setup.encoder)?;
     let told = if is_compared {

@@ -204,7 +204,7 @@ pub struct Started {
 /// way meanwhile (no page of its vectors is written then); without an adapter, where the new space has adapted vectors already; what
 /// [`Filler::new`](crate::Filler::new) and the store say.
 pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<Started> {
-    let findings = setup.check(store)?;
+    let mut findings = setup.check(store)?;
     let filler = setup.filler(setup.order)?;
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
@@ -263,6 +263,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     store.create_space(&new, Provenance::Native)?;
     observer.reach(Place::SpaceMade)?;
     let plan = in_its_epoch(store, &recorded.record)?;
+    findings.extend(keep_map(store, setup, &plan)?);
     let adapted = filler.map_or(Ok(0), |filler| {
         fill(store, &filler, &plan, filled, observer)
             .map_err(|error| Recorded::explain(store, &plan, error))
@@ -278,6 +279,22 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let lacking = store.counts(&new.name)?.lacking;
     let as_they_are = is_identity(setup);
     Ok(Started { adapted, as_they_are, plain, replanned, lacking, recall, findings })
+}
+
+/// Has the store itself adapt what an application writes past the library from here on, by the map of a plan. Says where it cannot.
+pub(crate) fn keep_map(
+    store: &dyn Ledger,
+    setup: &UpgradeSetup<'_>,
+    plan: &UpgradeRecord,
+) -> Result<Option<Finding>> {
+    let epoch = plan.epoch.unwrap_or_default();
+    let map = setup.adapter.map(|adapter| (epoch, plan.adapter.as_str(), adapter));
+    let why = store.keep_map(&plan.new.name, map)?;
+    Ok(why.map(|why| {
+        let seen = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
+        Finding::note("adapted-later", seen)
+            .may_mean("Searches of the new space find such a row once a run has caught up with it.")
+    }))
 }
 
 /// The plan with an epoch: that of the space that was made for it. Where another process that makes the same plan was faster, its
@@ -402,6 +419,7 @@ pub fn switch(
     expect_adapter(store, &recorded.record, setup)?;
     let fusion = fusion_of(setup.adapter, serving)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
+    keep_map(store, setup, &recorded.record)?;
     let caught_up = catch_up(store, setup, &recorded.record, observer)?;
     let lacking = store.counts(new)?.lacking;
     observer.reach(Place::BeforeSwitch)?;
@@ -535,6 +553,7 @@ pub fn rollback(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     observer.reach(Place::RolledBack)?;
     if has_new {
         store.switch_serving(&new, &old)?;
+        store.keep_map(&new, None)?;
     }
     store.keep_bridge(None)?;
     served_again(store, old)

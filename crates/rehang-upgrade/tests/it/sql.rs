@@ -1,13 +1,18 @@
-//! An application's own SQL searches as [`Gallery`] does, at every stage of an upgrade: over a bridge, fused, and by one model.
+//! An application's own SQL searches as [`Gallery`] does, at every stage of an upgrade: over a bridge, fused, and by one model; and what it writes
+//! with an old vector alone is found in the transaction that writes it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postgres::Client;
-use rehang::adapter::{Dense, InputScaling, Map, Training};
+use rehang::adapter::{self, Adapter, Dense, Geometry, InputScaling, Map, Training, Uncertainty};
 use rehang::finding::{Finding, Severity};
-use rehang::{Bridge, Distance, Fusion, Matrix, Provenance, Remedy, Space};
+use rehang::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
 use rehang_postgres::{PostgresStore, TableOptions};
-use rehang_store::{Filter, Found, Index, Ledger, Scan, Select, VectorWrite, WriteOutcome};
+use rehang_store::{
+    Examined, Filter, Found, Index, Ledger, Priority, QueueBand, Scan, Select, VectorRecord, VectorWrite,
+    WriteOutcome,
+};
 use rehang_upgrade::{
     Gallery, Location, Recorded, Serving, TableLocation, Unobserved, begin_sampling, examine, finish,
     rollback, set_bridge, start, switch,
@@ -156,7 +161,8 @@ impl Place {
 
     /// Bridges that the database keeps, with their rows.
     fn kept(&mut self) -> (i64, i64) {
-        let sql = "SELECT (SELECT count(*) FROM rehang.bridge), (SELECT count(*) FROM rehang.bridge_row)";
+        let sql = "SELECT (SELECT count(*) FROM rehang.bridge),
+            (SELECT count(*) FROM rehang.matrix_row WHERE fingerprint NOT IN (SELECT fingerprint FROM rehang.map))";
         let row = self.owner.query_one(sql, &[]).unwrap();
         (row.get(0), row.get(1))
     }
@@ -302,7 +308,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         place.agrees(Some(&half), &both, "half a bridge");
         if place.spaces.len() == 2 {
             // An operator deletes a part of it, or all: searches by SQL go as they went before, and an examination says it.
-            for lost in ["DELETE FROM rehang.bridge_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
+            for lost in ["DELETE FROM rehang.matrix_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
                 assert_eq!(place.says_of_bridge(), None);
                 place.sql(lost);
                 let finding = place.says_of_bridge().unwrap();
@@ -400,7 +406,7 @@ fn what_sql_is_not_given_is_named() {
     // Who may search may not say what searches go by.
     for sql in [
         "DELETE FROM rehang.bridge",
-        "UPDATE rehang.bridge_row SET bias = 1",
+        "UPDATE rehang.matrix_row SET bias = 1",
         "UPDATE rehang.document SET text = '{}'",
     ] {
         let error = place.app.batch_execute(sql).unwrap_err();
@@ -475,5 +481,263 @@ fn a_fused_distance_is_that_of_the_library() {
             assert!((by_sql - expected).abs() <= 1e-12 * (1.0 + expected.abs()), "{by_sql} {expected}");
         }
     }
+    place.end();
+}
+
+/// Maps that SQL applies, between spaces of a distance: one layer or two, with each geometry.
+fn maps(distance: Distance) -> Vec<Adapter> {
+    let layer = |rows: usize, columns: usize, shift: f32| Dense {
+        weight: Matrix::from_fn(rows, columns, |row, column| ((row * 7 + column * 5) % 9) as f32 / 4.0 - 1.0),
+        bias: (0..rows).map(|row| shift * (row as f32 + 1.0)).collect(),
+        relu: false,
+    };
+    let of = |input, mixer: Vec<Dense>, geometry: Geometry| {
+        let is_normalised = matches!(geometry, Geometry::Sphere { .. });
+        let old = Space::new("old-model", D_OLD, distance, false);
+        let new = Space::new("new-model", D_NEW, distance, is_normalised);
+        let map = Map::of_layers(input, mixer);
+        Adapter { geometry, ..Adapter::new(old, new, map, Uncertainty::Constant { variance: 0.25 }) }
+    };
+    let fallback = vec![1.0, 0.0, 0.0, 0.0];
+    let lengths = |scale: f32| [0.5, 1.0, 1.0, 2.0].map(|length: f32| length * scale).to_vec();
+    vec![
+        of(InputScaling::AsIs, vec![layer(D_NEW, D_OLD, 0.25)], Geometry::Raw),
+        of(InputScaling::UnitLength, vec![layer(D_NEW, D_OLD, 0.0)], Geometry::Sphere { fallback }),
+        of(
+            InputScaling::AsIs,
+            vec![layer(2, D_OLD, 0.0), layer(D_NEW, 2, -0.5)],
+            Geometry::MatchedNorms { raw: lengths(1.0), native: lengths(3.0) },
+        ),
+    ]
+}
+
+fn applied(adapter: &Adapter, old: &[f32]) -> Vec<f32> {
+    let old = Matrix::new(old.len(), old.to_vec()).unwrap();
+    let old = Vectors::new(adapter.old.clone(), old, "an old vector").unwrap();
+    adapter::apply(adapter, &old, None, &Progress::default()).unwrap().vectors.matrix().as_slice().to_vec()
+}
+
+fn world_of(adapter: &Adapter) -> World {
+    World { old: adapter.old.clone(), new: adapter.new.clone(), adapter: adapter.clone() }
+}
+
+impl Place {
+    fn new_vector(&self, id: usize) -> Option<VectorRecord> {
+        let id = id.to_string();
+        let key = self.store.get(&[&id]).unwrap()[0].as_ref().unwrap().key;
+        self.store.vectors("new-model", &[key]).unwrap().pop().unwrap()
+    }
+
+    /// Whether an item has the adapted vector of an old one, at the front of the queue.
+    fn is_adapted(&self, id: usize, adapter: &Adapter, old: &[f32], what: &str) {
+        let found = self.new_vector(id).unwrap_or_else(|| panic!("{what}: {id} lacks a vector"));
+        let expected = applied(adapter, old);
+        for (one, other) in found.vector.iter().zip(&expected) {
+            assert!(
+                (one - other).abs() <= 2e-6 * (1.0 + other.abs()),
+                "{what}: {:?} {expected:?}",
+                found.vector
+            );
+        }
+        assert_eq!((found.vector.len(), found.provenance), (D_NEW, Provenance::Adapted), "{what}");
+        assert_eq!(found.priority, Some(Priority::new(QueueBand::NewOrChanged, 0.0)), "{what}");
+        assert_eq!(found.sigma2, Some(0.25), "{what}");
+    }
+}
+
+#[test]
+fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
+    let Some(server) = server::server() else { return };
+    for (distance, adapter) in [Distance::L2, Distance::Cosine]
+        .into_iter()
+        .flat_map(|distance| maps(distance).into_iter().map(move |adapter| (distance, adapter)))
+    {
+        let what = format!("{distance:?} {}", adapter.geometry.name());
+        let mut place = Place::new(server, &adapter.old);
+        let world = world_of(&adapter);
+        let insert = |place: &mut Place, id: usize, vector: &[f32]| {
+            place.sql(&format!("INSERT INTO notes VALUES ('{id}', 'source {id}', '0', '{}')", text(vector)));
+        };
+        start(&place.store, &world.setup(), &Unobserved).unwrap();
+        let by_old = [0.5, -1.25, 2.0];
+        insert(&mut place, 3000, &by_old);
+        place.is_adapted(3000, &adapter, &by_old, &what);
+        switch(&place.store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+        let expected = applied(&adapter, &[2.0, 0.25, 0.0]);
+        let row = {
+            let mut transaction = place.owner.transaction().unwrap();
+            let written = "INSERT INTO notes VALUES ('3001', 'source 3001', '0', '[2, 0.25, 0]')";
+            transaction.execute(written, &[]).unwrap();
+            let nearest = "SELECT id, distance, provenance FROM rehang.search('notes', $1::text::vector, 1)";
+            let row = read(&transaction.query(nearest, &[&text(&expected)]).unwrap());
+            transaction.commit().unwrap();
+            row
+        };
+        assert_eq!((&*row[0].0, &*row[0].2), ("3001", "adapted"), "{what}");
+        // An update of the old vector adapts anew; one of the source alone leaves none; a native one stays with its source.
+        place.sql("UPDATE notes SET embedding = '[1, 1, 1]' WHERE id = '3000'");
+        place.is_adapted(3000, &adapter, &[1.0, 1.0, 1.0], &what);
+        place.sql("UPDATE notes SET body = 'other' WHERE id = '3000'");
+        assert_eq!(place.new_vector(3000), None, "{what}");
+        place.sql("UPDATE notes SET body = 'another', embedding = '[0, 1, 3]' WHERE id = '3000'");
+        place.is_adapted(3000, &adapter, &[0.0, 1.0, 3.0], &what);
+        place.sql("SELECT rehang.write('notes', '3000', '[0, 0, 1, 0]', 'new-model')");
+        place.sql("UPDATE notes SET embedding = '[0, 1, 4]' WHERE id = '3000'");
+        let native = place.new_vector(3000).unwrap();
+        assert_eq!(
+            (native.provenance, native.vector),
+            (Provenance::Native, vec![0.0, 0.0, 1.0, 0.0]),
+            "{what}"
+        );
+        // A vector without a direction, and none.
+        place.sql("INSERT INTO notes VALUES ('3002', 'x', '0', '[0, 0, 0]'), ('3003', 'x', '0', NULL)");
+        if distance == Distance::Cosine {
+            assert_eq!(place.new_vector(3002), None, "{what}");
+        }
+        assert_eq!(place.new_vector(3003), None, "{what}");
+        // Another plan replaces the map; what is rolled back has none, and what goes to the new space again has it again.
+        let mut other = world.clone();
+        other.adapter.map.mixer[0].bias[1] += 0.5;
+        start(&place.store, &other.setup(), &Unobserved).unwrap();
+        insert(&mut place, 3004, &by_old);
+        place.is_adapted(3004, &other.adapter, &by_old, &what);
+        rollback(&place.store, &other.setup(), &Unobserved).unwrap();
+        insert(&mut place, 3005, &by_old);
+        assert_eq!(place.new_vector(3005), None, "{what}");
+        let left: i64 = place.owner.query_one("SELECT count(*) FROM rehang.matrix_row", &[]).unwrap().get(0);
+        assert_eq!(left, 0, "{what}");
+        switch(&place.store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();
+        place.is_adapted(3005, &other.adapter, &by_old, &what);
+        insert(&mut place, 3006, &by_old);
+        place.is_adapted(3006, &other.adapter, &by_old, &what);
+        // After the old space is gone, its column gets old vectors still.
+        finish(&place.store, &other.setup(), &Unobserved).unwrap();
+        insert(&mut place, 3007, &by_old);
+        place.is_adapted(3007, &other.adapter, &by_old, &what);
+        place.sql("UPDATE notes SET body = 'other' WHERE id = '3007'");
+        assert_eq!(place.new_vector(3007), None, "{what}");
+        place.end();
+    }
+}
+
+/// What keeps us from adapting keeps nobody from writing.
+#[test]
+fn a_row_that_cannot_be_adapted_is_written_and_waits() {
+    let Some(server) = server::server() else { return };
+    let adapter = maps(Distance::L2).remove(0);
+    let mut place = Place::new(server, &adapter.old);
+    let world = world_of(&adapter);
+    let started = start(&place.store, &world.setup(), &Unobserved).unwrap();
+    assert!(
+        !started.findings.iter().any(|finding| finding.code == "adapted-later"),
+        "{:?}",
+        started.findings
+    );
+    assert_eq!(place.store.remarks().unwrap(), Vec::<String>::new());
+    let hindrances = [
+        ("DELETE FROM rehang.matrix_row WHERE at = 2", None),
+        ("UPDATE rehang.matrix_row SET weight = '[1]' WHERE at = 1", None),
+        ("UPDATE rehang.matrix_row SET bias = 'Infinity'", None),
+        (
+            "ALTER TABLE rehang.vector_2 ADD CONSTRAINT full_up CHECK (item < 0) NOT VALID",
+            Some("ALTER TABLE rehang.vector_2 DROP CONSTRAINT full_up"),
+        ),
+        (
+            "ALTER FUNCTION rehang.adapted RENAME TO gone",
+            Some("ALTER FUNCTION rehang.gone RENAME TO adapted"),
+        ),
+    ];
+    for ((hinder, mend), id) in hindrances.into_iter().zip(4000..) {
+        place.sql(hinder);
+        place.sql(&format!("INSERT INTO notes VALUES ('{id}', 'source', '0', '[1, 2, 3]')"));
+        assert_eq!(place.new_vector(id), None, "{hinder}");
+        place.sql(mend.unwrap_or("DELETE FROM rehang.matrix_row"));
+        switch(&place.store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+        place.sql(&format!("INSERT INTO notes VALUES ('{}', 'source', '0', '[1, 2, 3]')", id + 100));
+        place.is_adapted(id + 100, &world.adapter, &[1.0, 2.0, 3.0], hinder);
+    }
+    // A map of another kind is not kept, and that is said.
+    let mut other = world.clone();
+    other.adapter.map.mixer[0].relu = true;
+    let started = start(&place.store, &other.setup(), &Unobserved).unwrap();
+    assert!(started.findings.iter().any(|finding| finding.code == "adapted-later"), "{:?}", started.findings);
+    assert!(place.store.remarks().unwrap().iter().any(|said| said.contains("does not adapt")));
+    place.sql("INSERT INTO notes VALUES ('4999', 'source', '0', '[1, 2, 3]')");
+    assert_eq!(place.new_vector(4999), None);
+    place.end();
+}
+
+#[test]
+fn a_search_by_both_models_meets_a_switch_and_a_rollback() {
+    let Some(server) = server::server() else { return };
+    let world = World::new();
+    let mut place = Place::new(server, &world.old);
+    let mut client = server::client(&place.address);
+    place.spaces.push(world.new.clone());
+    start(&place.store, &world.setup(), &Unobserved).unwrap();
+    let (done, searched) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let searching = scope.spawn(|| {
+            let names = ["old-model", "new-model"].map(String::from);
+            let vectors = [old_model("a query"), new_model("a query")].map(|vector| text(&vector));
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(search(&mut client, &names, &vectors, 3).len(), 3);
+                searched.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for round in 0..30 {
+            let serving = if round % 2 == 0 { Serving::Mixed } else { Serving::Fused };
+            let mut fused = world.clone();
+            fused.adapter.fusion = Some(fusion(&world.old, &world.new, 0.5));
+            let setup = fused.setup();
+            if round == 0 {
+                start(&place.store, &setup, &Unobserved).unwrap();
+            }
+            switch(&place.store, &setup, serving, &Unobserved).unwrap();
+            rollback(&place.store, &setup, &Unobserved).unwrap();
+            // So that each round has searches beside it.
+            let before = searched.load(Ordering::Relaxed);
+            while searched.load(Ordering::Relaxed) == before && !searching.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    place.end();
+}
+
+/// An earlier version had no map in the database, and a table of bridges alone.
+#[test]
+fn what_an_earlier_version_made_is_taken_along() {
+    let Some(server) = server::server() else { return };
+    let adapter = maps(Distance::L2).remove(0);
+    let world = world_of(&adapter);
+    let mut place = Place::new(server, &world.old);
+    place.spaces.push(world.new.clone());
+    start(&place.store, &world.setup(), &Unobserved).unwrap();
+    let half = bridge(&world.old, &world.new, 0.375, InputScaling::UnitLength);
+    set_bridge(&place.store, &world.old, &world.new, Some(&half)).unwrap();
+    place.sql(
+        "CREATE TABLE rehang.bridge_row (gallery int NOT NULL, fingerprint text NOT NULL, at int NOT NULL, weight vector NOT NULL, bias real NOT NULL,
+             PRIMARY KEY (gallery, fingerprint, at), FOREIGN KEY (gallery, fingerprint) REFERENCES rehang.bridge ON DELETE CASCADE);
+         INSERT INTO rehang.bridge_row SELECT w.gallery, w.fingerprint, w.at, w.weight, w.bias FROM rehang.matrix_row AS w JOIN rehang.bridge USING (fingerprint);
+         DROP TABLE rehang.map, rehang.matrix_row",
+    );
+    let insert = "INSERT INTO notes VALUES ('3000', 'source', '0', '[1, 2, 3]')";
+    place.sql(insert);
+    assert_eq!(place.new_vector(3000), None);
+    let mut other = world.clone();
+    other.adapter.map.mixer[0].bias[0] += 0.25;
+    let started = start(&place.store, &other.setup(), &Unobserved).unwrap();
+    assert!(
+        started.findings.iter().any(|finding| finding.to_string().contains("adopting the table once more"))
+    );
+    PostgresStore::adopt(&place.address, place.store.table(), Some("old-model"), &|_, _| true).unwrap();
+    place.agrees(Some(&half), &["old-model", "new-model"], "adopted once more");
+    place.sql(&insert.replace("3000", "3001"));
+    assert_eq!(place.new_vector(3001), None, "no map is kept yet");
+    switch(&place.store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();
+    place.sql(&insert.replace("3000", "3002"));
+    place.is_adapted(3002, &other.adapter, &[1.0, 2.0, 3.0], "kept by a switch");
     place.end();
 }

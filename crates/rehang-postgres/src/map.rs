@@ -1,0 +1,193 @@
+//! The map of an upgrade, where the trigger can reach it: so a row that an application writes with an old vector alone is found by searches of the new
+//! space in the transaction that writes it. `rehang.map` has a row for it, and its layers lie among the [matrices].
+//!
+//! It holds for one epoch of its space: from the moment on in which an upgrade is planned anew or rolled back, until another map is kept, the trigger
+//! adapts nothing. A transaction that was open in that moment may commit an adapted vector of the map before. That is an estimate of the same native
+//! vector, and it stands at the front of the queue.
+
+use rehang::adapter::{Adapter, Dense, Geometry, InputScaling, Uncertainty};
+use rehang::{Distance, Result};
+use rehang_store::Epoch;
+
+use crate::connection::{Connection, Mode, Step};
+use crate::handle::Handle;
+use crate::matrices;
+use crate::spaces::find;
+use crate::values::int;
+
+/// Numbers of matrices that each row of an application is multiplied by at most.
+const NUMBERS_MAX: usize = 5 << 19;
+
+/// The table.
+pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
+    gallery int PRIMARY KEY REFERENCES rehang.gallery ON DELETE CASCADE,
+    space int NOT NULL REFERENCES rehang.space ON DELETE CASCADE,
+    epoch bigint NOT NULL,
+    fingerprint text NOT NULL,
+    width int NOT NULL,
+    layers int NOT NULL,
+    scales boolean NOT NULL,
+    from_direction boolean NOT NULL,
+    has_length_one boolean NOT NULL,
+    raw_lengths real[],
+    lengths real[],
+    sigma2 real
+);
+";
+
+/// What the map in use makes of an old vector, as `rehang::adapter::apply` does: the space, the vector and σ². Nothing where there is no map of the epoch
+/// of its space, or the vector has another width or no direction. A raw output of length 0, which has none either, is left to those that have the adapter.
+pub(crate) const FUNCTIONS: &str = "
+CREATE OR REPLACE FUNCTION rehang.adapted(gallery int, given real[], OUT space int, OUT value real[], OUT sigma2 real) LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    m rehang.map;
+    dimension int;
+    made float8[];
+    made_length float8;
+    wanted float8;
+    below int;
+    up_to int;
+BEGIN
+    SELECT one.* INTO m FROM rehang.map AS one WHERE one.gallery = adapted.gallery AND one.width = cardinality(given);
+    SELECT s.dimension INTO dimension FROM rehang.space AS s WHERE s.number = m.space AND s.epoch = m.epoch;
+    IF dimension IS NULL OR m.from_direction AND PGVECTOR.vector_norm(given::VECTOR) = 0 THEN
+        RETURN;
+    END IF;
+    made := rehang.mapped(gallery, m.fingerprint, m.layers, m.scales, given::VECTOR);
+    made_length := (SELECT sqrt(sum(n.value ^ 2)) FROM unnest(made) AS n(value));
+    IF cardinality(made) <> dimension OR made_length = 0 THEN
+        RETURN;
+    END IF;
+    wanted := CASE WHEN m.has_length_one THEN 1 ELSE made_length END;
+    IF m.raw_lengths IS NOT NULL THEN
+        SELECT count(*) FILTER (WHERE r.length < made_length::real), count(*) INTO below, up_to
+            FROM unnest(m.raw_lengths) AS r(length) WHERE r.length <= made_length::real;
+        wanted := CASE WHEN below < up_to THEN (m.lengths[below + 1]::float8 + m.lengths[up_to]) / 2
+            WHEN below = 0 OR below = cardinality(m.lengths) THEN m.lengths[greatest(below, 1)]
+            ELSE m.lengths[below] + (made_length::real - m.raw_lengths[below]::float8) / (m.raw_lengths[below + 1]::float8 - m.raw_lengths[below])
+                * (m.lengths[below + 1]::float8 - m.lengths[below]) END;
+    END IF;
+    -- The largest number of half precision, in which wide vectors are kept.
+    IF (SELECT bool_and(abs(n.value) * wanted < 65504 * made_length) FROM unnest(made) AS n(value)) AND wanted > 0 THEN
+        space := m.space;
+        value := rehang.rounded(ARRAY(SELECT n.value * (wanted / made_length) FROM unnest(made) WITH ORDINALITY AS n(value, at) ORDER BY n.at));
+        sigma2 := m.sigma2;
+    END IF;
+END
+$rehang$;
+";
+
+/// The layers of a map that SQL applies: those of the closed forms, ridge, Procrustes and low rank; `None` of any other one.
+fn layers(adapter: &Adapter) -> Option<&[Dense]> {
+    let map = &adapter.map;
+    let is_of_layers = map.branch.is_empty()
+        && map.second.is_none()
+        && map.skip.is_none()
+        && map.kernel.is_none()
+        && map.per_kind.is_none()
+        && !map.mixer.is_empty()
+        && map.mixer.iter().all(|layer| !layer.relu);
+    is_of_layers.then_some(&map.mixer[..])
+}
+
+/// Has the trigger adapt by a map, with its fingerprint, what the application writes into its column, from now on and in this epoch of the space; or
+/// by none. Gives why it does not.
+pub(crate) fn keep(
+    handle: &Handle,
+    space: &str,
+    kept: Option<(Epoch, &str, &Adapter)>,
+) -> Result<Option<String>> {
+    let reads_column = kept.is_some_and(|(.., adapter)| handle.column_of(&adapter.old.name).is_some());
+    if kept.is_some() && !reads_column {
+        // The application writes what another upgrade has begun with, if any.
+        return Ok(None);
+    }
+    let kept = kept.map(|(epoch, fingerprint, adapter)| (epoch, fingerprint, adapter, layers(adapter)));
+    handle.database.run(Mode::Write, |connection| {
+        if !matrices::has_tables(connection)? {
+            let why =
+                "an earlier version made its functions, and adopting the table once more makes them anew";
+            return Ok(kept.as_ref().map(|_| why.to_owned()));
+        }
+        handle.lock(connection)?;
+        let row = find(connection, handle, space)?;
+        let why = match &kept {
+            Some((epoch, ..)) if *epoch != row.record.epoch => return Ok(None),
+            Some((epoch, fingerprint, adapter, Some(layers))) => {
+                let numbers: usize = layers.iter().map(|layer| layer.weight.as_slice().len()).sum();
+                if numbers <= NUMBERS_MAX {
+                    write(connection, handle, row.number, (*epoch, *fingerprint, *adapter), layers)?;
+                    return Ok(None);
+                }
+                Some(format!("its {numbers} numbers are too many to multiply each row by"))
+            }
+            Some((.., adapter, None)) => Some(format!("it is no matrix ({})", adapter.training.method)),
+            None => None,
+        };
+        let sql = "DELETE FROM rehang.map AS m WHERE m.gallery = $1 AND m.space = $2";
+        connection.execute(sql, &[&handle.number, &row.number])?;
+        matrices::drop_unused(connection, handle)?;
+        Ok(why)
+    })
+}
+
+/// Says where an upgrade is filled whose old vectors the application writes, and the trigger adapts none of them.
+pub(crate) fn remarks(handle: &Handle) -> Result<Option<String>> {
+    handle.database.run(Mode::Read, |connection| {
+        if !matrices::has_tables(connection)? {
+            // The doctor says of what version the functions are.
+            return Ok(None);
+        }
+        let sql = "SELECT EXISTS (SELECT 1 FROM rehang.document AS d, rehang.space AS o
+                WHERE d.gallery = $1 AND d.name = 'upgrade' AND d.text::jsonb ->> 'phase' = 'filled' AND o.gallery = $1
+                    AND o.name = d.text::jsonb #>> '{old,model}' AND o.in_column IS NOT NULL)
+            AND NOT EXISTS (SELECT 1 FROM rehang.map AS m JOIN rehang.space AS s ON s.number = m.space AND s.epoch = m.epoch WHERE m.gallery = $1)";
+        let adapts_none: bool = connection.query_one(sql, &[&handle.number])?.try_get(0)?;
+        Ok(adapts_none.then(|| {
+            "the trigger does not adapt what the application writes with an old vector alone, since the map is no matrix, or a large one: searches \
+             find such a row once a run has caught up with it"
+                .to_owned()
+        }))
+    })
+}
+
+fn write(
+    connection: &mut Connection,
+    handle: &Handle,
+    space: i32,
+    (epoch, fingerprint, adapter): (Epoch, &str, &Adapter),
+    layers: &[Dense],
+) -> Step<()> {
+    matrices::write(connection, handle, fingerprint, layers)?;
+    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    let (raw_lengths, lengths) = match &adapter.geometry {
+        Geometry::MatchedNorms { raw, native } => (Some(&raw[..]), Some(&native[..])),
+        Geometry::Raw | Geometry::Sphere { .. } => (None, None),
+    };
+    let sigma2 = match adapter.uncertainty {
+        Uncertainty::Constant { variance } => Some(variance),
+        Uncertainty::Linear { .. } | Uncertainty::OutOfFold(_) => None,
+    };
+    connection.execute(
+        "INSERT INTO rehang.map (gallery, space, epoch, fingerprint, width, layers, scales, from_direction, has_length_one, raw_lengths, lengths, sigma2)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+         ON CONFLICT (gallery) DO UPDATE SET space = EXCLUDED.space, epoch = EXCLUDED.epoch, fingerprint = EXCLUDED.fingerprint, width = EXCLUDED.width,
+             layers = EXCLUDED.layers, scales = EXCLUDED.scales, from_direction = EXCLUDED.from_direction, has_length_one = EXCLUDED.has_length_one,
+             raw_lengths = EXCLUDED.raw_lengths, lengths = EXCLUDED.lengths, sigma2 = EXCLUDED.sigma2",
+        &[
+            &handle.number,
+            &space,
+            &int(epoch.number()),
+            &fingerprint,
+            &count(adapter.old.dimension),
+            &count(layers.len()),
+            &(adapter.map.input == InputScaling::UnitLength),
+            &(adapter.old.distance == Distance::Cosine),
+            &matches!(adapter.geometry, Geometry::Sphere { .. }),
+            &raw_lengths,
+            &lengths,
+            &sigma2,
+        ],
+    )?;
+    matrices::drop_unused(connection, handle)
+}

@@ -1,0 +1,128 @@
+//! Matrices that SQL multiplies vectors by, where they lie: `rehang.matrix_row` has the rows of all layers, by the fingerprint of what they are of.
+//!
+//! A layer is `W x + b`, and layers follow each other. What they are of has a table of its own: the bridge that queries go over, the map by which the
+//! trigger adapts.
+
+use pgvector::Vector;
+use rehang::adapter::Dense;
+
+use crate::connection::{Connection, Step};
+use crate::handle::Handle;
+use crate::parameter::{Many, Parameter};
+use crate::pgvector::Pgvector;
+
+/// Numbers of a matrix that one statement writes.
+const WRITTEN_TOGETHER: usize = 1 << 18;
+
+/// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces, it is read several times slower.
+/// An earlier version had the rows of bridges alone.
+pub(crate) fn table(pgvector: &Pgvector) -> String {
+    format!(
+        "DO $rehang$ BEGIN
+    IF to_regclass('rehang.bridge_row') IS NOT NULL THEN
+        ALTER TABLE rehang.bridge_row RENAME TO matrix_row;
+        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_pkey;
+        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_gallery_fingerprint_fkey;
+        ALTER TABLE rehang.matrix_row ADD COLUMN layer int NOT NULL DEFAULT 0;
+        ALTER TABLE rehang.matrix_row ADD PRIMARY KEY (gallery, fingerprint, layer, at);
+        ALTER TABLE rehang.matrix_row ADD FOREIGN KEY (gallery) REFERENCES rehang.gallery ON DELETE CASCADE;
+    ELSIF to_regclass('rehang.matrix_row') IS NULL THEN
+        CREATE TABLE rehang.matrix_row (
+            gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
+            fingerprint text NOT NULL,
+            layer int NOT NULL,
+            at int NOT NULL,
+            weight {} NOT NULL,
+            bias real NOT NULL,
+            PRIMARY KEY (gallery, fingerprint, layer, at)
+        );
+        ALTER TABLE rehang.matrix_row ALTER COLUMN weight SET STORAGE MAIN;
+    END IF;
+END $rehang$;
+",
+        pgvector.vector()
+    )
+}
+
+/// What layers make of a vector, which is scaled to length 1 first where they were fitted so; and numbers in single precision, where the server refuses
+/// to round what is nothing there.
+pub(crate) const FUNCTIONS: &str = "
+CREATE OR REPLACE FUNCTION rehang.mapped(gallery int, fingerprint text, layers int, scales boolean, given VECTOR) RETURNS float8[] LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    length float8 := CASE WHEN scales THEN nullif(PGVECTOR.vector_norm(given), 0) END;
+    made float8[];
+BEGIN
+    FOR one IN 0 .. layers - 1 LOOP
+        IF one > 0 THEN
+            given := rehang.rounded(made)::VECTOR;
+            length := NULL;
+        END IF;
+        made := ARRAY(SELECT (w.weight OPERATOR(PGVECTOR.<#>) given) / -coalesce(length, 1) + w.bias
+            FROM rehang.matrix_row AS w WHERE w.gallery = mapped.gallery AND w.fingerprint = mapped.fingerprint AND w.layer = one ORDER BY w.at);
+    END LOOP;
+    RETURN made;
+END
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.rounded(numbers float8[]) RETURNS real[] LANGUAGE plpgsql IMMUTABLE AS $rehang$
+BEGIN
+    RETURN ARRAY(SELECT CASE WHEN abs(n.value) < 1e-37 THEN 0 ELSE n.value END::real FROM unnest(numbers) WITH ORDINALITY AS n(value, at) ORDER BY n.at);
+END
+$rehang$;
+";
+
+/// An earlier version made galleries without them, and its functions know no matrices.
+pub(crate) fn has_tables(connection: &mut Connection) -> Step<bool> {
+    Ok(connection.query_one("SELECT to_regclass('rehang.matrix_row') IS NOT NULL", &[])?.try_get(0)?)
+}
+
+/// Whether all `rows` of what a fingerprint is of are there.
+pub(crate) fn is_whole(
+    connection: &mut Connection,
+    handle: &Handle,
+    fingerprint: &str,
+    rows: usize,
+) -> Step<bool> {
+    let sql = "SELECT count(*) FROM rehang.matrix_row AS w WHERE w.gallery = $1 AND w.fingerprint = $2";
+    Ok(connection.count(sql, &[&handle.number, &fingerprint])? == rows as u64)
+}
+
+/// Writes layers, where they are not there already. An operator may have deleted rows of them: all are written anew then.
+pub(crate) fn write(
+    connection: &mut Connection,
+    handle: &Handle,
+    fingerprint: &str,
+    layers: &[Dense],
+) -> Step<()> {
+    let rows = layers.iter().map(|layer| layer.weight.rows()).sum();
+    if is_whole(connection, handle, fingerprint, rows)? {
+        return Ok(());
+    }
+    let part = "DELETE FROM rehang.matrix_row AS w WHERE w.gallery = $1 AND w.fingerprint = $2";
+    connection.execute(part, &[&handle.number, &fingerprint])?;
+    let sql = format!(
+        "INSERT INTO rehang.matrix_row (gallery, fingerprint, layer, at, weight, bias)
+         SELECT $1, $2, $3, $4 + w.at::int, w.weight, w.bias FROM unnest($5::{}[], $6::real[]) WITH ORDINALITY AS w(weight, bias, at)",
+        handle.pgvector.vector()
+    );
+    for (layer, number) in layers.iter().zip(0_i32..) {
+        let rows: Vec<usize> = (0..layer.weight.rows()).collect();
+        for page in rows.chunks((WRITTEN_TOGETHER / layer.weight.columns().max(1)).max(1)) {
+            let values = page.iter().map(|row| Vector::from(layer.weight.row(*row).to_vec())).collect();
+            let weights = Many::<Vector>::new(&handle.pgvector.vectors, values);
+            let biases: Vec<f32> = page.iter().map(|row| layer.bias[*row]).collect();
+            let before = i32::try_from(page[0]).unwrap_or(i32::MAX);
+            let given: [&dyn Parameter; 6] =
+                [&handle.number, &fingerprint, &number, &before, &weights, &biases];
+            connection.execute(&sql, &given)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes away the matrices of the gallery that nothing is of any more.
+pub(crate) fn drop_unused(connection: &mut Connection, handle: &Handle) -> Step<()> {
+    let sql = "DELETE FROM rehang.matrix_row AS w WHERE w.gallery = $1 AND w.fingerprint NOT IN (
+        SELECT b.fingerprint FROM rehang.bridge AS b WHERE b.gallery = $1 UNION ALL SELECT m.fingerprint FROM rehang.map AS m WHERE m.gallery = $1)";
+    connection.execute(sql, &[&handle.number]).map(drop)
+}
