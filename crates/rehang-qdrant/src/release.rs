@@ -48,7 +48,8 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null)?;
     // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
     handle.client.change(handle.collection(), &untag)?;
-    indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))
+    indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))?;
+    Ok(released)
 }
 
 /// A filter for items with an adapted vector, with a source or without.

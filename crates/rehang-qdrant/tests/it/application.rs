@@ -5,11 +5,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, Matrix, Provenance, Space};
+use rehang::{Distance, Matrix, Provenance, Remedy, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
-    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Scan, Select,
-    VectorWrite, WriteOutcome,
+    Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Released, Scan,
+    Select, VectorWrite, WriteOutcome,
 };
 use serde_json::{Value, json};
 
@@ -126,6 +126,38 @@ fn vectors_of(server: &Server, collection: &str) -> Vec<String> {
     there["config"]["params"]["vectors"].as_object().unwrap().keys().cloned().collect()
 }
 
+/// Of a point without a source no model makes a native vector: it keeps none, or all adapted ones stay and a field says which they are.
+#[test]
+fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
+    let Some(server) = server::server() else { return };
+    for with_adapted in [false, true] {
+        let (name, store) = gallery(server, "adapted", 3);
+        let bare = json!({"id": 4, "vector": {"embedding": [4, 1, 0, 0]}, "payload": {"topic": "t"}});
+        upsert(server, &name, &[bare]);
+        let epoch = store.spaces().unwrap()[1].epoch;
+        let adapted: Vec<VectorWrite> =
+            [3, 4].map(|id| write(id, revision(&store, id), Provenance::Adapted)).to_vec();
+        store.write_vectors(NEW, Some(epoch), &adapted).unwrap();
+        let natives = [1, 2].map(|id| write(id, revision(&store, id), Provenance::Native));
+        store.write_vectors(NEW, None, &natives).unwrap();
+        store.switch_serving("old", NEW).unwrap();
+        store.drop_space("old").unwrap();
+        if !with_adapted {
+            let error = store.release(false).unwrap_err();
+            assert_eq!(error.remedy(), Some(&Remedy::EmbedOrTakeAlong), "{error}");
+            store.write_vectors(NEW, None, &[write(3, revision(&store, 3), Provenance::Native)]).unwrap();
+        }
+        let released = store.release(with_adapted).unwrap();
+        let expected = if with_adapted { (4, 2, 0, 0) } else { (3, 0, 1, 0) };
+        let Released { vectors, adapted, without_source, waiting, .. } = released;
+        assert_eq!((vectors, adapted, without_source, waiting), expected);
+        let left = payload_of(server, &name, 4);
+        assert_eq!(left["vector"].as_object().unwrap().len(), 1 + usize::from(with_adapted), "{left}");
+        assert_eq!(left["payload"].get("rehang_adapted").is_some(), with_adapted, "{left}");
+        assert!(payload_of(server, &name, 1)["payload"].get("rehang_adapted").is_none());
+    }
+}
+
 /// A release dies before its end, or others are at work beside it: what was paid for stays, and the same call goes on.
 #[test]
 fn a_release_that_died_keeps_its_natives_and_goes_on() {
@@ -162,7 +194,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
         let error = refused.unwrap_err();
         assert!(error.is_conflict() && error.to_string().contains("release it once more"), "{error}");
     }
-    assert_eq!(released, Ok(()));
+    released.unwrap();
     for id in 1..=3 {
         let left = payload_of(server, &name, id);
         let expected = json!({"body": format!("text {id}"), "topic": "t", "count": 0});
