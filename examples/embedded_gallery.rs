@@ -83,7 +83,7 @@ fn run(folder: &Path) -> Result<()> {
 
     let run = upgrade.run(&RunOptions::default(), Some(&encoder), &Unobserved)?;
     assert!(run.is_complete() && run.summary.native == 401, "{run:?}");
-    upgrade.finish(&Unobserved)?;
+    upgrade.finish(false, &Unobserved)?;
     assert_eq!(notes.nearest("17: the ladder is in the attic")?, "note 17");
     assert_eq!(notes.nearest("the telescope is on the roof")?, "late");
     Ok(())

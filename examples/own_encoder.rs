@@ -92,11 +92,14 @@ fn main() -> Result<()> {
     let setup = UpgradeSetup { old: &old.space, new: &new.space, adapter: Some(adapter), order };
     assert_eq!(start(&store, &setup, &Unobserved)?.adapted, 301);
     switch(&store, &setup, Serving::Mixed, &Unobserved)?;
-    let (scope, limits, clock) = (BackfillScope::Gallery(Some(adapter)), Limits::default(), &SystemClock::start());
+    let (scope, limits, clock) =
+        (BackfillScope::Gallery(Some(adapter)), Limits::default(), &SystemClock::start());
     let run = BackfillSetup { store: &store, encoder: &new, scope, limits, clock, worker: "this process" };
     let summary = backfill(&run, &Unobserved)?;
     assert_eq!((summary.ending, summary.native, summary.done.failed), (Ending::NothingLeft, 300, 1));
-    assert_eq!(finish(&store, &setup, &Unobserved)?.counts.native, 300);
+    // One is refused by the encoder and stays adapted: without a yes to that, nothing is dropped.
+    assert!(finish(&store, &setup, false, &Unobserved).is_err());
+    assert_eq!(finish(&store, &setup, true, &Unobserved)?.counts.native, 300);
     Ok(())
 }
 

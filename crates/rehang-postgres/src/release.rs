@@ -124,8 +124,11 @@ pub(crate) fn settle(
         search::index_column(handle, &into, space.record.space.distance)?;
     }
     moves.catch_up(handle)?;
-    let name_it = |connection: &mut Connection| moves.adapted_table(connection);
-    let adapted_in = if with_adapted { Some(handle.database.run(Mode::Read, name_it)?) } else { None };
+    let adapted_in = if with_adapted {
+        Some(handle.database.run(Mode::Read, |connection| moves.adapted_table(connection))?)
+    } else {
+        None
+    };
     Ok(Standing::read(handle, n)?.released(with_adapted, adapted_in))
 }
 

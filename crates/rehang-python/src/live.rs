@@ -386,7 +386,8 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         "start" => {
             let is_plain = flag("plain")?;
             Box::new(move |upgrade, _, progress| {
-                let started = if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
+                let started =
+                    if is_plain { upgrade.start_plain(progress)? } else { upgrade.start(progress)? };
                 warned(&started, &started.findings)
             })
         }

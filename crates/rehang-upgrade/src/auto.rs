@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
-use crate::fitting::{self, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
+use crate::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
 use crate::forecast::{Forecast, share_of};
 use crate::index::prepare_index;
 use crate::limits::RunOptions;
@@ -452,9 +452,7 @@ impl Upgrade {
                     }
                 }
                 Step::Report => {
-                    let configuration = self.configuration();
-                    let (old, new) = (&configuration.old, &configuration.new);
-                    if !DrawnPairs::asking(self.store(), old, new)?.pairs.may_be_reported() {
+                    if !self.asking()?.pairs.may_be_reported() {
                         return Ok(Halt::TooFewPairs);
                     }
                     tell(&StepResult::Report(&self.report(progress)?))?;
@@ -557,17 +555,17 @@ impl Upgrade {
         Ok(is_other.then_some(Step::Fit))
     }
 
-    /// The pairs that are in the gallery by now.
-    fn pairs_drawn(&self) -> Result<DrawnPairs> {
+    /// The pairs that a report would be asked by.
+    fn asking(&self) -> Result<Asking> {
         let configuration = self.configuration();
-        DrawnPairs::read(self.store(), &configuration.old, &configuration.new, PAIRS_MAX)
+        DrawnPairs::asking(self.store(), &configuration.old, &configuration.new)
     }
 
     /// Whether everything is native, and of too few pairs to forecast anything, so that nothing is left to map either.
     fn needs_no_forecast(&self) -> Result<bool> {
         Ok(!self.configuration().names_adapter()
             && self.is_all_native()?
-            && !self.pairs_drawn()?.may_be_reported())
+            && !self.asking()?.pairs.may_be_reported())
     }
 
     /// The share of native items from which on the switch is worth it.

@@ -658,8 +658,7 @@ impl Configuration {
     /// I/O errors; what [`Forecast::read`] says.
     pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
         let Some(adapter) = &planned.adapter else { return Ok(None) };
-        let made =
-            fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(adapter)?);
+        let made = fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(adapter)?);
         let made = made.exists().then_some(made);
         let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };

@@ -2,7 +2,8 @@
 
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, percent_rounded_up,
+    ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, WIDE_FORECAST,
+    percent_rounded_up,
 };
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
@@ -396,7 +397,8 @@ mod tests {
     fn read(report: &Report) -> Result<Forecast> {
         let adapter = adapter();
         let (old, new) = (space("old-model", 3), space("new-model", 4));
-        let setup = UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: OrderSettings::default() };
+        let setup =
+            UpgradeSetup { old: &old, new: &new, adapter: Some(&adapter), order: OrderSettings::default() };
         Forecast::read(&serde_json::to_string(report).unwrap(), "report.json", &setup)
     }
 

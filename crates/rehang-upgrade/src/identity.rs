@@ -313,7 +313,8 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     change_unvouched(store, new, |_| Unvouched::default())?;
     let filler = setup.filler(record.order)?.map(|filler| filler.since(record.since));
     if filler.is_none() && record.is_served(store)? {
-        let detail = "searches go to the vectors that would be put back, and no map stands in for them meanwhile";
+        let detail =
+            "searches go to the vectors that would be put back, and no map stands in for them meanwhile";
         return Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::RollBackOrSwitch));
     }
     let page = filler.as_ref().map_or(page_items(record.new.dimension), Filler::page);

@@ -25,10 +25,7 @@ const PAGE: usize = 1024;
 /// # Errors
 ///
 /// Those of the store, and of applying the map.
-pub(crate) fn outgrown(
-    store: &dyn Ledger,
-    setup: &UpgradeSetup<'_>,
-) -> Result<Option<Finding>> {
+pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<Option<Finding>> {
     let (Some(adapter), old, new) = (setup.adapter, setup.old, setup.new) else { return Ok(None) };
     if find_space(store, &new.name)?.is_none()
         || !refits(store, &new.name)?.is_empty()

@@ -438,9 +438,8 @@ mod tests {
         assert!(said.contains("more pairs"), "{said}");
         // What it says of the gallery as it stands: that the map is off, not that one before it was.
         let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
-        let record = |map: &str| {
-            UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default())
-        };
+        let record =
+            |map: &str| UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default());
         let counts = Counts { adapted: 1, ..Counts::default() };
         let of_now = |refit: &Refit, map| findings(std::slice::from_ref(refit), &record(map), &counts);
         assert_eq!((of_now(&left, "a").len(), of_now(&left, "b"), of_now(&far, "b")), (1, vec![], vec![]));

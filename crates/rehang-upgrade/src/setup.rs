@@ -73,7 +73,8 @@ fn expect_nothing_adapted(store: &dyn Ledger, new: &str) -> Result<()> {
     let detail = format!(
         "{adapted} items of {new:?} have adapted vectors already: a backfill re-embeds all of them by the map as well"
     );
-    Err(Error::conflict(format!("a plain upgrade of {}", store.name()), detail).advise(Remedy::ContinueFilling))
+    Err(Error::conflict(format!("a plain upgrade of {}", store.name()), detail)
+        .advise(Remedy::ContinueFilling))
 }
 
 /// Fails where a gallery does not have the space that is replaced, or has another one of the name of the space that replaces it.
@@ -241,7 +242,8 @@ pub(crate) fn expect_filled_by(store: &dyn Ledger, record: &UpgradeRecord, adapt
         return Ok(());
     }
     if adapter.is_empty() || record.is_plain() {
-        let (is, given) = if record.is_plain() { ("plain", "an adapter") } else { ("by a map", "no adapter") };
+        let (is, given) =
+            if record.is_plain() { ("plain", "an adapter") } else { ("by a map", "no adapter") };
         return Err(Error::conflict(
             format!("the upgrade of {} is {is}", store.name()),
             format!("{given} is given for it"),

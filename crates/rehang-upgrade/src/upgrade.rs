@@ -96,7 +96,8 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`] and [`Configuration::bridge`].
     pub fn gallery(&self) -> Result<Gallery> {
-        let is_planned = self.configuration.is_plain(self.store())? || self.configuration.has_adapter(self.store())?;
+        let is_planned =
+            self.configuration.is_plain(self.store())? || self.configuration.has_adapter(self.store())?;
         let adapter = is_planned.then(|| self.planned()).transpose()?.and_then(|planned| planned.adapter);
         let bridge = self.configuration.bridge(self.store())?;
         let folder = self.configuration.folder();
@@ -363,10 +364,7 @@ impl Upgrade {
         };
         if queries.is_some() && queries_are_new && configuration.names_adapter() {
             // A report that other queries made, or items, says nothing of these.
-            let made = fitting::report_file(
-                &configuration.folder(),
-                &self.planned()?.setup().fingerprint()?,
-            );
+            let made = fitting::report_file(&configuration.folder(), &self.planned()?.setup().fingerprint()?);
             if made.exists() {
                 fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
             }
@@ -534,7 +532,7 @@ impl Upgrade {
         if let Some(floor) = floors.iter().find(|floor| !floor.is_finite()) {
             return Err(Error::option("floors", floor, "numbers such as 0.3"));
         }
-        let adapter = self.planned()?.adapter;
+        let adapter = self.map()?;
         let folder = self.configuration.folder();
         fitting::thresholds(self.store(), self.spaces(), &folder, &adapter, floors, progress)
     }
@@ -620,8 +618,13 @@ impl Upgrade {
         if may_switch && !anyway && planned.adapter.is_none() {
             let counts = self.store.counts(new)?;
             if misses_too_many(&counts) {
-                let detail = format!("no search would find {} of {} items: they have no vector there", counts.lacking, counts.items);
-                return Err(Error::conflict(format!("switching to {new:?} now"), detail).advise(Remedy::EmbedFirst));
+                let detail = format!(
+                    "no search would find {} of {} items: they have no vector there",
+                    counts.lacking, counts.items
+                );
+                return Err(
+                    Error::conflict(format!("switching to {new:?} now"), detail).advise(Remedy::EmbedFirst)
+                );
             }
         }
         if serving == Serving::Mixed

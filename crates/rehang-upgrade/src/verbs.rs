@@ -209,12 +209,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
-    let fresh = UpgradeRecord::new(
-        setup.old.clone(),
-        new.clone(),
-        setup.fingerprint()?,
-        setup.order,
-    );
+    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.fingerprint()?, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
@@ -265,8 +260,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let plan = in_its_epoch(store, &recorded.record)?;
     findings.extend(keep_map(store, setup, &plan)?);
     let adapted = filler.map_or(Ok(0), |filler| {
-        fill(store, &filler, &plan, filled, observer)
-            .map_err(|error| Recorded::explain(store, &plan, error))
+        fill(store, &filler, &plan, filled, observer).map_err(|error| Recorded::explain(store, &plan, error))
     })?;
     observer.reach(Place::BeforeFilled)?;
     record_filled(store, &plan)?;

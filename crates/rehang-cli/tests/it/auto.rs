@@ -745,7 +745,11 @@ fn everything_is_embedded_where_that_is_the_shorter_way() {
     assert_eq!(natives(&place), 128);
     // Killed in the middle, as a budget does it: nothing is switched, and the same command goes on.
     let (ended, code) = alone(&place, &["--yes", "--plain", "--budget", "100"]);
-    assert_eq!((&ended["halt"]["ending"], code, natives(&place)), (&"spent-budget".into(), 0, 228), "{ended}");
+    assert_eq!(
+        (&ended["halt"]["ending"], code, natives(&place)),
+        (&"spent-budget".into(), 0, 228),
+        "{ended}"
+    );
     assert_eq!(place.json(&["upgrade", "status"])["serving"], "first");
     let early = place.run(&["upgrade", "switch"]);
     let text = String::from_utf8_lossy(&early.stderr).into_owned();
@@ -763,41 +767,52 @@ fn everything_is_embedded_where_that_is_the_shorter_way() {
     let counts = || place.json(&["upgrade", "status"])["counts"].clone();
     assert_eq!(counts()["adapted"], 0);
     let (gone, code) = alone(&place, &["--yes"]);
-    assert_eq!((&gone["halt"]["why"], code, &counts()["native"]), (&"home".into(), 0, &ITEMS.into()), "{gone}");
+    assert_eq!(
+        (&gone["halt"]["why"], code, &counts()["native"]),
+        (&"home".into(), 0, &ITEMS.into()),
+        "{gone}"
+    );
     place.finish(&["upgrade", "finish"]);
 }
 
 #[test]
 fn a_map_is_made_where_it_is_asked_for_or_pays() {
-    let way = |place: &Place, more: &[&str]| {
-        let (ended, _) = alone(place, more);
-        let told = ended["steps"].as_array().unwrap().iter().find(|step| step["step"] == "way").cloned();
-        (steps(&ended).contains(&"fit"), told.map_or(Value::Null, |told| told["result"]["because"].clone()))
+    let first = |place: &Place, more: &[&str]| {
+        let listed = place.json(&[&["upgrade", "auto", "--dry-run"], more].concat());
+        listed["commands"][0].as_str().unwrap().to_owned()
     };
-    // Asked for: nothing is compared.
-    assert_eq!(way(&place(&Made::of(300)), &["--mapped"]), (true, Value::Null));
-    // An hour and more.
-    let slow = place(&Made::of(300));
-    let config = fs_err::read_to_string(slow.path("rehang.toml")).unwrap();
-    slow.write_bytes("rehang.toml", config.replace("[run]", "[run]\nrate = \"100/h\"").as_bytes());
-    let listed = slow.json(&["upgrade", "auto", "--dry-run"]);
-    assert!(listed["commands"][0].as_str().unwrap().contains("pairs"), "{listed}");
-    // A twentieth without a source would be lost to searches; a budget would end it before the switch.
+    let because =
+        |place: &Place| place.json(&["upgrade", "plan", "--probe", "64"])["ways"]["because"].clone();
+    let limited = |limit: &str| {
+        let place = place(&Made::of(300));
+        let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+        place.write_bytes("rehang.toml", config.replace("[run]", &format!("[run]\n{limit}")).as_bytes());
+        place
+    };
+    let plain = place(&Made::of(300));
+    assert_eq!(because(&plain), "shorter");
+    assert!(first(&plain, &["--mapped"]).contains("pairs"));
+    assert!(first(&plain, &["--method", "ridge"]).contains("pairs"));
+    // Three hours; a budget that would end it before the switch; a twentieth without a source, which searches would lose.
+    let slow = limited("rate = \"100/h\"");
+    assert_eq!(because(&slow), "longer");
+    assert!(first(&slow, &[]).contains("pairs"));
+    assert_eq!(because(&limited("budget = 200")), "budget");
     let source = |row: usize| (row % 20 != 0).then(|| format!("row:{row}"));
-    assert_eq!(way(&place(&Made { source, ..Made::of(300) }), &[]), (true, "without-source".into()));
-    let (ended, _) = alone(&place(&Made::of(300)), &["--budget", "200"]);
-    assert_eq!(result(&ended, "way")["because"], "budget");
+    assert_eq!(because(&place(&Made { source, ..Made::of(300) })), "without-source");
     // Where it is asked for all the same, the switch waits for a person.
     let lost = place(&Made { source, ..Made::of(300) });
     let (ended, code) = alone(&lost, &["--yes", "--plain"]);
     assert_eq!((&ended["halt"]["why"], code, natives(&lost)), (&"lacking".into(), 1, 285), "{ended}");
     assert_eq!(lost.run(&["upgrade", "switch"]).status.code(), Some(2));
     assert_eq!(lost.json(&["upgrade", "status"])["without_vector"], 15);
-    let (ended, _) = alone(&lost, &["--yes", "--mapped"]);
+    let (ended, _) = alone(&lost, &["--yes", "--mapped", "--method", "ridge"]);
     assert!(steps(&ended).contains(&"fit"), "over to a map: {ended}");
     assert_eq!(lost.json(&["upgrade", "status"])["plain"], false);
     // Not both, and no map's option beside the plain way.
-    for bad in [&["--plain", "--mapped"][..], &["--plain", "--until", "80%"], &["--plain", "--method", "ridge"]] {
+    for bad in
+        [&["--plain", "--mapped"][..], &["--plain", "--until", "80%"], &["--plain", "--method", "ridge"]]
+    {
         let refused = lost.run(&[&["upgrade", "auto"], bad].concat());
         assert_eq!(refused.status.code(), Some(2), "{bad:?}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains("--plain"), "{bad:?}");

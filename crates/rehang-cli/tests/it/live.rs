@@ -186,7 +186,7 @@ fn a_whole_upgrade_by_its_verbs() {
         .map(|finding| finding["what"].as_str().unwrap())
         .collect();
     assert_eq!((doubtful, bad), (1, vec!["sigma"]));
-    assert_eq!(place.json(&upgrade("finish", &[]))["dropped"], "resnet");
+    assert_eq!(place.json(&upgrade("finish", &["--anyway"]))["dropped"], "resnet");
     let (gone, _, error) = code(&place, &upgrade("rollback", &[]));
     assert_eq!(gone, 2);
     assert!(error.contains("finished"), "{error}");
@@ -272,7 +272,7 @@ fn a_status_lists_what_cannot_come_home() {
     let (_, text, _) = code(&place, &upgrade("status", &[]));
     assert!(!text.contains("until the application"), "{text}");
     place.json(&["gallery", "delete", "--gallery", "G.db", "bare"]);
-    place.json(&upgrade("finish", &[]));
+    place.json(&upgrade("finish", &["--anyway"]));
     let status = doubtful();
     assert_eq!(listed(&status, "items_without_source").len(), 40);
     assert!(listed(&status, "items_without_vector").is_empty());
@@ -741,8 +741,8 @@ fn a_fused_upgrade_finds_what_both_models_know_and_can_be_finished() {
     assert!(error.contains('1') && error.contains('3'), "{error}");
     // With everything native it is the new search, and afterwards the old space is not missed.
     drop(code(&place, &upgrade("run", &[])));
-    place.json(&upgrade("finish", &[]));
-    place.json(&upgrade("finish", &[]));
+    place.json(&upgrade("finish", &["--anyway"]));
+    place.json(&upgrade("finish", &["--anyway"]));
     let after = place.json(&["search", "--gallery", "G.db", "--vectors", "new-queries.npy", "-k", "5"]);
     assert_eq!(after["results"][0][0]["provenance"], "native");
 }
@@ -885,7 +885,7 @@ fn a_doctor_checks_the_configuration_too() {
     place.json(&upgrade("rollback", &[]));
     assert!(findings(&other).is_empty());
     place.json(&upgrade("switch", &[]));
-    place.json(&upgrade("finish", &[]));
+    place.json(&upgrade("finish", &["--anyway"]));
     assert!(findings(&good).is_empty(), "it is done");
     says(&other, &["finished", "\"clip\" as [old]"]);
 }

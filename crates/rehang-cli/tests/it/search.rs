@@ -128,7 +128,7 @@ fn a_text_finds_its_item_at_every_stage() {
     assert_eq!((&found["spaces"], &first(&found)["id"]), (&json!(["first", "second"]), &json!("t7")));
     assert_eq!(asked(&stub, &mut seen), [of("first"), of("second")]);
 
-    upgrade(&place, "finish", &[]);
+    upgrade(&place, "finish", &["--anyway"]);
     assert_eq!(first(&place.json(&search))["id"], "t7");
     refused(&place, &["--text", "a", "--before"], &["finished", "first"]);
 }

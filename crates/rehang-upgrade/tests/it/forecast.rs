@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rehang::curve::{CurveOptions, MAP, Relevance, evaluate};
-use rehang::report::MORE_QUERIES;
+use rehang::report::{Floors, MORE_QUERIES};
 use rehang::{Distance, Matrix, Progress, Provenance, Result, Space};
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_files::VectorSource;
@@ -98,6 +98,12 @@ impl Encoder for Digits {
     }
 }
 
+/// That other items ask than before, in a forecast's own words.
+fn said(forecast: &Forecast) -> Option<String> {
+    let of = forecast.findings.iter().find(|finding| finding.code == MORE_QUERIES);
+    of.map(|finding| finding.seen.clone())
+}
+
 fn forecast(upgrade: &Upgrade) -> Forecast {
     upgrade.forecast().unwrap().unwrap()
 }
@@ -123,7 +129,9 @@ fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
     assert!((80..120).contains(&before.items), "{before:?}");
     // An application's floors stand beside it, and may be asked for at any time.
     let floors = upgrade.thresholds(&[], &Progress::default()).unwrap();
-    assert_eq!(before.floors.as_ref(), Some(&floors));
+    // A file of JSON may change the last digit.
+    let read: Floors = serde_json::from_str(&serde_json::to_string(&floors).unwrap()).unwrap();
+    assert_eq!(before.floors.as_ref(), Some(&read));
     assert_eq!((floors.rows.len(), floors.queries, floors.natives), (2, before.items, before.items));
     let floor = floors.rows[0].today;
     let own = upgrade.thresholds(&[floor], &Progress::default()).unwrap();
@@ -140,7 +148,7 @@ fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
         let (low, high) = after.range_at(1.0).unwrap();
         let end = digits.end();
         assert!(low <= end && end <= high, "{end} {after:?}");
-        assert_eq!(after.findings, []);
+        assert_eq!(said(&after), None);
     }
     assert_eq!(asked(&upgrade), asked_before);
     // More are drawn where somebody asks for more.
@@ -156,17 +164,24 @@ fn where_few_ask_those_kept_for_measuring_take_over_and_it_is_said() {
     let config = digits.begun(folder.path(), 250);
     let upgrade = Upgrade::open(&config).unwrap();
     let before = forecast(&upgrade);
-    assert!(before.items < 70 && before.findings.is_empty(), "{before:?}");
+    assert!(before.items < 70 && said(&before).is_none(), "{before:?}");
     assert!(run(&upgrade, &digits, 0.5) > 0);
     let after = forecast(&upgrade);
-    let said: Vec<&str> = after.findings.iter().map(|finding| finding.code.as_str()).collect();
-    assert_eq!(said, [MORE_QUERIES]);
-    assert!(after.findings[0].seen.contains(&format!("{} asked", before.items)), "{:?}", after.findings);
+    let moved = said(&after).unwrap_or_else(|| panic!("{after:?}"));
+    assert!(
+        moved.starts_with(&format!("{} items ask here, and {} asked", after.items, before.items)),
+        "{moved}"
+    );
+    assert!(after.items > before.items, "{after:?}");
+    // All items are asked, in another order.
+    let moved = |of: &Forecast| (of.do_nothing.unwrap() - before.do_nothing.unwrap()).abs();
+    assert!(moved(&after) < 1e-9);
     // From then on they stay, and nothing is left to say.
     run(&upgrade, &digits, 0.95);
     upgrade.report(&Progress::default()).unwrap();
     let last = forecast(&upgrade);
     let (low, high) = last.range_at(1.0).unwrap();
-    assert_eq!((last.items, last.do_nothing, last.findings), (after.items, before.do_nothing, vec![]));
+    assert_eq!((last.items, said(&last)), (after.items, None));
+    assert!(moved(&last) < 1e-9);
     assert!(low <= digits.end() && digits.end() <= high);
 }

@@ -2,7 +2,7 @@
 
 use rehang::{Provenance, Result};
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Index, Ledger, Store};
+use rehang_store::{Ledger, Store};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BackfillScope, BackfillSetup, Ending, Gallery, Left, Limits, Observer, Phase, Place, Recorded, Serving,
@@ -64,7 +64,10 @@ fn everything_is_embedded_once_and_searches_switch_and_go_back_and_forth() {
         let counts = store.counts("new-model").unwrap();
         assert_eq!((counts.native, counts.adapted, counts.lacking), (ITEMS as u64, 0, 0));
         check(store, &[]);
-        assert!(encoder.embedded.lock().unwrap().values().all(|&times| times == 1), "nothing is paid for twice");
+        assert!(
+            encoder.embedded.lock().unwrap().values().all(|&times| times == 1),
+            "nothing is paid for twice"
+        );
         let switched = switch(store, &plain(&world), Serving::Mixed, &Unobserved).unwrap();
         assert_eq!((switched.serving.as_str(), switched.lacking), ("new-model", 0));
         assert!(is_found(store, "source 3 version 1", 3));
@@ -85,7 +88,7 @@ fn everything_is_embedded_once_and_searches_switch_and_go_back_and_forth() {
         assert_eq!(put_back(store, &plain(&world), &Unobserved).unwrap(), ITEMS as u64);
         assert_eq!(run(store, &encoder, None, &Unobserved).unwrap().done.native, ITEMS as u64);
         switch(store, &plain(&world), Serving::Mixed, &Unobserved).unwrap();
-        let done = finish(store, &plain(&world), &Unobserved).unwrap();
+        let done = finish(store, &plain(&world), false, &Unobserved).unwrap();
         assert_eq!((done.counts.native, done.lacking), (ITEMS as u64, 0));
         assert_eq!(Recorded::expect(store).unwrap().record.phase, Phase::Finished);
         check(store, &[]);
@@ -105,7 +108,7 @@ fn items_of_which_none_has_an_old_vector_are_upgraded() {
         run(store, &encoder, None, &Unobserved).unwrap();
         switch(store, &plain(&world), Serving::Mixed, &Unobserved).unwrap();
         assert!(is_found(store, "source 1 version 0", 1));
-        finish(store, &plain(&world), &Unobserved).unwrap();
+        finish(store, &plain(&world), false, &Unobserved).unwrap();
     }
 }
 
@@ -161,7 +164,7 @@ fn upgrade(store: &dyn Store, world: &World, encoder: &TestEncoder, faults: &dyn
     switch(store, &plain(world), Serving::Mixed, faults)?;
     rollback(store, &plain(world), faults)?;
     switch(store, &plain(world), Serving::Mixed, faults)?;
-    finish(store, &plain(world), faults)?;
+    finish(store, &plain(world), false, faults)?;
     Ok(())
 }
 
@@ -185,7 +188,7 @@ fn whatever_it_dies_of_the_gallery_ends_the_same() {
             died += 1;
             let recorded = Recorded::read(&store).unwrap();
             if recorded.is_some_and(|recorded| recorded.record.phase == Phase::Finished) {
-                finish(&store, &plain(&world), &Unobserved).unwrap();
+                finish(&store, &plain(&world), false, &Unobserved).unwrap();
             } else {
                 upgrade(&store, &world, &encoder, &Unobserved).unwrap();
             }

@@ -559,7 +559,7 @@ fn what_another_process_decides_ends_a_refit_and_what_is_next_goes_through() {
                 upgrade.switch(Serving::Mixed, true).unwrap();
             }
             check(&upgrade, &model);
-            upgrade.finish(&Unobserved).unwrap();
+            upgrade.finish(true, &Unobserved).unwrap();
         }
     }
 }

@@ -611,7 +611,7 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
         insert(&mut place, 3006, &by_old);
         place.is_adapted(3006, &other.adapter, &by_old, &what);
         // After the old space is gone, its column gets old vectors still.
-        finish(&place.store, &other.setup(), &Unobserved).unwrap();
+        finish(&place.store, &other.setup(), true, &Unobserved).unwrap();
         insert(&mut place, 3007, &by_old);
         place.is_adapted(3007, &other.adapter, &by_old, &what);
         place.sql("UPDATE notes SET body = 'other' WHERE id = '3007'");

@@ -16,7 +16,7 @@ use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref queries } = arguments.sample;
-    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true)? };
+    let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true, false)? };
     let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {

@@ -36,7 +36,8 @@ pub fn plan_text(outlook: &Outlook) -> String {
         )
     };
     if plan.without_source > 0 {
-        let become_of = if plan.plain { "no search finds them after the switch" } else { "they stay adapted" };
+        let become_of =
+            if plan.plain { "no search finds them after the switch" } else { "they stay adapted" };
         text += &format!("        {} items have no source: {become_of}", plan.without_source);
         let of_all = |forecast: &Forecast| forecast.at(1.0) - forecast.start;
         text += &match (outlook.lost_without_source, forecast.as_ref().map(of_all)) {
@@ -70,19 +71,27 @@ pub fn ways_text(ways: &Ways) -> String {
     let shorter = duration(ways.plain_up_to_seconds);
     let why = match ways.because {
         WayReason::Asked | WayReason::Begun => String::new(),
-        WayReason::Native => "Everything that can be embedded is native, so nothing is left to map or to forecast: ".into(),
+        WayReason::Native => {
+            "Everything that can be embedded is native, so nothing is left to map or to forecast: ".into()
+        }
         WayReason::NothingToMap => "No item has an old vector, so there is nothing to map: ".into(),
         WayReason::FewPairs => "Too few items have an old vector to measure what a map would buy: ".into(),
-        WayReason::WithoutSource => "More than one item in a hundred has no source, and only a map lets searches find them: ".into(),
+        WayReason::WithoutSource => {
+            "More than one item in a hundred has no source, and only a map lets searches find them: ".into()
+        }
         WayReason::Budget => "A budget ends before everything is embedded: ".into(),
         WayReason::Shorter => format!("That is at most {shorter}, sooner than a map is made and measured: "),
-        WayReason::Longer => format!("That is more than {shorter}, and a map serves the new model meanwhile: "),
+        WayReason::Longer => {
+            format!("That is more than {shorter}, and a map serves the new model meanwhile: ")
+        }
         WayReason::Unknown => "How long that takes is not known: ".into(),
     };
     text += &why;
     text += match ways.way {
-        Way::Plain => "`auto` goes the plain way, everything embedded and then one switch. `--mapped` asks for a map, where the switch has to be proven \
-                       first.\n",
+        Way::Plain => {
+            "`auto` goes the plain way, everything embedded and then one switch. `--mapped` asks for a map, where the switch has to be proven \
+                       first.\n"
+        }
         Way::Mapped => "`auto` maps first. `--plain` embeds everything and maps nothing.\n",
     };
     text

@@ -6,8 +6,8 @@ use rehang_upgrade::{PutFirst, Request, Serving, Started, Switched, Upgrade};
 use super::plan::WITHOUT_ADAPTER;
 use super::shared::open;
 use crate::arguments::upgrade::{
-    UpgradeConfig, UpgradeFinishArguments, UpgradeFirstArguments, UpgradeResumeArguments, UpgradeStartArguments,
-    UpgradeSwitchArguments,
+    UpgradeConfig, UpgradeFinishArguments, UpgradeFirstArguments, UpgradeResumeArguments,
+    UpgradeStartArguments, UpgradeSwitchArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{Exit, end_at_ctrl_c, say_findings, warn};
@@ -31,7 +31,8 @@ pub fn start_text(upgrade: &Upgrade, started: &Started) -> Result<String> {
     let configuration = upgrade.configuration();
     let new = upgrade.new_space()?;
     let mut text = if started.plain {
-        let embeds = format!("`rehang upgrade run` embeds {} items there, and nothing is mapped", started.lacking);
+        let embeds =
+            format!("`rehang upgrade run` embeds {} items there, and nothing is mapped", started.lacking);
         format!("{new} is made: {embeds}.\n")
     } else if started.as_they_are {
         format!("{} OLD vectors stand in {new} as they are.\n{WITHOUT_ADAPTER}", started.adapted)
