@@ -1311,6 +1311,18 @@ pub(crate) mod tests {
             bridge: [].into(),
         });
         assert_eq!(said(&report), None);
+        // A range that says hardly anything is said too, of the metric of the verdict.
+        let is_wide = |report: &Report| {
+            let found = warnings(report, &ground, &contenders, &options);
+            found.iter().any(|warning| warning.code == WIDE_FORECAST)
+        };
+        assert!(!is_wide(&report));
+        for (high, expected) in [(70.0, false), (71.0, true)] {
+            let map = report.curves[0].metrics.get_mut("map").unwrap();
+            let edge = |at: f64| vec![at; map.values.len()];
+            map.band = Some(CurveBand { about: String::new(), low: edge(20.0), high: edge(high) });
+            assert_eq!(is_wide(&report), expected);
+        }
     }
 
     #[test]

@@ -587,7 +587,9 @@ fn a_forecast_of_a_whole_gallery_has_a_range_behind_every_number() {
     let range = format!("{:.1}–{:.1}", start - 1.0, start + 2.0);
     assert!(section.contains(&range), "{range} in {section}");
     let floors = text.split("## Floors of searches").nth(1).unwrap().split("## ").next().unwrap();
-    for said in ["500 queries", "inner product", "| 0.300", "12.5", "0.412", "0.402–0.422", "0.287", "25"] {
+    for said in
+        ["500\u{a0}queries", "inner product", "| 0.300", "12.5", "0.412", "0.402–0.422", "0.287", "25"]
+    {
         assert!(floors.contains(said), "{said} in {floors}");
     }
     let last = floors.lines().find(|line| line.starts_with("| 0.900")).unwrap();
