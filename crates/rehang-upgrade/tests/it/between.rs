@@ -126,7 +126,7 @@ fn a_run_after_the_finish_embeds_what_it_left_and_what_came_since() {
         store.put(&[ItemWrite { source: None, ..common::item(ITEMS, 0) }]).unwrap();
         begin(store, &world, &Unobserved).unwrap();
         let error = run_without_adapter(store, &TestEncoder::new(), Limits::default()).unwrap_err();
-        assert!(error.to_string().contains("an adapter"), "{error}");
+        assert!(error.to_string().contains("no adapter is given"), "{error}");
         switch(store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
         let half = Limits { until: Until::Fraction(0.5), ..Limits::default() };
         world.backfill(store, &TestEncoder::new(), half).unwrap();
