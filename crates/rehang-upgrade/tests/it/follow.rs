@@ -333,7 +333,8 @@ fn an_idle_follower_asks_little() {
     // In a minute: 120 looks with two pages each, 30 words that it is there; a lease is renewed every ten seconds.
     assert!((118..=122).contains(&(count("scan") / 2)), "{} pages", count("scan"));
     assert!((28..=32).contains(&count("set_document")), "{} writes", count("set_document"));
-    assert!(count("counts") <= 1 && count("claim") == 0 && count("renew") <= 7, "{asked:?}");
+    // What settles the index beside it may come to its turn late: its count is one, that of the end another.
+    assert!(count("counts") <= 2 && count("claim") == 0 && count("renew") <= 7, "{asked:?}");
     let others = ["scan", "set_document", "counts", "renew", "serving_and_document", "document", "release"];
     let more: Vec<_> = asked.iter().filter(|call| !others.contains(&call.as_str())).collect();
     assert!(more.len() <= 3, "{more:?}");
