@@ -60,8 +60,8 @@ pub(crate) fn conversion(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     match name.rsplit_once('.')?.1 {
-        "csv" | "tsv" | "txt" | "copy" => {
-            let delimiter = if name.ends_with(".tsv") { "\\t" } else { "," };
+        extension @ ("csv" | "tsv" | "txt" | "copy") => {
+            let delimiter = if extension == "tsv" { "\\t" } else { "," };
             Some(format!(
                 "numpy.save(\"vectors.npy\", numpy.loadtxt(\"{file}\", \"f4\", delimiter=\"{delimiter}\")), or where a line is [0.1,0.2,…] {}",
                 array(&format!("[json.loads(line) for line in open(\"{file}\")]"))?
@@ -189,8 +189,9 @@ impl VectorSource {
     }
 
     pub(crate) fn format(&self, wanted: &str, expected: &str) -> Result<Format> {
-        // A missing or unreadable file says so, whatever its name ends in. Some of what has no such name are folders.
-        if conversion(&self.path).is_none() || !self.file().is_dir() {
+        // A missing or unreadable file says so, whatever its name ends in. A data set of Lance is a folder.
+        let is_lance = self.path.extension().is_some_and(|extension| extension == "lance");
+        if !(is_lance && self.file().is_dir()) {
             open(self.file())?;
         }
         Format::of(&self.path).ok_or_else(|| self.of_no_format(wanted, expected))
@@ -257,6 +258,9 @@ pub(crate) struct Wish {
     )]
     pub accepts: [bool; 3],
 }
+
+/// The ids of items.
+pub(crate) const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
 
 /// Fails where the name of an output is not one of a `.npy`.
 pub(crate) fn expect_npy(path: &Path, what: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use rehang::{Error, Labels, Matrix, Result};
 
 use crate::atomic::AtomicFile;
 use crate::given::Scalars;
-use crate::source::{Format, VectorSource, Wish, expect_npy, said};
+use crate::source::{Format, IDS, VectorSource, Wish, expect_npy, said};
 use crate::stream::{self, Columns, Ids, RowBatch};
 use crate::text::read_lines;
 use crate::{npy, parquet, safetensors, text, vecs};
@@ -19,8 +19,6 @@ const BATCH_NUMBERS: usize = 1 << 20;
 const LABELS: Wish = Wish { what: "labels", names: &["label", "labels"], accepts: [true, false, true] };
 const NUMBERS: Wish = Wish { what: "numbers", names: &["sigma2"], accepts: [true, true, false] };
 const ORDER: Wish = Wish { what: "an order", names: &["order"], accepts: [true, false, false] };
-/// The ids of items.
-pub(crate) const IDS: Wish = Wish { what: "ids", names: &["id", "_id"], accepts: [true, false, true] };
 
 /// One value a row of any file.
 fn read_scalars(source: &VectorSource, wish: &Wish) -> Result<Scalars> {

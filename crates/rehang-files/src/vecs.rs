@@ -88,7 +88,7 @@ pub(super) fn read_scalars(path: &Path, format: Format) -> Result<Scalars> {
     one_a_row(open_rows(path, format)?, path)
 }
 
-/// The same of rows that are open.
+/// Numbers of rows that are open, one a row, or those of a single row.
 pub(super) fn one_a_row(rows: RawRows, path: &Path) -> Result<Scalars> {
     if rows.columns != 1 && rows.rows != 1 {
         let (rows, columns) = (rows.rows, rows.columns);

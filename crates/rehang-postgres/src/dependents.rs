@@ -3,7 +3,6 @@
 //! **Invariant**: whatever depends on the old column is named before anything is paid, and nothing of the application's is changed for it.
 
 use rehang::Result;
-use tokio_postgres::Row;
 
 use crate::connection::{Connection, Step};
 use crate::schema::ColumnOfVectors;
@@ -30,6 +29,7 @@ fn named(connection: &mut Connection, table: &Table, column: i16) -> Step<Vec<St
              WHEN classid = 'pg_class'::regclass THEN format('index %s', objid::regclass)
              ELSE pg_describe_object(classid, objid, objsubid) END
          FROM found WHERE generated IS DISTINCT FROM $2
+             AND NOT EXISTS (SELECT 1 FROM pg_constraint AS c WHERE found.classid = 'pg_constraint'::regclass AND c.oid = found.objid AND c.contype = 'n')
              AND NOT EXISTS (SELECT 1 FROM pg_class AS c WHERE c.oid = found.of AND c.relnamespace = to_regnamespace('rehang'))
              AND NOT EXISTS (SELECT 1 FROM pg_proc AS p WHERE p.oid = found.of AND p.pronamespace = to_regnamespace('rehang'))
              AND NOT EXISTS (SELECT 1 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS m ON m.oid = c.relam
@@ -119,8 +119,8 @@ pub(crate) fn carried_over(
             }
             continue;
         }
-        let right = |row: &Row, at: usize| row.try_get::<_, String>(at);
-        let (right, role, option) = (right(row, 1)?, right(row, 2)?, right(row, 3)?);
+        let (right, role, option): (String, String, String) =
+            (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
         statements += &format!("GRANT {right} ({name}) ON {on} TO {role}{option};");
     }
     Ok(statements)

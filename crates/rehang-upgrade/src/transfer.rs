@@ -424,7 +424,6 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
 #[cfg(test)]
 mod tests {
     use rehang::Matrix;
-    use rehang_files::stream::IdKind;
     use rehang_files::write_matrix;
 
     use super::*;
@@ -479,37 +478,6 @@ mod tests {
         }
         AtomicFile::write(path("vectors.npy"), &first_vectors).unwrap();
         assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 2);
-    }
-
-    /// Vectors that know their items are never given to others.
-    #[test]
-    fn ids_beside_the_vectors_are_those_of_the_items_or_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let given = Import {
-            space: "old".into(),
-            distance: Distance::L2,
-            vectors: VectorSource::path(path("vectors.parquet")),
-            items: path("items.jsonl"),
-        };
-        let columns = Columns { ids: Some(IdKind::Integer), ..Columns::vectors(2) };
-        let mut file = stream::create(path("vectors.parquet"), columns).unwrap();
-        file.write(&[1.0, 0.0, 2.0, 0.0, 3.0, 0.0], Some(&Ids::Integers(vec![7, 8, 9])), None).unwrap();
-        file.commit().unwrap();
-        let lines = |lines: &str| AtomicFile::write(&given.items, lines).unwrap();
-        lines("{\"id\": 9}\n{\"id\": \"8\"}\n{\"id\": \"7\"}\n");
-        let location = Location::file(path("gallery.db"));
-        let error = import(&location, &given, &Unobserved).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Unmatched { count: 2, .. }), "{error}");
-        let text = error.to_string();
-        assert!(text.contains("vectors.parquet") && text.contains("row 0 (\"7\" and \"9\""), "{text}");
-        assert!(!location.exists());
-        lines("{\"_id\": 7}\n{\"id\": \"8\"}\n{\"_id\": \"9\"}\n");
-        assert_eq!(import(&location, &given, &Unobserved).unwrap().items, 3);
-        let store = location.open().unwrap();
-        let item = store.get(&["9"]).unwrap().remove(0).unwrap();
-        let vector = store.vectors("old", &[item.key]).unwrap().remove(0).unwrap();
-        assert_eq!(vector.vector, [3.0, 0.0]);
     }
 
     #[test]

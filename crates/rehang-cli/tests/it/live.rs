@@ -1289,3 +1289,31 @@ fn a_first_configuration_is_written_from_gallery_and_adapter_and_never_replaced(
     assert_eq!(run, 2);
     assert!(error.contains("[encoder]"), "{error}");
 }
+
+/// Vectors that know their items are never given to others.
+#[test]
+#[cfg(feature = "parquet")]
+fn ids_beside_the_vectors_of_an_import_are_those_of_the_items_or_refused() {
+    use rehang_files::Ids;
+    use rehang_files::stream::{self, Columns, IdKind};
+
+    let place = Place::new();
+    let columns = Columns { ids: Some(IdKind::Integer), ..Columns::vectors(2) };
+    let mut file = stream::create(place.path("vectors.parquet"), columns).unwrap();
+    file.write(&[1.0, 0.0, 2.0, 0.0, 3.0, 0.0], Some(&Ids::Integers(vec![7, 8, 9])), None).unwrap();
+    file.commit().unwrap();
+    let import = words(
+        "gallery import --gallery G.db --space old --distance l2 --vectors vectors.parquet --items items.jsonl",
+        &[],
+    );
+    place.write_bytes("items.jsonl", b"{\"id\": 9}\n{\"id\": \"8\"}\n{\"id\": \"7\"}\n");
+    let (refused, _, error) = code(&place, &import);
+    assert_eq!(refused, 2);
+    assert!(error.contains("vectors.parquet") && error.contains("row 0 (\"7\" and \"9\""), "{error}");
+    assert!(!place.path("G.db").exists());
+    place.write_bytes("items.jsonl", b"{\"_id\": 7}\n{\"id\": \"8\"}\n{\"_id\": \"9\"}\n");
+    assert_eq!(place.json(&import)["items"], 3);
+    let store = SqliteStore::open(place.path("G.db")).unwrap();
+    let item = store.get(&["9"]).unwrap().remove(0).unwrap();
+    assert_eq!(store.vectors("old", &[item.key]).unwrap().remove(0).unwrap().vector, [3.0, 0.0]);
+}

@@ -33,8 +33,7 @@ use write::ParquetWriter;
 use crate::given::{Scalars, WHOLE_END};
 use crate::opened::open;
 use crate::rows::{Columns, IdKind, Ids, RowBatch, RowReader, RowWriter};
-use crate::source::{VectorSource, WIDTH_MAX, Wish};
-use crate::values::IDS;
+use crate::source::{IDS, VectorSource, WIDTH_MAX, Wish};
 use rehang::{Error, ErrorKind, Result};
 
 /// Most values a page may claim. Pages hold about 1 MiB; this is what keeps a damaged count from filling memory.

@@ -23,7 +23,7 @@ fn served() -> Option<(String, Client, PostgresStore)> {
     served_beside("vector(2)")
 }
 
-/// The same with old vectors in a column of another type.
+/// A gallery like [`served`]'s with old vectors in a column of another type.
 fn served_beside(old: &str) -> Option<(String, Client, PostgresStore)> {
     let address = server::server()?.database();
     let mut client = server::client(&address);
@@ -281,10 +281,10 @@ fn what_hangs_on_the_old_column_is_named_and_what_is_its_own_comes_along() {
     let said = remarks.iter().find(|remark| remark.contains("depends on column")).unwrap();
     for name in [
         "generated column bits",
-        "view shown",
-        "materialised view kept",
-        "index partial",
-        "index halved",
+        "view public.shown",
+        "materialised view public.kept",
+        "index public.partial",
+        "index public.halved",
         "constraint wide",
     ] {
         assert!(said.contains(name), "{name}: {said}");
