@@ -106,6 +106,11 @@ pub trait Encoder: Send + Sync {
         Reads::Anything
     }
 
+    /// Whether its vectors depend on [`Input::source`] alone, whatever the item's id and payload are: equal sources need be embedded only once.
+    fn reads_source_alone(&self) -> bool {
+        false
+    }
+
     /// The inputs that one call should have, so that everything the encoder can do at once is done at once.
     fn batch_max(&self) -> usize;
 

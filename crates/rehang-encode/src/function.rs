@@ -59,6 +59,10 @@ impl Encoder for Function {
         self.check.space()
     }
 
+    fn reads_source_alone(&self) -> bool {
+        true
+    }
+
     fn batch_max(&self) -> usize {
         self.batch_max
     }

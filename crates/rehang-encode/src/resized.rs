@@ -73,6 +73,10 @@ impl Encoder for Resized {
         self.encoder.reads()
     }
 
+    fn reads_source_alone(&self) -> bool {
+        self.encoder.reads_source_alone()
+    }
+
     fn batch_max(&self) -> usize {
         self.encoder.batch_max()
     }

@@ -85,6 +85,10 @@ impl Encoder for Watched {
         self.encoder.reads()
     }
 
+    fn reads_source_alone(&self) -> bool {
+        self.encoder.reads_source_alone()
+    }
+
     fn batch_max(&self) -> usize {
         self.encoder.batch_max()
     }

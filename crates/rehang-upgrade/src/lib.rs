@@ -31,6 +31,7 @@ mod contents;
 mod doctor;
 mod drift;
 mod encoding;
+mod equal;
 mod estimate;
 mod faults;
 mod fill;

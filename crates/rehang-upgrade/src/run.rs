@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 use crate::encoding::encode;
+use crate::equal::{Copied, Embedded, Sources, apart};
 use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
@@ -106,6 +107,8 @@ pub struct Summary {
     pub items: u64,
     /// Native items of the gallery, at the end.
     pub native: u64,
+    /// Items among them that have the vector of another one, whose source is the same: nothing was sent for them.
+    pub copied: u64,
     /// Items that were caught up with on the way.
     pub caught_up: u64,
     /// Whether the search index of the new space was made again at the end.
@@ -135,6 +138,9 @@ pub struct Summary {
 /// death costs at most `batch` items a worker, which the next call embeds again, and what the encoder does not
 /// [vouch for](Encoder::is_vouched_for) yet. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
+///
+/// Of an encoder that [reads the source alone](Encoder::reads_source_alone), equal sources are sent once: the other items that have one get its
+/// vector. So it is with sources of earlier runs, for the first 16,384 native items.
 ///
 /// Items that fail are tried again, then listed; they never stop the others. An item that ends the process itself (out of memory, say)
 /// cannot be caught. After two such ends, each of the items in hand is embedded alone, and one with which two more processes end is
@@ -264,6 +270,9 @@ pub(crate) fn backfill_beside(
             jobs,
             results,
             records: BTreeMap::new(),
+            sources: None,
+            copies: BTreeMap::new(),
+            copied: 0,
             claimed: BTreeMap::new(),
             vectors: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -419,6 +428,12 @@ struct Run<'a> {
     results: Receiver<Done>,
     /// Items at the encoder, by batch.
     records: BTreeMap<u64, Arc<Vec<Record>>>,
+    /// Which items have the vectors of which sources, where these alone make a vector: from the first batch on.
+    sources: Option<Sources>,
+    /// The other items of the batches at the encoder, which need not be sent, by batch.
+    copies: BTreeMap<u64, Vec<(Record, Copied)>>,
+    /// Items that got a vector so.
+    copied: u64,
     /// Items that were claimed and wait for an encoder, by key.
     claimed: BTreeMap<ItemKey, Record>,
     /// Vectors that wait to be written, by batch.
@@ -525,7 +540,7 @@ impl Run<'_> {
                         });
                         self.or_drain(released)?;
                     }
-                    Action::Encode { batch, keys } => self.encode(batch, &keys),
+                    Action::Encode { batch, keys } => events.extend(self.encode(batch, &keys)),
                     // All of them may be vouched for by now, and events of that be on their way.
                     Action::Vouch if self.held.is_empty() => {}
                     Action::Vouch => {
@@ -684,6 +699,7 @@ impl Run<'_> {
             done,
             items,
             native,
+            copied: self.copied,
             caught_up: self.caught_up,
             indexed: false,
             spent: encoder.spent(),
@@ -949,11 +965,55 @@ impl Run<'_> {
         Event::Claimed { keys, held_by_others, alone: lost >= ALONE_AFTER }
     }
 
-    fn encode(&mut self, batch: u64, keys: &[ItemKey]) {
-        let records: Vec<Record> = keys.iter().filter_map(|key| self.claimed.remove(key)).collect();
+    /// Gives a batch to a worker; gives what becomes of it where nothing of it has to be sent.
+    fn encode(&mut self, batch: u64, keys: &[ItemKey]) -> Option<Event> {
+        let mut records: Vec<Record> = keys.iter().filter_map(|key| self.claimed.remove(key)).collect();
+        if self.setup.encoder.reads_source_alone() {
+            let known = match self.known(&records) {
+                Ok(known) => known,
+                Err(error) => return Some(self.fail(batch, error)),
+            };
+            let (sent, copies) = apart(records, known);
+            if sent.is_empty() {
+                return Some(self.came(batch, Vec::new(), Vec::new(), copies, self.setup.encoder.receipt()));
+            }
+            records = sent;
+            self.copies.insert(batch, copies);
+        }
         let records = Arc::new(records);
         self.records.insert(batch, Arc::clone(&records));
         self.ask(Job::Encode { batch, records });
+        None
+    }
+
+    /// The vectors of items whose source was embedded before, in order.
+    fn known(&mut self, records: &[Record]) -> Result<Vec<Option<Vec<f32>>>> {
+        let sources = match self.sources.take() {
+            Some(sources) => sources,
+            None => self.patiently(|run| Sources::of_natives(run.setup.store, run.space))?,
+        };
+        let before: Vec<Option<Embedded>> = records.iter().map(|record| sources.find(record)).collect();
+        self.sources = Some(sources);
+        let unwritten = |before: Embedded| {
+            let mut unwritten = self.vectors.values().flatten();
+            let found = unwritten.find(|(record, _)| Embedded::of(record) == before);
+            found.map(|(_, vector)| vector.clone())
+        };
+        let mut known: Vec<_> = before.iter().map(|before| before.and_then(unwritten)).collect();
+        let asked: Vec<(usize, Embedded)> = before
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, before)| before.filter(|_| known[at].is_none()).map(|before| (at, before)))
+            .collect();
+        if asked.is_empty() {
+            return Ok(known);
+        }
+        let keys: Vec<ItemKey> = asked.iter().map(|(_, before)| before.key).collect();
+        let there = self.patiently(|run| run.setup.store.vectors(run.space, &keys))?;
+        for ((at, before), vector) in asked.into_iter().zip(there) {
+            known[at] = vector.filter(|vector| before.has(vector)).map(|vector| vector.vector);
+        }
+        Ok(known)
     }
 
     fn ask(&mut self, job: Job) {
@@ -1013,42 +1073,64 @@ impl Run<'_> {
         self.observer.reach(Place::BackfillEncoded)?;
         let Some(records) = self.records.remove(&batch) else { return Ok(Event::Tick) };
         let records = Arc::try_unwrap(records).unwrap_or_else(|shared| shared.to_vec());
-        let mut failures = Vec::new();
+        let copies = self.copies.remove(&batch).unwrap_or_default();
         match answer {
-            Ok(vectors) if vectors.len() == records.len() => {
+            Ok(answers) if answers.len() == records.len() => {
                 // Taken back for ever, nothing would come of them.
-                if let Some(Err(failure)) = vectors.first()
-                    && vectors.iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_))))
+                if let Some(Err(failure)) = answers.first()
+                    && answers.iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_))))
                 {
                     return Ok(self.fail(batch, Error::conflict("the encoder tried no item", failure)));
                 }
-                let mut good = Vec::with_capacity(records.len());
-                for (record, vector) in records.into_iter().zip(vectors) {
-                    match vector {
-                        Ok(vector) => good.push((record, vector)),
-                        // Not to blame: it waits in the store as before.
-                        Err(ItemFailure::Untried(_)) => {}
-                        Err(failure) => failures.push(Attempt {
-                            key: record.item.key,
-                            revision: record.item.source_revision,
-                            failure,
-                        }),
-                    }
-                }
-                let waits = !(good.is_empty() || self.setup.encoder.is_vouched_for(receipt));
-                self.vectors.insert(batch, good);
-                if waits {
-                    self.held.insert(batch, (receipt, failures));
-                    return Ok(Event::Held { batch });
-                }
+                Ok(self.came(batch, records, answers, copies, receipt))
             }
-            Ok(vectors) => {
-                let detail = format!("it gave {} vectors for {} items", vectors.len(), records.len());
-                return Ok(self.fail(batch, Error::corrupt("the encoder's answer", detail)));
+            Ok(answers) => {
+                let detail = format!("it gave {} vectors for {} items", answers.len(), records.len());
+                Ok(self.fail(batch, Error::corrupt("the encoder's answer", detail)))
             }
-            Err(error) => return Ok(self.fail(batch, error)),
+            Err(error) => Ok(self.fail(batch, error)),
         }
-        Ok(Event::Encoded { batch, failures })
+    }
+
+    /// What becomes of a batch whose items that were sent have answers, in order.
+    fn came(
+        &mut self,
+        batch: u64,
+        sent: Vec<Record>,
+        answers: Vec<Result<Vec<f32>, ItemFailure>>,
+        copies: Vec<(Record, Copied)>,
+        receipt: u64,
+    ) -> Event {
+        let copy = |(record, copied)| match copied {
+            Copied::Sent(place) => (record, answers[place].clone()),
+            Copied::Vector(vector) => (record, Ok(vector)),
+        };
+        let copies: Vec<_> = copies.into_iter().map(copy).collect();
+        self.copied += copies.iter().filter(|(_, answer)| answer.is_ok()).count() as u64;
+        let (mut good, mut failures) = (Vec::with_capacity(sent.len() + copies.len()), Vec::new());
+        if let Some(sources) = &mut self.sources {
+            let embedded = sent.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+            embedded.for_each(|(record, _)| sources.remember(record));
+        }
+        for (record, answer) in sent.into_iter().zip(answers).chain(copies) {
+            match answer {
+                Ok(vector) => good.push((record, vector)),
+                // Not to blame: it waits in the store as before.
+                Err(ItemFailure::Untried(_)) => {}
+                Err(failure) => failures.push(Attempt {
+                    key: record.item.key,
+                    revision: record.item.source_revision,
+                    failure,
+                }),
+            }
+        }
+        let waits = !(good.is_empty() || self.setup.encoder.is_vouched_for(receipt));
+        self.vectors.insert(batch, good);
+        if waits {
+            self.held.insert(batch, (receipt, failures));
+            return Event::Held { batch };
+        }
+        Event::Encoded { batch, failures }
     }
 
     fn count_busy(&mut self) {

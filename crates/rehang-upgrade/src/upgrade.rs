@@ -1036,6 +1036,7 @@ mod tests {
                 done,
                 items: 10,
                 native: 5,
+                copied: 0,
                 caught_up: 0,
                 indexed: false,
                 spent: Spent::default(),

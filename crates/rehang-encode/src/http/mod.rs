@@ -963,6 +963,10 @@ impl Encoder for Http {
         Reads::Texts
     }
 
+    fn reads_source_alone(&self) -> bool {
+        true
+    }
+
     fn batch_max(&self) -> usize {
         self.config.batch.saturating_mul(self.config.concurrency)
     }

@@ -283,6 +283,10 @@ impl Encoder for Onnx {
         }
     }
 
+    fn reads_source_alone(&self) -> bool {
+        true
+    }
+
     fn batch_max(&self) -> usize {
         self.batch
     }

@@ -6,6 +6,7 @@ mod bridge;
 mod common;
 mod cut;
 mod directions;
+mod equal;
 mod faults;
 mod first;
 mod follow;

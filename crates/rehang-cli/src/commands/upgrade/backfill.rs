@@ -79,6 +79,9 @@ pub fn run_text(run: &Run) -> String {
     if let Some(said) = &summary.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
+    if summary.copied > 0 {
+        text += &format!("{} of them have the source of another item, and cost nothing.\n", summary.copied);
+    }
     if summary.caught_up > 0 {
         text += &format!("{} items that came or changed meanwhile were caught up with.\n", summary.caught_up);
     }
@@ -137,6 +140,7 @@ mod tests {
             done: Tally::default(),
             items: 10,
             native: 5,
+            copied: 0,
             caught_up: 0,
             indexed: false,
             spent: Spent::default(),

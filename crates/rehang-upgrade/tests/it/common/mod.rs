@@ -177,6 +177,8 @@ pub struct TestEncoder {
     /// How far the last coordinate is from the new model's: another model.
     pub by: f32,
     pub fingerprint: Option<&'static str>,
+    /// Whether it says that the source alone makes a vector, as it does.
+    pub reads_source_alone: bool,
 }
 
 impl TestEncoder {
@@ -192,6 +194,10 @@ impl TestEncoder {
 impl Encoder for TestEncoder {
     fn space(&self) -> &Space {
         self.space.as_ref().unwrap()
+    }
+
+    fn reads_source_alone(&self) -> bool {
+        self.reads_source_alone
     }
 
     fn batch_max(&self) -> usize {
