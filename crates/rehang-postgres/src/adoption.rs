@@ -17,7 +17,7 @@ use crate::reading::Reading;
 use crate::schema::{self, FORMAT, NEXT_REVISION};
 use crate::serving::{drop_view, functions};
 use crate::table::{Table, TableOptions, literal, quoted};
-use crate::{reading, row_security, search, serving, spaces};
+use crate::{paid, reading, row_security, search, serving, spaces};
 
 /// Oldest server and oldest pgvector that will do.
 const SERVER_MIN: i32 = 140_000;
@@ -255,6 +255,7 @@ fn remembered(
         let was = TableOptions {
             table: options.table.clone(),
             published: options.published,
+            keep_paid_s: options.keep_paid_s,
             column: options.column.clone(),
             ..was
         };
@@ -783,6 +784,7 @@ fn renew(
     // Spaces neither come nor go from here on, since the function is written from all of them.
     connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&number])?;
     let spaces = spaces::all(connection, number)?;
+    connection.batch(&paid::tables(table, &spaces, pgvector))?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
@@ -906,6 +908,7 @@ fn expect_options(
         condition: was.condition,
         published: options.published,
         column: options.column.clone(),
+        keep_paid_s: options.keep_paid_s,
     };
     if was == *options {
         return Ok(());

@@ -240,15 +240,12 @@ pub(crate) fn compact(handle: &Handle) -> Result<(u64, u64)> {
     let mut session = handle.database.session()?;
     session.prepare("2s", true).map_err(|failure| handle.database.failed(failure))?;
     for space in spaces {
-        let n = space.number;
-        for table in ["state", "failure", "claim", "vector"] {
-            if table != "vector" || space.in_column.is_none() {
-                // Where another process is at work on a table, as a vacuum of the server's own, that one is passed over.
-                session
-                    .connection
-                    .batch(&format!("VACUUM (ANALYZE, SKIP_LOCKED) rehang.{table}_{n}"))
-                    .map_err(|failure| handle.database.failed(failure))?;
-            }
+        for table in schema::tables_of(space.number, space.in_column.as_deref()) {
+            // Where another process is at work on a table, as a vacuum of the server's own, that one is passed over.
+            session
+                .connection
+                .batch(&format!("VACUUM (ANALYZE, SKIP_LOCKED) rehang.{table}"))
+                .map_err(|failure| handle.database.failed(failure))?;
         }
     }
     Ok((before, bytes()?))

@@ -264,6 +264,7 @@ fn put_one(
         revision: row.try_get(1)?,
         kept_source: row.try_get(2)?,
         sourced: write.source.is_some(),
+        is_new: before.is_none(),
     };
     for space in spaces::all(connection, handle.number)? {
         let new = write.vectors.iter().find(|new| new.space == space.record.space.name);

@@ -22,6 +22,7 @@ mod map;
 mod matrices;
 mod nearest;
 mod pages;
+mod paid;
 mod parameter;
 mod partitions;
 mod pgvector;

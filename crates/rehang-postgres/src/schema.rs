@@ -7,6 +7,7 @@
 //! - `rehang.state_N` has a row for every item in space N: who made its vector, or `lacking`, and its place in the queue. What is in an
 //!   index stays narrow, so that a change of it rewrites no vector.
 //! - `rehang.vector_N` has the vectors of space N; those of a space that is a column of the application's table stay there.
+//! - `rehang.paid_N` has native vectors of space N whose items are gone, for items that come back.
 //! - `rehang.failure_N` and `rehang.claim_N` say what could not be embedded, and who works on what.
 //! - `rehang.serving_G` is a view of the vectors that searches go to.
 //!
@@ -20,6 +21,7 @@ use rehang::{Distance, Space};
 use rehang_store::{PAIRS_SEED, QueueBand};
 
 use crate::guard::{EQUALS, SAME_TEXT, SEARCH_PATH};
+use crate::paid;
 use crate::pgvector::Pgvector;
 use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
 
@@ -48,7 +50,7 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
 
 /// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
 /// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 7;
+pub(crate) const FUNCTIONS: i32 = 8;
 /// The functions of versions before this one let a role that may only search get the rights of their owner.
 pub(crate) const FUNCTIONS_MIN: i32 = 2;
 /// Comes before the version at the end of a function's comment.
@@ -98,7 +100,8 @@ DO $rehang$ DECLARE given record; BEGIN
     FOR given IN
         SELECT format('REVOKE %s ON TABLE %s', a.privilege_type, c.oid::regclass) AS taken, a.grantee
             FROM pg_class AS c, aclexplode(c.relacl) AS a
-            WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r' AND a.privilege_type IN ('TRIGGER', 'REFERENCES') AND a.grantee <> c.relowner
+            WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r' AND a.grantee <> c.relowner
+                AND (a.privilege_type IN ('TRIGGER', 'REFERENCES') OR c.relname ~ '^paid_[0-9]+$')
         UNION ALL SELECT format('REVOKE ALL ON FUNCTION %s', p.oid::regprocedure), a.grantee
             FROM pg_proc AS p, aclexplode(p.proacl) AS a
             WHERE p.pronamespace = 'rehang'::regnamespace AND p.proname ~ '^(changed|moved)_[0-9]+$' AND a.grantee <> p.proowner
@@ -234,7 +237,7 @@ pub(crate) fn shuffle_index(g: i32) -> String {
     format!("item_{g}_shuffle ON rehang.item_{g} (({}), key)", place_in_shuffle("key", PAIRS_SEED))
 }
 
-/// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`. They fire in sessions that replicate, too,
+/// The triggers on the application's table: one for rows that come or go, one for updates, one for a `TRUNCATE`, before it. They fire in sessions that replicate, too,
 /// and, by their names, before triggers of the application that may write the row again.
 pub(crate) fn triggers(g: i32, table: &Table) -> String {
     let on = &table.qualified;
@@ -274,7 +277,7 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
     format!(
         "CREATE TRIGGER \"00_rehang_{g}_rows\" AFTER INSERT OR DELETE ON {on} FOR EACH ROW EXECUTE FUNCTION rehang.changed_{g}();
          CREATE TRIGGER \"00_rehang_{g}_updates\" AFTER UPDATE ON {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION rehang.changed_{g}();
-         CREATE TRIGGER \"00_rehang_{g}_truncate\" AFTER TRUNCATE ON {on} FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}();
+         CREATE TRIGGER \"00_rehang_{g}_truncate\" BEFORE TRUNCATE ON {on} FOR EACH STATEMENT EXECUTE FUNCTION rehang.changed_{g}();
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_rows\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_updates\";
          ALTER TABLE {on} ENABLE ALWAYS TRIGGER \"00_rehang_{g}_truncate\";"
@@ -300,8 +303,8 @@ pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
 /// Whether the triggers of a gallery on a table, by its number, are of the form that an earlier version made.
 pub(crate) fn has_earlier_triggers(g: i32) -> String {
     format!(
-        "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = $1 AND tgname = '00_rehang_{g}_updates'
-             AND pg_get_triggerdef(oid) NOT LIKE '%record_image_ne%')"
+        "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = $1 AND (tgname = '00_rehang_{g}_updates'
+             AND pg_get_triggerdef(oid) NOT LIKE '%record_image_ne%' OR tgname = '00_rehang_{g}_truncate' AND pg_get_triggerdef(oid) LIKE '% AFTER %'))"
     )
 }
 
@@ -447,6 +450,9 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
         let forget = forget_of(&tables_of(n, row));
         let of_source = forget_of(&tables_of(n, row)[..2]);
         truncate += &format!(", rehang.state_{n}, {}", tables_of(n, row).join(", "));
+        if row.in_column.is_none() {
+            gone += &paid::keep(n, table);
+        }
         gone += &format!(
             "            DELETE FROM rehang.state_{n} WHERE item = this;
             IF NOT FOUND AND older THEN
@@ -518,6 +524,9 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
                 )
             }
         };
+        if row.in_column.is_none() {
+            added += &paid::give(n, table);
+        }
     }
     let of = |row: &str| {
         let equal: Vec<String> =
@@ -597,7 +606,7 @@ BEGIN
 {parts_detached}        RETURN NULL;
     END IF;
     IF TG_OP = 'TRUNCATE' THEN
-{parts_truncate}        {truncate};
+{parts_truncate}{keep_all}        {truncate};
         RETURN NULL;
     END IF;
     -- A column may have taken the name of another.
@@ -656,6 +665,7 @@ END
 $rehang$;
 REVOKE ALL ON FUNCTION rehang.changed_{g}() FROM PUBLIC;
 {comment}",
+        keep_all = paid::keep_all(g, table, spaces),
         oid = table.oid,
         this_table = if table.is_partitioned { "whole" } else { "TG_RELID" },
         is_other = if table.is_partitioned {
@@ -988,8 +998,10 @@ pub(crate) fn space_tables(n: i32, space: &Space, in_column: Option<&str>, pgvec
     let vectors = match in_column {
         Some(_) => String::new(),
         None => format!(
-            "CREATE TABLE IF NOT EXISTS rehang.vector_{n} (item bigint PRIMARY KEY, value {} NOT NULL);",
-            pgvector.named(&column_type(space.dimension))
+            "CREATE TABLE IF NOT EXISTS rehang.vector_{n} (item bigint PRIMARY KEY, value {} NOT NULL);
+             {}",
+            pgvector.named(&column_type(space.dimension)),
+            paid::table(n, space, pgvector)
         ),
     };
     format!(
@@ -1037,13 +1049,13 @@ pub(crate) fn lease_index(n: i32) -> String {
 
 /// The names of the tables of a space.
 pub(crate) fn tables_of(n: i32, in_column: Option<&str>) -> Vec<String> {
-    let vectors = in_column.is_none().then_some("vector");
-    ["state", "failure", "claim"].into_iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
+    let vectors = if in_column.is_none() { &["vector", "paid"][..] } else { &[] };
+    ["state", "failure", "claim"].iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
 }
 
 /// Takes the tables of a space away.
 pub(crate) fn drop_space_tables(n: i32) -> String {
-    ["state", "failure", "claim", "vector"]
+    ["state", "failure", "claim", "vector", "paid"]
         .map(|table| format!("DROP TABLE IF EXISTS rehang.{table}_{n};"))
         .concat()
 }

@@ -13,6 +13,7 @@ use tokio_postgres::Row;
 use crate::connection::{Connection, Mode, Step};
 use crate::guard::{self, Whose};
 use crate::handle::Handle;
+use crate::paid;
 use crate::pgvector::Pgvector;
 use crate::row_security;
 use crate::schema::{self, SpaceRow};
@@ -139,6 +140,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             .ok_or_else(|| Error::corrupt(handle.name(), "a space that was made is not there"))?;
         connection.batch(&schema::space_tables(row.number, space, in_column.as_deref(), &handle.pgvector))?;
         connection.batch(&row_security::of_space(handle.number, row.number))?;
+        // Of a gallery of an earlier version, which was not adopted since, the other spaces have none.
+        connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         connection.batch(schema::KEEP)?;
         // The view has to take the vectors of every space before one of another type may serve.
@@ -425,6 +428,7 @@ pub(crate) fn drop_space(handle: &Handle, name: &str) -> Result<()> {
             "DELETE FROM rehang.document WHERE gallery = $1 AND name = $2",
             &[&handle.number, &schema::turns(gone.number)],
         )?;
+        connection.batch(&paid::tables(&handle.table, &spaces, &handle.pgvector))?;
         connection.batch(&schema::function(handle.number, &handle.table, &spaces))?;
         Ok(Some(gone.number))
     })?;

@@ -22,6 +22,7 @@ use crate::guard::{self, EQUALS};
 /// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
 /// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
 /// | `column` | none | the column that the new vectors are to move into at the end, of which [`Examined::remarks`](rehang_store::Examined::remarks) speaks |
+/// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row to come back |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
     /// The table, `schema.name` or `name`.
@@ -45,6 +46,9 @@ pub struct TableOptions {
     /// The column that the new vectors are to move into at the end.
     #[serde(skip)]
     pub column: Option<String>,
+    /// How many seconds the native vector of a row that is gone waits for the row to come back: a day where nothing is said, and 0 keeps none.
+    #[serde(skip)]
+    pub keep_paid_s: Option<u32>,
 }
 
 /// A column.

@@ -112,6 +112,8 @@ pub(crate) struct NewState {
     /// The revision of its source, where the put has left that as it was.
     pub(crate) kept_source: Option<i64>,
     pub(crate) sourced: bool,
+    /// Whether the put has made the item: what it has in a space was given to one that came back.
+    pub(crate) is_new: bool,
 }
 
 /// Gives an item that was just put its vector in a space, or none.
@@ -123,9 +125,10 @@ pub(crate) fn replace(
     new: Option<&NewVector>,
 ) -> Step<()> {
     let n = space.number;
-    let NewState { item, revision, kept_source, sourced } = state;
-    let keeps = kept_source.is_some() && new.is_none_or(|new| new.provenance == Provenance::Adapted);
-    if keeps && space.in_column.is_none() {
+    let NewState { item, revision, kept_source, sourced, is_new } = state;
+    let brings_none = new.is_none_or(|new| new.provenance == Provenance::Adapted);
+    let keeps = kept_source.is_some() && brings_none;
+    if (keeps || *is_new && brings_none) && space.in_column.is_none() {
         let stay = format!(
             "UPDATE rehang.state_{n} SET revision = $2, source_revision = $3 WHERE item = $1 AND provenance = 'native'"
         );
@@ -464,6 +467,9 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
         let row = find(connection, handle, space)?;
         check::epoch(space, epoch, row.record.epoch)?;
         let n = row.number;
+        // What is kept of items that are gone is of the same model.
+        let is_kept = connection.count("SELECT count(*) FROM to_regclass($1::text) AS t WHERE t IS NOT NULL", &[&format!("rehang.paid_{n}")])? > 0;
+        let forget = if is_kept { format!(", paid AS (DELETE FROM rehang.paid_{n} WHERE EXISTS (SELECT 1 FROM here))") } else { String::new() };
         let vectors = if row.in_column.is_some() { String::new() } else {
             format!(", gone AS (DELETE FROM rehang.vector_{n} WHERE item IN (SELECT item FROM forgotten))")
         };
@@ -471,7 +477,7 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
             "WITH {here}, free AS (SELECT item FROM rehang.state_{n} WHERE provenance = 'native' AND sourced ORDER BY item LIMIT $2
                      FOR UPDATE SKIP LOCKED),
                  forgotten AS (UPDATE rehang.state_{n} AS s SET provenance = 'lacking', sigma2 = NULL, band = 0, score = NULL,
-                     squared_error = NULL FROM here, free WHERE s.item = free.item RETURNING s.item){vectors}
+                     squared_error = NULL FROM here, free WHERE s.item = free.item RETURNING s.item){vectors}{forget}
              SELECT EXISTS (SELECT 1 FROM here), (SELECT count(*) FROM forgotten)",
             here = in_epoch(n)
         );

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::connection::Database;
 use crate::ignored::{expect_changed, ignored};
+use crate::paid;
 use crate::spaces;
 use crate::trouble::Step;
 use crate::values::{as_bytes, key, place};
@@ -51,11 +52,12 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
             "UPDATE item SET source = ?2, label = ?3, payload = ?4, revision = ?5,
                  source_revision = CASE WHEN source = ?2 THEN ifnull(source_revision, revision) END WHERE key = ?1",
         )?;
-        let mut next = first_number(transaction, writes)?;
+        let mut next = first_number(transaction, writes, &spaces)?;
         let mut revisions = Vec::with_capacity(writes.len());
         for write in writes {
             let revision = next;
             let there: Option<i64> = find.query_row([&write.id], |row| row.get(0)).optional()?;
+            let mut change = revision + 1;
             let key = if let Some(key) = there {
                 let changed =
                     update.execute(params![key, write.source, write.label, payload(write), revision])?;
@@ -63,9 +65,11 @@ pub(crate) fn put(database: &Database, writes: &[ItemWrite]) -> Result<Vec<Revis
                 make_room(transaction, &spaces, write, key)?;
                 key
             } else {
-                insert_item(transaction, write, revision)?
+                let key = insert_item(transaction, write, revision)?;
+                give_paid(transaction, &spaces, write, key, revision, &mut change)?;
+                key
             };
-            next = insert_vectors(transaction, &spaces, write, key, revision)?;
+            next = insert_vectors(transaction, &spaces, write, key, revision, change)?;
             revisions.push(revision);
         }
         Ok(revisions)
@@ -84,14 +88,16 @@ fn put_new(connection: &Connection, writes: &[ItemWrite]) -> Step<Option<Vec<Rev
             return Ok(None);
         }
     }
-    let mut next = first_number(connection, writes)?;
+    let mut next = first_number(connection, writes, &spaces)?;
     let mut revisions = Vec::with_capacity(writes.len());
     for write in writes {
         let revision = next;
         let key = insert_item(connection, write, revision)?;
-        next = insert_vectors(connection, &spaces, write, key, revision)?;
+        let mut change = revision + 1;
+        let given = give_paid(connection, &spaces, write, key, revision, &mut change)?;
+        next = insert_vectors(connection, &spaces, write, key, revision, change)?;
         for (name, space) in &spaces {
-            if write.vectors.iter().all(|new| new.space != *name) {
+            if write.vectors.iter().all(|new| new.space != *name) && !given.contains(&space.number) {
                 let listed = connection
                     .prepare_cached(&format!(
                         "INSERT OR IGNORE INTO lacking_{} (item, sourced) VALUES (?1, ?2)",
@@ -127,10 +133,10 @@ fn checked_spaces(connection: &Connection, writes: &[ItemWrite]) -> Step<Spaces>
     Ok(spaces)
 }
 
-/// The first of as many numbers as there are items and vectors. Triggers that remove stale vectors count on after them,
+/// The first of as many numbers as there are items and vectors, those that items may be given back among them. Triggers that remove stale vectors count on after them,
 /// which harms no order.
-fn first_number(connection: &Connection, writes: &[ItemWrite]) -> Step<u64> {
-    let numbers = writes.iter().map(|write| 1 + write.vectors.len()).sum::<usize>();
+fn first_number(connection: &Connection, writes: &[ItemWrite], spaces: &Spaces) -> Step<u64> {
+    let numbers = writes.iter().map(|write| 1 + write.vectors.len() + spaces.len()).sum::<usize>();
     Ok(spaces::count(connection, numbers)? - numbers as u64 + 1)
 }
 
@@ -172,18 +178,44 @@ fn make_room(connection: &Connection, spaces: &Spaces, write: &ItemWrite, key: i
     Ok(())
 }
 
-/// Writes an item's vectors with the numbers after its revision, and gives the number after those.
+/// Gives an item that has just come the native vectors that one of its id and source had, where the write brings none. Gives the numbers of
+/// these spaces.
+fn give_paid(
+    connection: &Connection,
+    spaces: &Spaces,
+    write: &ItemWrite,
+    key: i64,
+    revision: Revision,
+    change: &mut u64,
+) -> Step<BTreeSet<i64>> {
+    let mut given = BTreeSet::new();
+    let Some(source) = &write.source else { return Ok(given) };
+    let brings = |name: &str| {
+        write.vectors.iter().any(|new| new.space == name && new.provenance != Provenance::Adapted)
+    };
+    for space in spaces.iter().filter(|(name, _)| !brings(name)).map(|(_, space)| space) {
+        let give = paid::give(space.number);
+        let gave =
+            connection.prepare_cached(&give)?.execute(params![key, revision, *change, write.id, source])?;
+        if gave > 0 {
+            *change += 1;
+            given.insert(space.number);
+        }
+    }
+    Ok(given)
+}
+
+/// Writes an item's vectors with the numbers from one on, and gives the number after those.
 fn insert_vectors(
     connection: &Connection,
     spaces: &Spaces,
     write: &ItemWrite,
     key: i64,
     revision: Revision,
+    mut change: u64,
 ) -> Step<u64> {
-    let mut change = revision;
     for new in &write.vectors {
         let Some(space) = spaces.get(&new.space) else { continue };
-        change += 1;
         // A native vector that the triggers have left there was made of the same source.
         let (band, score) = place(new.priority);
         let inserted = connection
@@ -209,8 +241,9 @@ fn insert_vectors(
         let is_there =
             inserted > 0 || new.provenance == Provenance::Adapted && has_row(connection, &table, key)?;
         expect_changed(connection, usize::from(is_there), &table, || writing(write))?;
+        change += 1;
     }
-    Ok(change + 1)
+    Ok(change)
 }
 
 pub(crate) fn delete(database: &Database, ids: &[&str]) -> Result<usize> {

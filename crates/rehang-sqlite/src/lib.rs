@@ -17,6 +17,7 @@ mod metric;
 mod migration;
 mod options;
 mod pages;
+mod paid;
 mod queue;
 mod schema;
 mod search;

@@ -14,6 +14,14 @@ pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
     if format <= 3 {
         transaction.execute_batch(schema::COLUMN_OF_4)?;
     }
+    if format <= 4 {
+        for (number, _) in spaces(&transaction)? {
+            transaction.execute_batch(&schema::table_of_5(number))?;
+        }
+        for number in left(&transaction)? {
+            transaction.execute_batch(&schema::table_of_5(number))?;
+        }
+    }
     if format <= 1 {
         from_1(&transaction)?;
     }
@@ -29,6 +37,11 @@ pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
         }
         transaction.execute_batch(&schema::from_3())?;
     }
+    if format <= 4 {
+        for (number, written_as) in spaces(&transaction)? {
+            transaction.execute_batch(&schema::space_from_4(number, written_as))?;
+        }
+    }
     transaction.pragma_update(None, "user_version", schema::FORMAT)?;
     transaction.commit()?;
     Ok(())
@@ -38,15 +51,19 @@ fn from_1(transaction: &Transaction<'_>) -> Step<()> {
     for (number, written_as) in spaces(transaction)? {
         transaction.execute_batch(&schema::space_from_1(number, written_as))?;
     }
-    let left: Vec<i64> = transaction
-        .prepare("SELECT value FROM gallery WHERE name LIKE 'left-%'")?
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    for number in left {
+    for number in left(transaction)? {
         transaction.execute_batch(&schema::left_space_from_1(number))?;
     }
     transaction.execute_batch(schema::FROM_1)?;
     Ok(())
+}
+
+/// The numbers of spaces that were dropped and are still there.
+fn left(transaction: &Transaction<'_>) -> Step<Vec<i64>> {
+    Ok(transaction
+        .prepare("SELECT value FROM gallery WHERE name LIKE 'left-%'")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?)
 }
 
 /// The numbers of the spaces, and who makes the vectors that are written to them.

@@ -7,11 +7,13 @@ use std::sync::LazyLock;
 
 use rehang::{Provenance, Space};
 
+use crate::paid;
+
 /// "rehg": what stands in the header of every gallery, so that a foreign database is never taken for one.
 pub(crate) const APPLICATION: i64 = 0x7265_6867;
 
 /// The format this binary reads and writes (`PRAGMA user_version`).
-pub(crate) const FORMAT: i64 = 4;
+pub(crate) const FORMAT: i64 = 5;
 
 /// The tables every gallery has.
 ///
@@ -152,7 +154,7 @@ fn of_space_0(name: &str) -> String {
 }
 
 /// The tables that every space has, without its number.
-pub(crate) const TABLES_OF_SPACE: [&str; 5] = ["vector", "lacking", "removed", "failure", "claim"];
+pub(crate) const TABLES_OF_SPACE: [&str; 6] = ["vector", "lacking", "removed", "failure", "claim", "paid"];
 
 /// Tables, indexes and triggers of the space with a number. The items that are there already are all lacking in it, and still
 /// have to be [listed](list_lacking): `listed-N` in `gallery` is the last one that was.
@@ -191,11 +193,13 @@ CREATE TABLE removed_{n} (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removed_{n}_change ON removed_{n} (change);
 CREATE TABLE failure_{n} (item INTEGER PRIMARY KEY, revision INTEGER NOT NULL, reason TEXT NOT NULL);
 {claim}
+{paid}
 
 INSERT INTO gallery (name, value) VALUES ('listed-{n}', 0);
 {triggers}",
         worst = worst_index(n),
         claim = claim_table(n),
+        paid = paid::table(n),
         triggers = space_triggers(n, written_as),
     )
 }
@@ -228,7 +232,8 @@ CREATE TRIGGER item_added_{n} AFTER INSERT ON item BEGIN
     DELETE FROM failure_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     DELETE FROM lacking_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
     DELETE FROM claim_{n} WHERE item IN (SELECT key FROM replaced WHERE key NOT IN (SELECT key FROM item));
-    INSERT INTO lacking_{n} (item, sourced) VALUES (NEW.key, NEW.source IS NOT NULL);
+    INSERT INTO lacking_{n} (item, sourced) SELECT NEW.key, NEW.source IS NOT NULL
+        WHERE NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.key);
 END;
 CREATE TRIGGER item_changed_{n} AFTER UPDATE OF revision ON item
 WHEN NEW.revision <> OLD.revision AND NEW.revision > 0 BEGIN
@@ -240,12 +245,13 @@ WHEN NEW.revision <> OLD.revision AND NEW.revision > 0 BEGIN
     UPDATE lacking_{n} SET sourced = (NEW.source IS NOT NULL) WHERE item = NEW.key;
 END;
 CREATE TRIGGER item_deleted_{n} AFTER DELETE ON item BEGIN
+    {keep_deleted}
     DELETE FROM failure_{n} WHERE item = OLD.key;
     DELETE FROM claim_{n} WHERE item = OLD.key;
     DELETE FROM vector_{n} WHERE item = OLD.key;
     DELETE FROM lacking_{n} WHERE item = OLD.key;
 END;
-
+{paid}
 CREATE TRIGGER vector_{n}_checked BEFORE INSERT ON vector_{n} WHEN NEW.change = 0 BEGIN
     SELECT RAISE(ABORT, 'there is no item with this key') WHERE NOT EXISTS (SELECT 1 FROM item WHERE key = NEW.item);
     UPDATE item SET revision = -1 WHERE key = NEW.item AND EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.item);
@@ -300,7 +306,9 @@ CREATE TRIGGER failure_{n}_removed AFTER DELETE ON failure_{n} BEGIN
     UPDATE vector_{n} SET failed = 0 WHERE item = OLD.item;
     UPDATE lacking_{n} SET failed = 0 WHERE item = OLD.item;
 END;
-"
+",
+        keep_deleted = paid::keep(n),
+        paid = paid::triggers(n),
     )
 }
 
@@ -339,6 +347,9 @@ fn drop_triggers(n: i64) -> String {
         format!("item_added_{n}"),
         format!("item_changed_{n}"),
         format!("item_deleted_{n}"),
+        format!("item_replaced_{n}"),
+        format!("item_touched_{n}"),
+        format!("item_came_{n}"),
         format!("vector_{n}_checked"),
         format!("vector_{n}_added"),
         format!("vector_{n}_added_plainly"),
@@ -348,7 +359,7 @@ fn drop_triggers(n: i64) -> String {
         format!("failure_{n}_added"),
         format!("failure_{n}_removed"),
     ];
-    triggers.iter().map(|trigger| format!("DROP TRIGGER {trigger}; ")).collect()
+    triggers.iter().map(|trigger| format!("DROP TRIGGER IF EXISTS {trigger}; ")).collect()
 }
 
 /// From format 1 to 2, everything but the spaces: epochs, and items without a source counted from an index.
@@ -410,6 +421,16 @@ pub(crate) fn from_3() -> String {
 
 /// From format 3 to 4, one space: what was made from the source alone stays with it.
 pub(crate) fn space_from_3(n: i64, written_as: Provenance) -> String {
+    drop_triggers(n) + &space_triggers(n, written_as)
+}
+
+/// From format 4 to 5, before everything else, since triggers of this format write the table: of a space, also of one that was [left](leave_space).
+pub(crate) fn table_of_5(n: i64) -> String {
+    paid::table(n)
+}
+
+/// From format 4 to 5, one space: an item that comes back has what was paid for.
+pub(crate) fn space_from_4(n: i64, written_as: Provenance) -> String {
     drop_triggers(n) + &space_triggers(n, written_as)
 }
 

@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::connection::Database;
 use crate::ignored::ignored;
+use crate::paid;
 use crate::schema::SOURCE_REVISION;
 use crate::spaces::{self, REMOVED_TOGETHER, SpaceRow, in_turns};
 use crate::trouble::Step;
@@ -276,6 +277,8 @@ pub(crate) fn forget_natives(database: &Database, space: &str, epoch: Epoch, lim
                  SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT ?1)"
         );
         let forgotten = transaction.execute(&forget, [int(limit as u64)])?;
+        // What is kept of items that are gone is of the same model.
+        transaction.execute_batch(&paid::forget(n))?;
         let left = format!(
             "SELECT item FROM vector_{n} INDEXED BY vector_{n}_native WHERE provenance = 'native' AND sourced = 1 LIMIT 1"
         );

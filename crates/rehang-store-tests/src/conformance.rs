@@ -98,12 +98,13 @@ pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
 /// A promise about one handle.
 type One = fn(&dyn Store);
 
-const PROMISES: [(ContractLevel, One); 25] = [
+const PROMISES: [(ContractLevel, One); 26] = [
     (ContractLevel::PerItem, an_empty_gallery_answers),
     (ContractLevel::PerItem, spaces_are_made_once_and_dropped),
     (ContractLevel::PerItem, the_serving_space_is_switched_in_one_step),
     (ContractLevel::PerItem, a_put_is_a_change_of_content),
     (ContractLevel::PerItem, what_a_source_paid_for_stays_with_it),
+    (ContractLevel::Transactional, what_comes_back_has_what_was_paid_for),
     (ContractLevel::PerItem, what_is_on_its_way_meets_the_source_it_was_made_from),
     (ContractLevel::PerItem, without_a_source_nothing_is_the_same),
     (ContractLevel::PerItem, a_put_is_all_or_nothing),
@@ -335,6 +336,58 @@ fn what_a_source_paid_for_stays_with_it(store: &dyn Store) {
     assert_eq!(of(NEW, a), None, "another source, another item to embed");
     assert_eq!((item("a").revision, item("a").source_revision), (a9, a9));
     assert_eq!(store.errors(NEW, 9), Ok(vec![]));
+}
+
+fn what_comes_back_has_what_was_paid_for(store: &dyn Store) {
+    two_spaces(store);
+    for (at, id) in ["a", "b", "c"].into_iter().enumerate() {
+        let (key, revision) = put_one(store, id, Some("text"));
+        let vector = [0.6 + at as f32, 0.8];
+        match id {
+            "c" => write_to(store, NEW, &[adapted(key, revision, vector, 0.5, 1.0)]).unwrap(),
+            _ => write_to(store, NEW, &[native(key, revision, vector)]).unwrap(),
+        };
+    }
+    let before: Vec<Item> = store.get(&["a", "b", "c"]).unwrap().into_iter().flatten().collect();
+    let of = |id: &str| {
+        let item = store.get(&[id]).unwrap().remove(0).expect("it is there");
+        (item.clone(), store.vectors(NEW, &[item.key]).unwrap().remove(0))
+    };
+    let search = || store.search(NEW, &matrix(&[[0.6, 0.8]]), 9, &Filter::default()).unwrap().remove(0);
+    assert_eq!(store.delete(&["a", "b", "c"]), Ok(3));
+    assert_eq!(search(), [], "what is deleted is found by no search");
+    assert_eq!(store.counts(NEW), Ok(Counts::default()), "and counts for nothing");
+
+    let rows = [("a", "text"), ("b", "other"), ("c", "text"), ("d", "text")];
+    store.put(&rows.map(|(id, source)| write(id, Some(source), &[(OLD, [0.0, 1.0])]))).unwrap();
+    let (a, vector) = of("a");
+    let vector = vector.expect("with its id and its source it comes back to what was paid for");
+    assert_eq!((vector.vector, vector.provenance), (vec![0.6, 0.8], Provenance::Native));
+    assert_eq!((vector.revision, vector.sigma2, vector.priority), (a.revision, None, None));
+    assert!(a.key != before[0].key && a.revision > before[0].revision, "as another item");
+    for (id, why) in [("b", "of another source"), ("c", "never paid for"), ("d", "of another id")] {
+        assert_eq!(of(id).1, None, "{why}");
+    }
+    let found: Vec<_> = search().into_iter().map(|hit| (hit.key, hit.provenance)).collect();
+    assert_eq!(found, [(a.key, Provenance::Native)], "and searches find it at once");
+    let late = write_to(store, NEW, &[native(before[0].key, before[0].revision, [9.0, 9.0])]);
+    assert_eq!(late, Ok(vec![WriteOutcome::Deleted]), "what was on its way to the item of before is not its");
+    let queue = store.scan(&Scan::new(NEW, Select::WorstFirst, 9)).unwrap();
+    assert!(queue.iter().all(|record| record.item.id != "a") && queue.len() == 3, "nobody pays for it again");
+
+    // The last one counts, and what a write brings counts more.
+    store.put(&[write("a", Some("text"), &[(NEW, [1.0, 0.0])])]).unwrap();
+    store.delete(&["a"]).unwrap();
+    store.put(&[write("a", Some("text"), &[])]).unwrap();
+    assert_eq!(of("a").1.expect("it came back").vector, [1.0, 0.0]);
+    store.delete(&["a"]).unwrap();
+    store.put(&[write("a", Some("text"), &[(NEW, [0.0, 1.0])])]).unwrap();
+    assert_eq!(of("a").1.expect("it was written").vector, [0.0, 1.0]);
+    store.delete(&["a"]).unwrap();
+    // Another model's.
+    store.forget_natives(NEW, epoch_of(store, NEW), 9).unwrap();
+    store.put(&[write("a", Some("text"), &[])]).unwrap();
+    assert_eq!(of("a").1, None, "what is forgotten does not come back");
 }
 
 fn what_is_on_its_way_meets_the_source_it_was_made_from(store: &dyn Store) {

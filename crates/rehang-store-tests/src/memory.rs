@@ -45,6 +45,8 @@ struct State {
     spaces: Vec<SpaceState>,
     serving: Option<String>,
     documents: BTreeMap<String, (u64, String)>,
+    /// Whether items that come back have lost their native vectors.
+    forgets: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -54,6 +56,8 @@ struct SpaceState {
     failures: BTreeMap<ItemKey, (Revision, String)>,
     /// Who holds an item, and until when.
     leases: BTreeMap<ItemKey, Lease>,
+    /// Native vectors of items that are gone, by id and source.
+    paid: BTreeMap<(String, String), Vec<f32>>,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +86,14 @@ impl MemoryStore {
     #[must_use]
     pub fn with_keys(self, key_of: fn(&str, u64) -> ItemKey) -> Self {
         self.state().key_of = Some(key_of);
+        self
+    }
+
+    /// The same gallery, which [gives no native vector back](Ledger) to an item that was deleted and comes again. As a twin of a store that
+    /// cannot.
+    #[must_use]
+    pub fn forgetting(self) -> Self {
+        self.state().forgets = true;
         self
     }
 
@@ -150,6 +162,7 @@ impl Ledger for MemoryStore {
             vectors: BTreeMap::new(),
             failures: BTreeMap::new(),
             leases: BTreeMap::new(),
+            paid: BTreeMap::new(),
         });
         state.serving.get_or_insert_with(|| space.name.clone());
         Ok(())
@@ -199,7 +212,9 @@ impl Ledger for MemoryStore {
         let mut deleted = 0;
         for &id in ids {
             let Some(key) = state.keys.remove(id) else { continue };
-            state.items.remove(&key);
+            if let Some(item) = state.items.remove(&key) {
+                state.keep_paid(item);
+            }
             state.forget(key);
             deleted += 1;
         }
@@ -285,6 +300,7 @@ impl Ledger for MemoryStore {
         for key in &keys {
             space.vectors.remove(key);
         }
+        space.paid.clear();
         Ok(keys.len())
     }
 
@@ -635,6 +651,9 @@ impl State {
                 space.keep_what_is_of_the_source(key, revision);
             }
         }
+        if !self.items.contains_key(&key) {
+            self.give_paid(key, write, revision);
+        }
         self.keys.insert(write.id.clone(), key);
         self.items.insert(
             key,
@@ -670,6 +689,35 @@ impl State {
             }
         }
         revision
+    }
+
+    /// Keeps the native vectors of an item that is gone.
+    fn keep_paid(&mut self, item: Item) {
+        let (false, Some(source)) = (self.forgets, item.source) else { return };
+        for space in &mut self.spaces {
+            if let Some(StoredVector { vector, .. }) = space.vectors.get(&item.key)
+                && vector.provenance == Provenance::Native
+            {
+                space.paid.insert((item.id.clone(), source.clone()), vector.vector.clone());
+            }
+        }
+    }
+
+    /// Gives an item that comes the native vectors that one of its id and source had.
+    fn give_paid(&mut self, key: ItemKey, write: &ItemWrite, revision: Revision) {
+        let Some(source) = &write.source else { return };
+        for space in &mut self.spaces {
+            let Some(vector) = space.paid.get(&(write.id.clone(), source.clone())) else { continue };
+            let vector = VectorRecord {
+                provenance: Provenance::Native,
+                revision,
+                sigma2: None,
+                priority: None,
+                squared_error: None,
+                vector: vector.clone(),
+            };
+            space.vectors.insert(key, StoredVector { vector, change: revision });
+        }
     }
 
     /// Removes everything that was made from an item's content before.

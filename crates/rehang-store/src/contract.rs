@@ -164,8 +164,11 @@ pub struct Item {
 /// was made from the source alone stays: native vectors, unless the write brings an old or native one for their space (an adapted one
 /// is passed over there), and, in spaces for which it brings none of these, recorded failures and leases.
 ///
+/// An item that was deleted and comes again, with the id and the source of before, is another item with the native vectors of the one before,
+/// for a day at least and unless the write brings an old or native one for their space.
+///
 /// A source that names what lies elsewhere (a path, a URL) is the same as long as the name is. Where what it names has changed, the
-/// application says so by another name, or deletes the item first.
+/// application says so by another name, or writes the item without a source first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ItemWrite {
     /// The application's name for the item.
@@ -566,7 +569,8 @@ pub struct Counts {
 ///   was not made from, never replaces a native or old vector. So two workers on one item are harmless, and the same write
 ///   may be repeated.
 /// - **Thrifty.** A native vector stays for as long as its item's source does, whatever else an application writes, and one that is on its
-///   way while the old vector is written arrives.
+///   way while the old vector is written arrives. An item that is deleted and written again, with the same id and source, has it again
+///   (a store whose calls are no transactions need not keep it).
 /// - **Fenced.** A write of an adapted vector, and a change of a place in the queue, carries the [`Epoch`] of its plan. The
 ///   ledger compares it in the same transaction, and where another plan has begun it writes nothing of the call.
 /// - **Tagged.** No reader ever sees a vector without its provenance, nor one whose revision is not its item's.
@@ -656,8 +660,8 @@ pub trait Ledger: Send + Sync {
     /// Superseded where an adapted vector carries another epoch than its space's.
     fn put(&self, writes: &[ItemWrite]) -> Result<Vec<Revision>>;
 
-    /// Deletes items with all their vectors, failures and leases; ids that do not exist are passed over. Gives how many
-    /// existed.
+    /// Deletes items with all their vectors, failures and leases; ids that do not exist are passed over. Native vectors may be kept for an item
+    /// that [comes again](ItemWrite), where no reader finds them. Gives how many existed.
     fn delete(&self, ids: &[&str]) -> Result<usize>;
 
     /// Items by id, `None` where there is none, in order.
@@ -703,7 +707,8 @@ pub trait Ledger: Send + Sync {
     ) -> Result<usize>;
 
     /// Takes native vectors out of a space again, of items with a source: at most `limit`. They lack a vector then, and wait in the
-    /// queue. For vectors made by another encoder than the one that fills the space. Gives how many it took out.
+    /// queue. For vectors made by another encoder than the one that fills the space: what is kept of deleted items is forgotten, too. Gives how
+    /// many it took out.
     ///
     /// # Errors
     ///

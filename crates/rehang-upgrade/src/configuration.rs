@@ -18,7 +18,7 @@ use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::setup::{UpgradeSetup, expect_same};
-use crate::table::TableLocation;
+use crate::table::{TableLocation, parse_seconds};
 use crate::until::{expect_until, parse_until};
 use crate::{manners, outlook};
 
@@ -58,6 +58,7 @@ struct GalleryPart {
     #[serde(rename = "where")]
     condition: Option<String>,
     published: Option<bool>,
+    keep_paid: Option<String>,
 }
 
 /// One name, or several.
@@ -88,6 +89,7 @@ impl GalleryPart {
             ("vector", self.vector.is_some(), postgres || qdrant),
             ("where", self.condition.is_some(), postgres),
             ("published", self.published.is_some(), postgres),
+            ("keep_paid", self.keep_paid.is_some(), postgres),
         ];
         if !(sqlite || postgres || qdrant) {
             return Err(Error::option("[gallery] kind", kind, "sqlite, postgres or qdrant"));
@@ -119,6 +121,10 @@ impl GalleryPart {
                 vector: self.vector,
                 condition: self.condition,
                 published: self.published.unwrap_or_default(),
+                keep_paid_s: self
+                    .keep_paid
+                    .map(|text| parse_seconds("[gallery] keep_paid", &text))
+                    .transpose()?,
                 old: old.to_owned(),
                 new: new.name.clone(),
                 column: new.column.clone(),

@@ -22,6 +22,7 @@ impl TableLocation {
             condition: self.condition.clone(),
             published: self.published,
             column: Some(self.new_column()),
+            keep_paid_s: self.keep_paid_s,
         }
     }
 

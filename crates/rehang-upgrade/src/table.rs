@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
@@ -31,6 +32,9 @@ pub struct TableLocation {
     /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
     #[serde(default)]
     pub published: bool,
+    /// How many seconds the native vector of a row that is gone waits for the row to come back: a day where nothing is said, and 0 keeps none.
+    #[serde(default)]
+    pub keep_paid_s: Option<u32>,
     /// Name of the old space, whose vectors are in the column.
     pub old: String,
     /// Name of the new space.
@@ -64,12 +68,40 @@ impl fmt::Display for TableLocation {
     }
 }
 
+/// Seconds of a text such as `1d`, `12h`, `30min` or `0`.
+pub(crate) fn parse_seconds(parameter: &str, text: &str) -> Result<u32> {
+    let wrong = || Error::option(parameter, text, "days, hours or minutes, such as 1d, 12h or 30min, or 0");
+    let (number, unit) =
+        text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u32 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "d" => 86_400,
+        "h" => 3_600,
+        "min" => 60,
+        "" if number == 0 => 0,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(seconds).ok_or_else(wrong)
+}
+
 /// The variable that holds the address where a configuration names none.
 pub const URL_ENV: &str = "DATABASE_URL";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let read = |text| parse_seconds("keep_paid", text);
+        assert_eq!(
+            (read("1d"), read("12h"), read("30 min"), read("0")),
+            (Ok(86_400), Ok(43_200), Ok(1_800), Ok(0))
+        );
+        for wrong in ["", "1", "d", "-1d", "1.5h", "99999999d", "1 week"] {
+            assert!(read(wrong).unwrap_err().to_string().contains("12h"), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn the_new_column_is_named_after_the_old_one_and_the_model() {

@@ -71,6 +71,8 @@ enum Write {
     /// The old vector of an item once more, with its source as it is: through the gallery, or by an application that knows nothing of it.
     PutOldAgain(usize, bool),
     Delete(usize),
+    /// An item is deleted and written again as it was, with its old vector: a nightly refresh.
+    Rewrite(usize),
     /// Another id for an item, where no other has it: an update of a key.
     Rename(usize, usize),
     /// One transaction of plain SQL, which is committed or not; without transactions, as many requests or none.
@@ -164,6 +166,7 @@ fn write() -> impl Strategy<Value = Write> {
         1 => number().prop_map(Write::PutBare),
         3 => (number(), any::<bool>()).prop_map(|(number, plainly)| Write::PutOldAgain(number, plainly)),
         2 => number().prop_map(Write::Delete),
+        2 => number().prop_map(Write::Rewrite),
         2 => (number(), number()).prop_map(|(from, to)| Write::Rename(from, to)),
         4 => plainly.prop_map(|(writes, commits)| Write::Plainly(writes, commits)),
     ]
@@ -370,6 +373,24 @@ impl Oracle {
                 let deleted = store.delete(&[&id]).map_err(said)?;
                 assert_eq!(deleted, usize::from(self.items.remove(&id).is_some()));
                 return Ok(());
+            }
+            Write::Rewrite(number) => {
+                let id = common::id(number);
+                // What points cannot keep is paid for again.
+                let keeps = matches!(outsider, Some(outsider) if !matches!(outsider, Outsider::Requests(_)));
+                let Some(known) = self.items.get(&id).filter(|_| keeps).cloned() else { return Ok(()) };
+                let was_native = there(NEW) && is_native(store, &id);
+                let mut write = ItemWrite::new(id.clone(), Some(known.source.clone()), Vec::new());
+                write.vectors.push(match there(OLD) {
+                    true => NewVector::of_model(OLD, old_model(&known.source), Provenance::Old),
+                    false => native(&write),
+                });
+                store.delete(&[&id]).map_err(said)?;
+                self.items.remove(&id);
+                let revisions = store.put(std::slice::from_ref(&write)).map_err(said)?;
+                assert!(!was_native || is_native(store, &id), "{id} was paid for");
+                self.embedded_anew += u32::from(!was_native);
+                (write, revisions)
             }
             Write::Put(number) => {
                 let write = next(number);
@@ -603,6 +624,11 @@ impl Oracle {
 fn has_new_vector(store: &dyn Store, id: &str) -> bool {
     let key = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost")).key;
     store.provenances(NEW, &[key]).unwrap()[0].is_some()
+}
+
+fn is_native(store: &dyn Store, id: &str) -> bool {
+    let key = store.get(&[id]).unwrap().remove(0).unwrap_or_else(|| panic!("{id} is lost")).key;
+    store.provenances(NEW, &[key]).unwrap()[0] == Some(Provenance::Native)
 }
 
 /// A vector of the new model that an application brings along.

@@ -9,6 +9,7 @@ mod history;
 mod ignored;
 mod notes;
 mod oracle;
+mod paid;
 mod partitions;
 #[cfg(unix)]
 mod pooler;

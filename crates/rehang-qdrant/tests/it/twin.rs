@@ -92,7 +92,7 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
     let mut store = opened(QdrantStore::adopt(&address, &options, Some("old"), &|_, _| true).unwrap());
     // A point's number is its key.
     let key_of = |id: &str, _: u64| ItemKey::from(id.parse::<u64>().unwrap());
-    let twin = MemoryStore::new().with_keys(key_of).with_clock(Arc::new(clock.clone()));
+    let twin = MemoryStore::new().forgetting().with_keys(key_of).with_clock(Arc::new(clock.clone()));
     make_spaces(&twin);
     make_spaces(&store);
     let mut other = opened(QdrantStore::open(&address, &options, Some("old")).unwrap());

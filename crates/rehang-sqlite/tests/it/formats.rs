@@ -19,6 +19,9 @@ const FORMAT_2: &str = "tests/golden/format-2.db";
 /// The same, brought up to format 3 by the rehang of its time; an item that had vectors has got another label, and so lost them.
 const FORMAT_3: &str = "tests/golden/format-3.db";
 
+/// The same, brought up to format 4 by the rehang of its time.
+const FORMAT_4: &str = "tests/golden/format-4.db";
+
 fn copied(golden: &str, folder: &Path) -> PathBuf {
     let path = folder.join("gallery.db");
     fs_err::copy(golden, &path).unwrap();
@@ -35,7 +38,7 @@ fn a_gallery_of_format_1_is_brought_up_when_it_is_opened() {
     let path = copied(FORMAT_1, folder.path());
     assert_eq!(format(&path), 1);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(format(&path), 4);
+    assert_eq!(format(&path), 5);
     assert_eq!(store.check().unwrap(), vec![]);
     let spaces = store.spaces().unwrap();
     assert!(spaces.iter().all(|record| record.epoch == Epoch::FIRST), "{spaces:?}");
@@ -77,7 +80,7 @@ fn a_gallery_of_format_2_counts_lost_leases_and_takes_ids_of_one_line() {
     assert_eq!(format(&path), 2);
     let clock = ManualLeaseClock::default();
     let store = SqliteStore::open(&path).unwrap().with_clock(Arc::new(clock.clone()));
-    assert_eq!(format(&path), 4);
+    assert_eq!(format(&path), 5);
     assert_eq!(store.check().unwrap(), vec![]);
     let lease = Duration::from_secs(1);
     assert_eq!(store.at_work("new-model").unwrap(), []);
@@ -109,7 +112,7 @@ fn a_gallery_of_format_3_keeps_natives_where_the_old_vector_is_written() {
     let earlier = Connection::open(&path).unwrap();
     let mut put = earlier.prepare("UPDATE item SET source = ?2, revision = ?3 WHERE id = ?1").unwrap();
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(format(&path), 4);
+    assert_eq!(format(&path), 5);
     assert_eq!(store.check().unwrap(), vec![]);
     let natives = || {
         let scan = Scan::new("new-model", Select::Provenance(Provenance::Native), 99);
@@ -141,6 +144,35 @@ fn a_gallery_of_format_3_keeps_natives_where_the_old_vector_is_written() {
         assert_eq!(item.revision, item.source_revision, "{}", item.id);
     }
     assert_eq!(store.check().unwrap(), vec![]);
+}
+
+#[test]
+fn a_gallery_of_format_4_gives_back_what_was_paid_for() {
+    for golden in [FORMAT_1, FORMAT_4] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = copied(golden, folder.path());
+        let store = SqliteStore::open(&path).unwrap();
+        assert_eq!(format(&path), 5);
+        assert_eq!(store.check().unwrap(), vec![]);
+        // An id that no item may have any more.
+        store.delete(&["two\nlines"]).unwrap();
+        let natives = store.counts("new-model").unwrap().native;
+        let sql = Connection::open(&path).unwrap();
+        sql.execute_batch(
+            "CREATE TEMP TABLE kept AS SELECT id, source FROM item; DELETE FROM item; INSERT INTO item (id, source) SELECT * FROM kept",
+        )
+        .unwrap();
+        assert_eq!(store.check().unwrap(), vec![]);
+        let without: i64 = sql
+            .query_row(
+                "SELECT count(*) FROM vector_2 WHERE provenance = 'native' AND sourced = 0",
+                [],
+                |row| row.get(0),
+            )
+            .unwrap();
+        assert_eq!((store.counts("new-model").unwrap().native, without), (natives, 0), "{golden}");
+        assert!(natives > 0);
+    }
 }
 
 #[test]

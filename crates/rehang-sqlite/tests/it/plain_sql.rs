@@ -469,3 +469,59 @@ fn triggers_of_an_application_that_let_writes_pass_are_in_nobodys_way() {
     let seen: i64 = gallery.sql.query_row("SELECT count(*) FROM seen", [], |row| row.get(0)).unwrap();
     assert!(seen >= 3);
 }
+
+/// However they go and come: with their id and source they are what they were to whoever paid for them.
+#[test]
+fn items_that_are_written_anew_have_what_was_paid_for() {
+    let gallery = gallery();
+    let native = |id: &str| {
+        let vector = gallery.vector("new", id)?;
+        (vector.provenance == Provenance::Native).then_some(vector.vector)
+    };
+    for id in ["a", "b"] {
+        gallery.adapted(id);
+    }
+    let item = gallery.store.get(&["a"]).unwrap().remove(0).unwrap();
+    gallery.store.write_vectors("new", None, &[VectorWrite::native(&item, vec![0.6, 0.8])]).unwrap();
+    for (sql, comes_back) in [
+        ("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a'), ('b', 'b')", true),
+        ("INSERT OR REPLACE INTO item (id, source) VALUES ('a', 'a'), ('b', 'b')", true),
+        ("DELETE FROM item; INSERT INTO item (id, source) VALUES ('b', 'a'), ('a', 'b')", false),
+        ("DELETE FROM item; INSERT INTO item (id, source, label) VALUES ('a', 'a', 'other')", true),
+        // Another content behind the same name.
+        ("UPDATE item SET revision = 0 WHERE id = 'a'", false),
+        ("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a')", false),
+    ] {
+        let before = gallery.revision("a");
+        gallery.sql.execute_batch(&format!("BEGIN; {sql}; COMMIT")).unwrap();
+        assert_eq!(gallery.store.check().unwrap(), vec![], "after {sql}");
+        assert!(gallery.revision("a") > before, "{sql}");
+        assert_eq!(native("a"), comes_back.then(|| vec![0.6, 0.8]), "{sql}");
+        assert_eq!(native("b"), None, "{sql}");
+        let found = gallery.nearest("new", [0.6, 0.8]);
+        assert_eq!(found.first().map(|(id, _)| id.as_str()), comes_back.then_some("a"), "{sql}");
+    }
+    // A connection that writes over what is there meets no conflict of ours.
+    gallery.insert("vector_2", "a", [1.0, 0.0]);
+    for or in ["IGNORE", "FAIL", "REPLACE", "REPLACE"] {
+        let sql = format!("INSERT OR {or} INTO item (id, source) VALUES ('a', 'a')");
+        assert_eq!(gallery.sql.execute(&sql, []).is_err(), or == "FAIL", "{sql}");
+        assert_eq!((native("a"), gallery.store.check().unwrap()), (Some(vec![1.0, 0.0]), vec![]), "{sql}");
+    }
+    let left: i64 =
+        gallery.sql.query_row("SELECT count(*) FROM paid_2 WHERE kept > 0", [], |row| row.get(0)).unwrap();
+    assert!(left > 0);
+    // A day later it is paid for again, and cleared away.
+    gallery.sql.execute("UPDATE paid_2 SET kept = kept - 86401", []).unwrap();
+    gallery.sql.execute("DELETE FROM vector_2", []).unwrap();
+    gallery.sql.execute_batch("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a')").unwrap();
+    assert_eq!(native("a"), None);
+    for _ in 0..left {
+        gallery
+            .sql
+            .execute_batch("DELETE FROM item; INSERT INTO item (id, source) VALUES ('a', 'a')")
+            .unwrap();
+    }
+    let left: i64 = gallery.sql.query_row("SELECT count(*) FROM paid_2", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}

@@ -1,0 +1,69 @@
+//! Native vectors whose items are gone, for items that come back: who deletes all items and writes them anew has changed nothing that a native
+//! vector was made of.
+//!
+//! `paid_N` has those of space N for a day, each with the id and the source that its item had. The triggers put them there and give them to an item
+//! that comes plainly; the library gives them to those that it writes.
+
+/// How many seconds a vector waits for its item to come back.
+const KEPT_S: u32 = 86_400;
+
+/// Now, in seconds, as every SQLite says it.
+const NOW: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
+
+/// The table of a space. Of items with the same id the later one has the larger number.
+pub(crate) fn table(n: i64) -> String {
+    format!(
+        "CREATE TABLE paid_{n} (item INTEGER PRIMARY KEY, id TEXT NOT NULL, source TEXT NOT NULL, kept INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE INDEX paid_{n}_id ON paid_{n} (id);
+CREATE INDEX paid_{n}_kept ON paid_{n} (kept);"
+    )
+}
+
+/// In a trigger: keeps the native vector of an item that is about to go, and clears away a little of what is too old. No statement of it meets a
+/// conflict, which would be settled as the application's own statement says.
+pub(crate) fn keep(n: i64) -> String {
+    format!(
+        "DELETE FROM paid_{n} WHERE item = OLD.key
+        OR item IN (SELECT item FROM paid_{n} WHERE kept < {NOW} - {KEPT_S} ORDER BY kept LIMIT 2);
+    INSERT INTO paid_{n} (item, id, source, kept, value) SELECT OLD.key, OLD.id, OLD.source, {NOW}, value
+        FROM vector_{n} WHERE item = OLD.key AND provenance = 'native' AND OLD.source IS NOT NULL;"
+    )
+}
+
+/// The triggers of a space besides that of a deletion, which [keeps](keep) what goes. `INSERT OR REPLACE` fires none for the item that it removes, so what that has is
+/// kept before. A plain write that says that all content has changed is about the file that a path names, say: nothing of before is given
+/// for it then.
+pub(crate) fn triggers(n: i64) -> String {
+    format!(
+        "CREATE TRIGGER item_replaced_{n} BEFORE INSERT ON item WHEN EXISTS (SELECT 1 FROM item WHERE id = NEW.id) BEGIN
+    DELETE FROM paid_{n} WHERE item = (SELECT key FROM item WHERE id = NEW.id);
+    INSERT INTO paid_{n} (item, id, source, kept, value) SELECT item.key, item.id, item.source, {NOW}, value
+        FROM item JOIN vector_{n} AS there ON there.item = item.key
+        WHERE item.id = NEW.id AND there.provenance = 'native' AND item.source IS NOT NULL;
+END;
+CREATE TRIGGER item_touched_{n} BEFORE UPDATE OF revision ON item WHEN NEW.revision = 0 BEGIN
+    DELETE FROM paid_{n} WHERE id = NEW.id;
+END;
+CREATE TRIGGER item_came_{n} AFTER UPDATE OF revision ON item
+WHEN OLD.revision = 0 AND NEW.revision > 0 AND NEW.source IS NOT NULL BEGIN
+    INSERT INTO vector_{n} (item, provenance, value) SELECT NEW.key, 'native', value FROM paid_{n}
+        WHERE id = NEW.id AND source = NEW.source AND kept >= {NOW} - {KEPT_S}
+            AND NOT EXISTS (SELECT 1 FROM vector_{n} WHERE item = NEW.key)
+        ORDER BY paid_{n}.item DESC LIMIT 1;
+END;
+"
+    )
+}
+
+/// Gives an item (`?1`, its revision `?2`) with an id (`?4`) and a source (`?5`) what is kept for it, by a change with a number (`?3`).
+pub(crate) fn give(n: i64) -> String {
+    format!(
+        "INSERT INTO vector_{n} (item, revision, provenance, sourced, change, value) SELECT ?1, ?2, 'native', 1, ?3, value FROM paid_{n}
+             WHERE id = ?4 AND source = ?5 AND kept >= {NOW} - {KEPT_S} ORDER BY paid_{n}.item DESC LIMIT 1"
+    )
+}
+
+/// Forgets all of a space: what follows was made by another model.
+pub(crate) fn forget(n: i64) -> String {
+    format!("DELETE FROM paid_{n}")
+}
