@@ -447,16 +447,15 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Of [`NetworkParameters::residual_mlp`].
-const RESIDUAL_HIDDEN: f64 = 512.0;
-const RESIDUAL_EPOCHS: usize = 60;
-
 /// Multiplications of one fit: six a weight, pair and epoch (forward, and two products backward), and the trials.
 fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
     let (d_old, d_new) = (pairs.old().dimension() as f64, pairs.new_vectors().dimension() as f64);
     if method == Method::ResidualMlp {
-        let weights = RESIDUAL_HIDDEN * (d_old + RESIDUAL_HIDDEN + d_new);
-        return 6.0 * weights * pairs.len() as f64 * options.epochs.unwrap_or(RESIDUAL_EPOCHS) as f64;
+        let network = NetworkParameters::residual_mlp(None);
+        let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) =
+            network.architecture;
+        let weights = hidden as f64 * (d_old + hidden as f64 + d_new);
+        return 6.0 * weights * pairs.len() as f64 * options.epochs.unwrap_or(network.epochs) as f64;
     }
     let d_side = pairs.side().map_or(d_old, |side| side.columns() as f64);
     let branch = |width: f64| width * 2.0 * width + 2.0 * width * 2.0 * d_new;
