@@ -1,6 +1,5 @@
 //! How long the choice among methods may take.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -30,12 +29,6 @@ impl FromStr for Within {
         };
         let within = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
         Ok(Self(within))
-    }
-}
-
-impl fmt::Display for Within {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s", self.0.as_secs_f64())
     }
 }
 
