@@ -100,7 +100,7 @@ impl Task<'_> {
         fitted: FittedMap,
         kind: GeometryKind,
     ) -> Result<Finished> {
-        let Self { pairs, head, groups, parameters, kinds, progress } = *self;
+        let Self { pairs, head, groups, parameters, kinds, progress, .. } = *self;
         let mut finding = None;
         let native = pairs.new_vectors();
         let needs_evidence =
