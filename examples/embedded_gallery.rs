@@ -73,7 +73,7 @@ fn run(folder: &Path) -> Result<()> {
             Ok(embed(2, 32, texts))
         });
     upgrade.pairs(&PairsOptions::default(), &PairsFiles::default(), Some(&encoder), &Unobserved)?;
-    upgrade.fit(Method::Ridge, &Progress::default())?;
+    upgrade.fit(Method::Ridge, None, &Progress::default())?;
     upgrade.start(&Unobserved)?;
 
     // From here on the application's own writes are adapted as they come; the run makes them native like all others.

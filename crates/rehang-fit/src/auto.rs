@@ -21,6 +21,7 @@ use crate::pseudo_classes::pseudo_classes;
 use crate::residuals;
 use crate::retrieval::Criterion;
 use crate::task::{Finished, Task};
+use crate::within::Deadline;
 
 /// An adapter with everything that was learned about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +60,7 @@ pub(crate) fn fit_with(
             Error::option("method", method, format!("one of {}", known.join(", ")))
         })
     };
+    let deadline = Deadline::begin(parameters.within);
     if parameters.method != Method::Auto {
         of_method(parameters.method)?;
     }
@@ -77,7 +79,7 @@ pub(crate) fn fit_with(
     findings.extend(guards::left_open(pairs, head.is_some()));
 
     let kinds = residuals::kinds_of_pairs(pairs, parameters.seed, progress)?;
-    let task = Task { pairs, head, groups: &groups, parameters, kinds: kinds.as_ref(), progress };
+    let task = Task { pairs, head, groups: &groups, parameters, kinds: kinds.as_ref(), deadline, progress };
     let is_auto = parameters.method == Method::Auto;
     let is_tried = |candidate: &&Candidate<'_>| {
         let applies =
@@ -313,6 +315,7 @@ mod tests {
             slow: true,
             fit: Box::new(|_, _, _| Err(Error::missing("courage", "this method"))),
             leaves_out: false,
+            cost: None,
         };
         let data = linear(300, false);
         let more = [failing];
@@ -330,5 +333,24 @@ mod tests {
         progress.cancel();
         let error = fit(&linear(300, false), None, &with(Method::Auto), &progress).unwrap_err();
         assert!(error.is_cancelled());
+    }
+
+    #[test]
+    fn within_no_time_the_methods_that_harm_least_are_tried_and_the_others_named() {
+        let no_time = FitParameters { within: Some("0s".parse().unwrap()), ..with(Method::Auto) };
+        let fitted = fit(&linear(300, false), None, &no_time, &Progress::default()).unwrap();
+        let selection = fitted.selection.unwrap();
+        let tried = selection.rows.iter().filter(|row| row.failure.is_none()).map(|row| row.method);
+        assert_eq!(rehang::distinct(tried), [Method::DoNothing, Method::Procrustes]);
+        let ridge = selection.rows.iter().find(|row| row.method == Method::Ridge).unwrap();
+        assert!(ridge.failure.as_ref().unwrap().contains("0 s of the time given are left"), "{ridge:?}");
+        // A method that is asked for by name is fitted however long that takes.
+        let named = FitParameters { method: Method::Ridge, ..no_time };
+        let fitted = fit(&linear(300, false), None, &named, &Progress::default()).unwrap();
+        assert_eq!(fitted.adapter.training.method, "ridge");
+        // With time enough, nothing differs.
+        let enough = FitParameters { within: Some("1h".parse().unwrap()), ..with(Method::Auto) };
+        let fitted = |parameters| fit(&linear(300, false), None, &parameters, &Progress::default()).unwrap();
+        assert_eq!(fitted(enough).adapter, fitted(with(Method::Auto)).adapter);
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Candidate<'a> {
     pub slow: bool,
     /// How it is fitted. Must give the same map for the same pairs.
     pub fit: FitFunction<'a>,
+    /// Multiplications that all its fits cost, the comparison, the map that is kept and its σ² together; `None` where they take seconds.
+    pub cost: Option<f64>,
     /// Whether a fit tells what it would give without some of its pairs ([`FittedMap::without`]).
     pub leaves_out: bool,
 }
@@ -76,6 +78,7 @@ pub(crate) fn closed_form_candidates(seed: u64) -> Vec<Candidate<'static>> {
         method,
         slow: false,
         fit: Box::new(move |pairs, groups, progress| fit(pairs, groups, seed, progress)),
+        cost: None,
         leaves_out,
     };
     vec![
@@ -103,6 +106,7 @@ pub(crate) fn per_kind_candidate(seed: u64) -> Candidate<'static> {
         method: Method::PerKind,
         slow: false,
         fit: Box::new(move |pairs, groups, progress| per_kind::fit(pairs, groups, seed, progress)),
+        cost: None,
         leaves_out: false,
     }
 }

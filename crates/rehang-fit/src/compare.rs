@@ -2,7 +2,6 @@
 //! measured as they would be served: with its own handicap, in the default order.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use rehang::adapter::{Geometry, true_errors};
 use rehang::curve::Distances;
@@ -25,12 +24,16 @@ use crate::pseudo_classes::centroid_head;
 use crate::retrieval::{Criterion, Gallery};
 use crate::task::Task;
 use crate::uncertainty_fit::sharpened;
+use crate::within::{about, while_it_lasts};
 
 /// The part of the pairs (and of the classes) that is held out while methods are compared; the map that is kept is fitted on
 /// all.
 const HELD_OUT: f64 = 0.2;
 /// Classes that are left out of a split at least.
 const CLASSES_LEFT_OUT_MIN: f64 = 2.0;
+
+/// By which it is estimated how long a fit takes: about what two cores do.
+const MULTIPLICATIONS_A_SECOND: f64 = 3.3e11;
 
 /// How often another part is held out.
 const SPLITS: u64 = 5;
@@ -217,15 +220,22 @@ impl Task<'_> {
         let mut measured: Vec<Measured> = Vec::new();
         for candidate in candidates {
             self.progress.check()?;
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the seconds of a fit are shown; nothing is chosen by them"
-            )]
-            let started = Instant::now();
-            let made = self.made(candidate, &splits);
-            let splits_made = made.as_ref().map_or(1, |(made, _)| made.len());
-            let seconds = started.elapsed().as_secs_f64() / splits_made as f64;
-            let rows = made.and_then(|(mut made, on_all)| {
+            let needed = candidate.cost.map(|cost| cost / MULTIPLICATIONS_A_SECOND);
+            let stage =
+                needed.map_or_else(String::new, |needed| format!(", {} if it is kept", about(needed)));
+            self.progress.begin(format!("fitting {}{stage}", candidate.method), "", 0);
+            // Something has to be kept, and what is asked for by name is.
+            let is_sure =
+                [parameters.method, Method::DoNothing, Method::Procrustes].contains(&candidate.method);
+            let left = self.deadline.left().filter(|_| !is_sure);
+            let mut seconds = 0.0;
+            let rows = while_it_lasts(candidate.method, (left, needed), self.progress, |progress| {
+                let task = Task { progress, ..*self };
+                let started = rehang_clock::now();
+                let made = task.made(candidate, &splits);
+                let splits_made = made.as_ref().map_or(1, |(made, _)| made.len());
+                seconds = started.elapsed().as_secs_f64() / splits_made as f64;
+                let (mut made, on_all) = made?;
                 let may_be_kept = [Method::Auto, candidate.method].contains(&parameters.method);
                 compared
                     .fitted
@@ -242,7 +252,7 @@ impl Task<'_> {
                     && fitted.uncertainty.is_some()
                     && fitted.geometry.is_some()
                 {
-                    compared.calibration = Some(self.calibration(candidate, fitted, first)?);
+                    compared.calibration = Some(task.calibration(candidate, fitted, first)?);
                 }
                 let mut rows = rows(&served, candidate.method, seconds)?;
                 let lead = |rows: &[Measured]| {
@@ -251,8 +261,8 @@ impl Task<'_> {
                 if !candidate.slow || lead(&rows) > lead(&measured) {
                     let mut rest = rest.into_iter();
                     for split in &splits[1..] {
-                        self.progress.check()?;
-                        let made = rest.next().map_or_else(|| self.made_by_map(candidate, split), Ok)?;
+                        progress.check()?;
+                        let made = rest.next().map_or_else(|| task.made_by_map(candidate, split), Ok)?;
                         served.push(serve(&made, self.pairs, split, parameters)?);
                     }
                     rows = self::rows(&served, candidate.method, seconds)?;
@@ -741,6 +751,7 @@ mod tests {
             groups: &groups,
             parameters: &parameters,
             kinds: None,
+            deadline: crate::within::Deadline::default(),
             progress: &progress,
         };
         let candidates = closed_form_candidates(0);
@@ -782,6 +793,7 @@ mod tests {
                 groups: &groups,
                 parameters,
                 kinds: None,
+                deadline: crate::within::Deadline::default(),
                 progress: &progress,
             };
             let candidates = closed_form_candidates(0);

@@ -31,6 +31,9 @@ use crate::task::adapter;
 /// minute on two cores. A constant, so that the choice does not depend on how busy a machine is.
 const AUTO_COST_MAX: f64 = 1e13;
 
+/// Fits of a network that is kept: in each of the splits, of all pairs, and in each fold for its σ².
+const FITS_OF_A_WINNER: f64 = 11.0;
+
 /// Weights of the discriminative part that FastFill tries where nothing is asked for.
 const DISCRIMINATIVE_WEIGHTS: [f32; 2] = [0.0, 0.1];
 /// Epochs of these trials; the weight that is kept is fitted in full.
@@ -170,7 +173,9 @@ pub fn fit_adapter(
             }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        Candidate { method, slow: true, fit: Box::new(fit), leaves_out: false }
+        let cost =
+            is_affordable.then(|| cost(method, pairs, options) * FITS_OF_A_WINNER * options.seeds as f64);
+        Candidate { method, slow: true, fit: Box::new(fit), cost, leaves_out: false }
     };
     let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
@@ -445,6 +450,13 @@ impl<'a> Asked<'a> {
 /// Multiplications of one fit: six a weight, pair and epoch (forward, and two products backward), and the trials.
 fn cost(method: Method, pairs: &Pairs, options: &NetworkOptions) -> f64 {
     let (d_old, d_new) = (pairs.old().dimension() as f64, pairs.new_vectors().dimension() as f64);
+    if method == Method::ResidualMlp {
+        let network = NetworkParameters::residual_mlp(None);
+        let (Architecture::Mixer { hidden, .. } | Architecture::ResidualMlp { hidden, .. }) =
+            network.architecture;
+        let weights = hidden as f64 * (d_old + hidden as f64 + d_new);
+        return 6.0 * weights * pairs.len() as f64 * options.epochs.unwrap_or(network.epochs) as f64;
+    }
     let d_side = pairs.side().map_or(d_old, |side| side.columns() as f64);
     let branch = |width: f64| width * 2.0 * width + 2.0 * width * 2.0 * d_new;
     let weights = branch(d_old) + branch(d_side) + 4.0 * d_new * 2048.0 + 2048.0 * 2048.0 + 2048.0 * d_new;

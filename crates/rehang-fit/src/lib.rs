@@ -69,6 +69,7 @@ mod task;
 mod tests;
 mod traits;
 pub mod uncertainty_fit;
+mod within;
 
 pub use adam::WeightDecay;
 pub use auto::Fitted;
@@ -89,3 +90,4 @@ pub use parameters::{FitParameters, FitQueries};
 pub use residuals::kinds_of_pairs;
 pub use schedule::Pace;
 pub use traits::{Trait, TraitValues};
+pub use within::Within;

@@ -9,6 +9,7 @@ use rehang::{Error, Matrix, Pairs, Result};
 use crate::geometry::GeometryKind;
 use crate::method::Method;
 use crate::traits::Trait;
+use crate::within::Within;
 
 /// How an adapter is fitted.
 ///
@@ -20,6 +21,7 @@ use crate::traits::Trait;
 /// | `geometry` | measured | how outputs conform to a raw new space | – |
 /// | `metric` | mAP by label, nDCG@10 by judgements, else agreement@10 | what maps are compared by | what the answers allow |
 /// | `queries` | the held-out pairs themselves | who asks while maps are compared | – |
+/// | `within` | as long as it takes | how long the choice among methods may take | 0 or more |
 /// | `traits` | none | what tells pairs that are another thing from the others | one value a pair |
 #[derive(Debug, Clone, PartialEq)]
 pub struct FitParameters {
@@ -36,6 +38,9 @@ pub struct FitParameters {
     pub metric: Option<Metric>,
     /// Queries as people ask them; `None` lets held-out pairs ask for each other.
     pub queries: Option<FitQueries>,
+    /// How long the choice among methods may take: closed forms come first, and what would take longer than is left is left out and named.
+    /// `None` tries all. With a time, another run may try others and keep another map.
+    pub within: Option<Within>,
     /// What is known of every pair beside its vectors: where some pairs are another thing than the others, it says which.
     pub traits: Vec<Trait>,
 }
@@ -49,6 +54,7 @@ impl Default for FitParameters {
             geometry: None,
             metric: None,
             queries: None,
+            within: None,
             traits: Vec::new(),
         }
     }

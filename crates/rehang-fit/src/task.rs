@@ -23,6 +23,7 @@ use crate::residuals;
 use crate::retrieval::{Criterion, Gallery};
 use crate::traits::Trait;
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
+use crate::within::Deadline;
 
 /// How often a map is fitted again for out-of-fold residuals.
 const FOLDS: usize = 5;
@@ -49,6 +50,8 @@ pub(crate) struct Task<'a> {
     pub parameters: &'a FitParameters,
     /// Two kinds of old vectors, where they were found.
     pub kinds: Option<&'a Kinds>,
+    /// Until when methods are tried.
+    pub deadline: Deadline,
     pub progress: &'a Progress,
 }
 
@@ -78,7 +81,15 @@ pub(crate) fn with_task<T>(
     }
     let pairs = unlabelled.as_ref().unwrap_or(pairs);
     let groups = groups(pairs, parameters.seed, progress)?;
-    ask(&Task { pairs, head: None, groups: &groups, parameters, kinds: None, progress })
+    ask(&Task {
+        pairs,
+        head: None,
+        groups: &groups,
+        parameters,
+        kinds: None,
+        deadline: Deadline::default(),
+        progress,
+    })
 }
 
 impl Task<'_> {
@@ -89,7 +100,7 @@ impl Task<'_> {
         fitted: FittedMap,
         kind: GeometryKind,
     ) -> Result<Finished> {
-        let Self { pairs, head, groups, parameters, kinds, progress } = *self;
+        let Self { pairs, head, groups, parameters, kinds, progress, .. } = *self;
         let mut finding = None;
         let native = pairs.new_vectors();
         let needs_evidence =

@@ -547,7 +547,9 @@ fn build_by(
         // Whatever keeps us from looking does not keep the server from its work.
         let progress = handle.database.run(Mode::Read, |connection| {
             let row = connection.query_opt(
-                "SELECT p.tuples_done, p.tuples_total, p.pid FROM pg_stat_activity AS a JOIN pg_stat_progress_create_index AS p ON p.pid = a.pid
+                // An index of vectors does not say how many it takes.
+                "SELECT p.tuples_done, greatest(p.tuples_total, c.reltuples)::int8, p.pid
+                 FROM pg_stat_activity AS a JOIN pg_stat_progress_create_index AS p ON p.pid = a.pid JOIN pg_class AS c ON c.oid = p.relid
                  WHERE right(a.query, length($1)) = $1",
                 &[&name.as_str()],
             )?;

@@ -311,8 +311,7 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
     let request = |request| -> Work { Box::new(move |upgrade, _, _| plain(&upgrade.request(request)?)) };
     Ok(match name {
         "auto" => {
-            let asked =
-                filled!(given, { pairs, method, fused, switch_if, order_for } over AutoOptions::default());
+            let asked = filled!(given, { pairs, method, within, fused, switch_if, order_for } over AutoOptions::default());
             let way = match (flag("plain")?, flag("mapped")?) {
                 (false, false) => None,
                 (true, false) => Some(Way::Plain),
@@ -344,9 +343,9 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             })
         }
         "fit" => {
-            let method = given.or("method", Method::default())?;
+            let (method, within) = (given.or("method", Method::default())?, given.or("within", None)?);
             Box::new(move |upgrade, _, progress| {
-                let answer = upgrade.fit(method, progress)?;
+                let answer = upgrade.fit(method, within, progress)?;
                 let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
                 Ok((answer.to_json(), findings))
             })

@@ -15,7 +15,7 @@ use rehang::{Distance, Error, HeadKind, Result};
 use rehang_evaluate::AnswerFiles;
 use rehang_files::{GivenRows, HeadFiles, JoinFiles, RowSelection, Scalars, VectorSource};
 use rehang_fit::objectives::squared::SquaredScale;
-use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource};
+use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, Within};
 use rehang_upgrade::{PairsOptions, RunOptions, SwitchIf, Until, parse_until};
 
 use crate::error::raised;
@@ -95,7 +95,8 @@ of_text!(
     RowSelection,
     SquaredScale,
     SwitchIf,
-    UncertaintySource
+    UncertaintySource,
+    Within
 );
 
 impl<'py, T: FromOptions<'py>> FromOptions<'py> for Option<T> {
@@ -156,7 +157,7 @@ groups! {
     JoinFiles { old_ids, new_ids, keep_common }
     HeadFiles { head_weight, head_bias, head_kind }
     AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
-    FitParameters { method, seed, metric, compare }
+    FitParameters { method, seed, metric, compare, within }
     NetworkOptions {
         epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }

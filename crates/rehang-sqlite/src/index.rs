@@ -203,15 +203,17 @@ pub(crate) fn build(
         .num_threads(threads)
         .build()
         .map_err(|error| rehang::Error::corrupt("the search index", error))?;
+    let go_on = |done: usize| -> Result<()> {
+        if advance(done as u64, count as u64) { Ok(()) } else { Err(rehang::ErrorKind::Cancelled.into()) }
+    };
     let whole = each_page(database, &row, stop, &mut |page| {
         graph.reserve(page.len())?;
         let items: Vec<(RowKey, &[f32])> = page.iter().collect();
-        pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))?;
-        if advance(graph.len() as u64, count as u64) {
-            Ok(())
-        } else {
-            Err(rehang::ErrorKind::Cancelled.into())
+        for items in items.chunks(HEARD_AFTER) {
+            pool.install(|| items.par_iter().try_for_each(|(key, vector)| graph.add(*key, vector)))?;
+            go_on(graph.len())?;
         }
+        Ok(())
     })?;
     if !whole {
         return Ok(None);
@@ -225,7 +227,7 @@ pub(crate) fn build(
             for (key, vector) in pool.install(|| unlinked(&graph, page))?.iter() {
                 left.insert(key, vector);
             }
-            Ok(())
+            go_on(graph.len())
         })?;
         if !whole {
             return Ok(None);
@@ -313,6 +315,9 @@ fn each_page(
 /// Vectors that the recall of a graph is measured with, and how many neighbours of each.
 pub(crate) const RECALL_SAMPLES: usize = 64;
 pub(crate) const RECALL_K: usize = 10;
+
+/// Vectors after which a graph that is built hears whether it is called off: some tenths of a second.
+const HEARD_AFTER: usize = 512;
 
 /// Rows that are read in one snapshot while a graph is built.
 const PAGE_ROWS: usize = 4096;

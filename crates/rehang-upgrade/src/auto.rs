@@ -9,7 +9,7 @@ use rehang::finding::Severity;
 use rehang::verdict::is_below;
 use rehang::{Error, Progress, Result};
 use rehang_encode::Encoder;
-use rehang_fit::{FitAnswer, Method, OrderChoice};
+use rehang_fit::{FitAnswer, Method, OrderChoice, Within};
 use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -177,6 +177,8 @@ pub struct AutoOptions {
     pub pairs: PairsOptions,
     /// Which map.
     pub method: Method,
+    /// How long the choice among maps may take; `None` for as long as it does.
+    pub within: Option<Within>,
     /// Whether to go on after the plan.
     pub go: bool,
     /// Serve fused searches instead of embedding first, where the switch is not worth it yet.
@@ -443,7 +445,7 @@ impl Upgrade {
                         anew = Some(Step::Fit);
                     }
                 }
-                Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, progress)?))?,
+                Step::Fit => tell(&StepResult::Fit(&self.fit(asked.method, asked.within, progress)?))?,
                 Step::Order => {
                     let choice = self.choose_order(asked.order_for, progress)?;
                     tell(&StepResult::Order(choice.as_ref()))?;

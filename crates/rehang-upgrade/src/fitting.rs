@@ -28,7 +28,7 @@ use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
     FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, OrderChoice, Trait,
-    fit_files, learning_curve,
+    Within, fit_files, learning_curve,
 };
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
@@ -1000,7 +1000,7 @@ pub(crate) fn fit(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
     folder: &Path,
-    method: Method,
+    (method, within): (Method, Option<Within>),
     progress: &Progress,
 ) -> Result<FitAnswer> {
     let pairs = DrawnPairs::read(store, old, new, PAIRS_MAX)?;
@@ -1009,7 +1009,7 @@ pub(crate) fn fit(
             .advise(rehang::Remedy::DrawPairs));
     }
     let misplaced = pairs.misplaced;
-    let parameters = FitParameters { method, traits: pairs.traits(), ..FitParameters::default() };
+    let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
     let pairs = pairs.written(&folder.join("pairs"))?;
     let mut answer = fit_on(pairs, (old, new), folder, parameters, progress)?;
     if misplaced > 0 {

@@ -12,7 +12,7 @@ use rehang::report::Floors;
 use rehang::{Adapter, Error, Progress, Remedy, Result, Space};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, Input, Spent};
-use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice};
+use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
@@ -429,20 +429,20 @@ impl Upgrade {
     }
 
     /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the
-    /// upgrade: from now on it is the adapter of this configuration.
+    /// upgrade: from now on it is the adapter of this configuration. The choice among methods takes as long as it does, or is made `within` a time.
     ///
     /// # Errors
     ///
     /// An invalid option where the configuration names an adapter; missing input where there are no pairs; as
     /// [`fit_files`](rehang_fit::fit_files).
-    pub fn fit(&self, method: Method, progress: &Progress) -> Result<FitAnswer> {
+    pub fn fit(&self, method: Method, within: Option<Within>, progress: &Progress) -> Result<FitAnswer> {
         if self.configuration.names_adapter() {
             let expected = "no file: an adapter that is fitted on the gallery's own pairs would not be used";
             return Err(Error::option("[adapter]", "a file", expected));
         }
         let folder = self.configuration.folder();
         watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit(self.store(), self.spaces(), &folder, method, progress)
+            fitting::fit(self.store(), self.spaces(), &folder, (method, within), progress)
         })
     }
 

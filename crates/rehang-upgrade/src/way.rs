@@ -103,6 +103,7 @@ impl AutoOptions {
         let sample = PairsOptions::default();
         (items, worth) != (sample.items, sample.worth)
             || self.method != Method::Auto
+            || self.within.is_some()
             || self.fused
             || self.switch_if != SwitchIf::DoingNothing
             || self.order_for.is_some()

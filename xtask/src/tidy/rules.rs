@@ -4,7 +4,7 @@
 pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang", &[]),
     ("rehang-files", &["rehang"]),
-    ("rehang-fit", &["rehang", "rehang-files"]),
+    ("rehang-fit", &["rehang", "rehang-clock", "rehang-files"]),
     ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
     // The laboratory, like rehang-train: no part of an upgrade needs it.
     ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),

@@ -10,7 +10,7 @@ use rehang_files::adapter_file::AdapterSource;
 use rehang_files::thresholds::Budget;
 use rehang_files::{RowSelection, VectorSource};
 use rehang_fit::objectives::squared::SquaredScale;
-use rehang_fit::{LossParts, Method, UncertaintySource};
+use rehang_fit::{LossParts, Method, UncertaintySource, Within};
 use rehang_upgrade::SwitchIf;
 
 /// A library's options, filled from the arguments of the same names. What is not an argument of that name stands behind them.
@@ -42,7 +42,7 @@ macro_rules! are {
 }
 
 are!(Shared: bool, f32, f64, u64, usize, String, PathBuf, VectorSource);
-are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, Precision, RowSelection, SquaredScale, SwitchIf, UncertaintySource);
+are!(Text: Distance, Budget, HeadKind, LossParts, Method, Metric, Precision, RowSelection, SquaredScale, SwitchIf, UncertaintySource, Within);
 
 impl<T: Shared> Argument<T> for T {
     fn value(&self) -> Result<T> {

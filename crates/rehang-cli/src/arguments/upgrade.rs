@@ -78,6 +78,8 @@ arguments! {
         fused: bool = [long],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the others are named.
+        within: Option<String> = [long, value_name = "TIME"],
         /// Choose the order of the backfill for a metric, as `rehang upgrade order` does, before the report.
         order_for: Option<String> = [long = "for", value_name = "METRIC"],
         sample: SampleSize = [flatten],
@@ -116,6 +118,8 @@ arguments! {
         config: UpgradeConfig = [flatten],
         /// The map: auto compares them as they would serve.
         method: String = [long, value_name = "METHOD", default_value = "auto"],
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the others are named.
+        within: Option<String> = [long, value_name = "TIME"],
     }
 
     /// Options of `rehang upgrade order`.

@@ -70,6 +70,9 @@ arguments! {
         checkpoints: Option<PathBuf> = [long, value_name = "FOLDER"],
         /// Let auto also fit networks that take minutes on these pairs.
         thorough: bool = [long],
+        /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first. What is left out is named; another run may try
+        /// others.
+        within: Option<String> = [long, value_name = "TIME"],
         /// Fit the named method alone: it is not compared with the others on held-out pairs, which takes most of the time.
         no_compare: bool = [long],
         /// Evaluation vectors (old model) that must not be among the pairs: warns where they are.

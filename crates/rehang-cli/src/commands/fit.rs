@@ -35,7 +35,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
         labels: addresses::fetched(&arguments.labels)?,
         side: addresses::fetched(&arguments.side)?,
         parameters: options!(
-            FitParameters { method, seed, metric } from arguments,
+            FitParameters { method, seed, metric, within } from arguments,
             compare: !arguments.no_compare;
             ..FitParameters::default()
         ),

@@ -53,6 +53,7 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
         method: arguments.method.parse()?,
+        within: arguments.within.as_deref().map(str::parse).transpose()?,
         go: arguments.yes,
         fused: arguments.fused,
         switch_if: arguments.switch_if.parse()?,
@@ -253,7 +254,14 @@ fn dry_run(
                 [vec!["pairs", "--items", &items, "--worth", &worth], queries.clone(), limits.clone()]
                     .concat()
             }
-            Step::Fit => vec!["fit", "--method", &arguments.method],
+            Step::Fit => {
+                let within = arguments.within.as_deref();
+                [
+                    vec!["fit", "--method", &arguments.method],
+                    within.map_or_else(Vec::new, |within| vec!["--within", within]),
+                ]
+                .concat()
+            }
             Step::Order => {
                 let metric = arguments.order_for.as_deref();
                 [vec!["order"], metric.map_or_else(Vec::new, |metric| vec!["--for", metric])].concat()

@@ -313,6 +313,7 @@ class Upgrade:
         plain: bool = False,
         mapped: bool = False,
         method: str | None = None,
+        within: str | None = None,
         items: int | None = None,
         worth: float | None = None,
         queries: Path | None = None,
@@ -380,8 +381,10 @@ class Upgrade:
         """
         return self._verb("pairs", locals())
 
-    def fit(self, method: str | None = None, *, progress: bool | None = None) -> dict[str, Any]:
-        """Learn the adapter from the pairs that were drawn, but for those held out."""
+    def fit(
+        self, method: str | None = None, *, within: str | None = None, progress: bool | None = None
+    ) -> dict[str, Any]:
+        """Learn the adapter from the pairs that were drawn, but for those held out; the best that can be tried ``within`` a time such as ``"60s"``."""
         return self._verb("fit", locals())
 
     def order(self, metric: str | None = None, *, progress: bool | None = None) -> dict[str, Any] | None:

@@ -240,6 +240,7 @@ def fit(
     head_kind: str | None = None,
     metric: str | None = None,
     compare: bool = True,
+    within: str | None = None,
     epochs: int | None = None,
     early_stop: int | None = None,
     seeds: int | None = None,
@@ -289,6 +290,8 @@ def fit(
         What methods are compared by.
     compare : bool
         Compare the named method with the others on held-out pairs, which takes most of the time. Without, it is fitted alone.
+    within : str, optional
+        Keep the best map of those that can be tried within this time, such as ``"60s"``, closed forms first. Another run may try others.
     epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights : optional
         How networks are trained; as the options of ``rehang fit``.
     evaluation_old : array or path, optional

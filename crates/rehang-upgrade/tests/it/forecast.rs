@@ -60,7 +60,7 @@ impl Digits {
         let upgrade = Upgrade::open(&config).unwrap();
         let asked = PairsOptions { items: pairs, worth: 0.0, ..PairsOptions::default() };
         upgrade.pairs(&asked, &PairsFiles::default(), Some(self), &Unobserved).unwrap();
-        upgrade.fit(Method::Ridge, &Progress::default()).unwrap();
+        upgrade.fit(Method::Ridge, None, &Progress::default()).unwrap();
         upgrade.report(&Progress::default()).unwrap();
         upgrade.start(&Unobserved).unwrap();
         upgrade.switch(Serving::Mixed, true).unwrap();

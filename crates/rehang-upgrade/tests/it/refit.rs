@@ -128,7 +128,7 @@ fn begun_of(
     let upgrade = Upgrade::open(&config).unwrap();
     let asked = PairsOptions { items: pairs, worth: 0.0, ..PairsOptions::default() };
     upgrade.pairs(&asked, &PairsFiles::default(), Some(model), &Unobserved).unwrap();
-    upgrade.fit(method, &Progress::default()).unwrap();
+    upgrade.fit(method, None, &Progress::default()).unwrap();
     upgrade.start(&Unobserved).unwrap();
     upgrade.switch(Serving::Mixed, true).unwrap();
     config
@@ -377,7 +377,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     }
     // What it says to do.
     draw();
-    upgrade.fit(Method::Ridge, &quiet).unwrap();
+    upgrade.fit(Method::Ridge, None, &quiet).unwrap();
     assert_eq!(said(), None);
 }
 

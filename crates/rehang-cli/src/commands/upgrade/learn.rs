@@ -110,10 +110,11 @@ pub fn refit_text(refit: &Refit) -> String {
 
 pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
     let method = arguments.method.parse()?;
+    let within = arguments.within.as_deref().map(str::parse).transpose()?;
     let upgrade = open(&arguments.config)?;
     let answer = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.fit(method, progress)
+        upgrade.fit(method, within, progress)
     })?;
     commands::fit::say(&answer);
     let text = commands::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
