@@ -139,13 +139,13 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Option<String>> {
             return Ok(None);
         }
         let sql = "SELECT EXISTS (SELECT 1 FROM rehang.document AS d, rehang.space AS o
-                WHERE d.gallery = $1 AND d.name = 'upgrade' AND d.text::jsonb ->> 'phase' = 'filled' AND o.gallery = $1
+                WHERE d.gallery = $1 AND d.name = 'upgrade' AND d.text::jsonb ->> 'phase' = 'filled' AND d.text::jsonb ->> 'adapter' <> '' AND o.gallery = $1
                     AND o.name = d.text::jsonb #>> '{old,model}' AND o.in_column IS NOT NULL)
             AND NOT EXISTS (SELECT 1 FROM rehang.map AS m JOIN rehang.space AS s ON s.number = m.space AND s.epoch = m.epoch WHERE m.gallery = $1)";
         let adapts_none: bool = connection.query_one(sql, &[&handle.number])?.try_get(0)?;
         Ok(adapts_none.then(|| {
             "the trigger does not adapt what the application writes with an old vector alone, since the map is no matrix, or a large one: searches \
-             find such a row once a run has caught up with it"
+             find such a row once a run has caught up with it, a follower within a second"
                 .to_owned()
         }))
     })

@@ -287,7 +287,7 @@ pub(crate) fn keep_map(
     Ok(why.map(|why| {
         let seen = format!("The database does not adapt by this map what the application writes with an old vector alone: {why}.");
         Finding::note("adapted-later", seen)
-            .may_mean("Searches of the new space find such a row once a run has caught up with it.")
+            .may_mean("Searches of the new space find such a row once a run has caught up with it, a follower within a second.")
     }))
 }
 
