@@ -212,7 +212,7 @@ arguments! {
     /// Options of `rehang thresholds`.
     ThresholdsArguments {
         /// Floors of today: similarities, inner products, or Euclidean distances where the old space has these [default: usual ones].
-        floors: Vec<f64> = [value_delimiter = ',', allow_hyphen_values = true],
+        floors: Vec<f64> = [value_delimiter = ',', allow_negative_numbers = true],
         config: UpgradeConfig = [flatten],
     }
 

@@ -14,7 +14,8 @@
 //! that of new queries and native vectors, which only held-out items have: pairs with those alone say t′.
 //!
 //! Queries are a sample. K_q(t) and K′_q(t′) of one query differ by δ_q, so K(t) is told but for 1.96 standard errors of their sum, √(Σ (δ_q − δ̄)²), and
-//! the range of t′ is the similarities of those two ranks.
+//! the range of t′ is the similarities of those two ranks. Where all is native the items are a sample too. Those that ask each other count on either side, so
+//! that the error is twice as large; beside separate queries, the same sum over the items' own δ_i joins it in squares.
 
 use rehang::curve::distances_by_query;
 use rehang::report::{Floor, FloorAt, Floors};
@@ -98,12 +99,14 @@ pub fn floors(
     let carried = chosen.into_iter().map(|value| {
         let limit = distance_at(before, value) as f32;
         let passed: usize = today.iter().map(|row| passing(row, limit)).sum();
-        let at = |from: &[Vec<f32>], to: &[Vec<f32>]| carried_over(from, to, limit).map(|at| at.shown(after));
+        let at = |from: &[Vec<f32>], to: &[Vec<f32>], drawn| {
+            carried_over(from, to, limit, drawn).map(|at| at.shown(after))
+        };
         Floor {
             today: value,
             answers: passed as f64 / counted.len() as f64 * input.items as f64 / rows as f64,
-            adapted: at(&today, &switch),
-            native: at(&today_held_out, &native),
+            adapted: at(&today, &switch, Drawn::Queries),
+            native: at(&today_held_out, &native, if own { Drawn::Both } else { Drawn::Apart }),
         }
     });
     let (rows, queries) = (carried.collect(), counted.len());
@@ -164,6 +167,12 @@ fn ranked(all: &mut [f32], rank: usize) -> f32 {
     *all.select_nth_unstable_by(rank - 1, f32::total_cmp).1
 }
 
+/// The standard error of a sum.
+fn error_of(terms: impl Iterator<Item = f64>) -> f64 {
+    let terms: Vec<f64> = terms.collect();
+    mean_sd(&terms).map_or(0.0, |spread| spread.sd) * (terms.len() as f64).sqrt()
+}
+
 /// A limit of the later distances, with its range.
 struct Carried {
     limit: f32,
@@ -183,10 +192,20 @@ impl Carried {
     }
 }
 
+/// What of the pairs is a sample.
+#[derive(Clone, Copy)]
+enum Drawn {
+    /// Queries, among all items.
+    Queries,
+    /// Items that ask each other.
+    Both,
+    /// Queries, and items apart from them.
+    Apart,
+}
+
 /// Carries a limit of distances over to the later ones of the same pairs; `None` where too few pass.
-fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32) -> Option<Carried> {
-    let answers: Vec<usize> = today.iter().map(|row| passing(row, limit)).collect();
-    let all: usize = answers.iter().sum();
+fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32, drawn: Drawn) -> Option<Carried> {
+    let all: usize = today.iter().map(|row| passing(row, limit)).sum();
     if all < ANSWERS_MIN {
         return None;
     }
@@ -194,9 +213,17 @@ fn carried_over(today: &[Vec<f32>], then: &[Vec<f32>], limit: f32) -> Option<Car
     let at = ranked(&mut later, all);
     let kept = today.iter().zip(then).flat_map(|(today, then)| today.iter().zip(then));
     let kept = kept.filter(|&(&today, &then)| today <= limit && then <= at).count();
-    let differences: Vec<f64> =
-        answers.iter().zip(then).map(|(&answers, then)| passing(then, at) as f64 - answers as f64).collect();
-    let spread = mean_sd(&differences).map_or(0.0, |spread| spread.sd) * (differences.len() as f64).sqrt();
+    let passes = |distance: f32, limit: f32| f64::from(u8::from(distance <= limit));
+    let moved = |query: usize, item: usize| passes(then[query][item], at) - passes(today[query][item], limit);
+    let (queries, items) = (0..today.len(), 0..today.first().map_or(0, Vec::len));
+    let of_queries =
+        error_of(queries.clone().map(|query| items.clone().map(|item| moved(query, item)).sum()));
+    let spread = match drawn {
+        Drawn::Queries => of_queries,
+        Drawn::Both => 2.0 * of_queries,
+        Drawn::Apart => of_queries
+            .hypot(error_of(items.map(|item| queries.clone().map(|query| moved(query, item)).sum()))),
+    };
     let mut edge = |by: f64| {
         let rank = (all as f64 + by * Z * spread).round().clamp(1.0, later.len() as f64);
         ranked(&mut later, rank as usize)

@@ -20,7 +20,7 @@ pub fn run(arguments: &ThresholdsArguments, json: bool) -> Result<Exit> {
 /// A line for each floor.
 pub fn text(floors: &Floors) -> String {
     let mut text = format!(
-        "floors    what lets as many answers through as today, by {} queries; of a native gallery by {} held-out items\n          {:>8}{:>16}{:>32}{:>32}\n",
+        "floors    what lets as many answers through as today, by {} queries; of a native gallery by {} held-out items\n          {:>8}{:>16}{:>36}{:>36}\n",
         floors.queries, floors.natives, "today", "answers a query", "at the switch", "all native"
     );
     let at = |at: Option<FloorAt>| match at {
@@ -31,7 +31,7 @@ pub fn text(floors: &Floors) -> String {
     };
     for row in &floors.rows {
         let (adapted, native) = (at(row.adapted), at(row.native));
-        text += &format!("          {:>8.3}{:>16.1}{adapted:>32}{native:>32}\n", row.today, row.answers);
+        text += &format!("          {:>8.3}{:>16.1}{adapted:>36}{native:>36}\n", row.today, row.answers);
     }
     text
 }
