@@ -665,7 +665,7 @@ impl Run<'_> {
             Ending::Released,
             None,
             Tally { native: self.written, ..Tally::default() },
-            (self.counts.0, native),
+            (self.counts.0.max(native), native),
         )
     }
 
