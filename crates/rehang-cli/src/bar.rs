@@ -112,11 +112,13 @@ struct Lines {
     stage: Stage,
     stage_started: Instant,
     last: Instant,
+    /// What the last line was about. A follower that waits for days says so once.
+    said: Option<ProgressSnapshot>,
 }
 
 impl Lines {
     fn new() -> Self {
-        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now() }
+        Self { stage: Stage::default(), stage_started: Instant::now(), last: Instant::now(), said: None }
     }
 }
 
@@ -126,6 +128,10 @@ impl View for Lines {
             self.stage_started = Instant::now();
         } else if self.last.elapsed() >= LINE_EVERY && !now.stage.is_empty() {
             self.last = Instant::now();
+            if now.total == 0 && self.said.as_ref() == Some(now) {
+                return;
+            }
+            self.said = Some(now.clone());
             let seconds = self.stage_started.elapsed().as_secs_f64();
             let rate = now.done as f64 / seconds.max(1e-9);
             let left = if now.total > now.done && rate > 0.0 {

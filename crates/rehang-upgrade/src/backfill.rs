@@ -74,7 +74,7 @@ pub enum Ending {
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,
     /// A follower was asked to end (Ctrl-C): what it had in hand is written.
-    Unfollowed,
+    Dismissed,
     /// The gallery that a follower was at was released.
     Released,
 }
@@ -639,7 +639,7 @@ impl Backfill {
         self.ending().is_some()
     }
 
-    /// Why a follower embeds nothing at this moment, by what would end another backfill; `None` while it does.
+    /// Reason why a follower embeds nothing at this moment: what would end another backfill; `None` while it does.
     pub fn rests(&self) -> Option<Ending> {
         let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
         self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
@@ -657,7 +657,7 @@ impl Backfill {
     /// Why nothing new may begin, if so.
     fn why_nothing_begins(&self) -> Option<Ending> {
         if self.interrupted {
-            return Some(if self.limits.follow { Ending::Unfollowed } else { Ending::Interrupted });
+            return Some(if self.limits.follow { Ending::Dismissed } else { Ending::Interrupted });
         }
         if self.rolled_back {
             return Some(Ending::RolledBack);
@@ -1236,7 +1236,7 @@ mod tests {
         let outcomes = keys([1, 2]).into_iter().map(|key| (key, WriteOutcome::Written)).collect();
         let (state, _) = state.step(1200, Event::Written { batch: 0, outcomes });
         let (_, actions) = state.step(1300, Event::Interrupt);
-        assert_eq!(actions, [Action::End(Ending::Unfollowed)]);
+        assert_eq!(actions, [Action::End(Ending::Dismissed)]);
     }
 
     #[test]

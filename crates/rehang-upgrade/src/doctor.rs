@@ -207,7 +207,8 @@ fn examine_space(
             counts.lacking
         );
         // What has a source becomes native in an upgrade, like any other item; the rest is lost to searches.
-        let next = |finding: Finding| if of_upgrade { finding.next(Remedy::Follow) } else { finding };
+        let is_new = upgrade.is_some_and(|upgrade| upgrade.new.name == *name);
+        let next = |finding: Finding| if is_new { finding.next(Remedy::Follow) } else { finding };
         findings.push(next(if counts.without_source == 0 && record.written_as == Provenance::Old {
             note("not-found", text)
         } else {

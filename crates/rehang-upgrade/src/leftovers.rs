@@ -82,7 +82,7 @@ impl Leftovers {
             "After the finish there is no way back. What is written with a vector of {old:?} alone from then on is found by no search until a \
              run embeds its source."
         );
-        findings.push(Finding::note("no-way-back", seen));
+        findings.push(Finding::note("no-way-back", seen).next(Remedy::Follow));
         findings
     }
 

@@ -217,7 +217,7 @@ fn rest(because: Option<Ending>) -> &'static str {
             "following: adapts only, the budget is spent"
         }
         Some(Ending::ReachedFraction) => "following: the wanted share is native",
-        Some(Ending::NothingLeft | Ending::Interrupted | Ending::Unfollowed | Ending::Released) => {
+        Some(Ending::NothingLeft | Ending::Interrupted | Ending::Dismissed | Ending::Released) => {
             "following: nothing waits"
         }
     }

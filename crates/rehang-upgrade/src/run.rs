@@ -460,7 +460,7 @@ struct Run<'a> {
     /// Items that this run made native.
     written: u64,
     caught_up: u64,
-    /// Both, when a follower counted the gallery last.
+    /// Items made native and caught up with when a follower counted the gallery last.
     counted_at: Option<(u64, u64)>,
     /// Items that it had made native when they were settled last.
     settled: u64,
@@ -680,7 +680,7 @@ impl Run<'_> {
             Ending::Released,
             None,
             Tally { native: self.written, ..Tally::default() },
-            (self.counts.0, native),
+            (self.counts.0.max(native), native),
         )
     }
 

@@ -38,7 +38,7 @@ fn parse(store: &dyn Ledger, text: &str) -> Result<Option<Follower>> {
     if text.is_empty() { Ok(None) } else { serde_json::from_str(text).map(Some).map_err(wrong) }
 }
 
-/// What a follower knows of the turn.
+/// Knowledge that a follower has of the turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// The version of the document that it saw or wrote last, and when it did first.

@@ -969,7 +969,7 @@ impl Run {
     /// follower did where it ended in order.
     pub fn is_complete(&self) -> bool {
         let ending = self.summary.ending;
-        if matches!(ending, Ending::Unfollowed | Ending::Released) {
+        if matches!(ending, Ending::Dismissed | Ending::Released) {
             return true;
         }
         let items_left =

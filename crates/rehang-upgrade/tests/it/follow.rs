@@ -36,7 +36,7 @@ struct Script<'a> {
 
 impl<'a> Script<'a> {
     fn new(store: &'a dyn Ledger, clock: &'a ManualClock, ends_ms: u64) -> Self {
-        let (acts, watched, seen, rests) = Default::default();
+        let (acts, watched, seen, rests) = (Mutex::default(), Vec::new(), Mutex::default(), Mutex::default());
         Self { clock, acts, ends_ms, store, watched, seen, rests }
     }
 
@@ -121,7 +121,7 @@ fn what_comes_is_found(store: &dyn Store) {
         .put(7030, without_source(101))
         .put(9040, common::item(100, 2));
     let summary = follow(store, &world, &encoder, limits(), &clock, ("worker", &script)).unwrap();
-    assert_eq!((summary.ending, summary.caught_up, summary.done.failed), (Ending::Unfollowed, 4, 0));
+    assert_eq!((summary.ending, summary.caught_up, summary.done.failed), (Ending::Dismissed, 4, 0));
     for (number, came, stays) in [(100, 3010, false), (3, 5020, false), (101, 7030, true), (100, 9040, false)]
     {
         let found = script.seen(number, came, Provenance::Adapted).expect("it is adapted first");
@@ -164,7 +164,7 @@ fn while_it_may_not_embed_it_goes_on_adapting() {
         .put(110_000, common::item(102, 0))
         .at(150_000, || drop(switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap()));
     let summary = follow(&store, &world, &encoder, limits(), &clock, ("worker", &script)).unwrap();
-    assert_eq!((summary.ending, summary.native), (Ending::Unfollowed, ITEMS as u64 + 3));
+    assert_eq!((summary.ending, summary.native), (Ending::Dismissed, ITEMS as u64 + 3));
     for (number, came, from) in [(100, 10_000, 50_000), (101, 70_000, 80_000)] {
         let found = script.seen(number, 0, Provenance::Adapted).unwrap();
         assert!((came..=came + FOUND_WITHIN_MS).contains(&found), "{number} at {found}");
@@ -190,7 +190,7 @@ fn a_spent_budget_ends_its_embedding_and_nothing_else() {
         let clock = ManualClock::default();
         let script = Script::new(&store, &clock, 3_000_000).put(10_000, common::item(100, 0));
         let summary = follow(&store, &world, &encoder, limits, &clock, ("worker", &script)).unwrap();
-        assert_eq!((summary.ending, summary.native), (Ending::Unfollowed, ITEMS as u64), "{because:?}");
+        assert_eq!((summary.ending, summary.native), (Ending::Dismissed, ITEMS as u64), "{because:?}");
         assert!(script.seen(100, 0, Provenance::Adapted).unwrap() <= 10_000 + FOUND_WITHIN_MS);
         assert_eq!(script.rests.into_inner().unwrap().last(), Some(&Some(because)));
         assert!(encoder.calls.into_inner() <= 9, "it is not asked again and again");
@@ -234,7 +234,7 @@ fn an_encoder_that_goes_away_is_waited_for_and_what_comes_is_adapted() {
     let encoder = Away(TestEncoder::new(), &clock, 5000..3_600_000, Mutex::default());
     let script = Script::new(&store, &clock, 5_000_000).put(10_000, common::item(100, 0));
     let summary = follow(&store, &world, &encoder, limits(), &clock, ("worker", &script)).unwrap();
-    assert_eq!((summary.ending, summary.done.failed), (Ending::Unfollowed, 0));
+    assert_eq!((summary.ending, summary.done.failed), (Ending::Dismissed, 0));
     assert!(script.seen(100, 0, Provenance::Adapted).unwrap() <= 10_000 + FOUND_WITHIN_MS);
     let native = script.seen(100, 0, Provenance::Native).unwrap();
     assert!((3_600_000..=3_900_000 + FOUND_WITHIN_MS).contains(&native), "at {native}");
@@ -257,7 +257,7 @@ fn a_database_that_goes_away_for_an_hour_is_waited_for() {
     let script = Script::new(&memory, &clock, 4_000_000).put(3_700_000, common::item(100, 0));
     let encoder = TestEncoder::new();
     let summary = follow(&store, &world, &encoder, limits(), &*clock, ("worker", &script)).unwrap();
-    assert_eq!((summary.ending, summary.native), (Ending::Unfollowed, ITEMS as u64 + 1));
+    assert_eq!((summary.ending, summary.native), (Ending::Dismissed, ITEMS as u64 + 1));
     let found = script.seen(100, 0, Provenance::Adapted).unwrap();
     assert!(found <= 3_700_000 + FOUND_WITHIN_MS, "at {found}");
 }
@@ -282,7 +282,7 @@ fn a_second_follower_stands_by_and_takes_over_when_the_first_dies() {
     }
     script.acts.get_mut().unwrap().make_contiguous().sort_by_key(|(time, _)| *time);
     let summary = follow(&store, &world, &encoder, limits(), &clock, ("second", &script)).unwrap();
-    assert_eq!((summary.ending, summary.native, summary.caught_up), (Ending::Unfollowed, ITEMS as u64, 1));
+    assert_eq!((summary.ending, summary.native, summary.caught_up), (Ending::Dismissed, ITEMS as u64, 1));
     let found = script.seen(101, 0, Provenance::Adapted).unwrap();
     assert!((58_000 + 4000..=58_000 + 7500).contains(&found), "at {found}");
 }
@@ -307,7 +307,7 @@ fn several_followers_share_the_work_and_nothing_is_embedded_twice() {
                 let clock = ManualClock::default();
                 let limits = Limits { batch: 1, ..limits() };
                 let ended = follow(store, world, encoder, limits, &clock, (worker, &UntilAll(store)));
-                assert_eq!(ended.unwrap().ending, Ending::Unfollowed);
+                assert_eq!(ended.unwrap().ending, Ending::Dismissed);
             });
         }
     });

@@ -51,7 +51,7 @@ pub fn ending_text(ending: Ending) -> &'static str {
         Ending::RolledBack => "the upgrade was rolled back meanwhile; what was made native is kept",
         Ending::EncoderBudgetSpent => "a budget of the encoder is spent",
         Ending::Interrupted => "it was interrupted; run it again to go on",
-        Ending::Unfollowed => "it was asked to; what comes from now on waits for the next follower or run",
+        Ending::Dismissed => "it was asked to; what comes from now on waits for the next follower or run",
         Ending::Released => "the gallery was released",
     }
 }
