@@ -340,8 +340,10 @@ mod tests {
         let no_time = FitParameters { within: Some("0s".parse().unwrap()), ..with(Method::Auto) };
         let fitted = fit(&linear(300, false), None, &no_time, &Progress::default()).unwrap();
         let selection = fitted.selection.unwrap();
-        let tried = selection.rows.iter().filter(|row| row.failure.is_none()).map(|row| row.method);
-        assert_eq!(rehang::distinct(tried), [Method::DoNothing, Method::Procrustes]);
+        let tried = selection.rows.iter().filter(|row| row.failure.is_none());
+        let mut tried: Vec<Method> = tried.map(|row| row.method).collect();
+        tried.dedup();
+        assert_eq!(tried, [Method::DoNothing, Method::Procrustes]);
         let ridge = selection.rows.iter().find(|row| row.method == Method::Ridge).unwrap();
         assert!(ridge.failure.as_ref().unwrap().contains("0 s of the time given are left"), "{ridge:?}");
         // A method that is asked for by name is fitted however long that takes.

@@ -484,24 +484,22 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
             )
         };
         let nothing = ["NULL", "0", "NULL"];
-        added += &match row.in_column {
+        added += &if row.in_column.is_some() {
             // A column's vector is of this content only if it came with it.
-            Some(_) => {
-                let provenance = format!(
+            let provenance = format!(
                     "CASE WHEN new_vector IS NULL OR stale OR pg_catalog.cardinality(new_vector) <> {} OR (is_update AND {SAME_VECTOR})
                          THEN 'lacking' ELSE '{}' END",
                     row.record.space.dimension,
                     row.record.written_as.name(),
                 );
-                format!(
-                    "    {}    IF is_update THEN\n{of_source}    END IF;\n",
-                    state("false", &provenance, nothing)
-                )
-            }
-            None => {
-                let stays = "keeps AND s.provenance = 'native'";
-                let front = (QueueBand::NewOrChanged as i16).to_string();
-                format!(
+            format!(
+                "    {}    IF is_update THEN\n{of_source}    END IF;\n",
+                state("false", &provenance, nothing)
+            )
+        } else {
+            let stays = "keeps AND s.provenance = 'native'";
+            let front = (QueueBand::NewOrChanged as i16).to_string();
+            format!(
                     "    IF made_in = {n} THEN
         BEGIN
         {adapted}        INSERT INTO rehang.vector_{n} (item, value) SELECT this, made FROM rehang.state_{n} AS s
@@ -522,7 +520,6 @@ pub(crate) fn function(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
                     adapted = state(stays, "'adapted'", ["made_sigma2", &front, "0"]),
                     lacking = state(stays, "'lacking'", nothing),
                 )
-            }
         };
         if row.in_column.is_none() {
             added += &paid::give(n, table);

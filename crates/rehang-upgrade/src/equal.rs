@@ -92,7 +92,9 @@ impl Sources {
             let Some(last) = page.last() else { break };
             after = Some(last.item.key);
             left -= page.len();
-            page.iter().for_each(|record| sources.remember(record));
+            for record in &page {
+                sources.remember(record);
+            }
         }
         Ok(sources)
     }

@@ -20,13 +20,13 @@ const HEARD_WITHIN_MS: u64 = 15_000;
 #[derive(Debug, Serialize, Deserialize)]
 struct Heard {
     since_ms: u64,
-    heard_ms: u64,
+    at_ms: u64,
     stage: RefitStage,
 }
 
 impl Heard {
     fn is_of_now(&self) -> bool {
-        self.heard_ms.abs_diff(rehang_clock::unix_ms()) < HEARD_WITHIN_MS
+        self.at_ms.abs_diff(rehang_clock::unix_ms()) < HEARD_WITHIN_MS
     }
 }
 
@@ -143,7 +143,7 @@ impl<'a> UnderWay<'a> {
 
     /// Tells other processes; gives why it is to end, where one of them has taken its turn away.
     fn tell(&self, stage: RefitStage) -> Result<Option<Error>> {
-        let heard = Heard { since_ms: self.since_ms, heard_ms: rehang_clock::unix_ms(), stage };
+        let heard = Heard { since_ms: self.since_ms, at_ms: rehang_clock::unix_ms(), stage };
         let name = document(&self.record.new.name);
         let text = serde_json::to_string(&heard).map_err(|error| Error::corrupt(&name, error))?;
         let mut state = self.state();
@@ -211,7 +211,7 @@ mod tests {
         // A process that died said nothing at its end.
         let now = rehang_clock::unix_ms();
         let (version, _) = store.document("refit under way of new").unwrap().unwrap();
-        let heard = Heard { since_ms: now - 60_000, heard_ms: now - 20_000, stage: RefitStage::Fitting };
+        let heard = Heard { since_ms: now - 60_000, at_ms: now - 20_000, stage: RefitStage::Fitting };
         let text = serde_json::to_string(&heard).unwrap();
         store.set_document("refit under way of new", Some(version), &text).unwrap();
         assert_eq!(under_way(&store, "new").unwrap(), None);

@@ -242,7 +242,7 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
             // An adapter that knows no fusion is searched mixed.
             let fusion = earlier.fusion.as_ref().and_then(|_| setup.adapter?.fusion.clone());
             let serving = if filler.is_some() { earlier.serving } else { Serving::Mixed };
-            UpgradeRecord { serving, fusion, phase, epoch, ..fresh }
+            UpgradeRecord { phase, serving, epoch, fusion, ..fresh }
         }
         _ => fresh,
     };

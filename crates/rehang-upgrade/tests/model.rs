@@ -381,9 +381,10 @@ impl Oracle {
                 let Some(known) = self.items.get(&id).filter(|_| keeps).cloned() else { return Ok(()) };
                 let was_native = there(NEW) && is_native(store, &id);
                 let mut write = ItemWrite::new(id.clone(), Some(known.source.clone()), Vec::new());
-                write.vectors.push(match there(OLD) {
-                    true => NewVector::of_model(OLD, old_model(&known.source), Provenance::Old),
-                    false => native(&write),
+                write.vectors.push(if there(OLD) {
+                    NewVector::of_model(OLD, old_model(&known.source), Provenance::Old)
+                } else {
+                    native(&write)
                 });
                 store.delete(&[&id]).map_err(said)?;
                 self.items.remove(&id);

@@ -798,7 +798,7 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     assert_eq!(because(&slow), "longer");
     assert!(first(&slow, &[]).contains("pairs"));
     assert_eq!(because(&limited("budget = 200")), "budget");
-    let source = |row: usize| (row % 20 != 0).then(|| format!("row:{row}"));
+    let source = |row: usize| (!row.is_multiple_of(20)).then(|| format!("row:{row}"));
     assert_eq!(because(&place(&Made { source, ..Made::of(300) })), "without-source");
     // Where it is asked for all the same, the switch waits for a person.
     let lost = place(&Made { source, ..Made::of(300) });

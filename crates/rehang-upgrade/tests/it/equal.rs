@@ -132,7 +132,7 @@ fn a_copy_is_vouched_for_as_its_original() {
         let watched = Watched::new(Box::new(Function::new(&new_space(), 8, false, None, embed)));
         assert!(watched.reads_source_alone());
         let outcome = world.backfill(&store, &watched, Limits { batch: 8, ..Limits::default() });
-        check(&store, &[world.adapter.clone()]);
+        check(&store, std::slice::from_ref(&world.adapter));
         if turns_at == usize::MAX {
             assert_eq!((outcome.unwrap().done.native, native(&store)), (300, 300));
             // And the comparisons.

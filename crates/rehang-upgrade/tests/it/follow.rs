@@ -142,7 +142,7 @@ fn what_comes_is_found(store: &dyn Store) {
 fn what_an_old_writer_writes_is_found_within_a_second() {
     what_comes_is_found(&MemoryStore::new());
     let folder = tempfile::tempdir().unwrap();
-    what_comes_is_found(&SqliteStore::create(&folder.path().join("gallery.db")).unwrap());
+    what_comes_is_found(&SqliteStore::create(folder.path().join("gallery.db")).unwrap());
 }
 
 #[test]

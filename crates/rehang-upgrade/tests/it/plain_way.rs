@@ -40,7 +40,9 @@ fn stores(folder: &tempfile::TempDir) -> Vec<Box<dyn Store>> {
 /// Whether a search by the new model finds an item, and first.
 fn is_found(store: &dyn Store, source: &str, number: usize) -> bool {
     let query = rehang::Matrix::new(common::D_NEW, new_model(source)).unwrap();
-    let found = store.search(&store.serving().unwrap().unwrap(), &query, 1, &Default::default()).unwrap();
+    let found = store
+        .search(&store.serving().unwrap().unwrap(), &query, 1, &rehang_store::Filter::default())
+        .unwrap();
     found[0].first().is_some_and(|hit| hit.id == id(number))
 }
 

@@ -305,9 +305,9 @@ fn way_text(next: Option<Next>, plain: bool) -> String {
         Some(Next::Step(Step::Order | Step::Report)) => "report",
         Some(Next::Step(Step::Start)) => "start",
         Some(Next::Step(Step::Backfill)) if plain => "run",
-        Some(Next::Halt(Halt::Lacking)) => "switch",
         Some(
-            Next::Step(Step::Switch | Step::Backfill) | Next::Halt(Halt::NotWorthwhile | Halt::NotMeasured),
+            Next::Step(Step::Switch | Step::Backfill)
+            | Next::Halt(Halt::Lacking | Halt::NotWorthwhile | Halt::NotMeasured),
         ) => "switch",
         Some(Next::Step(Step::Run) | Next::Halt(Halt::Reached)) => "run",
         Some(Next::Halt(Halt::Home)) => "finish",
