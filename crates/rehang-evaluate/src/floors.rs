@@ -22,7 +22,7 @@ use rehang::report::{Floor, FloorAt, Floors};
 use rehang::statistics::mean_sd;
 use rehang::{Distance, Matrix, Progress, Result, Vectors};
 
-use crate::study::StudyQueries;
+use crate::queries::StudyQueries;
 
 /// Distances of queries to items that are kept, of each of two models: memory is bounded, and the queries are a random sample.
 const DISTANCES_MAX: usize = 1 << 23;

@@ -12,6 +12,7 @@ mod floors;
 mod guards;
 mod identify;
 mod order;
+mod queries;
 mod report;
 mod sizes;
 pub mod study;

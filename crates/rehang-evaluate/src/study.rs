@@ -24,6 +24,7 @@ use rehang::{
     Bridge, ErrorKind, Finding, Head, HeadKind, Matrix, Progress, Result, Severity, Vectors, distinct,
 };
 
+pub use crate::queries::StudyQueries;
 use crate::sizes::{expect_widths, sizes};
 use crate::whole::Whole;
 
@@ -74,15 +75,6 @@ pub struct StudyGallery<'a> {
     pub relevance: Option<Relevance<'a>>,
     /// A bridge that was not fitted on items of the study, to say what it brings.
     pub bridge: Option<&'a Bridge>,
-}
-
-/// Separate queries, embedded by both models.
-#[derive(Debug, Clone, Copy)]
-pub struct StudyQueries<'a> {
-    /// By the new model, `[m, d_new]`.
-    pub new: &'a Matrix,
-    /// By the old model, `[m, d_old]`, for the do-nothing line.
-    pub old: Option<&'a Matrix>,
 }
 
 /// An adapter that takes part.

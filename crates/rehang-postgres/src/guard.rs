@@ -7,8 +7,15 @@
 use rehang::{Error, Remedy, Result};
 
 use crate::connection::{Connection, Step};
-use crate::schema::{FUNCTIONS, FUNCTIONS_MIN, VERSION_MARK};
 use crate::table::Table;
+
+/// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
+/// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
+pub(crate) const FUNCTIONS: i32 = 8;
+/// The functions of versions before this one let a role that may only search get the rights of their owner.
+pub(crate) const FUNCTIONS_MIN: i32 = 2;
+/// Comes before the version at the end of a function's comment.
+pub(crate) const VERSION_MARK: &str = "; functions of version ";
 
 /// What our sessions see, and our functions. No operator and no function is ever looked up in `pg_temp`.
 pub(crate) const SEARCH_PATH: &str = "pg_catalog, pg_temp";

@@ -20,7 +20,7 @@
 use rehang::{Distance, Space};
 use rehang_store::{PAIRS_SEED, QueueBand};
 
-use crate::guard::{EQUALS, SAME_TEXT, SEARCH_PATH};
+use crate::guard::{EQUALS, FUNCTIONS, SAME_TEXT, SEARCH_PATH, VERSION_MARK};
 use crate::paid;
 use crate::pgvector::Pgvector;
 use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
@@ -47,14 +47,6 @@ pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
         .map(|table| format!("ALTER TABLE rehang.{table} ADD COLUMN IF NOT EXISTS source_revision bigint;"));
     add.chain([format!("UPDATE rehang.gallery SET format = {FORMAT} WHERE number = {g};")]).collect()
 }
-
-/// The version of the functions that are made in a database, which each of them has in its comment. It is raised with every change of a
-/// function's text: a gallery whose functions are older gets them anew where it is adopted once more.
-pub(crate) const FUNCTIONS: i32 = 8;
-/// The functions of versions before this one let a role that may only search get the rights of their owner.
-pub(crate) const FUNCTIONS_MIN: i32 = 2;
-/// Comes before the version at the end of a function's comment.
-pub(crate) const VERSION_MARK: &str = "; functions of version ";
 
 /// The tables every database with galleries has.
 pub(crate) const BASE: &str = "

@@ -4,20 +4,19 @@
 //! No step is remembered: the gallery and the files of the upgrade say which one is next. So the same call goes on after any death,
 //! and after whatever a person did by hand in between.
 
-use rehang::curve::Metric;
 use rehang::finding::Severity;
-use rehang::verdict::is_below;
 use rehang::{Error, Progress, Result};
 use rehang_encode::Encoder;
-use rehang_fit::{FitAnswer, Method, OrderChoice, Within};
+use rehang_fit::{FitAnswer, Method, OrderChoice};
 use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::auto_options::{AutoOptions, SwitchIf, Way};
 use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
 use crate::fitting::{self, Asking, DrawnPairs, Enough, PairsDrawn, PairsOptions, UpgradeReport};
-use crate::forecast::{Forecast, share_of};
+use crate::forecast::share_of;
 use crate::index::prepare_index;
 use crate::limits::RunOptions;
 use crate::observe::expect_going;
@@ -27,7 +26,7 @@ use crate::setup::{expect_between, is_the_same};
 use crate::until::{Until, reaches};
 use crate::upgrade::{Outlook, PairsFiles, Run, Upgrade};
 use crate::verbs::{Started, Switched};
-use crate::way::{PROBE_ITEMS, Way, WayReason, Ways, misses_too_many};
+use crate::way::{PROBE_ITEMS, WayReason, Ways, misses_too_many};
 
 /// A step of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -125,70 +124,6 @@ pub struct StepsLeft {
     pub switch_from: Option<f64>,
     /// Whether a backfill before the switch may still become necessary: there is no forecast yet that says.
     pub may_backfill_first: bool,
-}
-
-/// What the forecast has to be from the switch on.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum SwitchIf {
-    /// At least what doing nothing has.
-    #[default]
-    DoingNothing,
-    /// At least so much, in the unit of the forecast's metric (percent).
-    AtLeast(f64),
-}
-
-impl std::str::FromStr for SwitchIf {
-    type Err = Error;
-
-    /// `>= doing nothing`, or a number as in `>= 70`.
-    fn from_str(text: &str) -> Result<Self> {
-        let refused = || {
-            Error::option(
-                "switch_if",
-                text,
-                "\">= doing nothing\", or a quality in percent such as \">= 70\"",
-            )
-        };
-        let line = text.trim().strip_prefix(">=").ok_or_else(refused)?.trim();
-        if line == "doing nothing" {
-            return Ok(Self::DoingNothing);
-        }
-        let value: f64 = line.parse().map_err(|_| refused())?;
-        if value.is_finite() { Ok(Self::AtLeast(value)) } else { Err(refused()) }
-    }
-}
-
-impl SwitchIf {
-    /// The share of native items from which on the forecast stays at or above the line; `None` where it never does, or where the line
-    /// was not measured.
-    pub fn passes_at(self, forecast: &Forecast) -> Option<f64> {
-        match self {
-            Self::DoingNothing => forecast.passes_do_nothing_at,
-            Self::AtLeast(line) => forecast.stays_from(|value| !is_below(value, line)),
-        }
-    }
-}
-
-/// What [`Upgrade::auto`] is asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct AutoOptions {
-    /// How pairs are drawn. Its limits hold for everything that is embedded, its `budget` for all steps
-    /// together.
-    pub pairs: PairsOptions,
-    /// Which map.
-    pub method: Method,
-    /// How long the choice among maps may take; `None` for as long as it does.
-    pub within: Option<Within>,
-    /// Whether to go on after the plan.
-    pub go: bool,
-    /// Serve fused searches instead of embedding first, where the switch is not worth it yet.
-    pub fused: bool,
-    /// When the switch is worth it.
-    pub switch_if: SwitchIf,
-    /// What the order of the backfill is chosen for; `None` leaves it as it is.
-    pub order_for: Option<Metric>,
-    /// Which way; `None` for the one that [is shorter](Upgrade::ways).
-    pub way: Option<Way>,
 }
 
 /// A step that was taken, and what came of it.
@@ -579,19 +514,5 @@ impl Upgrade {
         let planned = self.configuration().planned(self.store())?;
         let forecast = self.configuration().forecast(&planned)?;
         Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::SwitchIf;
-
-    #[test]
-    fn a_condition_of_the_switch_is_read_as_people_write_it() {
-        assert_eq!(">= doing nothing".parse::<SwitchIf>().unwrap(), SwitchIf::DoingNothing);
-        assert_eq!(" >=70.5 ".parse::<SwitchIf>().unwrap(), SwitchIf::AtLeast(70.5));
-        for bad in ["", "70", "> 70", ">= much", ">= nan"] {
-            assert!(bad.parse::<SwitchIf>().is_err(), "{bad}");
-        }
     }
 }

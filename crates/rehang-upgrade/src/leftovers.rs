@@ -96,7 +96,10 @@ impl Leftovers {
             return Ok(());
         }
         let said: Vec<String> = self.findings(record).into_iter().map(|finding| finding.seen).collect();
-        Err(Error::conflict(format!("{} is not at its end", upgrade_of(store)), said.join(" "))
-            .advise(Remedy::EmbedBeforeFinish))
+        Err(Error::conflict(
+            format!("{} is not at its end", upgrade_of(store)),
+            said.join(" ").trim_end_matches('.'),
+        )
+        .advise(Remedy::EmbedBeforeFinish))
     }
 }

@@ -24,6 +24,7 @@
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
 mod auto;
+mod auto_options;
 mod backfill;
 mod collection;
 mod configuration;
@@ -78,7 +79,8 @@ mod verbs;
 mod watch;
 mod way;
 
-pub use auto::{AutoOptions, Halt, Next, Step, StepResult, StepsLeft, SwitchIf};
+pub use auto::{Halt, Next, Step, StepResult, StepsLeft};
+pub use auto_options::{AutoOptions, SwitchIf, Way};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
 pub use collection::{CollectionLocation, QDRANT_URL_ENV};
 pub use configuration::{Configuration, Planned};
@@ -122,4 +124,4 @@ pub use verbs::{
     FinishedUpgrade, Plan, RolledBack, Started, Switched, begin_sampling, finish, plan, request, rollback,
     set_bridge, start, switch,
 };
-pub use way::{Way, WayReason, Ways};
+pub use way::{WayReason, Ways};

@@ -16,7 +16,7 @@ use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::auto::AutoOptions;
+use crate::auto_options::AutoOptions;
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
 use crate::encoding::input_of;

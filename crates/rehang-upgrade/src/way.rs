@@ -5,7 +5,7 @@ use rehang_fit::Method;
 use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
-use crate::auto::{AutoOptions, SwitchIf};
+use crate::auto_options::{AutoOptions, SwitchIf, Way};
 use crate::estimate::{Basis, CostEstimate, Probed, estimate};
 use crate::fitting::{self, PairsOptions, may_hold_out_of};
 use crate::limits::Limits;
@@ -21,16 +21,6 @@ const PLAIN_SECONDS_MAX: f64 = 600.0;
 pub(crate) const PROBE_ITEMS: usize = 128;
 /// The share of all items that a search may miss after the switch of a plain upgrade without a person's word.
 const MISSED_MAX: f64 = 0.01;
-
-/// The way of an upgrade.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Everything is embedded, then searches switch. Nothing is mapped.
-    Plain,
-    /// A map fills the new space, searches switch when that pays, and items are re-embedded worst first.
-    Mapped,
-}
 
 /// Why an upgrade goes its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -144,7 +144,6 @@ pub const DOORS: &[(&str, &str)] = &[
         "crates/rehang-clock/src/lib.rs",
         "paces, budgets, deadlines, leases; waiting for a server and for other writers",
     ),
-    ("crates/rehang-fit/src/compare.rs", "seconds of a fit, which are shown"),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
     ("xtask/src/papers/units.rs", "seconds of a fit, which are part of the results"),

@@ -1601,7 +1601,7 @@ fn vectors_move_into_a_column_that_is_new_or_empty() {
     };
     refused(&application, "embedding_new", "its vectors are column \"embedding\" of the table already");
     application.store.switch_serving("old", "new").unwrap();
-    refused(&application, "embedding_new", "1 of them are adapted");
+    refused(&application, "embedding_new", "1 items with a source are adapted");
     let looks = application.looks();
     write_native(&application, &looks, "2");
 

@@ -867,10 +867,12 @@ fn tables_of_other_peoples_tools() {
             client.batch_execute(write).unwrap_or_else(|error| panic!("{tool}: {write}: {error:?}"));
         }
         let counts = store.counts("new").unwrap();
-        assert_eq!((store.check().unwrap(), counts.items, counts.native), (vec![], 4, 2), "{tool}");
+        // A row that is deleted and written anew, of the same id and source, keeps what was paid for.
+        let native = if tool == "immich" { 3 } else { 2 };
+        assert_eq!((store.check().unwrap(), counts.items, counts.native), (vec![], 4, native), "{tool}");
         let found =
             format!("SELECT count(*) FROM rehang.search({}, '[1,2,3]', 10)", format_args!("'{table}'"));
-        assert_eq!(client.query_one(&found, &[]).unwrap().get::<_, i64>(0), 2, "{tool}");
+        assert_eq!(client.query_one(&found, &[]).unwrap().get::<_, i64>(0), native as i64, "{tool}");
         make_native(&store);
         store.drop_space("old").unwrap();
         store.settle("v 2", &|_, _| true).unwrap_or_else(|error| panic!("{tool}: {error}"));

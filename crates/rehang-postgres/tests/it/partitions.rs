@@ -234,12 +234,12 @@ fn a_row_moves_whatever_triggers_of_the_application_make_of_it() {
             id("de", 9),
             (OLD, NATIVE),
         ),
-        // Deleted and inserted by two statements it is another row.
+        // Deleted and inserted by two statements it is another row, of the same id and source: what these paid for comes back.
         (
             "",
             "BEGIN; UPDATE notes SET language = 'de', id = 9 WHERE id = 1 AND language = 'en'; DELETE FROM notes WHERE id = 9; INSERT INTO notes VALUES ('de', 9, 'en 1', 0, '[1,1]'); COMMIT",
             id("de", 9),
-            (OLD, None),
+            (OLD, NATIVE),
         ),
         (
             "",

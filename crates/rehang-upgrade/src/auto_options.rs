@@ -1,0 +1,98 @@
+//! What the whole way of an upgrade is asked for.
+
+use rehang::curve::Metric;
+use rehang::verdict::is_below;
+use rehang::{Error, Result};
+use rehang_fit::{Method, Within};
+use serde::Serialize;
+
+use crate::fitting::PairsOptions;
+use crate::forecast::Forecast;
+
+/// The way of an upgrade.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Everything is embedded, then searches switch. Nothing is mapped.
+    Plain,
+    /// A map fills the new space, searches switch when that pays, and items are re-embedded worst first.
+    Mapped,
+}
+
+/// What the forecast has to be from the switch on.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum SwitchIf {
+    /// At least what doing nothing has.
+    #[default]
+    DoingNothing,
+    /// At least so much, in the unit of the forecast's metric (percent).
+    AtLeast(f64),
+}
+
+impl std::str::FromStr for SwitchIf {
+    type Err = Error;
+
+    /// `>= doing nothing`, or a number as in `>= 70`.
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = || {
+            Error::option(
+                "switch_if",
+                text,
+                "\">= doing nothing\", or a quality in percent such as \">= 70\"",
+            )
+        };
+        let line = text.trim().strip_prefix(">=").ok_or_else(refused)?.trim();
+        if line == "doing nothing" {
+            return Ok(Self::DoingNothing);
+        }
+        let value: f64 = line.parse().map_err(|_| refused())?;
+        if value.is_finite() { Ok(Self::AtLeast(value)) } else { Err(refused()) }
+    }
+}
+
+impl SwitchIf {
+    /// The share of native items from which on the forecast stays at or above the line; `None` where it never does, or where the line
+    /// was not measured.
+    pub fn passes_at(self, forecast: &Forecast) -> Option<f64> {
+        match self {
+            Self::DoingNothing => forecast.passes_do_nothing_at,
+            Self::AtLeast(line) => forecast.stays_from(|value| !is_below(value, line)),
+        }
+    }
+}
+
+/// What [`Upgrade::auto`](crate::Upgrade::auto) is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct AutoOptions {
+    /// How pairs are drawn. Its limits hold for everything that is embedded, its `budget` for all steps
+    /// together.
+    pub pairs: PairsOptions,
+    /// Which map.
+    pub method: Method,
+    /// How long the choice among maps may take; `None` for as long as it does.
+    pub within: Option<Within>,
+    /// Whether to go on after the plan.
+    pub go: bool,
+    /// Serve fused searches instead of embedding first, where the switch is not worth it yet.
+    pub fused: bool,
+    /// When the switch is worth it.
+    pub switch_if: SwitchIf,
+    /// What the order of the backfill is chosen for; `None` leaves it as it is.
+    pub order_for: Option<Metric>,
+    /// Which way; `None` for the one that [is shorter](crate::Upgrade::ways).
+    pub way: Option<Way>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SwitchIf;
+
+    #[test]
+    fn a_condition_of_the_switch_is_read_as_people_write_it() {
+        assert_eq!(">= doing nothing".parse::<SwitchIf>().unwrap(), SwitchIf::DoingNothing);
+        assert_eq!(" >=70.5 ".parse::<SwitchIf>().unwrap(), SwitchIf::AtLeast(70.5));
+        for bad in ["", "70", "> 70", ">= much", ">= nan"] {
+            assert!(bad.parse::<SwitchIf>().is_err(), "{bad}");
+        }
+    }
+}
