@@ -88,7 +88,7 @@ def test_items_come_as_people_hold_them(tmp_path: Path) -> None:
         ([{"id": "1", "source": 7}] * 4, "items[0]['source'] is 7 (int); a text is needed"),
         ([{"id": "1", "text": "x"}] * 4, "items[0] has 'text', which is none of id, source, label, payload"),
         ([{"id": "1", "payload": {"k": object}}] * 4, "items[0]['payload']['k'] is"),
-        ([{"id": "1"}] * 4, 'items: id "1" is there twice'),
+        ([{"id": "1"}] * 4, 'items holds id "1" more than once'),
     ],
 )
 def test_items_that_are_none_are_named_without_a_file_of_ours(tmp_path: Path, items: Any, words: str) -> None:

@@ -53,8 +53,9 @@ def record(row: Mapping[str, Any], at: int) -> dict[str, Any]:
     label = renamed.get("label")
     if not is_missing(label):
         # pandas keeps whole numbers beside missing ones as fractions.
-        whole = isinstance(label, float) and label.is_integer()
-        made["label"] = id_text(int(label) if whole else label, f"items[{at}]['label']")
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)
+        made["label"] = id_text(label, f"items[{at}]['label']")
     payload = renamed.get("payload")
     if not is_missing(payload):
         made["payload"] = plain(payload, f"items[{at}]['payload']")
