@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rehang::Result;
+use rehang::{Error, Result};
 use rehang_encode::{Encoder, Input, ItemFailure};
 use rehang_store::Record;
 
@@ -12,13 +12,21 @@ pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
     Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
 }
 
-/// What the encoder says of a batch. Where it panics, each half is asked alone, until the items that it panics at are found: they
+/// What the encoder says of a batch, in order. Where it panics, each half is asked alone, until the items that it panics at are found: they
 /// fail, and the others do not.
+///
+/// # Errors
+///
+/// Corrupt where it gives more or fewer answers than it was asked for; those of the encoder.
 pub(crate) fn encode(
     encoder: &dyn Encoder,
     inputs: &[Input<'_>],
 ) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
     let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
+        Ok(Ok(answers)) if answers.len() != inputs.len() => {
+            let detail = format!("it gave {} vectors for {} items", answers.len(), inputs.len());
+            return Err(Error::corrupt("the encoder's answer", detail));
+        }
         Ok(answer) => return answer,
         Err(panic) => panic,
     };

@@ -53,6 +53,8 @@ places! {
     BackfillClaimed,
     /// A batch came back from the encoder: paid for, not yet written.
     BackfillEncoded,
+    /// A batch came back that waits until the encoder is compared with itself; it lies in a document.
+    BackfillHeld,
     /// A batch was written.
     BackfillWritten,
     /// Failures were recorded.

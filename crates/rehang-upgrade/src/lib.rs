@@ -42,6 +42,7 @@ mod forecast;
 mod fuse;
 mod gallery;
 mod health;
+mod held;
 mod identify;
 mod identity;
 mod index;

@@ -17,12 +17,12 @@ use rehang_store::{
 use serde::Serialize;
 
 use crate::backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
-use crate::encoding::encode;
 use crate::equal::{Copied, Embedded, Sources, apart};
 use crate::estimate::keep_rate;
 use crate::faults::Place;
 use crate::fill::{Filler, written_of};
 use crate::health::{SigmaHealth, health_of};
+use crate::held::{Answers, Found, HeldDocuments, encode_rest};
 use crate::identity::{expect_same_on_account, remember_unvouched};
 use crate::index::prepare_index;
 use crate::limits::Limits;
@@ -240,6 +240,7 @@ pub(crate) fn backfill_beside(
     };
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
+    let documents = HeldDocuments::open(setup.store, &record.new.name, record.new.dimension)?;
     let (jobs, to_do) = channel::<Job>();
     let (done, results) = channel::<Done>();
     let to_do = Arc::new(Mutex::new(to_do));
@@ -276,6 +277,7 @@ pub(crate) fn backfill_beside(
             claimed: BTreeMap::new(),
             vectors: BTreeMap::new(),
             held: BTreeMap::new(),
+            documents,
             asked: Vec::new(),
             withheld: 0,
             unvouched: 0,
@@ -305,6 +307,7 @@ pub(crate) fn backfill_beside(
             // Also after an error: others need not wait for the leases to run out.
             Ok(()) => {
                 run.turn.leave(setup.store);
+                run.documents.tidy();
                 let released = setup.store.release(&record.new.name, setup.worker, None);
                 summary.and_then(|summary| released.map(|_| summary))
             }
@@ -358,8 +361,8 @@ fn forget_handicap(store: &dyn Ledger) -> Result<()> {
 
 /// What a worker asks the encoder.
 enum Job {
-    /// A batch.
-    Encode { batch: u64, records: Arc<Vec<Record>> },
+    /// A batch, with the vectors of it that lie in documents.
+    Encode { batch: u64, records: Arc<Vec<Record>>, found: Vec<Option<Found>> },
     /// Whether it still is what it was.
     Vouch,
 }
@@ -367,7 +370,7 @@ enum Job {
 /// What the encoder said.
 enum Done {
     /// Of a batch, with the receipt for it.
-    Encoded { batch: u64, answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>, receipt: u64 },
+    Encoded { batch: u64, answer: Result<Answers>, receipt: u64 },
     /// Of itself.
     Vouched(Result<()>),
 }
@@ -376,8 +379,8 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
     loop {
         // Held while waiting: the others wait for the lock instead of for the channel.
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let (batch, records) = match job {
-            Ok(Job::Encode { batch, records }) => (batch, records),
+        let (batch, records, found) = match job {
+            Ok(Job::Encode { batch, records, found }) => (batch, records, found),
             Ok(Job::Vouch) if done.send(Done::Vouched(encoder.vouch())).is_ok() => continue,
             Ok(Job::Vouch) | Err(_) => return,
         };
@@ -389,7 +392,7 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
                 payload: &record.item.payload,
             })
             .collect();
-        let answer = encode(encoder, &inputs);
+        let answer = encode_rest(encoder, &inputs, found);
         let receipt = encoder.receipt();
         if done.send(Done::Encoded { batch, answer, receipt }).is_err() {
             return;
@@ -440,6 +443,8 @@ struct Run<'a> {
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
     /// Batches among them that the encoder does not vouch for yet, with the receipt for each and the items that have no vector.
     held: BTreeMap<u64, (u64, Vec<Attempt>)>,
+    /// Where their vectors lie meanwhile, beside those of others.
+    documents: HeldDocuments<'a>,
     /// Those that it was asked to vouch for.
     asked: Vec<u64>,
     /// Vectors that were thrown away, since it has become another one.
@@ -528,6 +533,13 @@ impl Run<'_> {
                     Action::Claim { limit } => {
                         let claimed = self.claim(limit);
                         let mut claimed = self.or_drain(claimed)?.unwrap_or_default();
+                        // Another worker has died since this one began, and what it held may be there.
+                        if claimed.lost > 0
+                            && claimed.records.iter().all(|record| self.documents.find(record).is_none())
+                        {
+                            let looked = self.patiently(|run| run.documents.look());
+                            self.or_drain(looked)?;
+                        }
                         if claimed.records.is_empty() && state.holds_nothing() {
                             claimed.held_by_others += self.give_back_unknown()?;
                         }
@@ -980,9 +992,10 @@ impl Run<'_> {
             records = sent;
             self.copies.insert(batch, copies);
         }
+        let found = records.iter().map(|record| self.documents.find(record)).collect();
         let records = Arc::new(records);
         self.records.insert(batch, Arc::clone(&records));
-        self.ask(Job::Encode { batch, records });
+        self.ask(Job::Encode { batch, records, found });
         None
     }
 
@@ -1043,6 +1056,7 @@ impl Run<'_> {
             let held = mem::take(&mut self.held);
             let held = held.into_keys().map(|batch| {
                 self.withheld += self.vectors.remove(&batch).map_or(0, |vectors| vectors.len());
+                self.documents.let_go(batch);
                 self.fail(batch, error.clone())
             });
             return Ok(held.collect());
@@ -1062,12 +1076,7 @@ impl Run<'_> {
         Ok(there.map(|(batch, failures)| Event::Encoded { batch, failures }).collect())
     }
 
-    fn take_back(
-        &mut self,
-        batch: u64,
-        answer: Result<Vec<Result<Vec<f32>, ItemFailure>>>,
-        receipt: u64,
-    ) -> Result<Event> {
+    fn take_back(&mut self, batch: u64, answer: Result<Answers>, receipt: u64) -> Result<Event> {
         self.count_busy();
         self.at_encoder -= 1;
         self.observer.reach(Place::BackfillEncoded)?;
@@ -1075,18 +1084,19 @@ impl Run<'_> {
         let records = Arc::try_unwrap(records).unwrap_or_else(|shared| shared.to_vec());
         let copies = self.copies.remove(&batch).unwrap_or_default();
         match answer {
-            Ok(answers) if answers.len() == records.len() => {
+            Ok((answers, compared)) => {
+                self.documents.compared(&compared);
                 // Taken back for ever, nothing would come of them.
                 if let Some(Err(failure)) = answers.first()
                     && answers.iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_))))
                 {
                     return Ok(self.fail(batch, Error::conflict("the encoder tried no item", failure)));
                 }
-                Ok(self.came(batch, records, answers, copies, receipt))
-            }
-            Ok(answers) => {
-                let detail = format!("it gave {} vectors for {} items", answers.len(), records.len());
-                Ok(self.fail(batch, Error::corrupt("the encoder's answer", detail)))
+                let event = self.came(batch, records, answers, copies, receipt);
+                if matches!(event, Event::Held { .. }) {
+                    self.observer.reach(Place::BackfillHeld)?;
+                }
+                Ok(event)
             }
             Err(error) => Ok(self.fail(batch, error)),
         }
@@ -1127,6 +1137,8 @@ impl Run<'_> {
         let waits = !(good.is_empty() || self.setup.encoder.is_vouched_for(receipt));
         self.vectors.insert(batch, good);
         if waits {
+            // Where the store does not take it, a death costs this batch too.
+            drop(self.documents.keep(batch, &self.vectors[&batch]));
             self.held.insert(batch, (receipt, failures));
             return Event::Held { batch };
         }
@@ -1173,6 +1185,8 @@ impl Run<'_> {
         let writes: Vec<VectorWrite> = records.iter().zip(vectors).map(write).collect();
         let outcomes = self.patiently(|run| run.setup.store.write_vectors(run.space, None, &writes))?;
         self.written += written_of(&outcomes);
+        self.documents.let_go(batch);
+        self.documents.written(writes.iter().map(|write| write.key));
         self.observer.reach(Place::BackfillWritten)?;
         let not_taken = self.not_taken(&records, &outcomes)?;
         if !not_taken.is_empty() {

@@ -241,17 +241,43 @@ fn an_encoder_that_becomes_another_model_leaves_nothing_wrong() {
     }
 }
 
-/// A process that dies between an answer and the comparison after it has written nothing of it.
+/// A process that dies between an answer and the comparison after it has written nothing of it to where searches look. The next one pays for the
+/// batch that was at the encoder, and for one of eight that waited, which it compares; whatever the model became meanwhile, every native is right.
 #[test]
-fn a_death_before_the_comparison_leaves_nothing_wrong() {
-    for visit in [1, 5, 9, 10, 17, 18, 22, 24] {
-        let (store, world) = started(MANY);
-        let die = DieAt::new(Place::BackfillEncoded, visit);
-        let limits = Limits { batch: 16, ..Limits::default() };
-        let encoder = watched(turning(200));
-        world.backfill_observed(&store, &encoder, limits, &ManualClock::default(), &die).unwrap_err();
-        let native = right_natives(&store);
-        assert!(native.is_multiple_of(16) && native <= 208, "visit {visit}: {native}");
+fn a_death_before_the_comparison_costs_a_batch_and_leaves_nothing_wrong() {
+    const BATCH: usize = 16;
+    for (place, turns_after) in [
+        (Place::BackfillEncoded, MANY),
+        (Place::BackfillHeld, MANY),
+        (Place::BackfillEncoded, 200),
+        (Place::BackfillHeld, 200),
+    ] {
+        for visit in [1, 5, 9, 10, 17, 18, 22, 24] {
+            let (store, world) = started(MANY);
+            let die = DieAt::new(place, visit);
+            let limits = Limits { batch: BATCH, ..Limits::default() };
+            let encoder = watched(turning(turns_after));
+            world.backfill_observed(&store, &encoder, limits, &ManualClock::default(), &die).unwrap_err();
+            let native = right_natives(&store);
+            let case = format!("{place:?} {visit}, turns after {turns_after}: {native}");
+            assert!(native.is_multiple_of(BATCH) && native <= turns_after + 8, "{case}");
+            let (first, next) = (encoder.spent().items as usize, watched(new_model));
+            let summary = world.backfill(&store, &next, limits).unwrap();
+            assert_eq!((summary.ending, right_natives(&store)), (Ending::NothingLeft, MANY), "{case}");
+            let sent = first + next.spent().items as usize;
+            // The riders of both processes, what the second one compares at its start, and one of eight that waited.
+            let beside = 2 * (MANY / 128 + 2) + 16 + (128 + BATCH) / 8;
+            let bound = MANY + BATCH + beside;
+            println!("{case}: {first} + {} sent", sent - first);
+            assert!(turns_after < MANY || sent <= bound, "{case}: {sent} sent, not {bound}");
+            // Nothing lies about.
+            for number in 0.. {
+                let Some((_, text)) = store.document(&format!("held {number} of new-model")).unwrap() else {
+                    break;
+                };
+                assert_eq!(text, "", "{case}: document {number}");
+            }
+        }
     }
 }
 

@@ -179,6 +179,11 @@ pub struct TestEncoder {
     pub fingerprint: Option<&'static str>,
     /// Whether it says that the source alone makes a vector, as it does.
     pub reads_source_alone: bool,
+    /// Texts after which it is found to be itself; 0 where it always is.
+    pub vouches_after: u64,
+    /// Texts so far, and those of them that it vouches for.
+    pub given: AtomicU64,
+    pub vouched: AtomicU64,
 }
 
 impl TestEncoder {
@@ -204,6 +209,19 @@ impl Encoder for TestEncoder {
         1000
     }
 
+    fn receipt(&self) -> u64 {
+        if self.vouches_after == 0 { 0 } else { self.given.load(Ordering::SeqCst) }
+    }
+
+    fn is_vouched_for(&self, receipt: u64) -> bool {
+        receipt <= self.vouched.load(Ordering::SeqCst)
+    }
+
+    fn vouch(&self) -> Result<()> {
+        self.vouched.fetch_max(self.given.load(Ordering::SeqCst), Ordering::SeqCst);
+        Ok(())
+    }
+
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         if self.fatal_at == Some(call) {
@@ -211,6 +229,10 @@ impl Encoder for TestEncoder {
                 service: "the test encoder".into(),
                 detail: "401".into(),
             }));
+        }
+        let given = self.given.fetch_add(inputs.len() as u64, Ordering::SeqCst);
+        if given >= self.vouched.load(Ordering::SeqCst) + self.vouches_after {
+            self.vouched.fetch_max(given, Ordering::SeqCst);
         }
         let tried = if self.fatal_at == Some(call + 1) { self.tried_before } else { None };
         if self.spent_at.is_some_and(|first| call >= first) {
