@@ -135,8 +135,9 @@ pub struct Summary {
 /// the encoder that is spent is an orderly end, and no error.
 ///
 /// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written. So a
-/// death costs at most `batch` items a worker, which the next call embeds again, and what the encoder does not
-/// [vouch for](Encoder::is_vouched_for) yet. The encoder waits while its only worker's
+/// death costs at most `batch` items a worker, which the next call embeds again. What the encoder does not
+/// [vouch for](Encoder::is_vouched_for) yet lies in documents of the gallery meanwhile: the next call embeds one of eight again, and takes the others
+/// where these have the vectors that lie there. The encoder waits while its only worker's
 /// batch is written; a second worker keeps it busy meanwhile.
 ///
 /// Of an encoder that [reads the source alone](Encoder::reads_source_alone), equal sources are sent once: the other items that have one get its
