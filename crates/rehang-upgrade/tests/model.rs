@@ -1207,6 +1207,40 @@ impl Model {
     }
 }
 
+#[cfg(feature = "postgres")]
+impl Model {
+    /// Whatever happened: a gallery of which two items are embedded at most since can be finished and released, and the application's table has every
+    /// vector that searches found, as they were.
+    fn end_in_a_table(mut self, gallery: &postgres::Table) {
+        if find_space(self.store(), OLD).unwrap().is_some() {
+            self.perform(&Verb::Start, &Unobserved, true);
+            self.perform(&Verb::Ask(Request::Run), &Unobserved, true);
+            self.perform(&Verb::Run(Some(2)), &Unobserved, true);
+            self.perform(&Verb::Switch(Serving::Mixed), &Unobserved, true);
+            self.perform(&Verb::Finish(true), &Unobserved, true);
+        }
+        self.check();
+        let all = Scan::new(NEW, Select::All, NUMBERS).with_vectors_of(NEW);
+        let found: BTreeMap<String, (Vec<f32>, bool)> = self
+            .store()
+            .scan(&all)
+            .unwrap()
+            .into_iter()
+            .filter_map(|record| {
+                let vector = record.vector?;
+                Some((record.item.id, (vector.vector, vector.provenance == Provenance::Adapted)))
+            })
+            .collect();
+        drop(self);
+        let adapted = found.values().filter(|(_, is_adapted)| *is_adapted).count();
+        let store = gallery.open();
+        let released = store.settle_with_adapted("embedding_new", &|_, _| true).unwrap();
+        assert_eq!((released.vectors, released.adapted), (found.len() as u64, adapted as u64));
+        store.release(Some("embedding_new")).unwrap();
+        assert_eq!(gallery.take_rows(), found);
+    }
+}
+
 /// What happened in all histories of one kind.
 struct Tally {
     kind: &'static str,
@@ -1248,6 +1282,12 @@ impl Tally {
 
 /// Performs the operations, looks at everything after each, then brings the upgrade to its end.
 fn play(mut model: Model, steps: &[Step]) {
+    perform_all(&mut model, steps);
+    model.end();
+    model.check_bill();
+}
+
+fn perform_all(model: &mut Model, steps: &[Step]) {
     for (turn, operation) in steps {
         model.turn = *turn;
         model.play(operation);
@@ -1257,8 +1297,6 @@ fn play(mut model: Model, steps: &[Step]) {
     }
     model.thaw();
     model.check();
-    model.end();
-    model.check_bill();
     model.tally.ended(steps.len());
 }
 
@@ -1362,13 +1400,19 @@ proptest! {
     #![proptest_config(histories(12))]
 
     #[test]
-    fn no_order_of_events_harms_a_gallery_on_postgres(items in items(), steps in steps()) {
+    fn no_order_of_events_harms_a_gallery_on_postgres(items in items(), steps in steps(), in_a_table in any::<bool>()) {
         if let Some(gallery) = postgres::Table::new() {
             let stores = [(); HANDLES].map(|()| Arc::new(gallery.open()) as Arc<dyn Store>);
             let clock = gallery.clock();
             let outsider = Some(Outsider::Table(gallery.outside()));
-            play(Model::new(stores, outsider, clock, items, &ON_POSTGRES), &steps);
-            gallery.remove();
+            let mut model = Model::new(stores, outsider, clock, items, &ON_POSTGRES);
+            if in_a_table {
+                perform_all(&mut model, &steps);
+                model.end_in_a_table(&gallery);
+            } else {
+                play(model, &steps);
+                gallery.remove();
+            }
         }
     }
 }
@@ -1376,6 +1420,7 @@ proptest! {
 /// Galleries on a real server.
 #[cfg(feature = "postgres")]
 mod postgres {
+    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::sync::{Arc, OnceLock};
     use std::thread::{self, JoinHandle};
@@ -1483,6 +1528,25 @@ mod postgres {
                 address: self.address.clone(),
                 name: self.name.clone(),
             }
+        }
+
+        /// The rows of a table that was released, with the vector of the new model and whether it is adapted; removes the tables.
+        pub fn take_rows(&self) -> BTreeMap<String, (Vec<f32>, bool)> {
+            let mut client = server::client(&self.address);
+            let adapted = format!("{}_adapted", self.name);
+            let has_adapted: bool =
+                client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&adapted]).unwrap().get(0);
+            let is_adapted =
+                if has_adapted { format!("id IN (SELECT id FROM {adapted})") } else { "false".into() };
+            let sql = format!(
+                "SELECT id, embedding_new, {is_adapted} FROM {} WHERE embedding_new IS NOT NULL",
+                self.name
+            );
+            let rows = client.query(&sql, &[]).unwrap();
+            client.batch_execute(&format!("DROP TABLE IF EXISTS {adapted}, {}", self.name)).unwrap();
+            rows.iter()
+                .map(|row| (row.get(0), (row.get::<_, pgvector::Vector>(1).into(), row.get(2))))
+                .collect()
         }
 
         pub fn remove(&self) {
