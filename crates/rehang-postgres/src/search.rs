@@ -19,8 +19,11 @@ use crate::values::{key, provenance, row_limit};
 
 /// Begins the comment of an index that we made.
 const MADE_WITH: &str = "rehang made it with ";
-/// Up to so many vectors are compared one by one.
-const EXACT_MAX: i64 = 20_000;
+/// Up to so many vectors are compared one by one, whether there is an index or not: that takes as long as reading an index.
+const EXACT_MAX: i64 = 2_000;
+/// Up to so many vectors are searched without an index until most of them are native: each that is replaced under an index makes it larger and slower,
+/// and to compare all of them takes some hundredths of a second.
+const UNINDEXED_MAX: i64 = 20_000;
 /// Bytes of wide vectors that one process of the server compares a second, from memory, as measured at 4,096 coordinates: they lie beside their
 /// rows, in pieces.
 const COMPARED_A_SECOND: f64 = 0.5e9;
@@ -235,17 +238,28 @@ fn look_into_index(handle: &Handle, k: usize) -> String {
 
 /// Whether a space is searched by comparing all vectors: it is small, or has no index.
 fn is_exact(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<bool> {
-    Ok(count_up_to(connection, space)? <= EXACT_MAX || index_of(connection, handle, space)?.is_none())
+    Ok(count_up_to(connection, space, EXACT_MAX, "<> 'lacking'")? <= EXACT_MAX
+        || index_of(connection, handle, space)?.is_none())
 }
 
-/// Vectors of a space, up to one more than are compared one by one.
-fn count_up_to(connection: &mut Connection, space: &SpaceRow) -> Step<i64> {
+/// Vectors of a space whose provenance is so, up to one more than `most`.
+fn count_up_to(connection: &mut Connection, space: &SpaceRow, most: i64, provenance: &str) -> Step<i64> {
     let sql = format!(
-        "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance <> 'lacking' LIMIT {}) AS few",
+        "SELECT count(*) FROM (SELECT 1 FROM rehang.state_{} WHERE provenance {provenance} LIMIT {}) AS few",
         space.number,
-        EXACT_MAX + 1
+        most + 1
     );
     Ok(connection.query_one(&sql, &[])?.try_get(0)?)
+}
+
+/// Whether no index is missing: there is one, or there are few vectors, or not most of some more are native yet.
+fn needs_no_index(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<bool> {
+    let vectors = count_up_to(connection, space, UNINDEXED_MAX, "<> 'lacking'")?;
+    if vectors <= EXACT_MAX || index_of(connection, handle, space)?.is_some() {
+        return Ok(true);
+    }
+    Ok(vectors <= UNINDEXED_MAX
+        && 2 * count_up_to(connection, space, UNINDEXED_MAX, "= 'native'")? <= vectors)
 }
 
 /// The index of a space that searches can use, by name.
@@ -302,9 +316,7 @@ pub(crate) fn is_ready(handle: &Handle, space: &str) -> Result<bool> {
         let row = find(connection, handle, space)?;
         // How an application's own column is searched is the application's to say.
         let is_ours = row.in_column.is_none() && schema::can_be_indexed(row.record.space.dimension);
-        Ok(!is_ours
-            || count_up_to(connection, &row)? <= EXACT_MAX
-            || index_of(connection, handle, &row)?.is_some())
+        Ok(!is_ours || needs_no_index(connection, handle, &row)?)
     })
 }
 
@@ -660,7 +672,7 @@ pub(crate) fn foresee(handle: &Handle, space: &Space) -> Result<Option<String>> 
     }
     let sql = format!("SELECT count(*) FROM rehang.item_{}", handle.number);
     let items = handle.database.run(Mode::Read, |connection| connection.count(&sql, &[]))?;
-    if items <= EXACT_MAX as u64 {
+    if items <= UNINDEXED_MAX as u64 {
         return Ok(None);
     }
     let bytes = (items * schema::bytes(space.dimension)) as f64;

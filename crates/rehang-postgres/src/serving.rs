@@ -142,7 +142,7 @@ END
 $rehang$;
 
 CREATE OR REPLACE FUNCTION rehang.search(gallery regclass, query VECTOR, k int DEFAULT 10)
-RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE AS $rehang$
+RETURNS TABLE (id text, distance real, provenance text) LANGUAGE plpgsql STABLE ROWS 100 AS $rehang$
 DECLARE
     g rehang.gallery;
     s rehang.space;
@@ -163,6 +163,17 @@ BEGIN
     END IF;
     handicap := HANDICAP;
     SELECT * INTO place FROM rehang.place(s.number, '$1') AS one;
+    -- The index has the order already, and one statement costs half of what two functions do.
+    IF handicap = 0 THEN
+        PERFORM set_config('hnsw.ef_search', CANDIDATES, true);
+        RETURN QUERY EXECUTE format(
+            'SELECT i.id, coalesce(nullif(best.distance, ''NaN''), 1)::real, best.provenance
+             FROM (SELECT s.item, %s AS distance, s.provenance FROM %s WHERE s.provenance <> ''lacking'' ORDER BY %s LIMIT $2) AS best
+             JOIN rehang.item_%s AS i ON i.key = best.item WHERE best.distance <> ''NaN'' OR $3
+             ORDER BY coalesce(nullif(best.distance, ''NaN''), 1), best.item', place.measured, place.vectors, place.ordered, g.number)
+            USING query, k, PGVECTOR.vector_norm(query) = 0;
+        RETURN;
+    END IF;
     RETURN QUERY EXECUTE format(
         'SELECT i.id, best.distance::real, best.provenance
          FROM (SELECT * FROM rehang.nearest($1, $2, $3, $4, $5, $6, $7, NULL) AS near ORDER BY near.distance, near.item LIMIT $6) AS best

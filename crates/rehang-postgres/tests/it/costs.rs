@@ -11,7 +11,8 @@ use postgres::Client;
 use rehang::{Distance, Matrix, Provenance, Space};
 use rehang_postgres::PostgresStore;
 use rehang_store::{
-    Among, Claimed, Filter, Found, Index as _, Ledger, PAIRS_SEED, Queue, Record, Sample, share_found,
+    Among, Claimed, Examined as _, Filter, Found, Index as _, Ledger, PAIRS_SEED, Queue, Record, Sample,
+    share_found,
 };
 
 use crate::notes::labelled;
@@ -308,4 +309,53 @@ fn a_claim_goes_on_from_where_the_queue_began() {
     let expected: Vec<String> = [&order[..1], &order[claimed.len()..]].concat();
     assert_eq!(rest, expected, "the end of the queue leaves nothing before its front");
     assert!(claim(100).records.is_empty());
+}
+
+/// A gallery that is small enough to be searched without an index gets it when most of its vectors are native, and its searches, by SQL and by
+/// the library alike, read it from then on.
+#[test]
+fn a_gallery_of_some_thousand_is_indexed_once_most_of_it_is_native() {
+    const SOME: usize = 2_400;
+    let Some(server) = server::server() else { return };
+    let (_, mut client, store) = gallery(server, SOME, Distance::L2);
+    fill(&mut client, SOME);
+    let native_up_to = |client: &mut Client, most: usize| {
+        let sql = format!(
+            "UPDATE rehang.state_2 SET provenance = CASE WHEN item <= {most} THEN 'native' ELSE 'adapted' END"
+        );
+        client.batch_execute(&sql).unwrap();
+    };
+    for (native, is_ready) in [(0, true), (SOME / 2, true), (SOME / 2 + 1, false), (SOME, false)] {
+        native_up_to(&mut client, native);
+        assert_eq!(store.is_ready("new").unwrap(), is_ready, "{native} native");
+    }
+    store.prepare("new", &|_, _| true).unwrap();
+    assert!(store.is_ready("new").unwrap());
+    store.switch_serving("old", "new").unwrap();
+    assert_eq!(store.index_health("new").unwrap().kind, rehang_store::IndexKind::Graph);
+    let query: Vec<f32> = vector(7).iter().map(|x| x + 0.01).collect();
+    let distances: Vec<f64> =
+        (1..=SOME).map(|item| rehang::squared_distance(&vector(item), &query)).collect();
+    let natives: BTreeSet<usize> = (1..=SOME).collect();
+    let expected = nearest(&natives, &distances, 10, 0.0);
+    let read = |client: &mut Client| -> i64 {
+        let sql = "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_all_indexes WHERE indexrelname ~ '^vector_2_nearest'";
+        client.batch_execute("SELECT pg_stat_force_next_flush()").unwrap();
+        client.query_one(sql, &[]).unwrap().get(0)
+    };
+    let before = read(&mut client);
+    let sql = format!("SELECT id, distance FROM rehang.search('notes', '{}', 10)", text_of(&query));
+    let by_sql: Vec<(String, f32)> =
+        client.query(&sql, &[]).unwrap().iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert!(read(&mut client) > before, "it compares all");
+    let ids = |found: &[Found]| found.iter().map(|found| found.id.clone()).collect::<BTreeSet<String>>();
+    let of_sql: BTreeSet<String> = by_sql.iter().map(|(id, _)| id.clone()).collect();
+    assert!(of_sql.intersection(&ids(&expected)).count() >= 9, "{by_sql:?} {expected:?}");
+    assert!(by_sql.is_sorted_by(|a, b| a.1 <= b.1));
+    let queries = Matrix::new(8, query).unwrap();
+    let by_library = store.search("new", &queries, 10, &Filter::default()).unwrap().remove(0);
+    assert_eq!(
+        by_sql.iter().map(|(id, _)| id).collect::<Vec<_>>(),
+        by_library.iter().map(|found| &found.id).collect::<Vec<_>>()
+    );
 }
