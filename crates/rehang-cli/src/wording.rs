@@ -110,6 +110,8 @@ impl Wording for Flags {
             Verb::Run => "rehang upgrade run",
             Verb::FinishAnyway => "finish --anyway",
             Verb::ReleaseWithAdapted => "release --with-adapted",
+            Verb::Release => "rehang gallery release",
+            Verb::ReleaseAnyway => "release --yes --anyway",
             Verb::RunUntil { percent } => return format!("`rehang upgrade run --until {percent:.1}%`"),
             Verb::Follow => "rehang upgrade run --follow",
             Verb::Pause => "rehang upgrade pause",

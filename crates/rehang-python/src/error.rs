@@ -61,6 +61,10 @@ impl Wording for Words {
             Verb::ReleaseWithAdapted => {
                 return "`rehang gallery release --with-adapted` on the command line".into();
             }
+            Verb::Release => return "`rehang gallery release` on the command line".into(),
+            Verb::ReleaseAnyway => {
+                return "`rehang gallery release --yes --anyway` on the command line".into();
+            }
             Verb::RunUntil { percent } => return format!("`upgrade.run(until={:.3})`", percent / 100.0),
             Verb::Follow => "upgrade.run(follow=True)",
             Verb::Pause => "upgrade.pause()",

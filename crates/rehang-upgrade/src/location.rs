@@ -104,7 +104,7 @@ pub(crate) trait GalleryKind {
     }
 
     /// As [`Location::release`].
-    fn release(&self, _: Option<&str>, _: bool, _: &dyn Observer) -> Result<Option<Released>> {
+    fn release(&self, _: Option<&str>, _: bool, _: bool, _: &dyn Observer) -> Result<Option<Released>> {
         Err(self.is_no_application())
     }
 
@@ -209,19 +209,20 @@ impl Location {
     /// `None` where no column of a table was named.
     ///
     /// Items without a source whose vectors are adapted are left without a vector. With `with_adapted` all adapted vectors stay, and
-    /// [`Released::adapted_in`] says where one sees which they are.
+    /// [`Released::adapted_in`] says where one sees which they are. With `anyway`, vectors are dropped that searches of a table have no other of.
     ///
     /// # Errors
     ///
-    /// A conflict where the vectors that serve are in the table already, or items with a source have adapted ones that are not to be taken along;
+    /// A conflict where no column is named and the space that serves is the only one that is left, with vectors that were paid for; where the vectors that serve are in the table already, or items with a source have adapted ones that are not to be taken along;
     /// an invalid option for a file, for a column of a collection, and for `with_adapted` of a table where no column is named.
     pub fn release(
         &self,
         into: Option<&str>,
         with_adapted: bool,
+        anyway: bool,
         observer: &dyn Observer,
     ) -> Result<Option<Released>> {
-        self.kind()?.release(into, with_adapted, observer)
+        self.kind()?.release(into, with_adapted, anyway, observer)
     }
 
     /// The column that the vectors of the space that serves move into before a [release](Location::release), where none is named.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rehang::{Error, Provenance, Result, Space};
+use rehang::{Error, Provenance, Remedy, Result, Space};
 use rehang_postgres::{PostgresStore, TableOptions};
 use rehang_store::{Examined, Ledger, Looked, Released, find_space};
 
@@ -40,6 +40,23 @@ impl TableLocation {
 
     fn store(&self) -> Result<PostgresStore> {
         PostgresStore::open(&self.address()?, &self.options(), Some(&self.old))
+    }
+
+    /// Fails where the old space is gone, so that searches have no other vectors than those of ours, and some of these were paid for. A gallery
+    /// that cannot be opened any more says nothing of it.
+    fn expect_another_way_to_search(&self) -> Result<()> {
+        let Ok(store) = self.store() else { return Ok(()) };
+        let Some(serving) = store.serving()?.filter(|serving| *serving != self.old) else { return Ok(()) };
+        let native = store.counts(&serving)?.native;
+        if native == 0 || find_space(&store, &self.old)?.is_some() {
+            return Ok(());
+        }
+        let detail = format!(
+            "{native} items have vectors of {serving:?}, which searches go to and which lie in no column of the table: the space {:?} is gone, and a \
+             release that moves none drops them",
+            self.old
+        );
+        Err(Error::conflict(self, detail).advise(Remedy::MoveOrDrop))
     }
 }
 
@@ -95,12 +112,16 @@ impl GalleryKind for TableLocation {
         &self,
         into: Option<&str>,
         with_adapted: bool,
+        anyway: bool,
         observer: &dyn Observer,
     ) -> Result<Option<Released>> {
         let Some(column) = into else {
             if with_adapted {
                 let expected = "a column that they move into, too";
                 return Err(Error::option("with_adapted", true, expected));
+            }
+            if !anyway {
+                self.expect_another_way_to_search()?;
             }
             return PostgresStore::take_out(&self.address()?, &self.options()).map(|()| None);
         };

@@ -87,7 +87,13 @@ impl GalleryKind for CollectionLocation {
         })
     }
 
-    fn release(&self, into: Option<&str>, with_adapted: bool, _: &dyn Observer) -> Result<Option<Released>> {
+    fn release(
+        &self,
+        into: Option<&str>,
+        with_adapted: bool,
+        _: bool,
+        _: &dyn Observer,
+    ) -> Result<Option<Released>> {
         match into {
             None => self.store()?.release(with_adapted).map(Some),
             Some(into) => Err(Error::option(

@@ -54,6 +54,8 @@ pub enum Remedy {
     EmbedBeforeFinish,
     /// Embed what is adapted before the release, or take it along as it is.
     EmbedOrTakeAlong,
+    /// Move the vectors that serve into a column of the table, or drop them all the same.
+    MoveOrDrop,
     /// Let a follower adapt and embed what an application writes.
     Follow,
     /// Put native vectors back to adapted ones, so that the next backfill embeds them again.
@@ -146,6 +148,11 @@ impl Remedy {
                 verb(Verb::Run),
                 verb(Verb::ReleaseWithAdapted)
             ),
+            Self::MoveOrDrop => format!(
+                "{} moves them into a column of the table, or drop them all the same ({})",
+                verb(Verb::Release),
+                verb(Verb::ReleaseAnyway)
+            ),
             Self::Follow => format!("{} adapts and embeds them, and whatever comes", verb(Verb::Follow)),
             Self::EmbedNativesAgain => format!(
                 "or {call} {}, which puts the native vectors back, so that the next run embeds them again",
@@ -223,6 +230,10 @@ pub enum Verb {
     FinishAnyway,
     /// Release with adapted vectors; said beside the other way.
     ReleaseWithAdapted,
+    /// Release, with the vectors that serve in a column.
+    Release,
+    /// Release without them; said beside the other way.
+    ReleaseAnyway,
     /// Backfill until a share of the items is native.
     RunUntil {
         /// The share, in percent.

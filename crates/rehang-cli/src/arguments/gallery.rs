@@ -75,6 +75,8 @@ arguments! {
         into: Option<String> = [long, value_name = "COLUMN"],
         /// Move none: drop every vector that is not in the table itself, or not of the space that serves a collection.
         yes: bool = [long, conflicts_with = "into"],
+        /// With --yes: also where searches of a table have no other vectors than these.
+        anyway: bool = [long, requires = "yes"],
         /// Take adapted vectors along, of items that are not native: a table NAME_adapted beside the application's has their keys then, and points of a
         /// collection have the field "rehang_adapted".
         with_adapted: bool = [long],

@@ -84,7 +84,9 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
             say(&format!("Note: {remark}"));
         }
     }
-    let released = with_bar(|progress| gallery.release(into.as_deref(), arguments.with_adapted, progress));
+    let released = with_bar(|progress| {
+        gallery.release(into.as_deref(), arguments.with_adapted, arguments.anyway, progress)
+    });
     // What a remedy says is said once.
     let is_worded = |error: &Error| into.is_none() || error.remedy().is_some();
     let released = released.map_err(|error| if is_worded(&error) { error } else { without_yes(error) })?;

@@ -1,4 +1,4 @@
-//! `docs/quickstart.md`, `docs/postgres.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
+//! `docs/quickstart.md`, `docs/postgres.md`, `docs/rag.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
 //! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
 
 use std::fmt::Write as _;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::common::{Place, demo};
 use crate::postgres_server;
 use crate::qdrant_server;
+use crate::stub::{Reply, Stub, good_of};
 
 /// The files that the page begins with: the digits of the demo, by a small and by a larger model.
 fn place() -> Place {
@@ -106,6 +107,10 @@ fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
                 said_last = run(Command::new(python).args(["-W", "error", "-c", text]));
                 commands += 1;
             }
+            // A program of the page, by its name.
+            _ if kind.starts_with("python ") => {
+                place.write_bytes(kind.trim_start_matches("python ").trim(), text.as_bytes());
+            }
             "text" => expect("a program", text, &said_last),
             _ => {}
         }
@@ -147,6 +152,43 @@ fn the_page_on_postgres_does_what_it_says() {
     let programs = server.programs.clone().unwrap_or_default();
     let variables = [("DATABASE_URL", address), ("PROGRAMS", programs)];
     assert!(run_page("postgres.md", &place, &variables) >= 10);
+}
+
+/// What stands in for a service with two models: how often a text has each word.
+fn service_of_words() -> Stub {
+    Stub::start(|_, seen| {
+        let width = if seen.body["model"] == "all-minilm" { 384 } else { 768 };
+        let model = |text: &str| {
+            let mut vector = vec![0.0; width];
+            vector[0] = 0.01;
+            for word in
+                text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
+            {
+                let hash =
+                    word.bytes().fold(7_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+                vector[hash % width] += 1.0;
+            }
+            vector
+        };
+        Reply::Body(good_of(seen, model, |_| {}))
+    })
+}
+
+#[test]
+fn the_page_on_rag_does_what_it_says() {
+    let Some(server) = postgres_server::server() else { return };
+    let Some(python) = std::env::var_os("REHANG_PYTHON") else { return };
+    let service = service_of_words();
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let programs = server.programs.clone().unwrap_or_default();
+    let programs = format!("{}:{programs}", Path::new(&python).parent().unwrap().display());
+    let variables = [
+        ("DATABASE_URL", server.database()),
+        ("PROGRAMS", programs),
+        ("EMBED_URL", format!("{}/v1/embeddings", service.url)),
+        ("PAGES", pages.display().to_string()),
+    ];
+    assert!(run_page("rag.md", &Place::new(), &variables) >= 15);
 }
 
 #[test]

@@ -263,6 +263,17 @@ fn what_keeps_a_table_from_its_release_is_said_before_the_finish() {
     contains(&finished, &["Space \"first\" is gone", "1 items with a source wait for `rehang upgrade run`"]);
     // The finish is no end of runs, and the refused item is still refused.
     contains(&verb("run"), &["nothing is left that can be embedded", "1 items could not be embedded"]);
+    // What searches go to is dropped by no word that many commands know.
+    let (code, refused) = says(&["gallery", "release", "--yes"]);
+    assert_eq!(code, Some(2), "{refused}");
+    contains(
+        &refused,
+        &[
+            "items have vectors of \"second\", which searches go to",
+            "`rehang gallery release`",
+            "`release --yes --anyway`",
+        ],
+    );
     let into = ["gallery", "release", "--into", "embedding_new"];
     let (code, refused) = says(&into);
     assert_eq!(code, Some(2), "{refused}");
