@@ -23,6 +23,7 @@
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
+mod asked;
 mod auto;
 mod auto_options;
 mod backfill;
@@ -93,6 +94,7 @@ pub use estimate::{Basis, CostEstimate, Probed, estimate};
 pub use faults::Place;
 pub use fill::Filler;
 pub use first::{PutFirst, put_first, read_returned};
+pub use asked::ClicksKept;
 pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
 pub use forecast::{Forecast, expect_worthwhile};
 pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};

@@ -45,6 +45,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
             } from arguments,
             uncertainty_weights: arguments.uncertainty_weights.as_deref().and_then(|weights| weights.try_into().ok())
         ),
+        judged: None,
         output: Some(arguments.output.clone())
     );
     let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];

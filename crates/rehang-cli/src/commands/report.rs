@@ -43,6 +43,7 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         gallery_items: None,
+        judged: None,
         bridge: None,
         command: command()
     );
