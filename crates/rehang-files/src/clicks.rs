@@ -93,7 +93,8 @@ fn header(line: &str) -> std::result::Result<Places, String> {
     }
 }
 
-const EXPECTED: &str = "query, item and either weight or position are expected, as columns of CSV or fields of JSON lines";
+const EXPECTED: &str =
+    "query, item and either weight or position are expected, as columns of CSV or fields of JSON lines";
 
 fn csv_fields(line: &str, columns: &Places) -> std::result::Result<[Option<String>; 4], String> {
     let mut fields = split_csv(line).ok_or("a quote does not end on its line")?;
@@ -186,7 +187,10 @@ mod tests {
 
     #[test]
     fn a_weight_is_the_gain_and_numbers_are_ids() {
-        let clicks = read("c", "{\"query\": 4, \"item\": 7, \"weight\": 2.5}\n\n{\"query\": 4, \"item\": 7, \"weight\": 0}\n");
+        let clicks = read(
+            "c",
+            "{\"query\": 4, \"item\": 7, \"weight\": 2.5}\n\n{\"query\": 4, \"item\": 7, \"weight\": 0}\n",
+        );
         assert_eq!(clicks.unwrap(), [Clicked { query: "4".into(), item: "7".into(), gain: 2.5 }]);
         let quoted = read("c", "\u{feff}query,when,item,weight\n\"a, \"\"b\"\"\",x,i1,1\n").unwrap();
         assert_eq!(quoted, [Clicked { query: "a, \"b\"".into(), item: "i1".into(), gain: 1.0 }]);
@@ -211,7 +215,10 @@ mod tests {
             ("query,item,position\na,b,0\n", "the first answer has 1"),
             ("query,item,position\na,b,1.5\n", "its position \"1.5\""),
             ("{\"query\": \"a\", \"item\": \"b\"}\n", "line 1: query, item and either"),
-            ("{\"query\": \"a\", \"item\": \"b\", \"weight\": 1, \"position\": 1}\n", "either weight or position"),
+            (
+                "{\"query\": \"a\", \"item\": \"b\", \"weight\": 1, \"position\": 1}\n",
+                "either weight or position",
+            ),
             ("{\"query\": \"a\", \"weight\": 1}\n", "query, item and either"),
             ("{\"query\": \"a\", \"item\": \"b\", \"weight\": \"many\"}\n", "its weight \"many\""),
             ("{\"query\": \"a\", \"item\": \"b\", \"weight\": 1}\nquery\n", "line 2: it is no JSON object"),

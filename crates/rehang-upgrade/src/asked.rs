@@ -286,7 +286,8 @@ impl QueryFiles {
         queries: usize,
     ) -> Result<Option<Qrels>> {
         let Some(clicks) = self.clicks()? else { return Ok(None) };
-        let places: HashMap<&str, usize> = ids.into_iter().enumerate().map(|(place, id)| (id, place)).collect();
+        let places: HashMap<&str, usize> =
+            ids.into_iter().enumerate().map(|(place, id)| (id, place)).collect();
         let mut judged = vec![Vec::new(); queries];
         for KeptClick { row, item, gain, .. } in clicks {
             let (Some(row), Some(&place)) = (row, places.get(item.as_str())) else { continue };
@@ -487,7 +488,6 @@ pub(crate) fn embed_queries(
     AtomicFile::write(&kept.asked, &text)?;
     Ok((queries.len(), left_out))
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -724,7 +724,8 @@ impl ClicksOfPairs {
             "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
              the new model's own answers to all queries."
         );
-        let finding = Finding::note("few-clicks", seen).remedy("Draw more pairs, or give clicks of more queries.");
+        let finding =
+            Finding::note("few-clicks", seen).remedy("Draw more pairs, or give clicks of more queries.");
         (queries < CLICKED_MIN).then_some(finding)
     }
 }

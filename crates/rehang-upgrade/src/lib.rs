@@ -80,6 +80,7 @@ mod verbs;
 mod watch;
 mod way;
 
+pub use asked::ClicksKept;
 pub use auto::{Halt, Next, Step, StepResult, StepsLeft};
 pub use auto_options::{AutoOptions, SwitchIf, Way};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
@@ -94,9 +95,8 @@ pub use estimate::{Basis, CostEstimate, Probed, estimate};
 pub use faults::Place;
 pub use fill::Filler;
 pub use first::{PutFirst, put_first, read_returned};
-pub use asked::ClicksKept;
 pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
-pub use forecast::{Forecast, expect_worthwhile};
+pub use forecast::{Forecast, OtherMetric, expect_worthwhile};
 pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
 pub use identify::{IdentifiedSpace, IdentifyOptions};

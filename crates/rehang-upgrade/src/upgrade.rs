@@ -720,6 +720,7 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
+        let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let planned = self.planned()?;
             let forecast = self.configuration.forecast(&planned)?;
@@ -755,7 +756,7 @@ impl Upgrade {
             _ => self.store.counts(&self.configuration.new.name)?.failed,
         };
         let Refitted { refits, findings } = refitted;
-        Ok(Run { summary, failed_in_all, refits, findings, until: limits.until })
+        Ok(Run { summary, failed_in_all, refits, findings, until: limits.until, asked_until })
     }
 
     /// Whether the map in use was fitted here, so that another one may take its place.
@@ -1019,6 +1020,9 @@ pub struct Run {
     /// Where it was to end.
     #[serde(skip)]
     pub until: Until,
+    /// What that was asked as: the share of [`Until::Enough`] and [`Until::Worth`] is the forecast's.
+    #[serde(skip)]
+    pub asked_until: Until,
 }
 
 impl Run {
@@ -1103,7 +1107,8 @@ mod tests {
                 encoder_busy_ms: 0,
                 sigma: None,
             };
-            Run { summary, failed_in_all, refits: Vec::new(), findings: Vec::new(), until }
+            let (refits, findings) = (Vec::new(), Vec::new());
+            Run { summary, failed_in_all, refits, findings, until, asked_until: until }
         };
         let is_complete = |ending, failed_now, failed_in_all| {
             run(ending, failed_now, failed_in_all, Until::All).is_complete()
