@@ -226,7 +226,8 @@ fn thresholds_are_those_of_counting_pair_by_pair() {
     let (old, adapted, new) = (file("old.npy"), file("adapted.npy"), file("new.npy"));
     let ids = fs_err::read_to_string(place.path("rehang.upgrade/pairs/ids.txt")).unwrap();
     let held_out =
-        rehang_files::read_labels(&VectorSource::path(place.path("rehang.upgrade/pairs/held-out.npy"))).unwrap();
+        rehang_files::read_labels(&VectorSource::path(place.path("rehang.upgrade/pairs/held-out.npy")))
+            .unwrap();
     let asking: Vec<usize> = ids
         .lines()
         .zip(held_out)
@@ -241,9 +242,14 @@ fn thresholds_are_those_of_counting_pair_by_pair() {
     let all: Vec<usize> = (0..ITEMS).collect();
     let number = |value: &Value| value.as_f64().unwrap();
     let handicap = number(&fitted["handicap"]);
-    let made = place.json(&["thresholds", "0.5,0.8"]);
-    assert_eq!(made["queries"], asking.len());
-    for (row, floor) in made["rows"].as_array().unwrap().iter().zip([0.5, 0.8]) {
+    // What lets 2 and 10 of 100 answers through.
+    let mut today = distances(&old, &old, &all, 0.0);
+    today.sort_by(f64::total_cmp);
+    let floors = [50, 10].map(|part| format!("{:.4}", 1.0 - today[today.len() / part]));
+    let made = place.json(&["thresholds", &floors.join(",")]);
+    assert_eq!((&made["queries"], &made["natives"]), (&asking.len().into(), &asking.len().into()));
+    for (row, floor) in made["rows"].as_array().unwrap().iter().zip(&floors) {
+        let floor: f64 = floor.parse().unwrap();
         assert_eq!(number(&row["today"]), floor);
         let (switch, end) = (
             carried(&distances(&old, &old, &all, 0.0), &distances(&new, &adapted, &all, handicap), floor),
@@ -255,7 +261,7 @@ fn thresholds_are_those_of_counting_pair_by_pair() {
             assert!((number(&at["changed"]) - changed).abs() < 1e-3, "{stage} {at} {changed}");
         }
     }
-    let text = String::from_utf8(place.run(&["thresholds", "0.5"]).stdout).unwrap();
+    let text = String::from_utf8(place.run(&["thresholds", &floors[0]]).stdout).unwrap();
     let said = format!("{:.3}", number(&made["rows"][0]["adapted"]["floor"]));
     assert!(text.contains(&said) && text.contains("at the switch"), "{said}: {text}");
     let refused = place.run(&["thresholds", "NaN"]);

@@ -170,7 +170,10 @@ mod tests {
             run_text(&Run { summary, asked_until, ..run(Until::Fraction(0.5)) })
         };
         let worth = until(Until::Worth { points: 0.5, unit: Unit::Hours });
-        assert!(worth.contains("because a further hour is forecast to bring less than 0.5 points"), "{worth}");
+        assert!(
+            worth.contains("because a further hour is forecast to bring less than 0.5 points"),
+            "{worth}"
+        );
         assert!(until(Until::Enough).contains("because 98 % of the new model's quality"));
         assert!(until(Until::Fraction(0.5)).contains("because the wanted share is native"));
     }
