@@ -494,6 +494,60 @@ mod tests {
     use super::*;
 
     #[test]
+    fn clicks_are_kept_by_their_query_and_judge_by_its_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("clicks.csv");
+        fs_err::write(&log, "query,item,weight\nred,i1,2\nblue,i2,3\nred,gone,1\nblue,i1,1\n").unwrap();
+        let asked = Asked::read(None, Some(&log)).unwrap().unwrap();
+        assert_eq!(asked.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
+        let kept = QueryFiles::of(folder.path());
+        let clicks = asked.clicks.as_deref();
+        assert!(!kept.have_clicks(clicks) && kept.have_clicks(None));
+        // No model could embed the first one.
+        kept.keep_clicks(clicks, &[None, Some(0)]).unwrap();
+        assert!(kept.have_clicks(clicks) && !kept.have_clicks(None));
+        let judged = kept.judged(["i2", "i3", "i1"], 1).unwrap().unwrap();
+        assert_eq!(judged.query(0), [(0, 3.0), (2, 1.0)]);
+        assert!(kept.judged(["i2"], 0).unwrap_err().is_corrupt(), "of other queries");
+        let fingerprint = kept.clicks_fingerprint().unwrap().unwrap();
+        kept.keep_clicks(clicks, &[Some(0), Some(1)]).unwrap();
+        assert_ne!(kept.clicks_fingerprint().unwrap(), Some(fingerprint));
+        kept.keep_clicks(None, &[]).unwrap();
+        kept.keep_clicks(None, &[]).unwrap();
+        assert_eq!((kept.judged(["i2"], 1).unwrap(), kept.clicks_fingerprint().unwrap()), (None, None));
+    }
+
+    #[test]
+    fn a_click_names_a_query_by_its_id_or_else_as_the_file_writes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs_err::write(&path, text).unwrap();
+            path
+        };
+        let queries =
+            file("q.jsonl", "{\"id\": 7, \"text\": \"red\"}\n{\"image\": \"b.png\"}\n{\"text\": \"blue\"}\n");
+        let clicks = file("c.csv", "query,item,weight\nblue,i,1\n7,i,1\nb.png,i,1\nred,i,1\n");
+        let asked = Asked::read(Some(&queries), Some(&clicks)).unwrap().unwrap();
+        let places: Vec<usize> = asked.clicks.unwrap().iter().map(|click| click.query).collect();
+        assert_eq!(
+            (places, asked.unknown_queries),
+            (vec![2, 0, 1], 1),
+            "a query with an id is not named by its text"
+        );
+        for bad in [
+            "{\"id\": [1], \"text\": \"a\"}",
+            "{\"id\": 1}",
+            "{\"text\": \"a\", \"image\": \"b\"}",
+            "{\"txt\": \"a\"}",
+        ] {
+            let error = Asked::read(Some(&file("bad.jsonl", bad)), None).err().unwrap().to_string();
+            assert!(error.contains("line 1") && error.contains("is expected"), "{error}");
+        }
+        assert!(Asked::read(None, None).unwrap().is_none());
+    }
+
+    #[test]
     fn half_a_line_of_a_death_costs_its_own_query_alone() {
         let folder = tempfile::tempdir().unwrap();
         let kept = QueryFiles::of(folder.path());

@@ -1106,6 +1106,20 @@ pub(crate) fn thresholds(
 mod tests {
     use super::*;
 
+    #[test]
+    fn clicks_of_few_queries_choose_nothing_and_that_is_said() {
+        let of = |clicked: usize| {
+            let judged =
+                (0..50).map(|query| if query < clicked { vec![(query, 1.0)] } else { vec![(0, 0.0)] });
+            let judged = Qrels::new(judged.collect()).unwrap();
+            ClicksOfPairs { judged, fingerprint: String::new() }
+        };
+        assert!(of(CLICKED_MIN).enough().is_some() && of(CLICKED_MIN).finding().is_none());
+        let few = of(CLICKED_MIN - 1);
+        assert!(few.finding().unwrap().seen.starts_with("29 queries have a clicked item among the pairs"));
+        assert!(few.enough().is_none());
+    }
+
     /// Of an item without a direction no map can learn, whichever model has given none: natives of before, and what the application has.
     #[test]
     fn a_vector_without_a_direction_is_no_pair() {
