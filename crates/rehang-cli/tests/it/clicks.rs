@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::auto::{Made, noisy, place, read};
 use crate::common::{Place, demo};
-use crate::stub::{Reply, Stub, good_of};
+use crate::stub::{Reply, Seen, Stub, good_of};
 
 /// Items of the gallery, and the rows of the demo that ask.
 const ITEMS: usize = 1000;
@@ -147,8 +147,7 @@ fn an_upgrade_speaks_by_ndcg_of_what_people_took_as_ten_lines_compute_it() {
     }
 
     // The same queries with other clicks cost nothing; `auto` fits by them.
-    let texts =
-        || stub.seen().iter().flat_map(|seen| seen.texts()).filter(|text| text.starts_with("row:1")).count();
+    let texts = || stub.seen().iter().flat_map(Seen::texts).filter(|text| text.starts_with("row:1")).count();
     let before = texts();
     let half: Vec<_> = clicks.iter().copied().filter(|click| click.1 % 2 == 0).collect();
     let mut json = String::new();
