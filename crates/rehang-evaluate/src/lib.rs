@@ -26,4 +26,4 @@ pub use identify::{
     identify_alone, identify_vectors, nearness,
 };
 pub use order::{OrderFiles, Ordered, order};
-pub use report::{ReportFiles, Reported, report};
+pub use report::{GalleryJudgements, ReportFiles, Reported, report};

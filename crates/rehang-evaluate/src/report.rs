@@ -1,5 +1,6 @@
 //! The study of adapters and orders on a gallery whose new vectors are known, from files.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::study::{
 };
 use crate::whole::rows_in;
 use rehang::adapter::{RowOverlap, lookalikes, overlap, unlike_pairs};
-use rehang::curve::Relevance;
+use rehang::curve::{Qrels, Relevance};
 use rehang::finding::{Finding, Severity};
 use rehang::order::Policy;
 use rehang::report::{InputRecord, Precision, Report};
@@ -61,6 +62,8 @@ pub struct ReportFiles {
     pub gallery_labels: Vec<VectorSource>,
     /// Ids of the whole gallery's items, for judgements.
     pub gallery_ids: Vec<VectorSource>,
+    /// Judgements that a caller holds in memory, in place of `qrels`: of the `queries` by the rows of `gallery`.
+    pub judged: Option<GalleryJudgements>,
     /// A bridge between the same spaces that was not fitted on the items of `old`: what it brings stands beside doing nothing.
     pub bridge: Option<Bridge>,
     /// The new model's classifier head.
@@ -104,6 +107,7 @@ impl ReportFiles {
             gallery_items: None,
             gallery_labels: Vec::new(),
             gallery_ids: Vec::new(),
+            judged: None,
             bridge: None,
             head: HeadFiles::default(),
             orders: policies,
@@ -117,6 +121,15 @@ impl ReportFiles {
             output: Vec::new(),
         }
     }
+}
+
+/// Judgements of a whole gallery in memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GalleryJudgements {
+    /// One list a query, by the rows of the gallery.
+    pub judged: Qrels,
+    /// What tells them from others, in the record of the report.
+    pub fingerprint: String,
 }
 
 /// A report, and what the reader should know of the inputs beside the warnings in it.
@@ -161,9 +174,12 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
     let mut answers = Answers::read(&files.answers, &mut inputs, &join, new.len(), None)?;
     let whole = files.whole(first, &old, &mut inputs)?;
     let own_labels = whole.as_ref().and_then(WholeFiles::labels_of_sample);
+    let judged = files.judged.as_ref().map(|of| &of.judged);
+    let own_judged = whole.as_ref().zip(judged).map(|(whole, of)| whole.judged_of_sample(of)).transpose()?;
     // Without labels too they have an effect here: agreement has a do-nothing line.
     let queries_old = answers.queries_old.take();
     let relevance = match (&own_labels, &whole) {
+        _ if own_judged.is_some() => own_judged.as_ref().map(Relevance::Judgements),
         (Some(labels), Some(whole)) if answers.relevance().is_none() => {
             Some(Relevance::Labels { gallery: labels, queries: whole.answers.query_labels() })
         }
@@ -172,12 +188,15 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             answers.relevance()
         }
     };
-    if let Some(whole) = whole.as_ref().filter(|_| relevance.is_some()) {
+    if let Some(whole) = whole.as_ref().filter(|_| relevance.is_some() && own_judged.is_none()) {
         whole.expect_relevance(files)?;
     }
     let head = inputs.head(&files.head)?;
     let outputs: Vec<_> = files.output.iter().map(|path| ("output", Some(path))).collect();
     inputs.expect_apart(&outputs)?;
+    if let Some(GalleryJudgements { judged, fingerprint }) = &files.judged {
+        inputs.note("clicks", "clicks", judged.len(), None, fingerprint.clone());
+    }
     inputs.note_all();
     let ground = StudyInput {
         old: &old,
@@ -197,7 +216,7 @@ pub fn report(files: &ReportFiles, progress: &Progress) -> Result<Reported> {
             old: &whole.old,
             items: files.gallery_items.unwrap_or(whole.old.len()),
             rows: &whole.rows,
-            relevance: whole.answers.relevance(),
+            relevance: judged.map(Relevance::Judgements).or_else(|| whole.answers.relevance()),
             bridge: files.bridge.as_ref(),
         }),
     };
@@ -275,6 +294,17 @@ impl WholeFiles {
     fn labels_of_sample(&self) -> Option<Labels> {
         let labels = self.answers.labels()?;
         Some(self.rows.iter().map(|&row| labels[row]).collect())
+    }
+
+    /// The judgements of the gallery that are of items of the sample.
+    fn judged_of_sample(&self, judged: &Qrels) -> Result<Qrels> {
+        let places: HashMap<usize, usize> =
+            self.rows.iter().enumerate().map(|(place, &row)| (row, place)).collect();
+        let of_query = |query: usize| {
+            let known = judged.query(query).iter();
+            known.filter_map(|(row, gain)| Some((*places.get(row)?, *gain))).collect()
+        };
+        Qrels::new((0..judged.len()).map(of_query).collect())
     }
 
     /// Fails where the sample has right answers and the gallery has none.

@@ -150,12 +150,16 @@ pub fn study(
     let items = ground.new.len();
     let spaces = Spaces { old: ground.old.space().clone(), new: ground.new.space().clone() };
     let mut report = Report::new("", CreatedBy::default(), spaces);
-    let today = today(ground, options, progress)?;
+    // Of a whole gallery its forecast says both, and a sample may hold no right answer at all.
+    let is_forecast = ground.gallery.is_some()
+        && ground.groups.is_none()
+        && options.policies.iter().any(|policy| !policy.is_evaluation_only());
+    let today = if is_forecast { None } else { today(ground, options, progress)? };
     let evaluate_native = |relevance| {
         let (queries, distance) = (ground.queries.map(|queries| queries.new), ground.new.space().distance);
         evaluate(ground.new.matrix(), queries, relevance, distance, &depths(ground, options), progress)
     };
-    let native = ground.relevance.map(evaluate_native).transpose()?;
+    let native = ground.relevance.filter(|_| !is_forecast).map(evaluate_native).transpose()?;
     report.metrics =
         Metric::for_report(metrics(ground, options)).into_iter().map(ShownMetric::from).collect();
     report.do_nothing = today.as_ref().map(scores).unwrap_or_default();

@@ -160,6 +160,9 @@ fn set_levels(report: &mut Report, made: &GalleryForecast) {
         .iter()
         .filter_map(|(metric, of)| Some((ShownMetric::from(metric).id, of.at.last()?.estimate)))
         .collect();
+    if let Some(set) = report.measured_on.first_mut() {
+        set.left_out_queries = made.queries.given - made.queries.counted;
+    }
     report.gallery = Some(WholeGallery {
         items: made.items,
         held_out: made.held_out,

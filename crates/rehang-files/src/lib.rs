@@ -22,6 +22,7 @@ pub mod adapter_file;
 pub mod adapter_network;
 mod atomic;
 pub mod bridge_file;
+mod clicks;
 mod element;
 pub mod folders;
 mod given;
@@ -50,6 +51,7 @@ mod values;
 mod vecs;
 
 pub use atomic::AtomicFile;
+pub use clicks::{Clicked, read_clicks};
 pub use given::{Given, GivenRows, Scalars};
 pub use inputs::{
     HeadFiles, InputReader, Join, JoinFiles, RowMask, RowSelection, expect_same_items, other_items,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rehang::adapter::{Adapter, apply};
 use rehang::check::{expect_count, expect_width};
+use rehang::curve::Qrels;
 use rehang::finding::{Finding, with_messages};
 use rehang::report::Precision;
 use rehang::{Distance, Error, Head, Pairs, Progress, Result, Vectors, squared_distance};
@@ -56,6 +57,8 @@ pub struct FitFiles {
     pub ids: Vec<VectorSource>,
     /// Ids of the queries, for `qrels`.
     pub query_ids: Option<VectorSource>,
+    /// Judgements that a caller holds in memory, in place of `qrels`: one list a query, of the pairs by their place among those that take part.
+    pub judged: Option<Qrels>,
     /// The new model's classifier head.
     pub head: HeadFiles,
     /// Name of the old model.
@@ -93,6 +96,7 @@ impl FitFiles {
             qrels: None,
             ids: Vec::new(),
             query_ids: None,
+            judged: None,
             head: HeadFiles::default(),
             old_model: "old".into(),
             new_model: "new".into(),
@@ -308,14 +312,14 @@ fn read_queries(
         (Some(old), Some(new)) => (old, new),
         (Some(_), None) => return Err(Error::missing("`queries_new`", "`queries_old`")),
         (None, Some(_)) => return Err(Error::missing("`queries_old`", "`queries_new`")),
-        (None, None) if files.qrels.is_some() => {
+        (None, None) if files.qrels.is_some() || files.judged.is_some() => {
             return Err(Error::missing("`queries_old` and `queries_new`", "`qrels`"));
         }
         (None, None) => return Ok(None),
     };
     let (old, new) = (inputs.whole_matrix("queries_old", old)?, inputs.whole_matrix("queries_new", new)?);
     let qrels = match (&files.qrels, &files.query_ids) {
-        (None, _) => None,
+        (None, _) => files.judged.clone(),
         (Some(path), Some(query_ids)) if !files.ids.is_empty() => {
             let asked = (query_ids, Some(new.rows()));
             Some(inputs.judgements(path, (&files.ids, items), asked, join)?)

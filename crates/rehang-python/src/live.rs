@@ -101,10 +101,21 @@ impl PyUpgrade {
         Ok((value.to_string(), findings))
     }
 
-    /// Makes the report of the upgrade.
-    fn report(&self, py: Python<'_>, show: Option<&Bound<'_, PyAny>>) -> PyResult<(PyReport, Findings)> {
+    /// Makes the report of the upgrade, asked by other queries or clicks where some are given.
+    fn report(
+        &self,
+        py: Python<'_>,
+        options: &Bound<'_, PyDict>,
+        show: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(PyReport, Findings)> {
+        let given = Options(options);
+        let path = |name: &str| given.or::<Option<PathBuf>>(name, None);
+        let (queries, clicks) = (path("queries")?, path("clicks")?);
         let upgrade = Arc::clone(&self.0);
-        let made = call(py, show, Interrupted::Waits, move |progress| upgrade.report(progress))?;
+        let made = call(py, show, Interrupted::Waits, move |progress| {
+            let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
+            upgrade.report_by(&PairsFiles { folder: None, queries, clicks }, progress)
+        })?;
         let findings = said(made.findings.iter().chain(&made.report.warnings));
         Ok((PyReport(made.report), findings))
     }
@@ -322,10 +333,11 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
                 }
             };
             let asked = AutoOptions { go: flag("yes")?, way, ..asked };
-            let queries = path("queries")?;
+            let (queries, clicks) = (path("queries")?, path("clicks")?);
             Box::new(move |upgrade, encoder, progress| {
                 let mut steps = Vec::new();
-                let files = PairsFiles { folder: None, queries: queries.as_deref() };
+                let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
+                let files = PairsFiles { folder: None, queries, clicks };
                 let halt = upgrade.auto(&asked, &files, encoder, progress, |taken| {
                     let (step, result) = taken.result()?;
                     steps.push(json!({ "step": step, "result": result }));
@@ -336,9 +348,10 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         }
         "pairs" => {
             let asked = given.or("pairs", PairsOptions::default())?;
-            let (folder, queries) = (path("folder")?, path("queries")?);
+            let (folder, queries, clicks) = (path("folder")?, path("queries")?, path("clicks")?);
             Box::new(move |upgrade, encoder, progress| {
-                let files = PairsFiles { folder: folder.as_deref(), queries: queries.as_deref() };
+                let (folder, queries, clicks) = (folder.as_deref(), queries.as_deref(), clicks.as_deref());
+                let files = PairsFiles { folder, queries, clicks };
                 plain(&upgrade.pairs(&asked, &files, encoder, progress)?)
             })
         }

@@ -303,3 +303,50 @@ def test_a_callable_that_becomes_another_model_leaves_nothing_wrong(
     assert sum(hit.provenance == "native" for hit in right) == counts["native"]
     upgrade.run(encoder=Model(demo["new"]).encode, batch=8)
     assert upgrade.status()["counts"]["native"] == len(demo["new"])
+
+
+def test_thresholds_are_those_of_counting_pair_by_pair(config: Path, demo: dict[str, np.ndarray], tmp_path: Path) -> None:
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=Model(demo["new"]).encode, items=400, worth=0, folder=tmp_path / "pairs", fingerprint="1")
+    fitted = upgrade.fit("ridge")
+    ids = (tmp_path / "pairs" / "ids.txt").read_text().split()
+    asking = [int(id[1:]) for id, held in zip(ids, np.load(tmp_path / "pairs" / "held-out.npy"), strict=True) if held]
+    adapted = rehang.load(fitted["adapter"]).transform(demo["old"])
+
+    def squared(queries: np.ndarray, gallery: np.ndarray, items: Sequence[int], more: float = 0.0) -> np.ndarray:
+        """Squared distances of every query that asks to every other item."""
+        rows = [
+            [more + float(((queries[q].astype("f8") - gallery[i].astype("f8")) ** 2).sum()) for i in items if i != q] for q in asking
+        ]
+        return np.array([value for row in rows for value in row])
+
+    everything = range(len(demo["old"]))
+    today = squared(demo["old"], demo["old"], everything)
+    # Between two distances that occur, so that rounding decides nothing.
+    known = np.unique(today)
+    place = int(np.searchsorted(known, np.quantile(today, 0.05)))
+    floor = float(np.sqrt((known[place] + known[place + 1]) / 2))
+    stages = {
+        "adapted": (today, squared(demo["new"], adapted, everything, fitted["handicap"])),
+        "native": (squared(demo["old"], demo["old"], asking), squared(demo["new"], demo["new"], asking)),
+    }
+    made = upgrade.thresholds([floor])
+    assert (made["queries"], made["natives"], made["rows"][0]["today"]) == (len(asking), len(asking), floor)
+    for stage, (before, then) in stages.items():
+        passes = before <= floor**2
+        limit = np.sort(then)[passes.sum() - 1]
+        told = made["rows"][0][stage]
+        assert told["floor"] == pytest.approx(np.sqrt(limit), rel=1e-4)
+        assert told["changed"] == pytest.approx(1 - (passes & (then <= limit)).sum() / passes.sum(), abs=1e-3)
+
+
+def test_clicks_that_name_no_item_of_the_gallery_are_refused(config: Path, demo: dict[str, np.ndarray], tmp_path: Path) -> None:
+    table = f'kind = "table"\nvectors = "{tmp_path / "new.npy"}"\n'
+    np.save(tmp_path / "new.npy", demo["new"])
+    config.write_text(config.read_text() + f"\n[encoder]\n{table}[old.encoder]\n{table}")
+    clicks = tmp_path / "clicks.csv"
+    clicks.write_text("query,item,weight\nred shoes,nothing,1\n")
+    upgrade = rehang.Upgrade(config)
+    for verb in (upgrade.pairs, upgrade.auto, upgrade.report):
+        with pytest.raises(rehang.Error, match="none of its 1 clicks is of an item"):
+            verb(clicks=clicks)

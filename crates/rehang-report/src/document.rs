@@ -143,10 +143,13 @@ pub(crate) fn document(report: &Report) -> Document<'_> {
         warnings_section(report),
         Some(provenance_section(report)),
     ];
-    let (advice, mut verdict) = verdict(report);
+    let (mut advice, mut verdict) = verdict(report);
     // What gets worse at once stands before what gets better.
     if let Some(falls) = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC) {
         verdict = format!("{} {verdict}", falls.seen);
+        if report.verdict() == Verdict::SwitchNow {
+            advice = "Decide first";
+        }
     }
     Document {
         title: &report.title,

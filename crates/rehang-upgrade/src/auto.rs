@@ -12,6 +12,7 @@ use rehang_store::find_space;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::asked::{self, Asked};
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
 use crate::backfill::Ending;
 use crate::doctor::{Examination, examine_store};
@@ -213,7 +214,7 @@ impl Upgrade {
             let is_fitted = !configuration.names_adapter();
             let map = planned.adapter.as_deref().filter(|_| is_fitted);
             if let Some(map) = map
-                && !fitting::is_by_queries(map, (old, new), &configuration.folder())?
+                && !asked::is_by_queries(map, (old, new), &configuration.folder())?
             {
                 return Ok(Next::Step(Step::Fit));
             }
@@ -481,8 +482,8 @@ impl Upgrade {
             return Ok(None);
         }
         let spaces = (&configuration.old, &configuration.new);
-        let has_queries = |path| fitting::has_queries(path, spaces, &configuration.folder());
-        if files.queries.map(has_queries).transpose()? == Some(false) {
+        let asked_for = Asked::read(files.queries, files.clicks)?;
+        if asked_for.is_some_and(|asked| !asked::is_kept(&asked, spaces, &configuration.folder())) {
             return Ok(Some(Step::Pairs));
         }
         let Some(adapter) = configuration.planned(store)?.adapter else { return Ok(None) };

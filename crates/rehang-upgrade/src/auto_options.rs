@@ -22,7 +22,7 @@ pub enum Way {
 /// What the forecast has to be from the switch on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum SwitchIf {
-    /// At least what doing nothing has.
+    /// At least what doing nothing has, and no other metric [below it](Forecast::worthwhile_from) with its whole range.
     #[default]
     DoingNothing,
     /// At least so much, in the unit of the forecast's metric (percent).
@@ -55,7 +55,7 @@ impl SwitchIf {
     /// was not measured.
     pub fn passes_at(self, forecast: &Forecast) -> Option<f64> {
         match self {
-            Self::DoingNothing => forecast.passes_do_nothing_at,
+            Self::DoingNothing => forecast.worthwhile_from(),
             Self::AtLeast(line) => forecast.stays_from(|value| !is_below(value, line)),
         }
     }

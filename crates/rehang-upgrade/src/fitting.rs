@@ -11,19 +11,18 @@
 //! ([`DrawnPairs::asking`]): the queries of a forecast lie before it, whatever is native behind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rehang::curve::Metric;
+use rehang::curve::{Metric, Qrels};
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::report::{Floors, MORE_QUERIES, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
 use rehang_encode::{Cut, Spent};
 use rehang_evaluate::study::StudyQueries;
-use rehang_evaluate::{FloorsInput, ReportFiles, floors, report};
+use rehang_evaluate::{FloorsInput, GalleryJudgements, ReportFiles, floors, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
@@ -36,10 +35,10 @@ use rehang_store::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::asked::{CLICKS, ClicksKept, QueryFiles};
 use crate::backfill::Ending;
 use crate::limits::RunOptions;
 use crate::observe::{Observation, Observer, expect_going};
-use crate::query::{self, Query, QueryEncoders};
 use crate::record::Recorded;
 use crate::refit;
 use crate::sample;
@@ -229,232 +228,6 @@ impl Default for PairsOptions {
     }
 }
 
-/// A line of a file of queries.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "lowercase")]
-enum QueryLine {
-    Text(String),
-    Image(PathBuf),
-}
-
-/// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the file.
-fn read_queries(path: &Path) -> Result<Vec<Query>> {
-    let folder = rehang_files::folder_of(path);
-    let lines = rehang_files::read_lines(path)?;
-    let queries = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| {
-        match serde_json::from_str(line) {
-            Ok(QueryLine::Text(text)) => Ok(Query::Text(text)),
-            Ok(QueryLine::Image(image)) => Ok(Query::Image(folder.join(image))),
-            Err(error) => {
-                // The place in the line would read as another line of the file.
-                let error = error.to_string();
-                let (error, _) = error.split_once(" at line ").unwrap_or((&error, ""));
-                let detail =
-                    format!("line {}: {error}; {{\"text\": …}} or {{\"image\": …}} is expected", at + 1);
-                Err(Error::corrupt(path.display(), detail))
-            }
-        }
-    });
-    queries.collect()
-}
-
-/// The queries of an upgrade in files, by both models.
-struct QueryFiles {
-    /// What the vectors are of: both models and every query.
-    asked: PathBuf,
-    old: PathBuf,
-    new: PathBuf,
-    /// Every vector that was ever paid for, a line each. A line begins with a line break, so that half a line, which a death leaves, spoils
-    /// no other.
-    embedded: PathBuf,
-}
-
-/// A query is known by how it is written.
-fn name_of(query: &Query) -> String {
-    format!("{query:?}")
-}
-
-/// A line of what was paid for.
-#[derive(Debug, Serialize, Deserialize)]
-struct Embedded {
-    model: String,
-    query: String,
-    vector: Vec<f32>,
-}
-
-impl QueryFiles {
-    fn of(folder: &Path) -> Self {
-        let [asked, old, new, embedded] =
-            ["queries.jsonl", "queries-old.npy", "queries-new.npy", "queries-embedded.jsonl"]
-                .map(|name| folder.join(name));
-        Self { asked, old, new, embedded }
-    }
-
-    /// The vectors by both models of an upgrade, where there are any: the folder may hold those of an earlier one.
-    fn vectors(&self, old: &Space, new: &Space) -> Option<(VectorSource, VectorSource)> {
-        let asked = fs_err::read_to_string(&self.asked).ok()?;
-        let mut models = asked.lines();
-        // A space has the lengths of its vectors in its name only once they are known.
-        let mut is_next_of = |space: &Space| {
-            models.next().is_some_and(|model| {
-                let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
-                model.starts_with(&of(true)) || model.starts_with(&of(false))
-            })
-        };
-        let is_theirs = is_next_of(new) && is_next_of(old);
-        let is_there = is_theirs && self.old.exists() && self.new.exists();
-        is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
-    }
-
-    /// Whether the vectors are of these very queries, but for some that no model can embed.
-    fn are_of(&self, queries: &[Query]) -> bool {
-        let asked = fs_err::read_to_string(&self.asked).unwrap_or_default();
-        asked.lines().skip(2).eq(queries.iter().map(name_of))
-    }
-
-    /// What was paid for: by model, the vectors by query.
-    fn embedded(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
-        let bytes = match fs_err::read(&self.embedded) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            read => read.map_err(|error| Error::io("read", &self.embedded, &error))?,
-        };
-        let mut embedded = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for line in bytes.split(|&byte| byte == b'\n') {
-            if let Ok(Embedded { model, query, vector }) = serde_json::from_slice(line) {
-                embedded.entry(model).or_default().insert(query, vector);
-            }
-        }
-        Ok(embedded)
-    }
-
-    /// Adds what was paid for now.
-    fn add(&self, lines: &[Embedded]) -> Result<()> {
-        let mut text = String::new();
-        for line in lines {
-            text.push('\n');
-            text += &serde_json::to_string(line)
-                .map_err(|error| Error::corrupt(self.embedded.display(), error))?;
-        }
-        let failed = |error: &std::io::Error| Error::io("write", &self.embedded, error);
-        let file = fs_err::OpenOptions::new().create(true).append(true).open(&self.embedded);
-        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))
-    }
-}
-
-/// Whether the queries of a file are those whose vectors by both models the folder of an upgrade holds.
-///
-/// # Errors
-///
-/// I/O errors of the file; corrupt where a line is no query.
-pub(crate) fn has_queries(path: &Path, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
-    let (queries, kept) = (read_queries(path)?, QueryFiles::of(folder));
-    Ok(kept.are_of(&queries) && kept.vectors(old, new).is_some())
-}
-
-/// Whether an adapter was fitted by the queries that the folder of its upgrade holds, or it holds none.
-///
-/// # Errors
-///
-/// I/O errors, and what a file of vectors has wrong.
-pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
-    let Some((_, by_new)) = QueryFiles::of(folder).vectors(old, new) else { return Ok(true) };
-    let kept = rehang_files::read_matrix(&by_new)?.fingerprint();
-    Ok(adapter.training.inputs.get("queries_new") == Some(&kept))
-}
-
-/// Embeds queries by both models and keeps them in the folder of the upgrade, where [`fit`] and [`measure`] find them. Each is embedded once
-/// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
-/// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
-///
-/// # Errors
-///
-/// Corrupt where a line is no query, or none of them has a vector; what the caller says where it has no such encoder; what `account` says; as
-/// [`query::embed_each`].
-pub(crate) fn embed_queries(
-    path: &Path,
-    (old, new): (&Space, &Space),
-    folder: &Path,
-    encoders: &QueryEncoders<'_>,
-    account: &dyn Fn() -> Result<()>,
-    observer: &dyn Observer,
-) -> Result<(usize, Vec<String>)> {
-    let mut queries: Vec<(String, Query)> =
-        read_queries(path)?.into_iter().map(|query| (name_of(&query), query)).collect();
-    // The new model first: the budget is its.
-    let mut models = Vec::new();
-    for space in [new, old] {
-        let encoder = encoders(space)?;
-        let model = format!("{space} {}", encoder.configured()?);
-        models.push((space, encoder, model));
-    }
-    let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
-    let text: String = names.map(|name| format!("{name}\n")).collect();
-    let kept = QueryFiles::of(folder);
-    if let Some((_, by_new)) = kept.vectors(old, new)
-        && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
-    {
-        return Ok((rehang_files::read_matrix(&by_new)?.rows(), Vec::new()));
-    }
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
-    for (space, encoder, model) in &models {
-        let known = embedded.entry(model.clone()).or_default();
-        known.retain(|_, vector| vector.len() == space.dimension);
-        let wanted: BTreeMap<&String, &Query> = queries
-            .iter()
-            .map(|(name, query)| (name, query))
-            .filter(|(name, _)| !known.contains_key(*name))
-            .collect();
-        let (names, wanted): (Vec<&String>, Vec<Query>) =
-            wanted.into_iter().map(|(name, query)| (name, query.clone())).unzip();
-        let mut waiting = Vec::new();
-        let mut keep = |vectors: &[(usize, &[f32])]| {
-            let line = |&(place, vector): &(usize, &[f32])| {
-                let (model, query, vector) = (model.clone(), names[place].clone(), vector.to_vec());
-                Embedded { model, query, vector }
-            };
-            waiting.extend(vectors.iter().map(line));
-            if encoder.is_vouched_for(encoder.receipt()) {
-                kept.add(&mem::take(&mut waiting))?;
-            }
-            account()
-        };
-        let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep);
-        // What no comparison has followed waits for one. An encoder that cannot be asked says nothing against itself.
-        let is_another = answers.as_ref().is_err_and(Error::is_conflict);
-        if !(waiting.is_empty() || is_another) {
-            match encoder.vouch() {
-                Err(error) if error.is_conflict() => return Err(error),
-                _ => kept.add(&waiting)?,
-            }
-        }
-        let answers = answers?;
-        for (name, answer) in names.into_iter().zip(answers) {
-            match answer {
-                Ok(vector) => drop(known.insert(name.clone(), vector)),
-                Err(error) => left_out.push(error.to_string()),
-            }
-        }
-        queries.retain(|(name, _)| known.contains_key(name));
-    }
-    if queries.is_empty() {
-        let why = left_out.first().map_or("there is no query in it", String::as_str);
-        return Err(Error::corrupt(path.display(), why));
-    }
-    // Without the list, the vectors of other queries do not count.
-    if kept.asked.exists() {
-        fs_err::remove_file(&kept.asked).map_err(|error| Error::io("remove", &kept.asked, &error))?;
-    }
-    for ((space, _, model), file) in models.iter().zip([&kept.new, &kept.old]) {
-        let known = &embedded[model];
-        let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
-        let rows = Matrix::new(space.dimension, rows)?;
-        rehang_files::write_matrix(file, &rows, None)?;
-    }
-    AtomicFile::write(&kept.asked, &text)?;
-    Ok((queries.len(), left_out))
-}
-
 /// Why no more pairs are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -510,6 +283,8 @@ pub struct PairsDrawn {
     /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go
     /// without it.
     pub queries_left_out: Vec<String>,
+    /// Clicks that choice and forecast go by too; `None` where none were given, or the queries are `None`.
+    pub clicks: Option<ClicksKept>,
     /// Where the pairs were written, where that was asked for.
     pub folder: Option<PathBuf>,
 }
@@ -886,6 +661,20 @@ impl DrawnPairs {
         traits
     }
 
+    /// What was clicked among the pairs that are not held out, by their place among these; `None` where the folder of the upgrade holds no
+    /// clicks.
+    fn clicks_of_known(&self, (old, new): (&Space, &Space), folder: &Path) -> Result<Option<ClicksOfPairs>> {
+        let kept = QueryFiles::of(folder);
+        let (Some((_, by_new)), Some(fingerprint)) = (kept.vectors(old, new), kept.clicks_fingerprint()?)
+        else {
+            return Ok(None);
+        };
+        let known = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
+        let queries = rehang_files::read_matrix(&by_new)?.rows();
+        let judged = kept.judged(known, queries)?.unwrap_or_default();
+        Ok(Some(ClicksOfPairs { judged, fingerprint }))
+    }
+
     /// 1 where a pair is held out.
     fn held_out_rows(&self) -> Vec<i64> {
         self.held_out.iter().map(|&held_out| i64::from(held_out)).collect()
@@ -904,6 +693,41 @@ fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     }
     let number = |label: &Option<String>| label.as_deref().map_or(-1, |label| numbers[label]);
     (!numbers.is_empty()).then(|| labels.iter().map(number).collect())
+}
+
+/// Queries with a clicked item among the pairs below which a choice is not made by clicks: of fewer it would be chance.
+const CLICKED_MIN: usize = 30;
+
+/// What was clicked among the pairs that a fit learns from.
+struct ClicksOfPairs {
+    judged: Qrels,
+    /// Of all that was clicked.
+    fingerprint: String,
+}
+
+impl ClicksOfPairs {
+    /// Queries with a right answer among the pairs.
+    fn queries(&self) -> usize {
+        let is_right = |query: &usize| self.judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
+        (0..self.judged.len()).filter(is_right).count()
+    }
+
+    /// The judgements, where they are of enough queries to choose by.
+    fn enough(self) -> Option<Qrels> {
+        (self.queries() >= CLICKED_MIN).then_some(self.judged)
+    }
+
+    /// What is said where they are not.
+    fn finding(&self) -> Option<Finding> {
+        let queries = self.queries();
+        let seen = format!(
+            "{queries} queries have a clicked item among the pairs; {CLICKED_MIN} are needed to choose by clicks, so what is chosen agrees most with \
+             the new model's own answers to all queries."
+        );
+        let finding =
+            Finding::note("few-clicks", seen).remedy("Draw more pairs, or give clicks of more queries.");
+        (queries < CLICKED_MIN).then_some(finding)
+    }
 }
 
 /// Names of the files of pairs.
@@ -940,6 +764,8 @@ const GALLERY_NUMBERS_MAX: usize = 1 << 26;
 struct Whole {
     old: VectorSource,
     labels: Option<VectorSource>,
+    /// The id of every row.
+    ids: Vec<String>,
     /// Its items; more than there are rows where these are a random part.
     items: usize,
 }
@@ -960,6 +786,7 @@ impl Whole {
         let mut values: Vec<f32> =
             held_out.iter().flat_map(|&row| pairs.old.row(row).iter().copied()).collect();
         let mut labels: Vec<Option<String>> = held_out.iter().map(|&row| pairs.labels[row].clone()).collect();
+        let mut ids: Vec<String> = held_out.iter().map(|&row| pairs.ids[row].clone()).collect();
         let mut items = counted.max(held_out.len());
         if all || (by_label && pairs.labels.iter().any(Option::is_some)) {
             let known: BTreeSet<&str> = held_out.iter().map(|&row| pairs.ids[row].as_str()).collect();
@@ -976,6 +803,7 @@ impl Whole {
                     if !is_known && space.distance.can_place(&vector.vector) {
                         values.extend(vector.vector);
                         labels.push(record.item.label.take());
+                        ids.push(mem::take(&mut record.item.id));
                     }
                 }
                 progress.advance(keys.len() as u64);
@@ -989,6 +817,7 @@ impl Whole {
         Ok(Self {
             items: items.max(old.rows()),
             old: VectorSource::given("the gallery", old),
+            ids,
             labels: numbers
                 .map(|numbers| VectorSource::given("the gallery's labels", Scalars::Integers(numbers))),
         })
@@ -1010,8 +839,11 @@ pub(crate) fn fit(
     }
     let misplaced = pairs.misplaced;
     let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
+    let clicks = pairs.clicks_of_known((old, new), folder)?;
     let pairs = pairs.written(&folder.join("pairs"))?;
-    let mut answer = fit_on(pairs, (old, new), folder, parameters, progress)?;
+    let few = clicks.as_ref().and_then(ClicksOfPairs::finding);
+    let mut answer = fit_on((pairs, clicks), (old, new), folder, parameters, progress)?;
+    answer.findings.extend(few);
     if misplaced > 0 {
         let seen = format!(
             "{misplaced} native items are no pairs: one of their two vectors has no direction (its length is 0), or numbers that are not finite"
@@ -1060,23 +892,26 @@ pub(crate) fn fit_again(
     }
     // The method was chosen among others when the map was fitted first.
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
+    let clicks = pairs.clicks_of_known((old, new), folder)?;
     let pairs = pairs.given(&folder.join("natives"));
-    Ok(Some((fit_on(pairs, (old, new), folder, parameters, progress)?.fitted.adapter, count)))
+    Ok(Some((fit_on((pairs, clicks), (old, new), folder, parameters, progress)?.fitted.adapter, count)))
 }
 
 /// Fits an adapter on those pairs that are not held out, and keeps it and what was found of the pairs in the folder of the upgrade.
 fn fit_on(
-    pairs: PairSources,
+    (pairs, clicks): (PairSources, Option<ClicksOfPairs>),
     (old, new): (&Space, &Space),
     folder: &Path,
     parameters: FitParameters,
     progress: &Progress,
 ) -> Result<FitAnswer> {
     let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
+    let fingerprint = clicks.as_ref().map(|clicks| clicks.fingerprint.clone());
     let mut answer = fit_files(
         &FitFiles {
             queries_old,
             queries_new,
+            judged: clicks.and_then(ClicksOfPairs::enough),
             rows: Some(pairs.rows(false)),
             labels: pairs.labels,
             old_model: old.name.clone(),
@@ -1088,6 +923,8 @@ fn fit_on(
         },
         progress,
     )?;
+    let inputs = &mut answer.fitted.adapter.training.inputs;
+    inputs.extend(fingerprint.map(|fingerprint| (CLICKS.to_owned(), fingerprint)));
     let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
     let kept = adapter_file(folder, &fingerprint);
     rehang_files::adapter_file::save(&answer.fitted.adapter, &kept)?;
@@ -1141,7 +978,7 @@ fn known_pairs(
         Some((by_old, by_new)) => Some(FitQueries {
             old: rehang_files::read_matrix(&by_old)?,
             new: rehang_files::read_matrix(&by_new)?,
-            qrels: None,
+            qrels: drawn.clicks_of_known((old, new), folder)?.and_then(ClicksOfPairs::enough),
         }),
     };
     Ok((pairs, queries))
@@ -1171,14 +1008,24 @@ pub(crate) fn measure(
     asking.keep(store, &new.name)?;
     let pairs = asking.pairs;
     progress.check()?;
-    let queries = QueryFiles::of(folder).vectors(old, new);
-    let gallery = Whole::read(store, old, &pairs, (queries.is_none(), false), progress)?;
+    let kept = QueryFiles::of(folder);
+    let queries = kept.vectors(old, new);
+    let clicks = kept.clicks_fingerprint()?.filter(|_| queries.is_some());
+    let gallery = Whole::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
+    let judged = match (&queries, clicks) {
+        (Some((_, by_new)), Some(fingerprint)) => {
+            let count = rehang_files::read_matrix(by_new)?.rows();
+            let judged = kept.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
+            Some(GalleryJudgements { judged, fingerprint })
+        }
+        _ => None,
+    };
     // By agreement nothing is proven of a bridge that a report can show, and after the switch no search could use one. A report is worth
     // having without one.
     let recorded = Recorded::read(store)?;
     let may_be_bridged = recorded.is_none_or(|recorded| expect_may_bridge(store, &recorded.record).is_ok());
     let mut unbridged = None;
-    let bridge = if gallery.labels.is_some() && may_be_bridged {
+    let bridge = if (gallery.labels.is_some() || judged.is_some()) && may_be_bridged {
         match fit_bridge(store, (old, new), folder, progress) {
             Ok(fitted) => fitted.bridge,
             Err(error) if error.is_cancelled() => return Err(error),
@@ -1199,6 +1046,7 @@ pub(crate) fn measure(
     asked.gallery_labels = gallery.labels.into_iter().collect();
     asked.gallery_items = Some(gallery.items);
     asked.bridge = bridge;
+    asked.judged = judged;
     // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
     if let Some((by_old, by_new)) = queries {
         (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
@@ -1259,23 +1107,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_of_a_death_costs_its_own_query_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let kept = QueryFiles::of(folder.path());
-        let line = |query: &str, value| Embedded {
-            model: "m".into(),
-            query: query.into(),
-            vector: vec![value, 0.1],
+    fn clicks_of_few_queries_choose_nothing_and_that_is_said() {
+        let of = |clicked: usize| {
+            let judged =
+                (0..50).map(|query| if query < clicked { vec![(query, 1.0)] } else { vec![(0, 0.0)] });
+            let judged = Qrels::new(judged.collect()).unwrap();
+            ClicksOfPairs { judged, fingerprint: String::new() }
         };
-        assert!(kept.embedded().unwrap().is_empty());
-        kept.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
-        let whole = fs_err::read(&kept.embedded).unwrap();
-        fs_err::write(&kept.embedded, &whole[..whole.len() - 5]).unwrap();
-        kept.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
-        let found = kept.embedded().unwrap().remove("m").unwrap();
-        let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
-        assert_eq!(found, expected.into());
+        assert!(of(CLICKED_MIN).enough().is_some() && of(CLICKED_MIN).finding().is_none());
+        let few = of(CLICKED_MIN - 1);
+        assert!(few.finding().unwrap().seen.starts_with("29 queries have a clicked item among the pairs"));
+        assert!(few.enough().is_none());
     }
+
     /// Of an item without a direction no map can learn, whichever model has given none: natives of before, and what the application has.
     #[test]
     fn a_vector_without_a_direction_is_no_pair() {
@@ -1347,25 +1191,5 @@ mod tests {
         // By queries their number alone.
         let whole = Whole::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
-    }
-
-    #[test]
-    fn queries_of_an_earlier_upgrade_do_not_count() {
-        let folder = tempfile::tempdir().unwrap();
-        let kept = QueryFiles::of(folder.path());
-        let space = |name: &str| Space::new(name, 2, rehang::Distance::Cosine, false);
-        let [first, second, third] = ["first", "second", "third"].map(space);
-        for path in [&kept.old, &kept.new] {
-            fs_err::write(path, "").unwrap();
-        }
-        assert!(kept.vectors(&first, &second).is_none());
-        let normalised = Space { normalised: true, ..second.clone() };
-        fs_err::write(&kept.asked, format!("{normalised} f2\n{first} f1\nText(\"a\")\n")).unwrap();
-        assert!(kept.vectors(&first, &second).is_some());
-        for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
-            assert!(kept.vectors(old, new).is_none());
-        }
-        assert!(kept.are_of(&[Query::Text("a".into())]));
-        assert!(!kept.are_of(&[]) && !kept.are_of(&[Query::Text("b".into())]));
     }
 }

@@ -2,8 +2,8 @@
 
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
-    ANOTHER_METRIC, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, WIDE_FORECAST,
-    percent_rounded_up,
+    ANOTHER_METRIC, CurveSeries, EnoughShare, FORMAT_VERSION, Floors, MORE_QUERIES, Report, ShownMetric,
+    WIDE_FORECAST, percent_rounded_up,
 };
 use rehang::verdict::{Verdict, is_below};
 use rehang::{Error, Remedy, Result};
@@ -54,6 +54,8 @@ pub struct Forecast {
     pub enough: Option<EnoughShare>,
     /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
     pub passes_do_nothing_at: Option<f64>,
+    /// The other metrics that a report shows first, such as top-1 beside mAP.
+    pub others: Vec<OtherMetric>,
     /// Where an application's floors lie by the new model; `None` in a report of an earlier version, and of held-out items among themselves.
     pub floors: Option<Floors>,
     /// What a person should know of it.
@@ -67,6 +69,38 @@ pub struct Forecast {
     /// The lower and the upper end of the range at every point.
     #[serde(skip)]
     edges: Option<[Vec<(f64, f64)>; 2]>,
+}
+
+/// A metric beside the one that a forecast speaks of.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OtherMetric {
+    /// Its name.
+    pub metric: String,
+    /// Quality without an upgrade.
+    pub do_nothing: Option<f64>,
+    /// Quality at the switch, with nothing native.
+    pub start: f64,
+    /// Quality when everything is native.
+    pub end: f64,
+    /// The share of native items from which on its whole range is no longer below doing nothing: 0 where it does not fall, or doing nothing was
+    /// not measured; `None` where it stays below to the end.
+    pub recovers_at: Option<f64>,
+}
+
+impl OtherMetric {
+    /// Reads a metric of a curve; `None` where the curve has no such metric.
+    fn of(report: &Report, curve: &CurveSeries, shown: &ShownMetric) -> Option<Self> {
+        let line_of = curve.metrics.get(&shown.id)?;
+        let do_nothing = report.do_nothing.get(&shown.id).copied().filter(|value| value.is_finite());
+        // What may be chance is no fall.
+        let highest = line_of.band.as_ref().map_or(&line_of.values, |band| &band.high);
+        let recovers_at = do_nothing.map_or(Some(0.0), |line| {
+            let last_below = highest.iter().rposition(|&value| is_below(value, line));
+            last_below.map_or(Some(0.0), |place| curve.fractions.get(place + 1).copied())
+        });
+        let (start, end) = (line_of.start, line_of.end);
+        Some(Self { metric: shown.name.clone(), do_nothing, start, end, recovers_at })
+    }
 }
 
 impl Forecast {
@@ -155,6 +189,8 @@ impl Forecast {
             shares.map(|share| (share, at(&edges[0], share), at(&edges[1], share))).collect()
         });
         let do_nothing = report.do_nothing.get(&metric.id).copied().filter(|value| value.is_finite());
+        let others = report.metrics.iter().filter(|other| other.primary && other.id != metric.id);
+        let others = others.filter_map(|other| OtherMetric::of(&report, curve, other)).collect();
         let whole = report.gallery.as_ref();
         Ok(Self {
             source: source.into(),
@@ -173,6 +209,7 @@ impl Forecast {
             start: at(&points, 0.0),
             curve_at: SHOWN.iter().map(|&share| (share, at(&points, share))).collect(),
             passes_do_nothing_at: do_nothing.and(line_of.passes_do_nothing_at),
+            others,
             floors: report.floors,
             findings,
             is_reliable,
@@ -231,6 +268,19 @@ impl Forecast {
         self.passes_do_nothing_at.map(percent_rounded_up)
     }
 
+    /// The share of native items from which on a switch makes nothing worse: the curve stays at or above doing nothing, and no other metric
+    /// is below it with its whole range. `None` where there is none, or doing nothing was not measured.
+    pub fn worthwhile_from(&self) -> Option<f64> {
+        let passes = self.passes_do_nothing_at?;
+        self.others.iter().try_fold(passes, |from, other| Some(from.max(other.recovers_at?)))
+    }
+
+    /// What falls at the switch beside the metric that the forecast speaks of, in a sentence; `None` where nothing does.
+    pub fn falls(&self) -> Option<&str> {
+        let finding = self.findings.iter().find(|finding| finding.code == ANOTHER_METRIC);
+        finding.map(|finding| finding.seen.as_str())
+    }
+
     /// What the curve says of this upgrade.
     pub fn verdict(&self) -> Verdict {
         self.do_nothing.map_or(Verdict::NotMeasured, |_| Verdict::passing(self.passes_do_nothing_at))
@@ -243,8 +293,8 @@ impl Forecast {
     }
 }
 
-/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing. Fused searches are not
-/// checked, nor is a gallery whose mixed searches go to the new space already.
+/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing, by the metric that the forecast speaks of, or by
+/// the whole range of another one that a report shows first. Fused searches are not checked, nor is a gallery whose mixed searches go to the new space already.
 ///
 /// # Errors
 ///
@@ -260,11 +310,10 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
     }
     let counts = store.counts(&record.new.name)?;
     let share = native_share(&counts);
-    if forecast.passes_do_nothing_at.is_some_and(|from| reaches(&counts, from)) {
-        return Ok(());
-    }
-    let (true, Some(line)) = (forecast.is_below_doing_nothing(share), forecast.do_nothing) else {
-        return Ok(());
+    let passes = forecast.passes_do_nothing_at.is_some_and(|from| reaches(&counts, from));
+    let (false, true, Some(line)) = (passes, forecast.is_below_doing_nothing(share), forecast.do_nothing)
+    else {
+        return expect_nothing_falls(store, forecast, |from| reaches(&counts, from));
     };
     let now = forecast.at(share);
     let (when, seen) = if is_below(now, line) {
@@ -285,7 +334,39 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
             forecast.source
         ),
     )
-    .advise(Remedy::ReconsiderSwitch { backfill_percent: forecast.passes_at_percent() }))
+    .advise(Remedy::ReconsiderSwitch {
+        backfill_percent: forecast.worthwhile_from().map(percent_rounded_up),
+    }))
+}
+
+/// Fails where another metric than that of the forecast is forecast to fall beyond its range, at the share of native items that `reaches` tells.
+fn expect_nothing_falls(
+    store: &dyn Ledger,
+    forecast: &Forecast,
+    reaches: impl Fn(f64) -> bool,
+) -> Result<()> {
+    let falls = forecast.others.iter().filter(|other| !other.recovers_at.is_some_and(&reaches));
+    let falls: Vec<String> = falls
+        .map(|other| {
+            let line = other.do_nothing.unwrap_or(f64::NAN);
+            format!("{} would fall from {line:.1} to {:.1} at the switch", other.metric, other.start)
+        })
+        .collect();
+    if falls.is_empty() {
+        return Ok(());
+    }
+    let today = forecast.do_nothing.map_or_else(String::new, |line| format!(" from {line:.1}"));
+    let detail = format!(
+        "{}, beyond its range, while {} goes{today} to {:.1} ({} in {})",
+        falls.join(", "),
+        forecast.metric,
+        forecast.start,
+        forecast.curve,
+        forecast.source
+    );
+    let what = format!("switching {} now would make searches worse in one way", store.name());
+    let backfill_percent = forecast.worthwhile_from().map(percent_rounded_up);
+    Err(Error::conflict(what, detail).advise(Remedy::ReconsiderSwitch { backfill_percent }))
 }
 
 /// Linear between ascending points; the first and last value beyond them.
@@ -348,9 +429,7 @@ pub(crate) fn share_of(
 
 #[cfg(test)]
 mod tests {
-    use rehang::report::{
-        CreatedBy, CurveSeries, InputRecord, MetricCurve, ShownMetric, Spaces, display_points,
-    };
+    use rehang::report::{CreatedBy, CurveBand, InputRecord, MetricCurve, Spaces, display_points};
     use rehang::{Adapter, Distance, Space};
 
     use super::*;
@@ -509,6 +588,44 @@ mod tests {
             [ANOTHER_METRIC]
         );
         assert!(forecast.is_reliable);
+    }
+
+    #[test]
+    fn another_metric_that_falls_beyond_its_range_puts_the_switch_off() {
+        let mut report = report();
+        report.curves.remove(0);
+        report.metrics.push(ShownMetric::from(rehang::curve::TOP1));
+        report.do_nothing.insert("top1".into(), 50.0);
+        // mAP is above doing nothing from 30 % on.
+        let exact = [40.0, 45.0, 48.0, 52.0, 60.0];
+        let top1 = MetricCurve::from_exact(&exact, 0.0.into(), Some(50.0), &display_points(5));
+        report.curves[0].metrics.insert("top1".into(), top1);
+        let forecast = read(&report).unwrap();
+        assert_eq!(forecast.passes_do_nothing_at, Some(0.5));
+        let other = &forecast.others[0];
+        assert_eq!(
+            (other.metric.as_str(), other.do_nothing, other.start, other.end),
+            ("Top-1", Some(50.0), 40.0, 60.0)
+        );
+        assert_eq!((other.recovers_at, forecast.worthwhile_from()), (Some(0.75), Some(0.75)));
+        let store = rehang_store_tests::MemoryStore::new();
+        let refused = |share: f64| expect_nothing_falls(&store, &forecast, |from| share >= from);
+        assert!(refused(0.75).is_ok());
+        let error = refused(0.5).unwrap_err();
+        assert!(error.to_string().contains("Top-1 would fall from 50.0 to 40.0"), "{error}");
+        assert_eq!(error.remedy(), Some(&Remedy::ReconsiderSwitch { backfill_percent: Some(75.0) }));
+        // What may be chance is no fall: its range reaches doing nothing from one quarter on.
+        let line = report.curves[0].metrics.get_mut("top1").unwrap();
+        let edge = |by: f64| exact.iter().map(|value| value + by).collect();
+        line.band = Some(CurveBand { about: String::new(), low: edge(-5.0), high: edge(5.0) });
+        assert_eq!(read(&report).unwrap().others[0].recovers_at, Some(0.25));
+        // What never comes back is a person's to decide.
+        report.do_nothing.insert("top1".into(), 90.0);
+        let never = read(&report).unwrap();
+        assert_eq!((never.others[0].recovers_at, never.worthwhile_from()), (None, None));
+        // Nothing was measured, so nothing falls.
+        report.do_nothing.remove("top1");
+        assert_eq!(read(&report).unwrap().others[0].recovers_at, Some(0.0));
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub struct IdentifiedSpace {
     pub found: Identified,
     /// Items whose vectors are not as most are, with what each is: another model's name, `near NAME`, `none` or `small`.
     pub others: Vec<(String, String)>,
+    /// Vectors of the space that an adapter made: they are no model's, and are not looked at.
+    pub adapted: u64,
     /// What the models used, all together.
     pub spent: Spent,
 }
@@ -80,13 +82,14 @@ impl Upgrade {
             }
         };
         expect_space(store, &space)?;
+        let adapted = store.counts(&space)?.adapted;
         let models: Vec<Space> = models(configuration, store)?;
         let mut spent = Spent::default();
         if models.is_empty() || asked.items == 0 {
             let records = of_a_model(store, &space, ALONE)?;
             let progress = Progress::default();
             let found = identify_alone(&vectors(&records), 0, observer.counters().unwrap_or(&progress))?;
-            return identified(space, found, &records, spent, asked);
+            return identified((space, adapted), found, &records, spent, asked);
         }
         let mut records = of_a_model(store, &space, DRAWN_TIMES * asked.items)?;
         records.retain(|record| record.item.source.is_some());
@@ -113,7 +116,7 @@ impl Upgrade {
             spent = spent + encoder.spent();
         }
         let found = identify_vectors(&vectors(&records), &candidates)?.of_sample();
-        identified(space, found, &records, spent, asked)
+        identified((space, adapted), found, &records, spent, asked)
     }
 }
 
@@ -171,7 +174,7 @@ fn candidate(encoder: &dyn Encoder, records: &[Record], observer: &dyn Observer)
 }
 
 fn identified(
-    space: String,
+    (space, adapted): (String, u64),
     mut found: Identified,
     records: &[Record],
     spent: Spent,
@@ -182,7 +185,7 @@ fn identified(
     }
     let id = |(row, what): (usize, String)| (records[row].item.id.clone(), what);
     let others = found.minority().into_iter().map(id).collect();
-    Ok(IdentifiedSpace { space, found, others, spent })
+    Ok(IdentifiedSpace { space, found, others, adapted, spent })
 }
 
 /// What the vectors of a space look like by themselves: of one model or of two. Reads some, and asks no model.

@@ -23,6 +23,7 @@
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
+mod asked;
 mod auto;
 mod auto_options;
 mod backfill;
@@ -80,6 +81,7 @@ mod verbs;
 mod watch;
 mod way;
 
+pub use asked::ClicksKept;
 pub use auto::{Halt, Next, Step, StepResult, StepsLeft};
 pub use auto_options::{AutoOptions, SwitchIf, Way};
 pub use backfill::{Action, Attempt, Backfill, Ending, Event, Request, Tally};
@@ -95,7 +97,7 @@ pub use faults::Place;
 pub use fill::Filler;
 pub use first::{PutFirst, put_first, read_returned};
 pub use fitting::{Enough, PairsDrawn, PairsOptions, PairsStep, UpgradeReport};
-pub use forecast::{Forecast, expect_worthwhile};
+pub use forecast::{Forecast, OtherMetric, expect_worthwhile};
 pub use gallery::{Gallery, QueriesBySpace, SearchAnswer};
 pub use health::{SigmaHealth, sigma_health};
 pub use identify::{IdentifiedSpace, IdentifyOptions};

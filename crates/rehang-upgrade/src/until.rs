@@ -34,6 +34,14 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Its name for people: `hour`, and `unit of money`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Money => "unit of money",
+            Self::Hours => "hour",
+        }
+    }
+
     const ALL: [Self; 2] = [Self::Money, Self::Hours];
 
     /// As people write it behind `worth 0.5/`.

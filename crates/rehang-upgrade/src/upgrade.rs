@@ -16,6 +16,7 @@ use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
+use crate::asked::{self, Asked, ClicksKept};
 use crate::auto_options::AutoOptions;
 use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
@@ -241,7 +242,8 @@ impl Upgrade {
     /// `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` and, where items have labels, `labels.npy`.
     ///
     /// With `queries`, a file with one JSON object a line (`{"text": "…"}`, or `{"image": "FILE"}`), these are embedded by both models and
-    /// kept: choice and forecast then go by what people ask, and not by items as queries. Those that a model refuses are left out.
+    /// kept: choice and forecast then go by what people ask, and not by items as queries. Those that a model refuses are left out. With `clicks`,
+    /// they go by what people took from the answers: by nDCG@10.
     ///
     /// It is a backfill in all ways: any process can die, several may run, failing items are tried again and listed, budgets end it.
     /// What is native already, from an earlier call or the application, is not embedded again.
@@ -261,10 +263,9 @@ impl Upgrade {
             return Err(Error::option("items", 0, "1 or more"));
         }
         let configuration = &self.configuration;
-        configuration.expect_encoders(encoder.is_none(), files.queries.is_some())?;
+        configuration.expect_encoders(encoder.is_none(), files.asks())?;
         // A mistake in it is found before anything is paid for.
-        let has_queries = |path| fitting::has_queries(path, self.spaces(), &configuration.folder());
-        let queries_are_new = files.queries.map(has_queries).transpose()? == Some(false);
+        let queries = self.read_asked(files)?;
         let space = self.new_space()?;
         let opened;
         let encoder = if let Some(encoder) = encoder {
@@ -341,16 +342,13 @@ impl Upgrade {
             pairs.write(folder)?;
         }
         // A budget or a stop that ended the sample holds for the queries too.
-        let queries = files.queries.filter(|_| !matches!(enough, Enough::Ended(_)));
-        if queries.is_some() && queries_are_new && !is_compared {
-            // No backfill has compared them.
-            let record = Recorded::expect(self.store())?.record;
-            let told = expect_same_on_account(self.store(), &record, encoder)?;
-            spending::share(self.store(), &record, encoder, told)?;
-        }
+        let queries = queries.filter(|_| !matches!(enough, Enough::Ended(_)));
         let mut spent = encoder.spent();
-        let embedded = queries.map(|path| self.embed_queries(path, &space, &mut spent, observer)).transpose();
-        let queries = match embedded {
+        let embedded = queries.map(|(asked, clicks)| {
+            let (queries, left_out) = self.ask(&asked, (encoder, is_compared), &mut spent, observer)?;
+            Ok::<_, Error>((queries, left_out, clicks))
+        });
+        let queries = match embedded.transpose() {
             Err(error) if error.is_budget_spent() => {
                 encoder_said.get_or_insert(error.to_string());
                 enough = Enough::Ended(Ending::EncoderBudgetSpent);
@@ -362,14 +360,10 @@ impl Upgrade {
             }
             embedded => embedded?,
         };
-        if queries.is_some() && queries_are_new && configuration.names_adapter() {
-            // A report that other queries made, or items, says nothing of these.
-            let made = fitting::report_file(&configuration.folder(), &self.planned()?.setup().fingerprint()?);
-            if made.exists() {
-                fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
-            }
-        }
-        let (queries, left_out) = queries.unzip();
+        let (queries, left_out, clicks) = match queries {
+            Some((queries, left_out, clicks)) => (Some(queries), left_out, clicks),
+            None => (None, Vec::new(), None),
+        };
         Ok(PairsDrawn {
             steps,
             enough,
@@ -381,15 +375,51 @@ impl Upgrade {
             encoder_noise: encoder.noise(),
             encoder_cut: encoder.cut(),
             queries,
-            queries_left_out: left_out.unwrap_or_default(),
+            queries_left_out: left_out,
+            clicks,
             folder: files.folder.map(Path::to_owned),
         })
     }
 
-    /// Embeds the queries of a file by both models. What the new one uses is the upgrade's, as what it uses for items, and is added to `spent`.
+    /// Reads what people asked, and what they took from the answers, as far as it says something of this gallery.
+    fn read_asked(&self, files: &PairsFiles<'_>) -> Result<Option<(Asked, Option<ClicksKept>)>> {
+        let Some(asked) = Asked::read(files.queries, files.clicks)? else { return Ok(None) };
+        let clicks = asked.clicks(self.store())?;
+        Ok(Some((asked, clicks)))
+    }
+
+    /// Keeps queries by both models, and what was clicked, for choice and forecast; a model that no backfill has compared with the one that made
+    /// the natives is compared first.
+    fn ask(
+        &self,
+        asked: &Asked,
+        (encoder, is_compared): (&dyn Encoder, bool),
+        spent: &mut Spent,
+        observer: &dyn Observer,
+    ) -> Result<(usize, Vec<String>)> {
+        let (configuration, space) = (&self.configuration, self.new_space()?);
+        let is_new = !asked::is_kept(asked, self.spaces(), &configuration.folder());
+        if is_new && !is_compared {
+            let record = Recorded::expect(self.store())?.record;
+            let told = expect_same_on_account(self.store(), &record, encoder)?;
+            spending::share(self.store(), &record, encoder, told)?;
+            *spent = encoder.spent();
+        }
+        let embedded = self.embed_queries(asked, &space, spent, observer)?;
+        if is_new && configuration.names_adapter() {
+            // A report that other queries made, or items, says nothing of these.
+            let made = fitting::report_file(&configuration.folder(), &self.planned()?.setup().fingerprint()?);
+            if made.exists() {
+                fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
+            }
+        }
+        Ok(embedded)
+    }
+
+    /// Embeds queries by both models. What the new one uses is the upgrade's, as what it uses for items, and is added to `spent`.
     fn embed_queries(
         &self,
-        path: &Path,
+        asked: &Asked,
         new: &Space,
         spent: &mut Spent,
         observer: &dyn Observer,
@@ -416,7 +446,7 @@ impl Upgrade {
             Ok(encoder)
         };
         let folder = configuration.folder();
-        let embedded = fitting::embed_queries(path, (&old, new), &folder, &encoders, &account, observer);
+        let embedded = asked::embed_queries(asked, (&old, new), &folder, &encoders, &account, observer);
         // Also after an error: what was embedded until then is paid for.
         account()?;
         for (space, encoder, mut kept) in learning.take() {
@@ -510,6 +540,23 @@ impl Upgrade {
     ///
     /// A conflict where too few pairs are held out; as [`Configuration::planned`] and [`report`](rehang_evaluate::report()).
     pub fn report(&self, progress: &Progress) -> Result<UpgradeReport> {
+        self.report_by(&PairsFiles::default(), progress)
+    }
+
+    /// As [`Upgrade::report`], after it was asked by other queries, or clicks, than before: those of `files` are embedded by both models and kept, as
+    /// [`Upgrade::pairs`] does. What was embedded before costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Upgrade::report`]; what is wrong with the files, before anything is embedded; what the encoders say.
+    pub fn report_by(&self, files: &PairsFiles<'_>, progress: &Progress) -> Result<UpgradeReport> {
+        if files.asks() {
+            self.configuration.expect_encoders(true, true)?;
+        }
+        if let Some((asked, _)) = self.read_asked(files)? {
+            let encoder = self.open_encoder()?;
+            self.ask(&asked, (encoder.as_ref(), false), &mut Spent::default(), progress)?;
+        }
         let folder = self.configuration.folder();
         fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let adapter = self.map()?;
@@ -673,6 +720,7 @@ impl Upgrade {
             opened.as_ref()
         };
         let mut limits = self.configuration.limits_of(asked, encoder)?;
+        let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let planned = self.planned()?;
             let forecast = self.configuration.forecast(&planned)?;
@@ -708,7 +756,7 @@ impl Upgrade {
             _ => self.store.counts(&self.configuration.new.name)?.failed,
         };
         let Refitted { refits, findings } = refitted;
-        Ok(Run { summary, failed_in_all, refits, findings, until: limits.until })
+        Ok(Run { summary, failed_in_all, refits, findings, until: limits.until, asked_until })
     }
 
     /// Whether the map in use was fitted here, so that another one may take its place.
@@ -888,8 +936,18 @@ fn worker_name() -> String {
 pub struct PairsFiles<'a> {
     /// The folder that the pairs are written into.
     pub folder: Option<&'a Path>,
-    /// Queries from a log.
+    /// Queries from a log, one JSON object a line: `{"text": "…"}` or `{"image": "FILE"}`, either with an `"id"` where clicks name it.
     pub queries: Option<&'a Path>,
+    /// What people took from the answers, as [`rehang_files::read_clicks`] reads it: by the gallery's ids of items, and by the ids or texts of
+    /// the queries. Without `queries`, these are the texts that it names.
+    pub clicks: Option<&'a Path>,
+}
+
+impl PairsFiles<'_> {
+    /// Whether queries are given, by themselves or by what was clicked.
+    pub(crate) fn asks(&self) -> bool {
+        self.queries.is_some() || self.clicks.is_some()
+    }
 }
 
 /// What an upgrade would do and what is known of it before: see [`Upgrade::plan`].
@@ -962,6 +1020,9 @@ pub struct Run {
     /// Where it was to end.
     #[serde(skip)]
     pub until: Until,
+    /// What that was asked as: the share of [`Until::Enough`] and [`Until::Worth`] is the forecast's.
+    #[serde(skip)]
+    pub asked_until: Until,
 }
 
 impl Run {
@@ -1046,7 +1107,8 @@ mod tests {
                 encoder_busy_ms: 0,
                 sigma: None,
             };
-            Run { summary, failed_in_all, refits: Vec::new(), findings: Vec::new(), until }
+            let (refits, findings) = (Vec::new(), Vec::new());
+            Run { summary, failed_in_all, refits, findings, until, asked_until: until }
         };
         let is_complete = |ending, failed_now, failed_in_all| {
             run(ending, failed_now, failed_in_all, Until::All).is_complete()

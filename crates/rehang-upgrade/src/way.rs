@@ -80,7 +80,7 @@ impl Ways {
 impl AutoOptions {
     /// Fails where the plain way is asked for beside what only a map has.
     pub(crate) fn expect_of_its_way(&self, files: &PairsFiles<'_>) -> Result<()> {
-        if self.way == Some(Way::Plain) && (self.asks_for_a_map() || files.queries.is_some()) {
+        if self.way == Some(Way::Plain) && (self.asks_for_a_map() || files.asks()) {
             let expected = "left out beside options of pairs, a fit, an order or a share to end at: it embeds everything and maps nothing";
             return Err(Error::option("plain", true, expected));
         }
@@ -149,7 +149,7 @@ impl Upgrade {
             Ok(configuration.names_adapter()
                 || configuration.names_forecast()
                 || limits.until != Until::All
-                || files.queries.is_some()
+                || files.asks()
                 || asked.asks_for_a_map()
                 || fitting::fitted(store, new)?.is_some())
         };

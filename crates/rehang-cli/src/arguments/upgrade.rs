@@ -99,9 +99,17 @@ arguments! {
         items: usize = [long, value_name = "N", default_value_t = PairsOptions::default().items],
         /// Go on while one more doubling is expected to bring this many points of agreement; 0 draws all --items.
         worth: f64 = [long, value_name = "POINTS", default_value_t = PairsOptions::default().worth],
-        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}. Both models embed them ([old.encoder] too), and
-        /// the map is chosen and forecast by them.
+        asked: AskedFiles = [flatten],
+    }
+
+    /// What people ask, and what they take from the answers.
+    AskedFiles {
+        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an "id" where --clicks names it. Both models
+        /// embed them ([old.encoder] too), and the map is chosen and forecast by them.
         queries: Option<PathBuf> = [long, value_name = "FILE"],
+        /// What people took from the answers: CSV with the columns query, item and weight or position, or JSON lines with these fields. Choice and
+        /// forecast then go by nDCG@10 of that. Without --queries, its queries are texts.
+        clicks: Option<PathBuf> = [long, value_name = "FILE"],
     }
 
     /// Options of `rehang upgrade pairs`.
@@ -146,6 +154,7 @@ arguments! {
     /// Options of `rehang upgrade report`.
     UpgradeReportArguments {
         config: UpgradeConfig = [flatten],
+        asked: AskedFiles = [flatten],
         /// Report to write (.html, .md or .json) beside the one that the upgrade keeps for itself; repeatable.
         out: Vec<PathBuf> = [short, long, value_name = "FILE"],
     }

@@ -45,6 +45,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
             } from arguments,
             uncertainty_weights: arguments.uncertainty_weights.as_deref().and_then(|weights| weights.try_into().ok())
         ),
+        judged: None,
         output: Some(arguments.output.clone())
     );
     let sources = [&arguments.old, &arguments.new, &arguments.labels, &arguments.side];
@@ -175,7 +176,8 @@ fn table(text: &mut String, selection: &Selection) {
     }
     let _ = writeln!(
         text,
-        "\n  among these pairs alone: do nothing (old queries, old vectors) {}, new model on everything {}\n  start: at the switch; area: mean over the \
+        "\n  among these pairs alone: do nothing (old queries, old vectors) {}, new model on everything {}\n  do-nothing as a method: new queries, \
+         old vectors as they are\n  start: at the switch; area: mean over the \
          whole backfill, in the default order and with the handicap beside it (percent\n  of the mean squared error); behind: the \
          best area, mean and standard error over the splits; error: as a part of the new\n  vectors' variance\n",
         one_decimal(selection.do_nothing),

@@ -46,6 +46,13 @@ fn of_space(of: &IdentifiedSpace) -> String {
             100.0 * share
         );
     }
+    if of.adapted > 0 {
+        let _ = writeln!(
+            text,
+            "{} more vectors of {:?} were made by an adapter, so no model made them, and they were not looked at.",
+            of.adapted, of.space
+        );
+    }
     for (id, what) in of.others.iter().take(NAMED) {
         let _ = writeln!(text, "  {id}: {what}");
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rehang::finding::{Finding, Severity};
-use rehang::report::{Report, percent_rounded_up};
+use rehang::report::{ANOTHER_METRIC, Report, percent_rounded_up};
 use rehang::{Error, Result, Verdict};
 use rehang_evaluate::{ReportFiles, report};
 use rehang_files::{AtomicFile, is_same_file};
@@ -43,6 +43,7 @@ pub fn make(arguments: &ReportArguments) -> Result<Report> {
         orders: arguments.orders.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         precisions: arguments.precisions.iter().map(|name| name.trim().parse()).collect::<Result<_>>()?,
         gallery_items: None,
+        judged: None,
         bridge: None,
         command: command()
     );
@@ -94,13 +95,27 @@ pub fn verdict(report: &Report) -> String {
     };
     let bridge = report.gallery.as_ref().and_then(|gallery| gallery.bridge.get(&metric.id));
     let bridge = bridge.map_or_else(String::new, |of| format!(" → over a bridge {}", one_decimal(of.value)));
-    let mut text = format!(
-        "{} of {}: do nothing {today}{bridge} → at the switch {} → fully re-embedded {} percent ({crossing})\n",
+    let falls = report.warnings.iter().find(|warning| warning.code == ANOTHER_METRIC);
+    let mut text = falls.map_or_else(String::new, |falls| format!("{}\n", falls.seen));
+    let _ = writeln!(
+        text,
+        "{} of {}: do nothing {today}{bridge} → at the switch {} → fully re-embedded {} percent ({crossing})",
         metric.name,
         curve.name(),
         one_decimal(line.start),
         one_decimal(line.end)
     );
+    for other in report.metrics.iter().filter(|other| other.primary && other.id != metric.id) {
+        let Some(line) = curve.metrics.get(&other.id) else { continue };
+        let today =
+            report.do_nothing.get(&other.id).map_or("not measured".into(), |&value| one_decimal(value));
+        let (start, end) = (one_decimal(line.start), one_decimal(line.end));
+        let _ = writeln!(
+            text,
+            "{}: do nothing {today} → at the switch {start} → fully re-embedded {end}",
+            other.name
+        );
+    }
     if let Some(gallery) = &report.gallery {
         let enough = line.enough.map_or_else(
             || "no share of it can be told".to_owned(),

@@ -10,7 +10,7 @@ mod steps;
 use rehang::Result;
 use rehang::report::percent_rounded_up;
 use rehang_upgrade::{
-    AutoOptions, Ending, Halt, Next, PairsFiles, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
+    AutoOptions, Ending, Halt, Next, PairsOptions, Phase, Request, Step, StepResult, Upgrade, Way,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use self::plan::{plan_text, ways_text};
 use self::shared::open;
 use self::steps::{start_text, switch_text};
 use super::{Exit, end_at_ctrl_c, say_findings, warn};
-use crate::arguments::upgrade::{RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};
+use crate::arguments::upgrade::{AskedFiles, RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};
 use crate::bar::with_bar;
 
 /// Runs one of the verbs.
@@ -48,7 +48,8 @@ pub fn run(arguments: &UpgradeCommand, json: bool) -> Result<Exit> {
 }
 
 fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
-    let SampleSize { items, worth, ref queries } = arguments.sample;
+    let SampleSize { items, worth, ref asked } = arguments.sample;
+    let files = learn::asked_files(asked);
     let run = run_options(&arguments.limits, arguments.until.as_deref(), arguments.no_refit, false)?;
     let asked = AutoOptions {
         pairs: PairsOptions { items, worth, run },
@@ -68,7 +69,6 @@ fn run_auto(arguments: &UpgradeAutoArguments, json: bool) -> Result<Exit> {
     if arguments.dry_run {
         return dry_run(&upgrade, &asked, arguments, json);
     }
-    let files = PairsFiles { folder: None, queries: queries.as_deref() };
     let (mut steps, mut all_done) = (Vec::new(), true);
     let halt = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -225,8 +225,7 @@ fn dry_run(
     arguments: &UpgradeAutoArguments,
     json: bool,
 ) -> Result<Exit> {
-    let files = PairsFiles { folder: None, queries: arguments.sample.queries.as_deref() };
-    let left = upgrade.steps_left(asked, &files)?;
+    let left = upgrade.steps_left(asked, &learn::asked_files(&arguments.sample.asked))?;
     let next = match left.next {
         Next::Step(step) => step,
         Next::Halt(halt) => {
@@ -244,8 +243,13 @@ fn dry_run(
     let run = [limits.clone(), if arguments.no_refit { vec!["--no-refit"] } else { Vec::new() }].concat();
     let first = left.switch_from.map(|from| format!("{}%", percent_rounded_up(from)));
     let first = first.as_deref().map_or_else(Vec::new, |share| vec!["--until", share]);
-    let queries = arguments.sample.queries.as_ref().map(|path| path.display().to_string());
-    let queries = queries.as_deref().map_or_else(Vec::new, |queries| vec!["--queries", queries]);
+    let AskedFiles { queries, clicks } = &arguments.sample.asked;
+    let given = [("--queries", queries), ("--clicks", clicks)];
+    let given: Vec<(&str, String)> = given
+        .iter()
+        .filter_map(|(option, path)| Some((*option, path.as_ref()?.display().to_string())))
+        .collect();
+    let queries: Vec<&str> = given.iter().flat_map(|(option, path)| [*option, path.as_str()]).collect();
     let (items, worth) = (asked.pairs.items.to_string(), asked.pairs.worth.to_string());
     let mut commands = Vec::new();
     for step in &left.steps {

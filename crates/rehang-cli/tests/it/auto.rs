@@ -13,18 +13,18 @@ use crate::common::{Place, demo, waves, words};
 use crate::stub::{Reply, Seen, Stub, good_of};
 
 /// How a gallery is made.
-struct Made {
-    items: usize,
+pub struct Made {
+    pub items: usize,
     /// Of an item, by its number and its class.
-    label: fn(usize, i64) -> Option<i64>,
-    source: fn(usize) -> Option<String>,
+    pub label: fn(usize, i64) -> Option<i64>,
+    pub source: fn(usize) -> Option<String>,
     /// What the old model has made of all items.
-    old: fn() -> Matrix,
-    encoder: &'static str,
+    pub old: fn() -> Matrix,
+    pub encoder: &'static str,
 }
 
 impl Made {
-    fn of(items: usize) -> Self {
+    pub fn of(items: usize) -> Self {
         Self {
             items,
             label: |_, class| Some(class),
@@ -35,12 +35,12 @@ impl Made {
     }
 }
 
-fn read(name: &str) -> Matrix {
+pub fn read(name: &str) -> Matrix {
     rehang_files::read_matrix(&VectorSource::path(demo(name))).unwrap()
 }
 
 /// An old model that sees what the new one sees, with noise.
-fn noisy() -> Matrix {
+pub fn noisy() -> Matrix {
     let mut rows = read("new.npy");
     let squares: f32 = rows.as_slice().iter().map(|value| value * value).sum();
     let spread = (squares / rows.as_slice().len() as f32).sqrt();
@@ -53,7 +53,7 @@ fn noisy() -> Matrix {
 }
 
 /// A folder with a gallery of the demo's old vectors, and a configuration that names no adapter.
-fn place(made: &Made) -> Place {
+pub fn place(made: &Made) -> Place {
     let place = Place::new();
     let rows: Vec<usize> = (0..made.items).collect();
     place.write_matrix("old.npy", &(made.old)().select(&rows));

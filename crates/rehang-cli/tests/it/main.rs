@@ -16,6 +16,7 @@ mod stub;
 mod auto;
 mod bad_input;
 mod chaos;
+mod clicks;
 mod evaluate;
 mod folder;
 mod kill;

@@ -317,6 +317,7 @@ class Upgrade:
         items: int | None = None,
         worth: float | None = None,
         queries: Path | None = None,
+        clicks: Path | None = None,
         budget: int | None = None,
         rate: float | None = None,
         until: float | str | None = None,
@@ -347,6 +348,7 @@ class Upgrade:
         worth: float | None = None,
         folder: Path | None = None,
         queries: Path | None = None,
+        clicks: Path | None = None,
         budget: int | None = None,
         rate: float | None = None,
         normalise: bool = False,
@@ -368,7 +370,11 @@ class Upgrade:
         folder : path, optional
             Write the pairs there too.
         queries : path, optional
-            A file of queries as people ask them, one JSON object a line.
+            A file of queries as people ask them, one JSON object a line: ``{"text": "…"}`` or ``{"image": "FILE"}``, with an ``"id"`` where
+            ``clicks`` names it.
+        clicks : path, optional
+            What people took from the answers: CSV with the columns ``query``, ``item`` and ``weight`` or ``position``, or JSON lines with
+            these fields. Choice and forecast then go by nDCG@10 of that. Without ``queries``, its queries are texts.
         budget, rate : optional
             Items embedded at most, and items a second at most.
         normalise : bool
@@ -411,10 +417,15 @@ class Upgrade:
         """
         return self._verb("first", locals())
 
-    def report(self, *, progress: bool | None = None) -> Report:
-        """Measure the adapter on the pairs that were held out: the forecast of the upgrade."""
+    def report(
+        self, *, queries: Path | None = None, clicks: Path | None = None, progress: bool | None = None
+    ) -> Report:
+        """Measure the adapter on the pairs that were held out: the forecast of the upgrade.
+
+        ``queries`` and ``clicks``, as in :meth:`pairs`, ask it anew: what was embedded before costs nothing.
+        """
         with Bar(progress) as bar:
-            core, findings = self._core.report(bar.show)
+            core, findings = self._core.report(options({"queries": queries, "clicks": clicks}), bar.show)
         warn(findings)
         return Report(core)
 

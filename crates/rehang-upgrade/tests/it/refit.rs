@@ -340,7 +340,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     let drawn = folder.path().join("pairs");
     let draw = || {
         let asked = PairsOptions { items: 400, worth: 0.0, ..PairsOptions::default() };
-        let files = PairsFiles { folder: Some(&drawn), queries: None };
+        let files = PairsFiles { folder: Some(&drawn), ..PairsFiles::default() };
         upgrade.pairs(&asked, &files, Some(&model), &Unobserved).unwrap()
     };
     assert_eq!(draw().pairs, 400);

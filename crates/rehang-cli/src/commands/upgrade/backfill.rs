@@ -1,7 +1,7 @@
 //! `rehang upgrade run`: the backfill.
 
 use rehang::Result;
-use rehang_upgrade::{Cut, Ending, Run, RunOptions, parse_rate, parse_until};
+use rehang_upgrade::{Cut, Ending, Run, RunOptions, Until, parse_rate, parse_until};
 
 use super::learn::refit_text;
 use super::shared::{duration, open};
@@ -58,7 +58,15 @@ pub fn ending_text(ending: Ending) -> &'static str {
 
 pub fn run_text(run: &Run) -> String {
     let (summary, failed) = (&run.summary, run.failed_in_all);
-    let why = ending_text(summary.ending);
+    let why = match (summary.ending, run.asked_until) {
+        (Ending::ReachedFraction, Until::Worth { points, unit }) => {
+            format!("a further {} is forecast to bring less than {points} points from here on", unit.name())
+        }
+        (Ending::ReachedFraction, Until::Enough) => {
+            "98 % of the new model's quality is forecast from this share on".to_owned()
+        }
+        (ending, _) => ending_text(ending).to_owned(),
+    };
     let share = if summary.items == 0 { 100.0 } else { 100.0 * summary.native as f64 / summary.items as f64 };
     let mut text = format!(
         "{} items made native in {}; {} of {} are native now ({share:.1} %). It ended because {why}.\n",
@@ -128,7 +136,7 @@ pub fn spent_text(what: &str, money: f64, tokens: u64) -> String {
 #[cfg(test)]
 mod tests {
     use rehang_encode::Spent;
-    use rehang_upgrade::{Summary, Tally, Until};
+    use rehang_upgrade::{Summary, Tally, Unit};
 
     use super::*;
 
@@ -152,10 +160,21 @@ mod tests {
         };
         let run = |until| {
             let (refits, findings) = (Vec::new(), Vec::new());
-            Run { summary: summary.clone(), failed_in_all: 0, refits, findings, until }
+            Run { summary: summary.clone(), failed_in_all: 0, refits, findings, until, asked_until: until }
         };
         let text = |until| run_text(&run(until));
         assert!(text(Until::Fraction(0.8)).contains("Less than the 80.0 % asked for"));
         assert!(!text(Until::All).contains("asked for"));
+        let until = |asked_until| {
+            let summary = Summary { ending: Ending::ReachedFraction, ..summary.clone() };
+            run_text(&Run { summary, asked_until, ..run(Until::Fraction(0.5)) })
+        };
+        let worth = until(Until::Worth { points: 0.5, unit: Unit::Hours });
+        assert!(
+            worth.contains("because a further hour is forecast to bring less than 0.5 points"),
+            "{worth}"
+        );
+        assert!(until(Until::Enough).contains("because 98 % of the new model's quality"));
+        assert!(until(Until::Fraction(0.5)).contains("because the wanted share is native"));
     }
 }

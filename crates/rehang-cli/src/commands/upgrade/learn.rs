@@ -8,16 +8,16 @@ use serde_json::json;
 use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
-    SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments, UpgradeOrderArguments,
-    UpgradePairsArguments, UpgradeReportArguments,
+    AskedFiles, SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments,
+    UpgradeOrderArguments, UpgradePairsArguments, UpgradeReportArguments,
 };
 use crate::bar::with_bar;
 use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
-    let SampleSize { items, worth, ref queries } = arguments.sample;
+    let SampleSize { items, worth, ref asked } = arguments.sample;
     let options = PairsOptions { items, worth, run: run_options(&arguments.limits, None, true, false)? };
-    let files = PairsFiles { folder: arguments.out.as_deref(), queries: queries.as_deref() };
+    let files = PairsFiles { folder: arguments.out.as_deref(), ..asked_files(asked) };
     let upgrade = open(&arguments.config)?;
     let drawn = with_bar(|progress| {
         end_at_ctrl_c(progress);
@@ -30,6 +30,11 @@ pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     };
     let text = pairs_text(&drawn, options.worth) + next;
     Exit::done_if(drawn.is_complete()).print(json, &drawn, &text)
+}
+
+/// What is asked, as the library takes it.
+pub fn asked_files(asked: &AskedFiles) -> PairsFiles<'_> {
+    PairsFiles { folder: None, queries: asked.queries.as_deref(), clicks: asked.clicks.as_deref() }
 }
 
 pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
@@ -72,6 +77,17 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
+    }
+    if let Some(clicks) = drawn.clicks {
+        text += &format!("{} clicks say what is right.", clicks.kept);
+        let others = [
+            (clicks.unknown_items, "of items that are not in this gallery"),
+            (clicks.unknown_queries, "of queries that are not in --queries"),
+        ];
+        for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+            text += &format!(" {count} more are {what}.");
+        }
+        text += "\n";
     }
     if let Some(first) = drawn.queries_left_out.first() {
         text += &format!("{} queries are left out; the first: {first}.\n", drawn.queries_left_out.len());
@@ -210,7 +226,7 @@ pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
     let upgrade = open(&arguments.config)?;
     let made = with_bar(|progress| {
         end_at_ctrl_c(progress);
-        upgrade.report(progress)
+        upgrade.report_by(&asked_files(&arguments.asked), progress)
     })?;
     commands::report::write(&made.report, &made.findings, &arguments.out)?;
     let text = format!("{}Report: {}\n", commands::report::verdict(&made.report), made.path.display());

@@ -19,6 +19,9 @@ pub fn plan(arguments: &UpgradePlanArguments, json: bool) -> Result<Exit> {
 pub fn plan_text(outlook: &Outlook) -> String {
     let Outlook { plan, estimate, searches, forecast, .. } = outlook;
     let mut text = format!("{}\n  from {}\n  to   {}\n\n", plan.gallery, plan.old, plan.new);
+    if let Some(falls) = forecast.as_ref().and_then(Forecast::falls) {
+        text += &format!("{falls}\n\n");
+    }
     if let Some(ways) = &outlook.ways {
         text += &(ways_text(ways) + "\n");
     }
@@ -128,6 +131,14 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
     );
     for (share, value) in &forecast.curve_at {
         text += &format!(", {:.0} % native {}", 100.0 * share, ranged(*share, *value));
+    }
+    for other in &forecast.others {
+        let today = other.do_nothing.map_or("not measured".into(), one_decimal);
+        let (start, end) = (one_decimal(other.start), one_decimal(other.end));
+        text += &format!(
+            "\n          {}: do nothing {today}, at the switch {start}, 100 % native {end}",
+            other.metric
+        );
     }
     if let Some(enough) = forecast.enough {
         let [at, low, high] = [enough.fraction, enough.low, enough.high].map(|share| 100.0 * share);

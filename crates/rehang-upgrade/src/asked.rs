@@ -1,0 +1,588 @@
+//! What people ask, and what they take from the answers: queries by both models, and clicks as judgements, in the folder of an upgrade.
+//!
+//! Choice and forecast go by them where they are there. A click is kept by the place of its query in the file and by the id of its item, so
+//! that items may come and go: what counts is what the gallery, or its pairs, have when it is measured.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rehang::curve::Qrels;
+use rehang::{Adapter, Error, Matrix, Result, Space};
+use rehang_files::{AtomicFile, Clicked, VectorSource, read_clicks};
+use rehang_store::Ledger;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::observe::Observer;
+use crate::query::{self, Query, QueryEncoders};
+
+/// Items that are looked up at a time.
+const ITEMS_PAGE: usize = 2048;
+
+/// A line of a file of queries: a text or an image, with the id that clicks name it by.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueryLine {
+    id: Option<Value>,
+    text: Option<String>,
+    image: Option<PathBuf>,
+}
+
+/// A query, and what clicks call it: its id, or else its text or the path of its image as the file writes it.
+struct Named {
+    name: String,
+    query: Query,
+}
+
+/// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the file; either may have an `"id"`.
+fn read_queries(path: &Path) -> Result<Vec<Named>> {
+    let folder = rehang_files::folder_of(path);
+    let lines = rehang_files::read_lines(path)?;
+    let queries = lines.iter().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(|(at, line)| {
+        let corrupt = |error: &str| {
+            let detail = format!("line {}: {error}; {{\"text\": …}} or {{\"image\": …}} is expected", at + 1);
+            Error::corrupt(path.display(), detail)
+        };
+        let line: QueryLine = serde_json::from_str(line).map_err(|error| {
+            // The place in the line would read as another line of the file.
+            let error = error.to_string();
+            corrupt(error.split_once(" at line ").map_or(error.as_str(), |(error, _)| error))
+        })?;
+        let (said, query) = match (line.text, line.image) {
+            (Some(text), None) => (text.clone(), Query::Text(text)),
+            (None, Some(image)) => (image.display().to_string(), Query::Image(folder.join(image))),
+            (Some(_), Some(_)) => return Err(corrupt("it has a text and an image")),
+            (None, None) => return Err(corrupt("it has neither a text nor an image")),
+        };
+        let name = match line.id {
+            None => said,
+            Some(Value::String(id)) => id,
+            Some(Value::Number(id)) if id.is_i64() || id.is_u64() => id.to_string(),
+            Some(_) => return Err(corrupt("its id is neither text nor a whole number")),
+        };
+        Ok(Named { name, query })
+    });
+    queries.collect()
+}
+
+/// What one item was taken for in answer to one query.
+#[derive(Debug, Clone, PartialEq)]
+struct Click {
+    /// The place of the query among all that are asked.
+    query: usize,
+    item: String,
+    gain: f64,
+}
+
+/// Queries that people asked, and what they took from the answers.
+pub(crate) struct Asked {
+    /// What names them in errors.
+    path: PathBuf,
+    queries: Vec<Query>,
+    clicks: Option<Vec<Click>>,
+    /// Clicks of queries that are not among these.
+    unknown_queries: usize,
+}
+
+impl Asked {
+    /// Reads what is asked: the queries of a file, or else those of the clicks, whose names are texts then; and what was clicked. `None`
+    /// without either file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with a file, naming it and its line; corrupt where no click is of one of the queries.
+    pub fn read(queries: Option<&Path>, clicks: Option<&Path>) -> Result<Option<Self>> {
+        let Some(path) = queries.or(clicks) else { return Ok(None) };
+        let named = queries.map(read_queries).transpose()?;
+        let Some(log) = clicks else {
+            let queries = named.into_iter().flatten().map(|named| named.query).collect();
+            return Ok(Some(Self { path: path.to_owned(), queries, clicks: None, unknown_queries: 0 }));
+        };
+        let clicked = read_clicks(log)?;
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut asked = Vec::new();
+        let is_given = named.is_some();
+        for Named { name, query } in named.into_iter().flatten() {
+            // Of queries that are there twice the first one has the clicks.
+            places.entry(name).or_insert(asked.len());
+            asked.push(query);
+        }
+        let (mut clicks, mut unknown_queries) = (Vec::new(), 0);
+        for Clicked { query, item, gain } in clicked {
+            let place = match places.get(&query) {
+                Some(&place) => place,
+                None if is_given => {
+                    unknown_queries += 1;
+                    continue;
+                }
+                None => {
+                    places.insert(query.clone(), asked.len());
+                    asked.push(Query::Text(query));
+                    asked.len() - 1
+                }
+            };
+            clicks.push(Click { query: place, item, gain });
+        }
+        if clicks.is_empty() {
+            let detail = format!(
+                "none of its {unknown_queries} clicks is of a query of {}: a click names its query by the id, or else the text, that stands there",
+                path.display()
+            );
+            return Err(Error::corrupt(log.display(), detail));
+        }
+        Ok(Some(Self { path: path.to_owned(), queries: asked, clicks: Some(clicks), unknown_queries }))
+    }
+
+    /// How many clicks there are, and how many of them say nothing of a gallery; `None` where no clicks were given.
+    ///
+    /// # Errors
+    ///
+    /// Corrupt where no item is in the gallery; those of the store.
+    pub fn clicks(&self, store: &dyn Ledger) -> Result<Option<ClicksKept>> {
+        let Some(clicks) = &self.clicks else { return Ok(None) };
+        let mut unknown_items = 0;
+        for page in clicks.chunks(ITEMS_PAGE) {
+            let ids: Vec<&str> = page.iter().map(|click| click.item.as_str()).collect();
+            unknown_items += store.get(&ids)?.iter().filter(|item| item.is_none()).count();
+        }
+        if unknown_items == clicks.len() {
+            let first = clicks.first().map_or("", |click| &click.item);
+            let detail = format!(
+                "none of its {unknown_items} clicks is of an item of {} (the first is of {first:?}); a click names its item by the gallery's id",
+                store.name()
+            );
+            return Err(Error::corrupt("the file of clicks", detail));
+        }
+        let kept = clicks.len() - unknown_items;
+        Ok(Some(ClicksKept { kept, unknown_items, unknown_queries: self.unknown_queries }))
+    }
+}
+
+/// Clicks that choice and forecast go by, each query and item once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ClicksKept {
+    /// Clicks of items that the gallery has.
+    pub kept: usize,
+    /// Clicks of items that it has not.
+    pub unknown_items: usize,
+    /// Clicks of queries that are not among those of the file of queries.
+    pub unknown_queries: usize,
+}
+
+/// A click as the folder of an upgrade keeps it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct KeptClick {
+    /// The place of the query among all that were asked.
+    query: usize,
+    /// Its row among the vectors; none where no model could embed it.
+    row: Option<usize>,
+    item: String,
+    gain: f64,
+}
+
+/// The queries of an upgrade in files, by both models.
+pub(crate) struct QueryFiles {
+    /// What the vectors are of: both models and every query.
+    asked: PathBuf,
+    old: PathBuf,
+    new: PathBuf,
+    /// Every vector that was ever paid for, a line each. A line begins with a line break, so that half a line, which a death leaves, spoils
+    /// no other.
+    embedded: PathBuf,
+    /// What was clicked; not there where nothing was.
+    clicks: PathBuf,
+}
+
+/// The role of clicks among what a map was fitted by.
+pub(crate) const CLICKS: &str = "clicks";
+
+/// A query is known by how it is written.
+fn name_of(query: &Query) -> String {
+    format!("{query:?}")
+}
+
+/// A line of what was paid for.
+#[derive(Debug, Serialize, Deserialize)]
+struct Embedded {
+    model: String,
+    query: String,
+    vector: Vec<f32>,
+}
+
+impl QueryFiles {
+    pub fn of(folder: &Path) -> Self {
+        let [asked, old, new, embedded, clicks] = [
+            "queries.jsonl",
+            "queries-old.npy",
+            "queries-new.npy",
+            "queries-embedded.jsonl",
+            "queries-clicks.jsonl",
+        ]
+        .map(|name| folder.join(name));
+        Self { asked, old, new, embedded, clicks }
+    }
+
+    /// The vectors by both models of an upgrade, where there are any: the folder may hold those of an earlier one.
+    pub fn vectors(&self, old: &Space, new: &Space) -> Option<(VectorSource, VectorSource)> {
+        let asked = fs_err::read_to_string(&self.asked).ok()?;
+        let mut models = asked.lines();
+        // A space has the lengths of its vectors in its name only once they are known.
+        let mut is_next_of = |space: &Space| {
+            models.next().is_some_and(|model| {
+                let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
+                model.starts_with(&of(true)) || model.starts_with(&of(false))
+            })
+        };
+        let is_theirs = is_next_of(new) && is_next_of(old);
+        let is_there = is_theirs && self.old.exists() && self.new.exists();
+        is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
+    }
+
+    /// Whether the vectors are of these very queries, but for some that no model can embed.
+    fn are_of(&self, queries: &[Query]) -> bool {
+        let asked = fs_err::read_to_string(&self.asked).unwrap_or_default();
+        asked.lines().skip(2).eq(queries.iter().map(name_of))
+    }
+
+    /// The clicks that are kept; `None` where there are none.
+    fn clicks(&self) -> Result<Option<Vec<KeptClick>>> {
+        if !self.clicks.exists() {
+            return Ok(None);
+        }
+        let lines = rehang_files::read_lines(&self.clicks)?;
+        let click = |line: &String| {
+            serde_json::from_str(line).map_err(|error| Error::corrupt(self.clicks.display(), error))
+        };
+        lines.iter().map(click).collect::<Result<_>>().map(Some)
+    }
+
+    /// Whether what is kept was clicked as these clicks say.
+    fn have_clicks(&self, clicks: Option<&[Click]>) -> bool {
+        let same = |kept: &KeptClick, click: &Click| {
+            // The last digit may change on the way through a file.
+            let is_alike = (kept.gain - click.gain).abs() <= 1e-9 * click.gain;
+            is_alike && kept.query == click.query && kept.item == click.item
+        };
+        match (self.clicks(), clicks) {
+            (Ok(None), None) => true,
+            (Ok(Some(kept)), Some(clicks)) => {
+                kept.len() == clicks.len() && kept.iter().zip(clicks).all(|(kept, click)| same(kept, click))
+            }
+            _ => false,
+        }
+    }
+
+    /// What was clicked among the items of these ids, by their places, for so many queries; `None` where no clicks are kept.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors; corrupt where the file is of other queries.
+    pub fn judged<'a>(
+        &self,
+        ids: impl IntoIterator<Item = &'a str>,
+        queries: usize,
+    ) -> Result<Option<Qrels>> {
+        let Some(clicks) = self.clicks()? else { return Ok(None) };
+        let places: HashMap<&str, usize> =
+            ids.into_iter().enumerate().map(|(place, id)| (id, place)).collect();
+        let mut judged = vec![Vec::new(); queries];
+        for KeptClick { row, item, gain, .. } in clicks {
+            let (Some(row), Some(&place)) = (row, places.get(item.as_str())) else { continue };
+            let of = judged.get_mut(row).ok_or_else(|| {
+                Error::corrupt(self.clicks.display(), format!("query {row} is clicked of {queries}"))
+            })?;
+            of.push((place, gain));
+        }
+        Qrels::new(judged).map(Some)
+    }
+
+    /// A fingerprint of the clicks that are kept; `None` where there are none.
+    ///
+    /// # Errors
+    ///
+    /// I/O errors.
+    pub fn clicks_fingerprint(&self) -> Result<Option<String>> {
+        if !self.clicks.exists() {
+            return Ok(None);
+        }
+        let bytes = fs_err::read(&self.clicks).map_err(|error| Error::io("read", &self.clicks, &error))?;
+        // Every byte is exact as f32.
+        let rows = Matrix::new(1, bytes.into_iter().map(f32::from).collect())?;
+        Ok(Some(rows.fingerprint()))
+    }
+
+    /// Keeps clicks, or that there are none. `rows` are those of the queries among the vectors.
+    fn keep_clicks(&self, clicks: Option<&[Click]>, rows: &[Option<usize>]) -> Result<()> {
+        let Some(clicks) = clicks else {
+            return match fs_err::remove_file(&self.clicks) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Error::io("remove", &self.clicks, &error))
+                }
+                _ => Ok(()),
+            };
+        };
+        let mut text = String::new();
+        for Click { query, item, gain } in clicks {
+            let kept = KeptClick { query: *query, row: rows[*query], item: item.clone(), gain: *gain };
+            text += &serde_json::to_string(&kept)
+                .map_err(|error| Error::corrupt(self.clicks.display(), error))?;
+            text.push('\n');
+        }
+        AtomicFile::write(&self.clicks, &text)
+    }
+
+    /// What was paid for: by model, the vectors by query.
+    fn embedded(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
+        let bytes = match fs_err::read(&self.embedded) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|error| Error::io("read", &self.embedded, &error))?,
+        };
+        let mut embedded = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for line in bytes.split(|&byte| byte == b'\n') {
+            if let Ok(Embedded { model, query, vector }) = serde_json::from_slice(line) {
+                embedded.entry(model).or_default().insert(query, vector);
+            }
+        }
+        Ok(embedded)
+    }
+
+    /// Adds what was paid for now.
+    fn add(&self, lines: &[Embedded]) -> Result<()> {
+        let mut text = String::new();
+        for line in lines {
+            text.push('\n');
+            text += &serde_json::to_string(line)
+                .map_err(|error| Error::corrupt(self.embedded.display(), error))?;
+        }
+        let failed = |error: &std::io::Error| Error::io("write", &self.embedded, error);
+        let file = fs_err::OpenOptions::new().create(true).append(true).open(&self.embedded);
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))
+    }
+}
+
+/// Whether what is asked, and what was clicked, is what the folder of an upgrade holds by both models.
+pub(crate) fn is_kept(asked: &Asked, (old, new): (&Space, &Space), folder: &Path) -> bool {
+    let kept = QueryFiles::of(folder);
+    kept.are_of(&asked.queries)
+        && kept.have_clicks(asked.clicks.as_deref())
+        && kept.vectors(old, new).is_some()
+}
+
+/// Whether an adapter was fitted by the queries and clicks that the folder of its upgrade holds, or it holds none.
+///
+/// # Errors
+///
+/// I/O errors, and what a file of vectors has wrong.
+pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
+    let files = QueryFiles::of(folder);
+    let Some((_, by_new)) = files.vectors(old, new) else { return Ok(true) };
+    let kept = rehang_files::read_matrix(&by_new)?.fingerprint();
+    let inputs = &adapter.training.inputs;
+    let is_of_queries = inputs.get("queries_new") == Some(&kept);
+    Ok(is_of_queries && inputs.get(CLICKS) == files.clicks_fingerprint()?.as_ref())
+}
+
+/// Embeds queries by both models and keeps them, and what was clicked, in the folder of the upgrade, where a fit and a report find them. Each is embedded once
+/// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
+/// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
+///
+/// # Errors
+///
+/// Corrupt where a line is no query, or none of them has a vector; what the caller says where it has no such encoder; what `account` says; as
+/// [`query::embed_each`].
+pub(crate) fn embed_queries(
+    asked: &Asked,
+    (old, new): (&Space, &Space),
+    folder: &Path,
+    encoders: &QueryEncoders<'_>,
+    account: &dyn Fn() -> Result<()>,
+    observer: &dyn Observer,
+) -> Result<(usize, Vec<String>)> {
+    let mut queries: Vec<(String, Query)> =
+        asked.queries.iter().map(|query| (name_of(query), query.clone())).collect();
+    let all: Vec<String> = queries.iter().map(|(name, _)| name.clone()).collect();
+    // The new model first: the budget is its.
+    let mut models = Vec::new();
+    for space in [new, old] {
+        let encoder = encoders(space)?;
+        let model = format!("{space} {}", encoder.configured()?);
+        models.push((space, encoder, model));
+    }
+    let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
+    let text: String = names.map(|name| format!("{name}\n")).collect();
+    let kept = QueryFiles::of(folder);
+    if let Some((_, by_new)) = kept.vectors(old, new)
+        && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
+        && kept.have_clicks(asked.clicks.as_deref())
+    {
+        return Ok((rehang_files::read_matrix(&by_new)?.rows(), Vec::new()));
+    }
+    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
+    let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
+    for (space, encoder, model) in &models {
+        let known = embedded.entry(model.clone()).or_default();
+        known.retain(|_, vector| vector.len() == space.dimension);
+        let wanted: BTreeMap<&String, &Query> = queries
+            .iter()
+            .map(|(name, query)| (name, query))
+            .filter(|(name, _)| !known.contains_key(*name))
+            .collect();
+        let (names, wanted): (Vec<&String>, Vec<Query>) =
+            wanted.into_iter().map(|(name, query)| (name, query.clone())).unzip();
+        let mut waiting = Vec::new();
+        let mut keep = |vectors: &[(usize, &[f32])]| {
+            let line = |&(place, vector): &(usize, &[f32])| {
+                let (model, query, vector) = (model.clone(), names[place].clone(), vector.to_vec());
+                Embedded { model, query, vector }
+            };
+            waiting.extend(vectors.iter().map(line));
+            if encoder.is_vouched_for(encoder.receipt()) {
+                kept.add(&mem::take(&mut waiting))?;
+            }
+            account()
+        };
+        let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep);
+        // What no comparison has followed waits for one. An encoder that cannot be asked says nothing against itself.
+        let is_another = answers.as_ref().is_err_and(Error::is_conflict);
+        if !(waiting.is_empty() || is_another) {
+            match encoder.vouch() {
+                Err(error) if error.is_conflict() => return Err(error),
+                _ => kept.add(&waiting)?,
+            }
+        }
+        let answers = answers?;
+        for (name, answer) in names.into_iter().zip(answers) {
+            match answer {
+                Ok(vector) => drop(known.insert(name.clone(), vector)),
+                Err(error) => left_out.push(error.to_string()),
+            }
+        }
+        queries.retain(|(name, _)| known.contains_key(name));
+    }
+    if queries.is_empty() {
+        let why = left_out.first().map_or("there is no query in it", String::as_str);
+        return Err(Error::corrupt(asked.path.display(), why));
+    }
+    // Without the list, the vectors of other queries do not count.
+    if kept.asked.exists() {
+        fs_err::remove_file(&kept.asked).map_err(|error| Error::io("remove", &kept.asked, &error))?;
+    }
+    for ((space, _, model), file) in models.iter().zip([&kept.new, &kept.old]) {
+        let known = &embedded[model];
+        let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
+        let rows = Matrix::new(space.dimension, rows)?;
+        rehang_files::write_matrix(file, &rows, None)?;
+    }
+    let mut rows = 0..;
+    let rows: Vec<Option<usize>> = all
+        .iter()
+        .map(|name| {
+            let is_embedded = models.iter().all(|(.., model)| embedded[model].contains_key(name));
+            if is_embedded { rows.next() } else { None }
+        })
+        .collect();
+    kept.keep_clicks(asked.clicks.as_deref(), &rows)?;
+    AtomicFile::write(&kept.asked, &text)?;
+    Ok((queries.len(), left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clicks_are_kept_by_their_query_and_judge_by_its_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("clicks.csv");
+        fs_err::write(&log, "query,item,weight\nred,i1,2\nblue,i2,3\nred,gone,1\nblue,i1,1\n").unwrap();
+        let asked = Asked::read(None, Some(&log)).unwrap().unwrap();
+        assert_eq!(asked.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
+        let kept = QueryFiles::of(folder.path());
+        let clicks = asked.clicks.as_deref();
+        assert!(!kept.have_clicks(clicks) && kept.have_clicks(None));
+        // No model could embed the first one.
+        kept.keep_clicks(clicks, &[None, Some(0)]).unwrap();
+        assert!(kept.have_clicks(clicks) && !kept.have_clicks(None));
+        let judged = kept.judged(["i2", "i3", "i1"], 1).unwrap().unwrap();
+        assert_eq!(judged.query(0), [(0, 3.0), (2, 1.0)]);
+        assert!(kept.judged(["i2"], 0).unwrap_err().is_corrupt(), "of other queries");
+        let fingerprint = kept.clicks_fingerprint().unwrap().unwrap();
+        kept.keep_clicks(clicks, &[Some(0), Some(1)]).unwrap();
+        assert_ne!(kept.clicks_fingerprint().unwrap(), Some(fingerprint));
+        kept.keep_clicks(None, &[]).unwrap();
+        kept.keep_clicks(None, &[]).unwrap();
+        assert_eq!((kept.judged(["i2"], 1).unwrap(), kept.clicks_fingerprint().unwrap()), (None, None));
+    }
+
+    #[test]
+    fn a_click_names_a_query_by_its_id_or_else_as_the_file_writes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs_err::write(&path, text).unwrap();
+            path
+        };
+        let queries =
+            file("q.jsonl", "{\"id\": 7, \"text\": \"red\"}\n{\"image\": \"b.png\"}\n{\"text\": \"blue\"}\n");
+        let clicks = file("c.csv", "query,item,weight\nblue,i,1\n7,i,1\nb.png,i,1\nred,i,1\n");
+        let asked = Asked::read(Some(&queries), Some(&clicks)).unwrap().unwrap();
+        let places: Vec<usize> = asked.clicks.unwrap().iter().map(|click| click.query).collect();
+        assert_eq!(
+            (places, asked.unknown_queries),
+            (vec![2, 0, 1], 1),
+            "a query with an id is not named by its text"
+        );
+        for bad in [
+            "{\"id\": [1], \"text\": \"a\"}",
+            "{\"id\": 1}",
+            "{\"text\": \"a\", \"image\": \"b\"}",
+            "{\"txt\": \"a\"}",
+        ] {
+            let error = Asked::read(Some(&file("bad.jsonl", bad)), None).err().unwrap().to_string();
+            assert!(error.contains("line 1") && error.contains("is expected"), "{error}");
+        }
+        assert!(Asked::read(None, None).unwrap().is_none());
+    }
+
+    #[test]
+    fn half_a_line_of_a_death_costs_its_own_query_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = QueryFiles::of(folder.path());
+        let line = |query: &str, value| Embedded {
+            model: "m".into(),
+            query: query.into(),
+            vector: vec![value, 0.1],
+        };
+        assert!(kept.embedded().unwrap().is_empty());
+        kept.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
+        let whole = fs_err::read(&kept.embedded).unwrap();
+        fs_err::write(&kept.embedded, &whole[..whole.len() - 5]).unwrap();
+        kept.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
+        let found = kept.embedded().unwrap().remove("m").unwrap();
+        let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
+        assert_eq!(found, expected.into());
+    }
+
+    #[test]
+    fn queries_of_an_earlier_upgrade_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = QueryFiles::of(folder.path());
+        let space = |name: &str| Space::new(name, 2, rehang::Distance::Cosine, false);
+        let [first, second, third] = ["first", "second", "third"].map(space);
+        for path in [&kept.old, &kept.new] {
+            fs_err::write(path, "").unwrap();
+        }
+        assert!(kept.vectors(&first, &second).is_none());
+        let normalised = Space { normalised: true, ..second.clone() };
+        fs_err::write(&kept.asked, format!("{normalised} f2\n{first} f1\nText(\"a\")\n")).unwrap();
+        assert!(kept.vectors(&first, &second).is_some());
+        for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
+            assert!(kept.vectors(old, new).is_none());
+        }
+        assert!(kept.are_of(&[Query::Text("a".into())]));
+        assert!(!kept.are_of(&[]) && !kept.are_of(&[Query::Text("b".into())]));
+    }
+}
