@@ -20,7 +20,7 @@ use crate::values::{key, provenance, row_limit};
 /// Begins the comment of an index that we made.
 const MADE_WITH: &str = "rehang made it with ";
 /// Up to so many vectors are compared one by one, whether there is an index or not: that takes as long as reading an index.
-const EXACT_MAX: i64 = 2_000;
+const EXACT_MAX: i64 = 1_000;
 /// Up to so many vectors are searched without an index until most of them are native: each that is replaced under an index makes it larger and slower,
 /// and to compare all of them takes some hundredths of a second.
 const UNINDEXED_MAX: i64 = 20_000;

@@ -843,8 +843,11 @@ impl Run<'_> {
             self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
         let waits = !follows || !is_dry || {
+            // Those without a vector come first.
             let next = Scan::new(self.space, Select::WorstFirst, 1).without_contents();
-            !store.scan(&next)?.is_empty()
+            let next = store.scan(&next)?;
+            self.turn.see(next.first().is_some_and(|first| first.state.is_none()));
+            !next.is_empty()
         };
         if waits {
             self.share_spending()?;

@@ -22,6 +22,9 @@ pub struct Follower {
     pub worker: String,
     /// When it said so, in milliseconds since 1970 by the clock of its machine: for people.
     pub at_ms: u64,
+    /// Since when items lack a vector of the new model without a pause, by the same clock; `None` where none did when it looked last.
+    #[serde(default)]
+    pub lacking_since_ms: Option<u64>,
 }
 
 /// The follower that adapts what comes; `None` where none ever was, or the last one ended in order.
@@ -45,6 +48,8 @@ pub(crate) struct Turn {
     version: Option<u64>,
     since_ms: u64,
     is_ours: bool,
+    /// Since when items lack a vector, as the document will say.
+    lacking_since_ms: Option<u64>,
 }
 
 impl Turn {
@@ -61,7 +66,7 @@ impl Turn {
         if !self.is_ours {
             let (version, text) = store.document(DOCUMENT)?.unzip();
             let holder = text.map_or(Ok(None), |text| parse(store, &text))?;
-            let is_free = holder.is_none_or(|holder| holder.worker == worker);
+            let is_free = holder.as_ref().is_none_or(|holder| holder.worker == worker);
             let is_new = version != self.version;
             if !is_free && (is_new || waited_ms < LOST_AFTER_MS) {
                 if is_new {
@@ -70,12 +75,15 @@ impl Turn {
                 return Ok(false);
             }
             self.version = version;
+            self.lacking_since_ms =
+                holder.and_then(|holder| holder.lacking_since_ms).or(self.lacking_since_ms);
         }
-        let own = Follower { worker: worker.to_owned(), at_ms: rehang_clock::unix_ms() };
+        let (at_ms, lacking_since_ms) = (rehang_clock::unix_ms(), self.lacking_since_ms);
+        let own = Follower { worker: worker.to_owned(), at_ms, lacking_since_ms };
         let text = serde_json::to_string(&own).map_err(|error| Error::corrupt("a follower", error))?;
         match store.set_document(DOCUMENT, self.version, &text) {
             Ok(version) => {
-                *self = Self { version: Some(version), since_ms: now_ms, is_ours: true };
+                *self = Self { version: Some(version), since_ms: now_ms, is_ours: true, lacking_since_ms };
                 Ok(true)
             }
             // Another one was faster, or took the turn over while this process slept.
@@ -85,6 +93,11 @@ impl Turn {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells whether items lack a vector at this moment.
+    pub(crate) fn see(&mut self, lack: bool) {
+        self.lacking_since_ms = lack.then(|| self.lacking_since_ms.unwrap_or_else(rehang_clock::unix_ms));
     }
 
     /// Leaves the turn to the next one that asks. Where that fails, the others wait until it counts as lost.
@@ -124,6 +137,25 @@ mod tests {
         second.leave(&store);
         assert_eq!(follower(&store).unwrap(), None);
         assert!(first.take(&store, "first", 91_000).unwrap(), "at once, where the last one left in order");
+    }
+
+    #[test]
+    fn since_when_items_lack_a_vector_is_known_to_whoever_has_the_turn_next() {
+        let store = MemoryStore::new();
+        let (mut first, mut second) = (Turn::default(), Turn::default());
+        let since = || follower(&store).unwrap().unwrap().lacking_since_ms;
+        first.see(true);
+        assert!(first.take(&store, "first", 0).unwrap());
+        let began = since();
+        assert!(began.is_some());
+        assert!(!second.take(&store, "second", 0).unwrap());
+        assert!(second.take(&store, "second", LOST_AFTER_MS).unwrap());
+        second.see(true);
+        assert!(second.take(&store, "second", LOST_AFTER_MS + BEAT_EVERY_MS).unwrap());
+        assert_eq!(since(), began);
+        second.see(false);
+        assert!(second.take(&store, "second", LOST_AFTER_MS + 2 * BEAT_EVERY_MS).unwrap());
+        assert_eq!(since(), None);
     }
 
     #[test]

@@ -184,8 +184,13 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
         status.lag,
     );
     if let Some(not_found) = status.not_found.filter(|count| *count > 0) {
+        let since = status.follower.as_ref().and_then(|follower| follower.lacking_since_ms);
+        let since = since.map_or_else(String::new, |since| {
+            let waited = rehang_clock::unix_ms().saturating_sub(since) as f64 / 1000.0;
+            format!(", some for {} now", duration(waited))
+        });
         text += &format!(
-            "  no search finds {not_found} items yet: `rehang upgrade run --follow` adapts or embeds them\n"
+            "  no search finds {not_found} items yet{since}: `rehang upgrade run --follow` adapts or embeds them\n"
         );
     }
     if let Some(follower) = &status.follower {
