@@ -15,6 +15,9 @@ use crate::fill::NEW_OR_CHANGED;
 /// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
 pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
+/// The share of a sample that has to be native where it is told from the rest by that.
+const DRAWN_SHARE: f64 = 0.7;
+
 /// The first items of the shuffle, as they stand in the space.
 fn beginning(space: &str, size: usize) -> Sample {
     Sample { space: space.into(), among: Among::Embeddable, seed: PAIRS_SEED, size, vectors_of: None }
@@ -124,8 +127,8 @@ pub(crate) fn place_first(
     Ok(())
 }
 
-/// The native items of the sample: of the longest beginning of the shuffle that is native but for a tenth, at most `count`
-/// items. Those that only the new model has seen are no part of it.
+/// The native items of the sample: of the beginning of the shuffle that [is native](end_of_native), at most `count` items. Those that only the
+/// new model has seen are no part of it.
 ///
 /// # Errors
 ///
@@ -134,16 +137,72 @@ pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) ->
     let drawn = store.sample(&beginning(new, count))?.records;
     let keys: Vec<ItemKey> = drawn.iter().map(|record| record.item.key).collect();
     let in_old = store.provenances(old, &keys)?;
-    let (mut seen, mut native, mut kept) = (0, Vec::new(), 0);
-    for (record, _) in drawn.into_iter().zip(in_old).filter(|(_, in_old)| in_old.is_some()) {
-        seen += 1;
-        if is_native(&record) {
-            native.push(record);
+    let mut seen: Vec<Record> =
+        drawn.into_iter().zip(in_old).filter_map(|(record, in_old)| in_old.map(|_| record)).collect();
+    let end = end_of_native(&seen.iter().map(is_native).collect::<Vec<_>>());
+    seen.truncate(end);
+    seen.retain(is_native);
+    Ok(seen)
+}
+
+/// Where the beginning ends that is native. Either it is the longest one that is but for a tenth; or the one that is most unlike the rest, as
+/// by the likelihood of two shares, if seven of ten are native there: so many items of a sample may have changed since it was drawn, while of
+/// the others few are native.
+fn end_of_native(native: &[bool]) -> usize {
+    let all = native.iter().filter(|native| **native).count();
+    // The logarithm of the likelihood of so many of so many.
+    let fits = |native: usize, of: usize| {
+        let (native, of) = (native as f64, of as f64);
+        let part = |count: f64| if count == 0.0 { 0.0 } else { count * (count / of).ln() };
+        part(native) + part(of - native)
+    };
+    let (mut seen, mut longest, mut best) = (0, 0, (0, f64::NEG_INFINITY));
+    for (before, is_native) in native.iter().enumerate() {
+        let of = before + 1;
+        seen += usize::from(*is_native);
+        let share = seen as f64 / of as f64;
+        if share >= NATIVE_SHARE {
+            longest = of;
         }
-        if native.len() as f64 >= NATIVE_SHARE * f64::from(seen) {
-            kept = native.len();
+        let (left, of_left) = (all - seen, native.len() - of);
+        // Two shares fit better than one in any case: where they do so by chance alone, there is no end before the last.
+        let chance = if of_left == 0 { (of as f64).ln() } else { 0.0 };
+        let fits = fits(seen, of) + fits(left, of_left) + chance;
+        let is_more = seen * of_left >= left * of;
+        if share >= DRAWN_SHARE && is_more && fits > best.1 {
+            best = (of, fits);
         }
     }
-    native.truncate(kept);
-    Ok(native)
+    longest.max(best.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many that are native but for every so many-th, then so many of which every so many-th is.
+    fn drawn(first: usize, but: usize, then: usize, every: usize) -> Vec<bool> {
+        let before = (0..first).map(|at| at % but != 0);
+        before.chain((0..then).map(|at| at % every == every - 1)).collect()
+    }
+
+    #[test]
+    fn a_sample_that_changes_stays_the_sample() {
+        // None, a twentieth, a seventh and a fourth of it have changed; of the others none, a tenth and a third are native.
+        for but in [usize::MAX, 20, 7, 4] {
+            for every in [usize::MAX, 10, 3] {
+                let end = end_of_native(&drawn(600, but, 3000, every));
+                assert!((590..=680).contains(&end), "but every {but}, then every {every}: {end}");
+            }
+        }
+        // Where no more than the sample is looked at, all of it is.
+        for but in [20, 7, 4] {
+            assert_eq!(end_of_native(&drawn(600, but, 0, 1)), 600, "but every {but}");
+        }
+        // Where all is native, all is; where nothing was drawn, next to nothing is.
+        assert_eq!(end_of_native(&[true; 50]), 50);
+        assert_eq!(end_of_native(&[false; 50]), 0);
+        assert_eq!(end_of_native(&[]), 0);
+        assert!(end_of_native(&drawn(0, 1, 3000, 3)) <= 3);
+    }
 }
