@@ -41,6 +41,10 @@ class Application(beside.Application):
     kinds = {"insert": 45, "change": 25, "delete": 15, "label": 15}
     by_new, column, way = False, "embedding", None
 
+    def __init__(self, *of):
+        self.way.application = self
+        super().__init__(*of)
+
     def answer(self, table, query, kind=None):
         return self.way.find(table, query), False
 
@@ -74,9 +78,9 @@ class Way:
         self.chance = random.Random(asked.seed)
         self.seconds = self.processor = self.database = 0.0
         self.result = {"way": name, "ndcg": {}, "commands": [], "notes": [], "size_before": self.size()}
-        self.kills = 0
+        self.kills, self.broken = 0, []
         application = type("ApplicationOfThis", (Application,), {"way": self, "measured": asked.queries})
-        self.application = application(server, self.url, *data, asked.texts, 2 * asked.queries, asked.seed)
+        application(server, self.url, *data, asked.texts, 2 * asked.queries, asked.seed)
         # What the application alone takes of the server.
         before, began = server.processor(), time.time()
         time.sleep(10)
@@ -93,12 +97,12 @@ class Way:
         vector = as_text((self.new if application.by_new else self.old)[text])
         table.execute(statement.format(application.column), {"id": one, "body": self.texts[text], "label": int(self.labels[text]), "vector": vector})
 
-    def command(self, *words, kill=False, may=(0,)):
-        """One command of the tool; with `kill`, one that is killed after a random number of texts and then made again."""
+    def command(self, *words, kill=0, may=(0,)):
+        """One command of the tool; with `kill`, one that is killed so many times, each time after a random number of texts, and then made again."""
         began, paid, database = time.time(), self.service.log.stat().st_size, self.server.processor()
         with open(self.folder / "said.txt", "a") as said:
             print("\n$", *words, file=said, flush=True)
-            at = said.tell()
+            at, killed = said.tell(), False
             child = subprocess.Popen([str(one) for one in words], cwd=self.folder, env=self.environment, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
             enough = paid + self.chance.uniform(0.02, 0.2) * self.asked.texts * 60 if kill else float("inf")
             while True:
@@ -108,8 +112,7 @@ class Way:
                 if self.service.log.stat().st_size > enough:
                     child.kill()
                     enough = float("inf")
-                    self.kills += 1
-                    kill = "killed"
+                    self.kills, killed = self.kills + 1, True
                 time.sleep(0.01)
         child.returncode = os.waitstatus_to_exitcode(code)
         seconds = time.time() - began
@@ -119,12 +122,13 @@ class Way:
         name = " ".join([pathlib.Path(words[0]).name, *map(str, words[1:])])
         self.result["commands"].append({"command": name, "seconds": round(seconds, 1), "exit": child.returncode})
         print(f"{seconds:7.1f} s  [{child.returncode}] {name}", flush=True)
-        if child.returncode not in may and kill != "killed":
+        if child.returncode not in may and not killed:
             text = (self.folder / "said.txt").read_text()[at:][-600:]
+            self.broken.append(f"`{name}` ended with {child.returncode}")
             self.result["notes"].append(f"`{name}` ended with {child.returncode}: {text}")
             print(text, flush=True)
-        if kill == "killed":
-            return self.command(*words, may=may)
+        if killed:
+            return self.command(*words, kill=kill - 1, may=may)
         return seconds
 
     def measure(self, share, find=None):
@@ -237,21 +241,26 @@ class Rehang(Way):
         self.command(rehang, "gallery", "adopt")
         self.adopted = True
         auto = [rehang, "upgrade", "auto", "--yes", way, "--batch", BATCH]
+        # Exit code 1: rows that the application wrote in the last moment wait to be embedded.
         if self.name == "mapped":
-            self.command(*auto, "--until", "1%")
+            auto += ["--within", self.asked.within] if self.asked.within else []
+            self.command(*auto, "--until", "1%", may=(0, 1))
             self.result["seconds_to_the_switch"] = self.seconds
-        self.measure(0)
-        if self.name == "mapped":
+            self.measure(0)
             self.interleaved("at the switch", self.find, lambda table, query: application.plain(table, query, "embedding", False))
-        for share in (25, 50, 75):
-            self.command(*auto, "--until", f"{share}%", kill=share != 25)
-            self.measure(share)
-        self.command(*auto)
+            for share in (25, 50, 75):
+                self.command(*auto, "--until", f"{share}%", kill=int(share != 25), may=(0, 1))
+                self.measure(share)
+            self.command(*auto, may=(0, 1))
+        else:
+            self.measure(0)
+            self.command(*auto, kill=2, may=(0, 1))
+            self.result["notes"].append("until the switch, at the end, searches find what they found before.")
         self.result.setdefault("seconds_to_the_switch", self.seconds)
         self.measure(100)
         self.interleaved("all native", self.find, lambda table, query: application.plain(table, query, "embedding", False))
         self.result["rollback"] = self.command(rehang, "upgrade", "rollback")
-        self.command(rehang, "upgrade", "switch", "--anyway")
+        self.command(rehang, "upgrade", "switch", "--anyway", may=(0, 1))
         self.seconds -= self.result["rollback"] + self.result["commands"][-1]["seconds"]
         self.deploy()
         self.command(rehang, "upgrade", "run", "--batch", BATCH)
@@ -273,7 +282,7 @@ class Vecshift(Way):
         self.command(tool, "plan", may=(0, 1))
         self.measure(0)
         for share in (25, 50, 75):
-            self.command(tool, "apply", "--yes", "--until", share, kill=share != 25, may=(0, 3))  # 3: as much as was asked for.
+            self.command(tool, "apply", "--yes", "--until", share, kill=int(share != 25), may=(0, 3))  # 3: as much as was asked for.
             self.measure(share)
         self.command(tool, "apply", "--yes")
         self.command(tool, "cutover", "--yes")
@@ -461,6 +470,7 @@ def main():
     for name, value in [("--texts", 20_000), ("--queries", 300), ("--seed", 0)]:
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--latency", type=float, default=0.02)
+    parser.add_argument("--within", help="what rehang's fit is given, as in 20s")
     parser.add_argument("--only", default=",".join(WAYS))
     asked = parser.parse_args()
     shutil.rmtree(asked.out, ignore_errors=True)
@@ -497,9 +507,11 @@ def main():
                 if name in ("mapped", "plain"):
                     broken.append(way.result["notes"][-1])
             results.append(way.end())
+            if name in ("mapped", "plain"):
+                broken += way.broken
             told(asked, results, nothing, everything, machine, versions, left_out)
             if name in ("mapped", "plain"):
-                broken += [f"{name}: {key}: {results[-1][key]}" for key in ("stale", "missing", "lost", "failed_searches", "failed_writes", "notes") if results[-1][key]]
+                broken += [f"{name}: {key}: {results[-1][key]}" for key in ("stale", "missing", "lost", "failed_searches", "failed_writes") if results[-1][key]]
     finally:
         server.end()
     print(told(asked, results, nothing, everything, machine, versions, left_out))
