@@ -12,7 +12,7 @@ The way: init, adopt, doctor, pairs, fit, report, plan, start, switch; two follo
 `pairs`, `start` and `release` are killed (signal 9) once, the followers --kills times, each at a random moment, and begun again.
 
 The truth beside each forecast is mAP by label of the gallery's own items (the item itself left out), by brute force: new vectors are the model's own, adapted ones are read
-from the gallery, and which items are native is what the gallery said in that moment.
+from the gallery, and which items are native is what the gallery said in that moment. The two ends are of the whole gallery, the way between of the items that were never changed.
 
 Writes OUT/afternoon.json and OUT/afternoon.md, prints the latter, and exits 1 where something does not hold: a search that failed, a row that was lost, a native vector that is
 not the model's (1e-6), an exit code, a text that was paid for twice but for batches in hand at a death. `--texts 2000 --writes 2 --seconds 40 --kills 2
@@ -151,7 +151,9 @@ class Afternoon:
         if not said:
             self.broken.append(f"there is no forecast {when}")
             return
-        self.forecasts.append({"when": when, **said})
+        with self.application.writing:
+            gallery = list(self.application.rows.values())
+        self.forecasts.append({"when": when, "texts": gallery, **said})
 
     def search_by_text(self):
         done = self.rehang("search", "--text", self.texts[-1], "-k", str(DEPTH), "--json")
@@ -268,19 +270,26 @@ class Afternoon:
             self.broken.append(f"{self.result['paid_again']} texts were paid again, and {len(self.deaths)} deaths explain {most}")
 
     def truth(self):
-        """mAP by label, forecast and true, of every snapshot: by items that the application never touched."""
+        """mAP by label, forecast and true: the ends over the whole gallery, the way between by items that the application never touched. Items of no class ask, too, as in the
+        forecast.
+        """
         count = self.asked.texts
         usable = np.array([at + 1 not in self.application.touched for at in range(count)])
         for _, known, _ in self.adapted.values():
             usable &= known
         rows = np.flatnonzero(usable)
         old, new, labels = self.old[rows], self.new[rows], self.labels[rows]
-        asked = np.random.default_rng(1).permutation(np.flatnonzero(labels >= 0))[:1000]
+        asked = np.random.default_rng(1).permutation(len(rows))[:2000]
 
         def measured(queries, gallery, handicap=None):
             return beside.map_by_label(queries[asked], labels[asked], asked, gallery, labels, handicap)
 
-        nothing, everything = measured(old, old), measured(new, new)
+        # The ends of each forecast, over the very gallery that it was made of.
+        for said in self.forecasts:
+            texts = np.array(said.pop("texts"))
+            queries = np.random.default_rng(2).permutation(len(texts))[:2000]
+            for name, rows_of in [("true_nothing", self.old[texts]), ("true_end", self.new[texts])]:
+                said[name] = beside.map_by_label(rows_of[queries], self.labels[texts[queries]], queries, rows_of, self.labels[texts])
         table = []
         for one in self.snapshots:
             adapted, _, handicap = self.adapted[one["map"]]
@@ -293,7 +302,7 @@ class Afternoon:
                 line[said["when"]] = float(np.interp(one["share"], *zip(*points)))
                 line["range " + said["when"]] = [float(np.interp(one["share"], [point[0] for point in said["ranges"]], [point[end] for point in said["ranges"]])) for end in (1, 2)]
             table.append(line)
-        self.result["quality"] = {"do_nothing": nothing, "all_native": everything, "forecasts": self.forecasts, "way": table, "items": len(rows), "queries": len(asked)}
+        self.result["quality"] = {"forecasts": self.forecasts, "way": table, "items": len(rows), "queries": len(asked)}
 
     def told(self):
         application, result = self.application, self.result
@@ -323,12 +332,17 @@ class Afternoon:
         if quality:
             whens = [one["when"] for one in self.forecasts]
             lines += ["", "| mAP by label, percent | native | true | " + " | ".join(f"forecast {one}" for one in whens) + " |", "|---|--:|--:|" + "--:|" * len(whens)]
-            lines.append(f"| doing nothing | | {quality['do_nothing']:.1f} | " + " | ".join(f"{one['do_nothing']:.1f}" for one in self.forecasts) + " |")
+            for at, one in enumerate(self.forecasts):
+                cells = ["" for _ in whens]
+                cells[at] = f"{one['do_nothing']:.1f}"
+                lines.append(f"| doing nothing, {one['when']} | | {one['true_nothing']:.1f} | " + " | ".join(cells) + " |")
             for one in quality["way"]:
                 cells = [f"{one[when]:.1f} ({one['range ' + when][0]:.1f} to {one['range ' + when][1]:.1f})" for when in whens]
                 lines.append(f"| {one['when']} | {100 * one['native']:.1f} % | {one['true']:.1f} | " + " | ".join(cells) + " |")
-            cells = [f"{one['curve_at'][-1][1]:.1f}" for one in self.forecasts]
-            lines.append(f"| everything native | 100 % | {quality['all_native']:.1f} | " + " | ".join(cells) + " |")
+            for at, one in enumerate(self.forecasts):
+                cells = ["" for _ in whens]
+                cells[at] = f"{one['curve_at'][-1][1]:.1f} ({one['ranges'][-1][1]:.1f} to {one['ranges'][-1][2]:.1f})"
+                lines.append(f"| everything native, {one['when']} | 100 % | {one['true_end']:.1f} | " + " | ".join(cells) + " |")
         lines += ["", "| at the end | |", "|---|--:|"]
         for name in ["rows", "rows_expected", "rows_wrong", "rows_without_a_new_vector", "natives_off", "greatest_difference", "texts_paid", "distinct_texts_paid", "requests", "compared_texts", "paid_again", "paid_again_at_most", "never_found"]:
             value = result[name]
