@@ -397,6 +397,7 @@ class EmbedFlow(Way):
             print(f"{moved - began:7.1f} s  embedflow {share} %: {cached} of {len(part)}", flush=True)
             self.measure_still(share)
         self.result["notes"].append("It has no switch: its searches go on asking the old index for candidates, and the application goes on writing old vectors.")
+        self.result["notes"].append("It fills as it is searched, also while this script measures: its seconds are those that were waited for, and less than the whole way took.")
 
     def vectors(self):
         self.processor += self.used()
