@@ -33,7 +33,11 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
         found => found.map_err(|error| named(&error))?,
     };
     if metadata.is_dir() {
-        return refuse("it is a folder; give a file");
+        let files = path.join("*");
+        return refuse(&format!(
+            "it is a folder; give a file, or its files one after another where several may stand ({})",
+            files.display()
+        ));
     }
     if !metadata.is_file() {
         return refuse("it is a device or a pipe; write it to a file first");

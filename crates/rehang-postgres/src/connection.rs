@@ -289,6 +289,12 @@ impl Database {
                 );
                 Error::conflict(what, why)
             }
+            code if [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED].contains(code) => {
+                let detail = format!(
+                    "transactions of others keep locks that this needs, and pg_stat_activity names them: {detail}"
+                );
+                ErrorKind::Unavailable { service, detail }.into()
+            }
             _ if passes(error) || is_cancelled(error) || is_of_the_server(error) => {
                 ErrorKind::Unavailable { service, detail }.into()
             }

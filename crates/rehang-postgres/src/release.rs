@@ -548,12 +548,9 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
             triggers = schema::drop_triggers(g, on);
         }
         triggers += &schema::drop_truncate_triggers(g);
-        let vectors = last.map_or_else(String::new, |moves| format!(", rehang.vector_{}", moves.n));
-        // A person may have dropped some of our tables: the rest is removed.
-        connection.batch(&format!(
-            "SET LOCAL lock_timeout = '500ms';
-             DO $rehang$ BEGIN IF to_regclass('rehang.item_{g}') IS NOT NULL THEN LOCK TABLE rehang.item_{g}{vectors} IN ACCESS EXCLUSIVE MODE; END IF; END $rehang$"
-        ))?;
+        connection.batch("SET LOCAL lock_timeout = '500ms'")?;
+        let spaces = spaces::all(connection, g)?;
+        lock_as_searches_do(connection, g, &spaces)?;
         match (last, &on) {
             (Some(moves), _) => {
                 // From here on nobody changes anything, and what has changed is noted: no more than that is looked at.
@@ -578,7 +575,6 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
             }
             (None, None) => {}
         }
-        let spaces = spaces::all(connection, g)?;
         let tables: String = spaces.iter().map(|space| schema::drop_space_tables(space.number)).collect();
         connection.batch(&format!(
             "{triggers}{}{} {tables} DROP FUNCTION IF EXISTS rehang.changed_{g}() CASCADE; DROP TABLE IF EXISTS rehang.item_{g}; DROP TABLE IF EXISTS rehang.moving_{g}; {}{} DELETE FROM rehang.gallery WHERE number = {g};",
@@ -593,6 +589,26 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         let left: String = spaces::left(connection)?.into_iter().map(schema::drop_space_tables).collect();
         connection.batch(&(left + schema::DROP_BASE))
     })
+}
+
+/// Locks our tables in the order in which a search of the application reads them: in any other one, a search that has read the first waits for
+/// the last, whose lock this has, while this waits for the first. Those of all galleries are locked with the last gallery alone, which takes them
+/// along. A person may have dropped some.
+fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::SpaceRow]) -> Step<()> {
+    let is_last = connection.count("SELECT count(*) FROM rehang.gallery", &[])? == 1;
+    let of_all = ["gallery", "space", "document", "bridge", "bridge_row", "map", "matrix_row"];
+    let mut names: Vec<String> = of_all.iter().filter(|_| is_last).map(|name| (*name).to_owned()).collect();
+    names.extend(
+        spaces.iter().flat_map(|space| ["vector", "state"].map(|of| format!("{of}_{}", space.number))),
+    );
+    names.push(format!("item_{g}"));
+    let lock = |name: &String| {
+        format!(
+            "IF to_regclass('rehang.{name}') IS NOT NULL THEN LOCK TABLE rehang.{name} IN ACCESS EXCLUSIVE MODE; END IF;"
+        )
+    };
+    let locks: String = names.iter().map(lock).collect();
+    connection.batch(&format!("DO $rehang$ BEGIN {locks} END $rehang$"))
 }
 
 /// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.

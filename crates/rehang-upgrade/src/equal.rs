@@ -18,7 +18,7 @@ const OF_BEFORE: usize = 1 << 14;
 /// Of them in a page.
 const PAGE: usize = 1 << 10;
 
-type Hash = [u8; 32];
+pub(crate) type Hash = [u8; 32];
 
 /// An item that has the vector of its source, and the revision that it had then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,7 @@ impl Sources {
     }
 }
 
-fn hash(source: &str) -> Hash {
+/// What a source is remembered by.
+pub(crate) fn hash(source: &str) -> Hash {
     Sha256::digest(source.as_bytes()).into()
 }

@@ -1,10 +1,13 @@
 //! How long a backfill takes and what it costs, from what is known before it runs.
 
+use std::collections::HashSet;
+
 use rehang::Result;
 use rehang_encode::HttpConfig;
-use rehang_store::Ledger;
+use rehang_store::{Ledger, Scan, Select};
 use serde::{Deserialize, Serialize};
 
+use crate::equal;
 use crate::limits::Limits;
 use crate::record::Recorded;
 use crate::sample;
@@ -17,6 +20,8 @@ const DOCUMENT: &str = "backfill-rate";
 const ITEMS_MIN: u64 = 64;
 /// Items whose sources are looked at.
 const SOURCES_MAX: usize = 4096;
+/// Items up to which all sources of a gallery are read, to count those that differ: no sample says how many are equal.
+const COMPARED_MAX: u64 = 100_000;
 
 /// What an encoder did with a few items.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +53,8 @@ pub enum Basis {
 /// Time and money for the items that an upgrade may re-embed. What is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostEstimate {
+    /// Items that a service is sent: of those with equal sources one. `None` where no service embeds, and in a gallery of more than 100,000 items.
+    pub sent: Option<u64>,
     /// Seconds for all items.
     pub seconds: Option<f64>,
     /// Where they come from.
@@ -64,7 +71,7 @@ pub struct CostEstimate {
     pub failed: Option<u64>,
 }
 
-/// Reckons time and money for `items` of a gallery. Tokens are counted on at most a few thousand sources, so that a large gallery
+/// Reckons time and money for `items` of a gallery, of which a service is sent one where sources are equal. Tokens are counted on at most a few thousand sources, so that a large gallery
 /// costs no more time than a small one. Reads only.
 ///
 /// # Errors
@@ -78,6 +85,8 @@ pub fn estimate(
     service: Option<&HttpConfig>,
     probed: Option<&Probed>,
 ) -> Result<CostEstimate> {
+    let sent = service.map(|_| to_send(store, setup, items)).transpose()?.flatten();
+    let paid = sent.unwrap_or(items);
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
     let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {
         Some(tokens) => Some(tokens),
@@ -101,14 +110,33 @@ pub fn estimate(
     let spent = spent.unwrap_or_default();
     let of_budgets = |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), spent);
     Ok(CostEstimate {
-        seconds: known.map(|(rate, _)| items as f64 / rate),
+        sent,
+        seconds: known.map(|(rate, _)| paid as f64 / rate),
         basis: known.map(|(_, basis)| basis),
-        tokens: tokens_per_item.map(|tokens| (tokens * items as f64).round() as u64),
-        money: money_per_item.map(|money| money * items as f64),
+        tokens: tokens_per_item.map(|tokens| (tokens * paid as f64).round() as u64),
+        money: money_per_item.map(|money| money * paid as f64),
         budget_items: service.and_then(of_budgets),
         probed_items: probed.map(|probed| probed.items),
         failed: probed.map(|probed| probed.failed),
     })
+}
+
+/// How many of `items` have a source that no other one has, or are the first of those that have it, as in the whole gallery.
+fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<Option<u64>> {
+    let (mut after, mut sources, mut different) = (None, 0_u64, HashSet::new());
+    while sources <= COMPARED_MAX {
+        let page = store.scan(&Scan::new(&setup.old.name, Select::All, SOURCES_MAX).after(after))?;
+        let Some(last) = page.last() else {
+            let share = different.len() as f64 / sources.max(1) as f64;
+            return Ok(Some((items as f64 * share).round() as u64));
+        };
+        after = Some(last.item.key);
+        for source in page.iter().filter_map(|record| record.item.source.as_ref()) {
+            sources += 1;
+            different.insert(equal::hash(source));
+        }
+    }
+    Ok(None)
 }
 
 /// Tokens of a source, on average; `None` without sources.

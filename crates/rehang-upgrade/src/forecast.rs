@@ -551,7 +551,7 @@ mod tests {
     fn of_gallery(money: Option<f64>, seconds: Option<f64>) -> CostEstimate {
         let unknown = (None, None, None, None, None);
         let (basis, tokens, budget_items, probed_items, failed) = unknown;
-        CostEstimate { seconds, basis, tokens, money, budget_items, probed_items, failed }
+        CostEstimate { sent: None, seconds, basis, tokens, money, budget_items, probed_items, failed }
     }
 
     #[test]

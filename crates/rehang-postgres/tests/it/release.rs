@@ -532,3 +532,45 @@ fn how_long_everybody_waits_for_a_release() {
         assert!(longest * 10.0 < comparison.as_millis() as f64);
     });
 }
+
+/// A release takes its locks in the order of searches: neither waits for the other in a circle, and none fails but what comes after the end.
+#[test]
+fn a_release_comes_to_its_end_among_searches_that_never_pause() {
+    let Some((address, mut client, store)) = served() else { return };
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    let (ended, searches) = (AtomicBool::new(false), AtomicU64::new(0));
+    let search = || {
+        let mut client = server::client(&address);
+        while !ended.load(Ordering::SeqCst) {
+            let sql = "SELECT id FROM rehang.search('notes', ARRAY['old', 'new'], ARRAY['[1,1]', '[1,2,3]']::vector[], 8)";
+            match client.query(sql, &[]) {
+                Ok(found) => {
+                    assert_eq!(found.len(), 8);
+                    searches.fetch_add(1, Ordering::SeqCst);
+                }
+                // What was there at the parsing may be gone at the end of the wait.
+                Err(error) => {
+                    let said = error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
+                    assert!(
+                        said.contains("does not exist") || said.contains("could not open relation"),
+                        "{said}"
+                    );
+                    return;
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(search);
+        }
+        while searches.load(Ordering::SeqCst) < 40 {
+            thread::yield_now();
+        }
+        let released = store.release(Some("embedding_new"));
+        ended.store(true, Ordering::SeqCst);
+        released.unwrap();
+    });
+    assert!(is_clean(&mut client));
+    assert!(column(&mut client).iter().all(|(_, vector)| vector.as_deref() == Some("[1,2,3]")));
+}

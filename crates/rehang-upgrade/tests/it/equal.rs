@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rehang::{Matrix, Provenance};
-use rehang_encode::{Encoder, Function, Watched};
+use rehang_encode::{Encoder, Function, HttpConfig, Watched};
 use rehang_sqlite::SqliteStore;
 use rehang_store::{ItemWrite, Ledger, NewVector, Scan, Select, Store};
 use rehang_store_tests::MemoryStore;
-use rehang_upgrade::{Ending, Limits, Unobserved, start, status};
+use rehang_upgrade::{Ending, Limits, Unobserved, estimate, start, status};
 
 use crate::common::{TestEncoder, World, check, id, item, new_model, new_space, old_space};
 
@@ -142,4 +142,21 @@ fn a_copy_is_vouched_for_as_its_original() {
             assert!(native(&store) < 300);
         }
     }
+}
+
+/// A plan reckons with what a run pays: of equal sources one.
+#[test]
+fn a_plan_reckons_equal_sources_once() {
+    let store = MemoryStore::new();
+    let world = started(&store);
+    let service = serde_json::json!({"url": "http://127.0.0.1:1", "model": "m"});
+    let service: HttpConfig = serde_json::from_value(service).unwrap();
+    let of =
+        |service, items| estimate(&store, &world.setup(), items, &Limits::default(), service, None).unwrap();
+    let text = |number: usize| copy(number).source.unwrap();
+    let tokens: u64 = (0..TEXTS).map(|number| service.tokens(&text(number))).sum();
+    let all = of(Some(&service), ITEMS as u64);
+    assert_eq!((all.sent, all.tokens), (Some(TEXTS as u64), Some(tokens)));
+    assert_eq!(of(Some(&service), ITEMS as u64 / 2).sent, Some(TEXTS as u64 / 2));
+    assert_eq!(of(None, ITEMS as u64).sent, None);
 }

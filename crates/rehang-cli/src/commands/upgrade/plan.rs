@@ -160,6 +160,7 @@ fn forecast_text(forecast: Option<&Forecast>) -> String {
 /// Time and money, as far as they are known.
 fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
     const MEASURES: &str = "--probe 32 embeds some items now to measure it";
+    let sent = estimate.sent.unwrap_or(items);
     let mut text = match (estimate.seconds, estimate.basis) {
         (Some(seconds), Some(basis)) => {
             let (about, why) = match basis {
@@ -170,7 +171,7 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
                 Basis::EarlierRun => ("about", "as an earlier run of this gallery had".to_owned()),
                 Basis::Limits => ("at least", format!("which the limits allow ({MEASURES})")),
             };
-            let rate = if seconds > 0.0 { items as f64 / seconds } else { 0.0 };
+            let rate = if seconds > 0.0 { sent as f64 / seconds } else { 0.0 };
             format!("        {about} {} at {rate:.1} items a second, {why}\n", duration(seconds))
         }
         _ => format!("        how long it takes is not known ({MEASURES})\n"),
@@ -183,6 +184,9 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
         (None, Some(money)) => format!("        about {money:.2} in the unit of the configured price\n"),
         (None, None) => String::new(),
     };
+    if sent < items {
+        text += &format!("        {sent} of them are paid for: the others have the source of another item\n");
+    }
     if let Some(budget) = estimate.budget_items.filter(|budget| *budget < items) {
         text += &format!("        the budget of [encoder] ends a run after about {budget} items\n");
     }
