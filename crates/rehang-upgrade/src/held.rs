@@ -159,13 +159,10 @@ impl<'a> HeldDocuments<'a> {
     pub(crate) fn keep(&mut self, batch: u64, vectors: &[(Record, Vec<f32>)]) -> Result<()> {
         let text = serde_json::json!(Batch::of(vectors)).to_string();
         loop {
-            let (number, expected) = match self.free.pop_first() {
-                Some((number, version)) => (number, Some(version)),
-                None => {
-                    self.next += 1;
-                    (self.next - 1, None)
-                }
-            };
+            let free = self.free.pop_first();
+            let number = free.map_or(self.next, |(number, _)| number);
+            self.next = self.next.max(number + 1);
+            let expected = free.map(|(_, version)| version);
             match self.store.set_document(&document(self.space, number), expected, &text) {
                 // Another worker was faster, and the next one may be free.
                 Err(error) if error.is_changed_meanwhile() => {}
@@ -264,14 +261,13 @@ pub(crate) fn encode_rest(
     let first: Vec<usize> = (0..inputs.len()).filter(is_asked).collect();
     answers.extend(ask(&first)?);
     let distance = encoder.space().distance;
-    let apart = |place: &usize, now: &[f32]| difference(distance, &kept[place], now);
-    let differs =
-        |place: &usize| matches!(&answers[place], Ok(now) if !(apart(place, now) <= DIFFERENCE_MAX));
+    let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &kept[place], now) <= most;
+    let differs = |place: &usize| matches!(&answers[place], Ok(now) if !is_near(place, now, DIFFERENCE_MAX));
     let doubtful: Vec<usize> = witnesses.iter().copied().filter(differs).collect();
     // An encoder that gives a source different vectors is no other encoder for that.
     let once_more = ask(&doubtful)?;
     let is_another = |place: &usize| match (&answers[place], once_more.get(place)) {
-        (Ok(now), Some(Ok(again))) => !(apart(place, now) <= NOISE_TIMES * difference(distance, now, again)),
+        (Ok(now), Some(Ok(again))) => !is_near(place, now, NOISE_TIMES * difference(distance, now, again)),
         _ => true,
     };
     let another: BTreeSet<usize> = doubtful.into_iter().filter(is_another).collect();
