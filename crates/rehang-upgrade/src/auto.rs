@@ -314,7 +314,7 @@ impl Upgrade {
         if asked.order_for.is_some() {
             self.expect_order_is_chosen()?;
         }
-        let (mut drawn, mut embedded, mut is_planned, mut ran_out) = (false, 0, false, false);
+        let (mut drawn, mut embedded, mut is_planned, mut backfilled) = (false, 0, false, None);
         let mut anew = self.anew(&asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
@@ -349,7 +349,11 @@ impl Upgrade {
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
                 // What came while the rest was embedded does not keep the switch waiting: a run takes it after that.
-                Next::Step(Step::Backfill) if is_plain && ran_out => Step::Switch,
+                Next::Step(Step::Backfill)
+                    if backfilled == Some(Ending::ReachedFraction) || (is_plain && backfilled.is_some()) =>
+                {
+                    Step::Switch
+                }
                 Next::Step(step) => step,
                 Next::Halt(halt) => return Ok(halt),
             };
@@ -425,11 +429,16 @@ impl Upgrade {
                     if !matches!(ending, Ending::NothingLeft | Ending::ReachedFraction) {
                         return Ok(Halt::Ended { ending });
                     }
-                    if ending == Ending::NothingLeft && step == Step::Run {
+                    // Nor does it begin a run anew that came to its end: where an application writes on, none would be the last.
+                    if step == Step::Run {
                         let is_finished = Recorded::expect(self.store())?.record.phase == Phase::Finished;
-                        return Ok(if is_finished { Halt::Finished } else { Halt::Home });
+                        return Ok(match ending {
+                            Ending::ReachedFraction => Halt::Reached,
+                            _ if is_finished => Halt::Finished,
+                            _ => Halt::Home,
+                        });
                     }
-                    ran_out = ending == Ending::NothingLeft;
+                    backfilled = Some(ending);
                 }
             }
         }

@@ -1,12 +1,17 @@
 //! The whole way of an upgrade by one command, on the demo's vectors: from a gallery and a new model to everything native.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rehang::{Matrix, Provenance};
+use rehang::{Matrix, Progress, Provenance};
+use rehang_encode::Function;
 use rehang_files::VectorSource;
 use rehang_sqlite::{SearchOptions, SqliteStore};
 use rehang_store::{Index, ItemWrite, Ledger, Scan, Select};
+use rehang_upgrade::{
+    AutoOptions, Halt, PairsFiles, PairsOptions, RunOptions, StepResult, Until, Upgrade, Way,
+};
 use serde_json::Value;
 
 use crate::common::{Place, demo, waves, words};
@@ -585,6 +590,48 @@ fn a_gallery_that_changes_between_the_steps_is_right_in_the_end() {
             (Provenance::Native, read("new.npy").row(row).to_vec())
         );
     }
+}
+
+/// An application that writes all the while puts no end off: each run begins at a share and ends at it.
+#[test]
+fn an_end_is_reached_beside_an_application_that_writes_on() {
+    let place = Arc::new(place(&Made::of(600)));
+    let (said, code) =
+        auto(&place, &["--yes", "--mapped", "--items", "250", "--worth", "0", "--until", "55%"]);
+    assert_eq!(code, 0, "{}", said["halt"]);
+    let upgrade = Upgrade::open(&place.path("rehang.toml")).unwrap();
+    let space = rehang_store::find_space(&*upgrade.store(), "second").unwrap().unwrap().space;
+    let (calls, at) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&place));
+    let counted = Arc::clone(&calls);
+    let old: Vec<String> = read("old.npy").row(5).iter().map(ToString::to_string).collect();
+    let vector = format!("first=[{}]", old.join(","));
+    let encoder = Function::new(&space, 8, false, None, move |sources| {
+        let call = counted.fetch_add(1, Ordering::SeqCst);
+        if call > 100 {
+            return Err(rehang::Error::conflict("the upgrade", "it does not come to its end"));
+        }
+        for more in 0..4 {
+            let id = format!("new {call} {more}");
+            at.finish(&words(
+                "gallery put --gallery G.db --id {} --source row:5 --vector {}",
+                &[&id, &vector],
+            ));
+        }
+        let rows: Vec<usize> = sources.iter().map(|source| source[4..].parse().unwrap()).collect();
+        Ok(read("new.npy").select(&rows))
+    });
+    let until = Some(Until::Fraction(0.6));
+    let run = RunOptions { until, no_refit: true, ..RunOptions::default() };
+    let pairs = PairsOptions { items: 250, worth: 0.0, run };
+    let asked = AutoOptions { pairs, go: true, way: Some(Way::Mapped), ..AutoOptions::default() };
+    let mut runs = 0;
+    let halt = upgrade
+        .auto(&asked, &PairsFiles::default(), Some(&encoder), &Progress::default(), |step| {
+            runs += usize::from(matches!(step, StepResult::Run(_)));
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((halt, runs), (Halt::Reached, 1), "{} calls", calls.load(Ordering::SeqCst));
 }
 
 #[test]
