@@ -384,7 +384,7 @@ fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
     };
     // Nothing is known of a table before it was used.
     let (estimate, text) = plan(&config(""));
-    let nothing = serde_json::json!({"seconds": null, "basis": null, "tokens": null, "money": null, "budget_items": null,
+    let nothing = serde_json::json!({"sent": null, "seconds": null, "basis": null, "tokens": null, "money": null, "budget_items": null,
                                      "probed_items": null, "failed": null});
     assert_eq!(estimate, nothing);
     assert!(text.contains("is not known (--probe 32"), "{text}");
