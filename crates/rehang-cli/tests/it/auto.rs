@@ -600,7 +600,7 @@ fn an_end_is_reached_beside_an_application_that_writes_on() {
         auto(&place, &["--yes", "--mapped", "--items", "250", "--worth", "0", "--until", "55%"]);
     assert_eq!(code, 0, "{}", said["halt"]);
     let upgrade = Upgrade::open(&place.path("rehang.toml")).unwrap();
-    let space = rehang_store::find_space(&*upgrade.store(), "second").unwrap().unwrap().space;
+    let space = rehang_store::find_space(upgrade.store(), "second").unwrap().unwrap().space;
     let (calls, at) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&place));
     let counted = Arc::clone(&calls);
     let old: Vec<String> = read("old.npy").row(5).iter().map(ToString::to_string).collect();
