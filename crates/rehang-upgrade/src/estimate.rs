@@ -53,7 +53,8 @@ pub enum Basis {
 /// Time and money for the items that an upgrade may re-embed. What is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostEstimate {
-    /// Items that a service is sent: of those with equal sources one. `None` where no service embeds, and in a gallery of more than 100,000 items.
+    /// Items that a service is sent: of those with equal sources one. `None` where no service embeds, in a gallery of more than
+    /// 100,000 items, and of [`Upgrade::ways`](crate::Upgrade::ways) where the way is settled.
     pub sent: Option<u64>,
     /// Seconds for all items.
     pub seconds: Option<f64>,
@@ -86,6 +87,18 @@ pub fn estimate(
     probed: Option<&Probed>,
 ) -> Result<CostEstimate> {
     let sent = service.map(|_| to_send(store, setup, items)).transpose()?.flatten();
+    estimate_of(store, setup, (items, sent), limits, service, probed)
+}
+
+/// As [`estimate`], of items of which so many are `sent`: reads no sources to count those that differ.
+pub(crate) fn estimate_of(
+    store: &dyn Ledger,
+    setup: &UpgradeSetup<'_>,
+    (items, sent): (u64, Option<u64>),
+    limits: &Limits,
+    service: Option<&HttpConfig>,
+    probed: Option<&Probed>,
+) -> Result<CostEstimate> {
     let paid = sent.unwrap_or(items);
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
     let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {

@@ -6,7 +6,7 @@ use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::estimate::{Basis, CostEstimate, Probed, estimate};
+use crate::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
 use crate::fitting::{self, PairsOptions, may_hold_out_of};
 use crate::limits::Limits;
 use crate::record::Recorded;
@@ -142,9 +142,15 @@ impl Upgrade {
         let rate = asked.pairs.run.rate.or(configuration.limits.rate);
         let limits = Limits { rate, ..configuration.limits };
         let service = configuration.service();
-        let estimate = estimate(store, &planned.setup(), to_embed, &limits, service, measured)?;
         let record = Recorded::read(store)?.map(|recorded| recorded.record);
         let begun = record.filter(|record| record.is_between(old, new) && !record.adapter.is_empty());
+        let (setup, is_plain) = (planned.setup(), configuration.is_plain(store)?);
+        // Every step, and every status, asks which way is gone: what it takes is looked into while that is open.
+        let estimate = if asked.way.is_none() && begun.is_none() && !is_plain {
+            estimate(store, &setup, to_embed, &limits, service, measured)?
+        } else {
+            estimate_of(store, &setup, (to_embed, None), &limits, service, measured)?
+        };
         let is_asked_mapped = || -> Result<bool> {
             Ok(configuration.names_adapter()
                 || configuration.names_forecast()
@@ -158,7 +164,7 @@ impl Upgrade {
         let is_spent_before = budget.into_iter().flatten().any(|budget| budget < to_embed);
         let (way, because) = match asked.way {
             Some(way) => (way, WayReason::Asked),
-            None if configuration.is_plain(store)? => (Way::Plain, WayReason::Begun),
+            None if is_plain => (Way::Plain, WayReason::Begun),
             None if begun.is_some() => (Way::Mapped, WayReason::Begun),
             None if is_asked_mapped()? => (Way::Mapped, WayReason::Asked),
             None if to_embed == 0 => (Way::Plain, WayReason::Native),
