@@ -65,12 +65,12 @@ impl Pace {
     }
 }
 
-/// What searches of a space go by: the space, and whether all of its vectors are compared. Whether they are is looked at again after a while, and
+/// The space that a search goes to, and from how many neighbours on all of its vectors are compared. The number is looked at again after a while, and
 /// each search asks, in the very moment that it reads, whether the space is the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Searched {
     pub(crate) row: SpaceRow,
-    pub(crate) is_exact: bool,
+    pub(crate) compared_from: usize,
     pub(crate) until: Instant,
 }
 

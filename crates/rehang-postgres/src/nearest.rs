@@ -74,7 +74,7 @@ impl SpaceVectors {
 /// as many as pgvector can.
 const CANDIDATES_PER_NEIGHBOUR: u16 = 4;
 const CANDIDATES_MIN: u16 = 100;
-const CANDIDATES_MAX: u16 = 1_000;
+pub(crate) const CANDIDATES_MAX: u16 = 1_000;
 
 /// How many candidates an index looks at in a search for `k` neighbours (the setting `hnsw.ef_search`), as SQL: the library's searches and
 /// the function `rehang.search` ask alike.

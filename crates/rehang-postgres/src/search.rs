@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 
 use crate::connection::{Connection, Mode, SHARED_MEMORY, Step};
 use crate::handle::{Handle, Searched};
-use crate::nearest::{SpaceVectors, candidates, index_settings};
+use crate::nearest::{CANDIDATES_MAX, SpaceVectors, candidates, index_settings};
 use crate::parameter::{self, Parameter};
 use crate::schema::{self, ColumnOfVectors, SpaceRow, operator};
 use crate::spaces::{self, find};
@@ -90,7 +90,7 @@ pub(crate) fn search_handicapped(
         let row = find(connection, handle, space)?;
         check::queries(&row.record.space, queries)?;
         let known = Searched {
-            is_exact: is_exact(connection, handle, &row)?,
+            compared_from: compared_from(connection, handle, &row)?,
             row,
             until: rehang_clock::now() + LOOKED_AT_FOR,
         };
@@ -120,8 +120,8 @@ fn search_in(
     handicap: f64,
     name: Option<&str>,
 ) -> Step<Option<Vec<Vec<Found>>>> {
-    let Searched { row: space, is_exact, .. } = known;
-    let is_exact = *is_exact;
+    let Searched { row: space, compared_from, .. } = known;
+    let is_exact = k >= *compared_from;
     let vectors = SpaceVectors::of(handle, space, !filter.labels.is_empty() || !filter.payload.is_empty());
     let limit = row_limit(k);
     let (names, contents): (Vec<String>, Vec<Value>) = filter.payload.iter().cloned().unzip();
@@ -236,10 +236,17 @@ fn look_into_index(handle: &Handle, k: usize) -> String {
     format!("{settings}SELECT set_config('hnsw.ef_search', {candidates}, true)")
 }
 
-/// Whether a space is searched by comparing all vectors: it is small, or has no index.
-fn is_exact(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<bool> {
-    Ok(count_up_to(connection, space, EXACT_MAX, "<> 'lacking'")? <= EXACT_MAX
-        || index_of(connection, handle, space)?.is_none())
+/// Neighbours from which on a search of a space compares all vectors: none where it is small or has no index. Where it is not large, more than an
+/// index of pgvector looks at in one walk: comparing all is no slower there, and misses nobody.
+fn compared_from(connection: &mut Connection, handle: &Handle, space: &SpaceRow) -> Step<usize> {
+    let vectors = count_up_to(connection, space, UNINDEXED_MAX, "<> 'lacking'")?;
+    Ok(if vectors <= EXACT_MAX || index_of(connection, handle, space)?.is_none() {
+        0
+    } else if vectors <= UNINDEXED_MAX {
+        usize::from(CANDIDATES_MAX) + 1
+    } else {
+        usize::MAX
+    })
 }
 
 /// Vectors of a space whose provenance is so, up to one more than `most`.
@@ -639,7 +646,7 @@ fn note_room(handle: &Handle, n: i32) {
 pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> Result<f64> {
     handle.database.run(Mode::Read, |connection| {
         let row = find(connection, handle, space)?;
-        if k == 0 || samples == 0 || is_exact(connection, handle, &row)? {
+        if k == 0 || samples == 0 || compared_from(connection, handle, &row)? <= k {
             return Ok(1.0);
         }
         let vectors = SpaceVectors::of(handle, &row, false);
@@ -656,12 +663,12 @@ pub(crate) fn recall(handle: &Handle, space: &str, samples: usize, k: usize) -> 
         let queries = Matrix::new(row.record.space.dimension, queries)?;
         let everything = Filter::default();
         let until = rehang_clock::now();
-        let mut of = |is_exact: bool| -> Step<Vec<Vec<Found>>> {
-            let known = Searched { row: row.clone(), is_exact, until };
+        let mut of = |compared_from: usize| -> Step<Vec<Vec<Found>>> {
+            let known = Searched { row: row.clone(), compared_from, until };
             Ok(search_in(connection, handle, &known, &queries, k, &everything, 0.0, None)?
                 .unwrap_or_default())
         };
-        Ok(share_found(of(true)?.iter().zip(&of(false)?)))
+        Ok(share_found(of(0)?.iter().zip(&of(usize::MAX)?)))
     })
 }
 

@@ -2111,6 +2111,21 @@ fn a_gallery_comes_and_goes_while_an_application_writes() {
     assert_eq!(left_of_us(&mut client), 0);
 }
 
+/// Many equal vectors keep an index of pgvector from others: it finds a third of these. A search for all of a small gallery finds all.
+#[test]
+fn a_search_for_all_finds_all_beside_an_index() {
+    let Some(server) = server::server() else { return };
+    let mut application = Application::new(server, TABLE, &options());
+    application.sql(
+        "INSERT INTO notes SELECT n, '', 'body ' || n, '', format('[%s,0]', (n % 2) * 1000)::vector FROM generate_series(1, 2400) AS n;
+         CREATE INDEX of_the_application ON notes USING hnsw (embedding vector_l2_ops)",
+    );
+    let query = Matrix::new(2, vec![0.0, 0.0]).unwrap();
+    let found = |k| application.store.search("old", &query, k, &Filter::default()).unwrap().remove(0);
+    assert!(found(10).iter().all(|hit| hit.distance == 0.0));
+    assert_eq!(found(5_000).len(), 2_400);
+}
+
 /// A gallery of more items than a search compares one by one, each with a vector of the new space of this provenance (SQL), and no index yet. The
 /// server counts and frees nothing there by itself.
 fn of_many_items(server: &server::Server, provenance: &str) -> Application {
