@@ -8,7 +8,7 @@ use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use crate::connection::{Connection, Database, Mode, Step, StepError};
+use crate::connection::{Connection, Database, Mode, Step, StepError, without_vacuum};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::{Handle, Pace};
 use crate::partitions::{self, Leaves, leaves, renew_vectors};
@@ -784,6 +784,10 @@ fn renew(
     // Spaces neither come nor go from here on, since the function is written from all of them.
     connection.query("SELECT 1 FROM rehang.gallery WHERE number = $1 FOR NO KEY UPDATE", &[&number])?;
     let spaces = spaces::all(connection, number)?;
+    without_vacuum(
+        connection,
+        &[&[table.qualified.clone()], &*schema::tables_of_gallery(number, &spaces)].concat(),
+    )?;
     connection.batch(&paid::tables(table, &spaces, pgvector))?;
     let is_earlier: bool =
         connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;

@@ -5,7 +5,7 @@ use rehang_store::Released;
 use tokio_postgres::Row;
 
 use crate::adoption::{expect_format, has_galleries};
-use crate::connection::{Connection, Database, Mode, Step};
+use crate::connection::{Connection, Database, Mode, Step, lock_in_turn, without_vacuum};
 use crate::dependents;
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
@@ -60,6 +60,7 @@ pub(crate) fn settle(
             moves.expect_no_table(connection)?;
         }
         expect_no_rules(connection, on, "moving the vectors that serve into the table")?;
+        without_vacuum(connection, &[on.clone(), format!("rehang.vector_{n}")])?;
         let there = connection.query_opt(
             "SELECT format_type(atttypid, atttypmod), col_description(attrelid, attnum) FROM pg_attribute
              WHERE attrelid = $1 AND attname = $2 AND NOT attisdropped",
@@ -540,6 +541,9 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
                  WHERE c.oid = g.relation) FROM rehang.gallery AS g WHERE g.number = $1 FOR NO KEY UPDATE";
         let Some(row) = connection.query_opt(sql, &[&g])? else { return Ok(()) };
         let on: Option<String> = row.try_get(0)?;
+        let spaces = spaces::all(connection, g)?;
+        let ours = schema::tables_of_gallery(g, &spaces);
+        without_vacuum(connection, &on.iter().cloned().chain(ours).collect::<Vec<_>>())?;
         // At once the lock that the end of the triggers takes: one that grew would be in a deadlock with a transaction that has read the
         // table and then writes it. Where others are at our tables, this gives up before the server ends one of them.
         let mut triggers = String::new();
@@ -549,7 +553,6 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
         }
         triggers += &schema::drop_truncate_triggers(g);
         connection.batch("SET LOCAL lock_timeout = '500ms'")?;
-        let spaces = spaces::all(connection, g)?;
         lock_as_searches_do(connection, g, &spaces)?;
         match (last, &on) {
             (Some(moves), _) => {
@@ -597,18 +600,13 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
 fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::SpaceRow]) -> Step<()> {
     let is_last = connection.count("SELECT count(*) FROM rehang.gallery", &[])? == 1;
     let of_all = ["gallery", "space", "document", "bridge", "bridge_row", "map", "matrix_row"];
-    let mut names: Vec<String> = of_all.iter().filter(|_| is_last).map(|name| (*name).to_owned()).collect();
+    let mut names: Vec<String> =
+        of_all.iter().filter(|_| is_last).map(|name| format!("rehang.{name}")).collect();
     names.extend(
-        spaces.iter().flat_map(|space| ["vector", "state"].map(|of| format!("{of}_{}", space.number))),
+        spaces.iter().flat_map(|space| ["vector", "state"].map(|of| format!("rehang.{of}_{}", space.number))),
     );
-    names.push(format!("item_{g}"));
-    let lock = |name: &String| {
-        format!(
-            "IF to_regclass('rehang.{name}') IS NOT NULL THEN LOCK TABLE rehang.{name} IN ACCESS EXCLUSIVE MODE; END IF;"
-        )
-    };
-    let locks: String = names.iter().map(lock).collect();
-    connection.batch(&format!("DO $rehang$ BEGIN {locks} END $rehang$"))
+    names.push(format!("rehang.item_{g}"));
+    lock_in_turn(connection, &names, "ACCESS EXCLUSIVE")
 }
 
 /// Takes back what a release has begun: a column that it made, and else the indexes that were not made to their end.

@@ -1042,6 +1042,12 @@ pub(crate) fn tables_of(n: i32, in_column: Option<&str>) -> Vec<String> {
     ["state", "failure", "claim"].iter().chain(vectors).map(|name| format!("{name}_{n}")).collect()
 }
 
+/// The tables of a gallery's items and spaces, each with its schema.
+pub(crate) fn tables_of_gallery(g: i32, spaces: &[SpaceRow]) -> Vec<String> {
+    let of_spaces = spaces.iter().flat_map(|space| tables_of(space.number, space.in_column.as_deref()));
+    of_spaces.chain([format!("item_{g}")]).map(|name| format!("rehang.{name}")).collect()
+}
+
 /// Takes the tables of a space away.
 pub(crate) fn drop_space_tables(n: i32) -> String {
     ["state", "failure", "claim", "vector", "paid"]

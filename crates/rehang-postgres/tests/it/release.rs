@@ -574,3 +574,45 @@ fn a_release_comes_to_its_end_among_searches_that_never_pause() {
     assert!(is_clean(&mut client));
     assert!(column(&mut client).iter().all(|(_, vector)| vector.as_deref() == Some("[1,2,3]")));
 }
+
+/// A vacuum of the server ends where a lock is waited for longer than a second. Shorter waits went on for as long as it did, and the release gave up.
+#[test]
+fn a_release_does_not_wait_for_the_servers_own_vacuum() {
+    if server::server().is_none_or(|server| server.pid.is_none()) {
+        return;
+    }
+    let server = server::Server::start(None).unwrap();
+    let address = server.database();
+    let mut client = server::client(&address);
+    client.batch_execute("ALTER SYSTEM SET autovacuum_naptime = '1s'").unwrap();
+    client
+        .batch_execute(
+            "SELECT pg_reload_conf();
+             CREATE TABLE notes (id bigint PRIMARY KEY, body text, embedding vector(2));
+             INSERT INTO notes SELECT n, 'body ' || n, '[1,1]' FROM generate_series(1, 4000) AS n",
+        )
+        .unwrap();
+    let store = adopt(&address, 3);
+    for _ in 0..40 {
+        make_native(&store, 1.0);
+    }
+    store.switch_serving("old", "new").unwrap();
+    let (begun, goes_on) = (
+        "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE query LIKE 'autovacuum: VACUUM%rehang.vector_2%')",
+        "UPDATE rehang.vector_2 SET value = value",
+    );
+    // 800 pages of 0.4 s: longer than a release is patient.
+    let slowly = "fillfactor = 10, autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1";
+    client.batch_execute(&format!("ALTER TABLE rehang.vector_2 SET ({slowly})")).unwrap();
+    let mut is_vacuumed = || {
+        client.batch_execute(goes_on).unwrap();
+        while !client.query_one(begun, &[]).unwrap().get::<_, bool>(0) {
+            thread::yield_now();
+        }
+    };
+    is_vacuumed();
+    store.settle("embedding_new", &|_, _| true).unwrap();
+    is_vacuumed();
+    store.release(Some("embedding_new")).unwrap();
+    assert!(is_clean(&mut client));
+}
