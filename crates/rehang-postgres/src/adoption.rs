@@ -8,9 +8,10 @@ use rehang_store::Looked;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use crate::connection::{Connection, Database, Mode, Step, StepError, without_vacuum};
+use crate::connection::{Connection, Database, Mode, Step, StepError};
 use crate::guard::{self, SEARCH_PATH, Whose};
 use crate::handle::{Handle, Pace};
+use crate::locks::without_vacuum;
 use crate::partitions::{self, Leaves, leaves, renew_vectors};
 use crate::pgvector::Pgvector;
 use crate::reading::Reading;

@@ -10,7 +10,6 @@ use tokio_postgres::error::SqlState;
 
 use crate::address::Address;
 pub(crate) use crate::client::{Connection, Parameters};
-use crate::table::literal;
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -338,28 +337,6 @@ fn transaction<T>(
     let done = work(connection)?;
     connection.batch("COMMIT")?;
     Ok(done)
-}
-
-/// Ends the server's own vacuum of tables, and keeps it away until the transaction ends. It gives way to who waits for a lock longer than the
-/// server's `deadlock_timeout`, a second mostly: longer than a statement of ours may wait that the application waits behind. Nobody who reads or
-/// writes waits for this lock, nor this for them. Names are SQL's; a table that is not there is passed over.
-pub(crate) fn without_vacuum(connection: &mut Connection, tables: &[String]) -> Step<()> {
-    let was: String = connection.query_one("SELECT current_setting('lock_timeout')", &[])?.try_get(0)?;
-    connection.batch("SET LOCAL lock_timeout = '10s'")?;
-    lock_in_turn(connection, tables, "SHARE UPDATE EXCLUSIVE")?;
-    connection.batch(&format!("SET LOCAL lock_timeout = '{was}'"))
-}
-
-/// Locks tables one after the other, but those that a person has dropped.
-pub(crate) fn lock_in_turn(connection: &mut Connection, tables: &[String], mode: &str) -> Step<()> {
-    let lock = |name: &String| {
-        let there = literal(name);
-        format!(
-            "IF pg_catalog.to_regclass({there}) IS NOT NULL THEN LOCK TABLE {name} IN {mode} MODE; END IF;"
-        )
-    };
-    let locks: String = tables.iter().map(lock).collect();
-    connection.batch(&format!("DO $rehang$ BEGIN {locks} END $rehang$"))
 }
 
 /// A connection for statements that cannot be part of a transaction.

@@ -18,6 +18,7 @@ mod handle;
 mod hold;
 mod ignored;
 mod items;
+mod locks;
 mod map;
 mod matrices;
 mod nearest;

@@ -5,11 +5,12 @@ use rehang_store::Released;
 use tokio_postgres::Row;
 
 use crate::adoption::{expect_format, has_galleries};
-use crate::connection::{Connection, Database, Mode, Step, lock_in_turn, without_vacuum};
+use crate::connection::{Connection, Database, Mode, Step};
 use crate::dependents;
 use crate::guard::{self, EQUALS, Whose};
 use crate::handle::Handle;
 use crate::ignored::{Event, expect_no_rules, held_back, remark};
+use crate::locks::{lock_in_turn, without_vacuum};
 use crate::schema::{self, ColumnOfVectors};
 use crate::table::{literal, quoted};
 use crate::{reading, row_security, search, serving, spaces};

@@ -12,7 +12,7 @@ use rehang_store::{
 
 use crate::fill::NEW_OR_CHANGED;
 
-/// The share of the sample that has to be native: an item that changed, or that fails a while, does not end it.
+/// The share of some items that has to be native where they stand for all: one that changed, or that fails a while, does not end that.
 pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
 /// The share of a sample that has to be native where it is told from the rest by that.
@@ -145,9 +145,8 @@ pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) ->
     Ok(seen)
 }
 
-/// Where the beginning ends that is native. Either it is the longest one that is but for a tenth; or the one that is most unlike the rest, as
-/// by the likelihood of two shares, if seven of ten are native there: so many items of a sample may have changed since it was drawn, while of
-/// the others few are native.
+/// Where the beginning ends that is native: the one that is most unlike the rest, by the likelihood of two shares. Seven of ten have to be native there:
+/// some items of a sample change after it was drawn, and of the others some are native, too.
 fn end_of_native(native: &[bool]) -> usize {
     let all = native.iter().filter(|native| **native).count();
     // The logarithm of the likelihood of so many of so many.
@@ -156,14 +155,11 @@ fn end_of_native(native: &[bool]) -> usize {
         let part = |count: f64| if count == 0.0 { 0.0 } else { count * (count / of).ln() };
         part(native) + part(of - native)
     };
-    let (mut seen, mut longest, mut best) = (0, 0, (0, f64::NEG_INFINITY));
+    let (mut seen, mut best) = (0, (0, f64::NEG_INFINITY));
     for (before, is_native) in native.iter().enumerate() {
         let of = before + 1;
         seen += usize::from(*is_native);
         let share = seen as f64 / of as f64;
-        if share >= NATIVE_SHARE {
-            longest = of;
-        }
         let (left, of_left) = (all - seen, native.len() - of);
         // Two shares fit better than one in any case: where they do so by chance alone, there is no end before the last.
         let chance = if of_left == 0 { (of as f64).ln() } else { 0.0 };
@@ -173,7 +169,7 @@ fn end_of_native(native: &[bool]) -> usize {
             best = (of, fits);
         }
     }
-    longest.max(best.0)
+    best.0
 }
 
 #[cfg(test)]
@@ -192,7 +188,7 @@ mod tests {
         for but in [usize::MAX, 20, 7, 4] {
             for every in [usize::MAX, 10, 3] {
                 let end = end_of_native(&drawn(600, but, 3000, every));
-                assert!((590..=680).contains(&end), "but every {but}, then every {every}: {end}");
+                assert_eq!(end, 600, "but every {but}, then every {every}: {end}");
             }
         }
         // Where no more than the sample is looked at, all of it is.

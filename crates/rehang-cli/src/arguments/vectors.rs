@@ -53,7 +53,7 @@ arguments! {
         seeds: u64 = [long, value_name = "N", default_value_t = 1],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
-        /// What methods are compared by: top1, top5, map, or with --qrels also ndcg@K, map@K, recall@K or mrr@K [default: mAP by label,
+        /// What methods are compared by: top1, top5, map, precision@K, or with --qrels also ndcg@K, map@K, recall@K or mrr@K [default: mAP by label,
         /// nDCG@10 by --qrels, else agreement@10 with the native gallery].
         metric: Option<String> = [long = "for", value_name = "METRIC"],
         /// Old model's vectors of queries as people ask them: methods are compared by what these find among held-out pairs.

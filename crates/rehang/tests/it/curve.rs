@@ -61,6 +61,7 @@ struct Point {
     within_depth: f64,
     ap: f64,
     map_at: f64,
+    precision_at: f64,
     ndcg_at: f64,
     recall_at: f64,
     mrr_at: f64,
@@ -68,7 +69,8 @@ struct Point {
 
 const DEPTH: usize = 3;
 /// What is measured beside top-1, top-5 and mAP.
-const FURTHER: [Metric; 3] = [Metric::map_at(DEPTH), Metric::ndcg_at(DEPTH), Metric::recall_at(DEPTH)];
+const FURTHER: [Metric; 4] =
+    [Metric::map_at(DEPTH), Metric::precision_at(DEPTH), Metric::ndcg_at(DEPTH), Metric::recall_at(DEPTH)];
 
 fn point(distances: &[f64], gains: &Gains) -> Point {
     let mut ranked: Vec<usize> = (0..distances.len()).filter(|&item| gains[item] >= 0.0).collect();
@@ -87,6 +89,7 @@ fn point(distances: &[f64], gains: &Gains) -> Point {
         within_depth: f64::from(u8::from(ranks[0] <= DEPTH)),
         ap: ranks.iter().enumerate().map(precision).sum::<f64>() / count,
         map_at: head().map(precision).sum::<f64>() / count.min(DEPTH as f64),
+        precision_at: head().count() as f64 / DEPTH as f64,
         ndcg_at: head().map(|(_, &rank)| gain_at(rank, gains[ranked[rank - 1]])).sum::<f64>() / ideal,
         recall_at: head().count() as f64 / count,
         mrr_at: if ranks[0] <= DEPTH { 1.0 / ranks[0] as f64 } else { 0.0 },
@@ -321,6 +324,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     close(&made.lines[TOP5], |cut| mean(&points[cut], |point| point.top5))?;
     close(&made.lines[MAP], |cut| mean(&points[cut], |point| point.ap))?;
     close(&made.lines[Metric::map_at(DEPTH)], |cut| mean(&points[cut], |point| point.map_at))?;
+    close(&made.lines[Metric::precision_at(DEPTH)], |cut| mean(&points[cut], |point| point.precision_at))?;
     close(&made.lines[Metric::ndcg_at(DEPTH)], |cut| mean(&points[cut], |point| point.ndcg_at))?;
     close(&made.lines[Metric::recall_at(DEPTH)], |cut| mean(&points[cut], |point| point.recall_at))?;
     close(&made.lines[Metric::mrr_at(3)], |cut| mean(&points[cut], |point| point.mrr_at))?;

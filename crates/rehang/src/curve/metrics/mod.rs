@@ -9,6 +9,7 @@ mod map;
 mod map_at;
 mod mrr;
 mod ndcg;
+mod precision;
 mod recall;
 mod top;
 
@@ -26,8 +27,16 @@ use crate::error::{Error, Result};
 pub(crate) use definition::Head;
 
 /// Every metric, in the order in which a curve lists them.
-static REGISTRY: [&Definition; 7] =
-    [&top::TOP, &map::MAP, &map_at::MAP_AT, &ndcg::NDCG, &recall::RECALL, &mrr::MRR, &agreement::AGREEMENT];
+static REGISTRY: [&Definition; 8] = [
+    &top::TOP,
+    &map::MAP,
+    &map_at::MAP_AT,
+    &precision::PRECISION,
+    &ndcg::NDCG,
+    &recall::RECALL,
+    &mrr::MRR,
+    &agreement::AGREEMENT,
+];
 
 /// A metric at its depth, such as mAP or nDCG@10; a quality in percent, more is better.
 ///
@@ -65,6 +74,11 @@ impl Metric {
     /// nDCG@k.
     pub const fn ndcg_at(depth: usize) -> Self {
         Self { definition: &ndcg::NDCG, depth }
+    }
+
+    /// precision@k.
+    pub const fn precision_at(depth: usize) -> Self {
+        Self { definition: &precision::PRECISION, depth }
     }
 
     /// recall@k.
@@ -204,7 +218,7 @@ impl FromStr for Metric {
             };
             depths.into_iter().map(move |depth| Self { definition, depth })
         });
-        let known = "top1, top5, map, map@K, ndcg@K, recall@K, mrr@K or agreement@K";
+        let known = "top1, top5, map, map@K, precision@K, ndcg@K, recall@K, mrr@K or agreement@K";
         all.into_iter().find(|metric| metric.id() == text).ok_or_else(|| Error::option("metric", text, known))
     }
 }

@@ -8,7 +8,7 @@ pub(super) static RECALL: Definition = Definition {
     about: |depth| format!("Share of the relevant items that are among the {depth} nearest."),
     needs: Needs::Judgements,
     depth: Depth::Asked,
-    place: 3,
+    place: 4,
     is_primary: false,
     measured: Measured::Head(|_| Box::new(Recall)),
 };
