@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rehang::curve::{
     CurveOptions, DoNothing, Evaluation, Metric, Qrels, Relevance, evaluate, evaluate_today,
@@ -211,7 +210,8 @@ struct ModelPart {
 /// A model of the file.
 struct Model {
     space: Space,
-    model_dimension: Option<usize>,
+    /// The width of the model's own vectors, where that is another one.
+    own_dimension: Option<usize>,
     price_per_hour: Option<f64>,
     encoder: EncoderConfig,
     /// Its `[encoder]` as it is written.
@@ -254,8 +254,13 @@ struct Embedded {
     probed: Probed,
     /// Milliseconds of one query each, ascending.
     latencies: Vec<f64>,
-    /// What has no vector, and the first reason.
-    refused: usize,
+    refused: Refused,
+}
+
+/// Documents and queries without a vector, and why the first of them has none.
+#[derive(Default)]
+struct Refused {
+    count: usize,
     why: Option<String>,
 }
 
@@ -285,8 +290,8 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     }
     let mut findings = ground.findings();
     for (model, outcome) in models.iter().zip(&outcomes) {
-        let Ok(Embedded { refused, why: Some(why), .. }) = outcome else { continue };
-        let seen = format!("{} has no vector for {refused} documents or queries ({why}).", model.space.name);
+        let Ok(Embedded { refused: Refused { count, why: Some(why) }, .. }) = outcome else { continue };
+        let seen = format!("{} has no vector for {count} documents or queries ({why}).", model.space.name);
         findings.push(Finding::warning("refused", seen).may_mean("They are left out for every model."));
     }
     let measured: Vec<&Embedded> = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok()).collect();
@@ -391,7 +396,7 @@ fn read_models(path: &Path) -> Result<Vec<Model>> {
         let encoder = Table::from_iter([("encoder".to_owned(), encoder)]);
         models.push(Model {
             space: space.space("[model]").map_err(within)?,
-            model_dimension: part.model_dimension,
+            own_dimension: part.model_dimension,
             price_per_hour: part.price_per_hour,
             text: toml::to_string(&encoder).map_err(|error| Error::corrupt(path.display(), error))?,
             encoder: part.encoder,
@@ -521,7 +526,7 @@ fn draw_documents(
 
 impl Model {
     fn open(&self, config: &EncoderConfig, base: &Path) -> Result<Box<dyn Encoder>> {
-        at_width_of(&self.space, self.model_dimension, |space| rehang_encode::open(config, space, base))
+        at_width_of(&self.space, self.own_dimension, |space| rehang_encode::open(config, space, base))
     }
 
     /// Embeds the sample: documents in batches, and queries, or some of the documents where these ask, one at a time.
@@ -540,62 +545,51 @@ impl Model {
             .iter()
             .map(|document| Input { id: &document.id, source: &document.source, payload: &document.payload })
             .collect();
-        let named = |place: usize| format!("document {:?}", inputs[place].id);
-        let clock = SystemClock::start();
-        let alone = if asking.is_some() { 0 } else { (documents.len() / 4).clamp(1, ALONE_MAX) };
+        let (mut batches, mut times) = (Vec::new(), Vec::new());
+        let embed = |inputs: &[Input<'_>], from: usize, times: &mut Vec<f64>| {
+            let named = |place: usize| format!("document {:?}", documents[from + place].id);
+            timed(times, || embed_inputs(&*encoder, inputs, &named, progress, &mut |_| Ok(())))
+        };
+        // Some of the documents stand for queries; at least one is embedded as the others are, for the rate.
+        let alone = if asking.is_some() { 0 } else { (documents.len() / 4).min(ALONE_MAX) };
         let (together, ones) = inputs.split_at(documents.len() - alone);
-        let mut answers = embed_inputs(&*encoder, together, &named, progress, &mut |_| Ok(()))?;
-        // Of one document alone there is no batch.
-        let seconds = clock.now().as_secs_f64();
-        let mut times = Vec::new();
+        let mut answers = embed(together, 0, &mut batches)?;
         for (at, one) in ones.iter().enumerate() {
-            let named = |_| named(together.len() + at);
-            let before = clock.now();
-            answers.extend(embed_inputs(&*encoder, &[*one], &named, progress, &mut |_| Ok(()))?);
-            times.push(clock.now() - before);
+            answers.extend(embed(std::slice::from_ref(one), together.len() + at, &mut times)?);
         }
         encoder.vouch()?;
+        let (rows, mut refused) = vectors_of(answers, "documents")?;
         let spent = encoder.spent();
-        let (rows, mut why) = vectors_of(answers);
-        let failed = rows.iter().filter(|row| row.is_none()).count();
-        expect_few_refused("documents", failed, rows.len(), why.as_deref())?;
-        let in_time = if together.is_empty() { clock.now().as_secs_f64() } else { seconds };
-        let timed = if together.is_empty() { ones.len() } else { together.len() };
         let probed = Probed {
             items: rows.len() as u64,
-            failed: failed as u64,
-            items_per_second: timed as f64 / in_time.max(1e-9),
+            failed: refused.count as u64,
+            items_per_second: together.len() as f64 / batches[0].max(1e-9),
             tokens: spent.tokens,
             money: spent.money,
         };
-        let mut refused = failed;
-        let queries = match asking {
-            None => None,
-            Some((queries, encoder)) => {
-                let (alone, together) = queries.split_at(queries.len().min(ALONE_MAX));
-                let ask = |queries: &[Query]| {
-                    let encoders = |_: &Space| Ok(Arc::clone(&encoder));
-                    embed_each(queries, &self.space, &encoders, progress, &mut |_| Ok(()))
-                };
-                let mut answers = Vec::new();
-                for query in alone {
-                    let before = clock.now();
-                    answers.extend(ask(std::slice::from_ref(query))?);
-                    times.push(clock.now() - before);
-                }
-                answers.extend(ask(together)?);
-                encoder.vouch()?;
-                let (rows, reason) = vectors_of(answers);
-                let failed = rows.iter().filter(|row| row.is_none()).count();
-                expect_few_refused("queries", failed, rows.len(), reason.as_deref())?;
-                refused += failed;
-                why = why.or(reason);
-                Some(rows)
+        let mut queries = None;
+        if let Some((asked, encoder)) = asking {
+            let ask = |queries: &[Query]| {
+                let encoders = |_: &Space| Ok(Arc::clone(&encoder));
+                embed_each(queries, &self.space, &encoders, progress, &mut |_| Ok(()))
+            };
+            let (ones, together) = asked.split_at(asked.len().min(ALONE_MAX));
+            let mut answers = Vec::new();
+            for one in ones {
+                answers.extend(timed(&mut times, || ask(std::slice::from_ref(one)))?);
             }
-        };
-        times.sort_unstable();
-        let latencies = times.iter().map(Duration::as_secs_f64).map(|seconds| 1000.0 * seconds).collect();
-        Ok(Embedded { documents: rows, queries, probed, latencies, refused, why })
+            answers.extend(ask(together)?);
+            encoder.vouch()?;
+            let (rows, more) = vectors_of(answers, "queries")?;
+            refused = Refused { count: refused.count + more.count, why: refused.why.or(more.why) };
+            queries = Some(rows);
+        }
+        if times.is_empty() {
+            times = batches;
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        let latencies = times.into_iter().map(|seconds| 1000.0 * seconds).collect();
+        Ok(Embedded { documents: rows, queries, probed, latencies, refused })
     }
 
     fn query_encoder(&self, base: &Path) -> Result<Arc<dyn Encoder>> {
@@ -618,22 +612,34 @@ impl Model {
     }
 }
 
-/// The vectors, and why the first of the others has none.
-fn vectors_of(answers: Vec<Result<Vec<f32>>>) -> (Vec<Option<Vec<f32>>>, Option<String>) {
-    let mut why = None;
-    let mut vector = |answer: Result<Vec<f32>>| {
-        answer.map_err(|error| why.get_or_insert_with(|| error.to_string()).len()).ok()
-    };
-    let rows = answers.into_iter().map(&mut vector).collect();
-    (rows, why)
+/// Does the work and notes the seconds that it took.
+fn timed<T>(times: &mut Vec<f64>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let clock = SystemClock::start();
+    let done = work()?;
+    times.push(clock.now().as_secs_f64());
+    Ok(done)
 }
 
-fn expect_few_refused(what: &str, failed: usize, given: usize, why: Option<&str>) -> Result<()> {
-    if failed * REFUSED_ONE_IN <= given {
-        return Ok(());
+/// The vectors, and what has none. Fails where that is too much.
+fn vectors_of(answers: Vec<Result<Vec<f32>>>, what: &str) -> Result<(Vec<Option<Vec<f32>>>, Refused)> {
+    let (given, mut refused) = (answers.len(), Refused::default());
+    let mut rows = Vec::new();
+    for answer in answers {
+        rows.push(match answer {
+            Ok(vector) => Some(vector),
+            Err(error) => {
+                refused.count += 1;
+                refused.why.get_or_insert_with(|| error.to_string());
+                None
+            }
+        });
     }
-    let detail = format!("it has no vector for {failed} of {given} {what}: {}", why.unwrap_or_default());
-    Err(Error::corrupt("the encoder's answer", detail))
+    if refused.count * REFUSED_ONE_IN > given {
+        let (count, why) = (refused.count, refused.why.unwrap_or_default());
+        let detail = format!("it has no vector for {count} of {given} {what}: {why}");
+        return Err(Error::corrupt("the encoder's answer", detail));
+    }
+    Ok((rows, refused))
 }
 
 /// What every model that could be measured has a vector for.
@@ -808,14 +814,14 @@ fn choose(models: &[Model], compared: &[ModelCompared], best: usize) -> ModelCho
     };
     let chosen = level.iter().copied().min_by(|&a, &b| cost(a).total_cmp(&cost(b))).unwrap_or(best);
     let name = |place: usize| compared[place].name.clone();
-    let Model { space, model_dimension, text, .. } = &models[chosen];
+    let Model { space, own_dimension, text, .. } = &models[chosen];
     ModelChoice {
         name: name(chosen),
         best: name(best),
         cheaper_by: (level.len() > 1).then_some(by),
         level: level.into_iter().map(name).collect(),
         dimension: space.dimension,
-        model_dimension: *model_dimension,
+        model_dimension: *own_dimension,
         distance: space.distance.name(),
         encoder: text.clone(),
     }

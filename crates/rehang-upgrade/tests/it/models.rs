@@ -24,7 +24,7 @@ fn model(width: usize, noise: f32) -> Matrix {
 
 fn language(row: usize) -> Option<&'static str> {
     // Some have none.
-    (row % 5 > 0).then(|| LANGUAGES[usize::from(row % 3 == 0)])
+    (!row.is_multiple_of(5)).then(|| LANGUAGES[usize::from(row.is_multiple_of(3))])
 }
 
 /// A folder with documents, some of no label, and tables of the models: name, keys, vectors.
@@ -62,7 +62,7 @@ fn twin(vectors: &Matrix) -> BTreeMap<usize, f64> {
         (2..=11).zip(right).filter(|(_, right)| *right).map(|(place, _)| 1.0 / f64::from(place).log2()).sum()
     };
     let ndcg = |query: usize| {
-        let mut ranked: Vec<(f64, bool)> = (0..ITEMS)
+        let mut ranked: Vec<(f64, bool)> = (0..vectors.rows())
             .filter(|&item| item != query)
             .map(|item| {
                 let is_right = item < 50 && item % CLASSES == query % CLASSES;
@@ -142,6 +142,37 @@ fn models_have_the_ndcg_that_sorting_gives_by_group_too_and_one_that_fails_hides
         compared.findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
         ["few-queries"]
     );
+}
+
+#[test]
+fn what_one_model_has_no_vector_for_is_left_out_for_all_and_too_much_of_it_is_a_failure() {
+    let (whole, others) = (model(8, 0.9), model(10, 0.9));
+    let [one_less, many_less] = [59, 50].map(|rows| others.select(&(0..rows).collect::<Vec<_>>()));
+    let folder = folder(&[
+        ("whole", "dimension = 8", whole.clone()),
+        ("less", "dimension = 10", one_less),
+        ("few", "dimension = 10", many_less),
+    ]);
+    let path = folder.path().join("models.toml");
+    let mut models = fs_err::read_to_string(&path).unwrap();
+    for (name, rows) in [("less", 59), ("few", 50)] {
+        let ids: String = (0..rows).map(|row| format!("i{row}\n")).collect();
+        fs_err::write(folder.path().join(format!("{name}.txt")), ids).unwrap();
+        let table = format!("vectors = \"{name}.npy\"\nids = \"");
+        models = models.replace(&format!("{table}ids.txt"), &format!("{table}{name}.txt"));
+    }
+    fs_err::write(&path, models).unwrap();
+    let compared = compare(&input(folder.path()));
+    assert_eq!((compared.documents, compared.of), (ITEMS - 1, ITEMS as u64));
+    assert!(compared.models[2].fault.as_ref().unwrap().contains("10 of 60 documents"), "{compared:?}");
+    let codes: Vec<&str> = compared.findings.iter().map(|finding| finding.code.as_str()).collect();
+    assert_eq!(codes, ["refused", "few-queries"]);
+    assert!(compared.findings[0].seen.contains("i59"), "{}", compared.findings[0]);
+    is_near(
+        score(&compared.models[0]),
+        mean(twin(&whole.select(&(0..ITEMS - 1).collect::<Vec<_>>())).into_values()),
+    );
+    assert!((score(&compared.models[0]) - mean(twin(&whole).into_values())).abs() > 1e-3);
 }
 
 #[test]
