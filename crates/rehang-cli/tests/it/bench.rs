@@ -31,7 +31,7 @@ fn place(url: &str) -> Place {
     let place = Place::new();
     let rows: Vec<usize> = (0..ITEMS).collect();
     place.write_matrix("first.npy", &noisy().select(&rows));
-    let group = |row: usize| if row % 4 == 0 { "da" } else { "sv" };
+    let group = |row: usize| if row.is_multiple_of(4) { "da" } else { "sv" };
     let items = rows.iter().map(|&row| json!({"id": format!("i{row}"), "source": format!("row:{row}"), "payload": {"language": group(row)}}));
     let items: String = items.map(|item| format!("{item}\n")).collect();
     place.write_bytes("items.jsonl", items.as_bytes());
