@@ -44,7 +44,7 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "laboratory")]
 use evaluate::EvaluateCommand;
-use gallery::{GalleryCommand, InitArguments, SearchArguments};
+use gallery::{BenchArguments, GalleryCommand, InitArguments, SearchArguments};
 #[cfg(feature = "laboratory")]
 use train::{CompareArguments, EmbedArguments, TrainArguments};
 use upgrade::{UpgradeCommand, UpgradeConfig};
@@ -129,6 +129,13 @@ pub enum Command {
     Identify(IdentifyArguments),
     /// Say what an adapter file is: spaces, method, seed, inputs.
     Inspect(InspectArguments),
+    /// Say which of several models to upgrade to, on a sample of your own documents and queries: quality with its range, latency, price of
+    /// all, storage.
+    ///
+    /// Exit code 1 where a model could not be measured, or has no vector for some of the sample.
+    ///
+    /// Example: rehang bench --models models.toml --items items.jsonl --clicks clicks.csv --of 5000000
+    Bench(BenchArguments),
     /// Make, fill, read and change a gallery file.
     #[command(subcommand)]
     Gallery(GalleryCommand),

@@ -75,6 +75,7 @@ fn run(arguments: &Arguments) -> Result<Exit> {
         Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
         Command::Identify(identify) => commands::identify::run(identify, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
+        Command::Bench(bench) => commands::bench::run(bench, json),
         Command::Gallery(gallery) => commands::gallery::run(gallery, json),
         Command::Search(search) => commands::search::run(search, json),
         Command::Init(init) => commands::init::run(init, json),

@@ -33,7 +33,7 @@ pub(crate) const LEVEL: f64 = 0.95;
 /// Cuts at which bands are drawn from the queries; between them their distances from the curve are interpolated.
 const BAND_CUTS: usize = 41;
 /// Fewer counted queries than this make every number noise.
-const QUERIES_MIN: usize = 300;
+pub const QUERIES_MIN: usize = 300;
 /// The widest range of a forecast at the switch, in percent, that says something.
 const WIDEST: f64 = 50.0;
 /// A dip below the start that is worth a warning, in percent.

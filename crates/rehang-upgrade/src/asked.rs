@@ -70,19 +70,19 @@ fn read_queries(path: &Path) -> Result<Vec<Named>> {
 
 /// What one item was taken for in answer to one query.
 #[derive(Debug, Clone, PartialEq)]
-struct Click {
+pub(crate) struct Click {
     /// The place of the query among all that are asked.
-    query: usize,
-    item: String,
-    gain: f64,
+    pub query: usize,
+    pub item: String,
+    pub gain: f64,
 }
 
 /// Queries that people asked, and what they took from the answers.
 pub(crate) struct Asked {
     /// What names them in errors.
     path: PathBuf,
-    queries: Vec<Query>,
-    clicks: Option<Vec<Click>>,
+    pub queries: Vec<Query>,
+    pub clicks: Option<Vec<Click>>,
     /// Clicks of queries that are not among these.
     unknown_queries: usize,
 }
@@ -200,7 +200,7 @@ pub(crate) struct QueryFiles {
 pub(crate) const CLICKS: &str = "clicks";
 
 /// A query is known by how it is written.
-fn name_of(query: &Query) -> String {
+pub(crate) fn name_of(query: &Query) -> String {
     format!("{query:?}")
 }
 

@@ -10,6 +10,7 @@ use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::collection::CollectionLocation;
 use crate::fitting;
@@ -150,22 +151,22 @@ impl GalleryPart {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SpacePart {
-    name: String,
+pub(crate) struct SpacePart {
+    pub name: String,
     /// `dim` in the files of earlier versions.
     #[serde(alias = "dim")]
-    dimension: usize,
+    pub dimension: usize,
     /// The width that the model itself gives, where its vectors are cut or filled up to `dimension`.
-    model_dimension: Option<usize>,
-    distance: String,
+    pub model_dimension: Option<usize>,
+    pub distance: String,
     /// Of the new space: the column of the application's table that its vectors move into at the end.
-    column: Option<String>,
-    encoder: Option<EncoderConfig>,
+    pub column: Option<String>,
+    pub encoder: Option<EncoderConfig>,
 }
 
 impl SpacePart {
     /// The space, where its table is `[key]`.
-    fn space(&self, key: &str) -> Result<Space> {
+    pub fn space(&self, key: &str) -> Result<Space> {
         let distance: Distance =
             self.distance.parse().map_err(|error: Error| error.context(format!("[{key}] distance")))?;
         if self.dimension == 0 {
@@ -327,14 +328,7 @@ impl Configuration {
     ///
     /// I/O errors; corrupt where the file is no TOML or has an unknown key; an invalid option that names the key.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
-        let document: Document = toml::from_str(&text).map_err(|error| {
-            // The line is numbered and not repeated: it may hold a password, or a key where the name of one belongs.
-            let start = error.span().map_or(0, |span| span.start);
-            let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
-            // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
-            Error::corrupt(path.display(), format!("line {line}: {}", error.message().replace('`', "'")))
-        })?;
+        let document = read_toml(path)?;
         Self::of(document, path).map_err(|error| error.context(path.display().to_string()))
     }
 
@@ -629,15 +623,7 @@ impl Configuration {
         space: &Space,
         make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
     ) -> Result<Box<dyn Encoder>> {
-        match self.model_dimension(space) {
-            None => make(space),
-            Some(dimension) => {
-                // A vector that is cut is scaled afterwards; zeros leave a length as it is.
-                let normalised = space.normalised && !self.is_cut(space);
-                let own = make(&Space { dimension, normalised, ..space.clone() })?;
-                Ok(Box::new(Resized::new(own, space)?))
-            }
-        }
+        at_width_of(space, self.model_dimension(space), make)
     }
 
     fn open(&self, config: &EncoderConfig, space: &Space) -> Result<Box<dyn Encoder>> {
@@ -721,6 +707,40 @@ impl Configuration {
     fn named(&self, error: Error) -> Error {
         error.context(self.path.display().to_string())
     }
+}
+
+/// A document of TOML.
+///
+/// # Errors
+///
+/// I/O errors; corrupt, with the line, where it is none.
+pub(crate) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error))?;
+    toml::from_str(&text).map_err(|error| {
+        // The line is numbered and not repeated: it may hold a password, or a key where the name of one belongs.
+        let start = error.span().map_or(0, |span| span.start);
+        let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+        // Between backticks stand parameters of this library, which a face renames; these are keys and values of the file.
+        Error::corrupt(path.display(), format!("line {line}: {}", error.message().replace('`', "'")))
+    })
+}
+
+/// The encoder of a space, given how one is made for the space of the model's own vectors: where these have a width of their own, they are
+/// cut or filled up as [`Resized`] does.
+///
+/// # Errors
+///
+/// Those of `make`.
+pub(crate) fn at_width_of(
+    space: &Space,
+    own: Option<usize>,
+    make: impl FnOnce(&Space) -> Result<Box<dyn Encoder>>,
+) -> Result<Box<dyn Encoder>> {
+    let Some(dimension) = own else { return make(space) };
+    // A vector that is cut is scaled afterwards; zeros leave a length as it is.
+    let normalised = space.normalised && dimension <= space.dimension;
+    let own = make(&Space { dimension, normalised, ..space.clone() })?;
+    Ok(Box::new(Resized::new(own, space)?))
 }
 
 #[cfg(test)]

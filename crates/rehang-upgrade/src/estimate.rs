@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use rehang::Result;
-use rehang_encode::HttpConfig;
+use rehang_encode::{HttpConfig, Spent};
 use rehang_store::{Ledger, Scan, Select};
 use serde::{Deserialize, Serialize};
 
@@ -99,12 +99,39 @@ pub(crate) fn estimate_of(
     service: Option<&HttpConfig>,
     probed: Option<&Probed>,
 ) -> Result<CostEstimate> {
+    let counts_tokens = probed.is_some_and(|probed| probed.tokens > 0);
+    let mean_tokens = service.filter(|_| !counts_tokens).map(|service| mean_tokens(store, setup, service));
+    let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
+    let known = Known {
+        mean_tokens: mean_tokens.transpose()?.flatten(),
+        rate: kept_rate(store, &setup.new.name)?,
+        spent: spent.unwrap_or_default(),
+    };
+    Ok(reckon((items, sent), limits, service, probed, &known))
+}
+
+/// What is known of a backfill beside what is measured now.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Tokens of a source, where the probe counted none.
+    pub mean_tokens: Option<f64>,
+    /// Items a second of an earlier run.
+    pub rate: Option<f64>,
+    /// What all runs have used.
+    pub spent: Spent,
+}
+
+/// Time and money for `items` of which so many are `sent`, from what is known.
+pub(crate) fn reckon(
+    (items, sent): (u64, Option<u64>),
+    limits: &Limits,
+    service: Option<&HttpConfig>,
+    probed: Option<&Probed>,
+    known: &Known,
+) -> CostEstimate {
     let paid = sent.unwrap_or(items);
     let of_probe = |sum: f64| probed.map(|probed| sum / probed.items as f64).filter(|mean| *mean > 0.0);
-    let tokens_per_item = match of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)) {
-        Some(tokens) => Some(tokens),
-        None => service.map(|service| mean_tokens(store, setup, service)).transpose()?.flatten(),
-    };
+    let tokens_per_item = of_probe(probed.map_or(0.0, |probed| probed.tokens as f64)).or(known.mean_tokens);
     let money_per_item =
         of_probe(probed.map_or(0.0, |probed| probed.money)).or_else(|| service?.money(tokens_per_item?));
     let slowest = [
@@ -114,24 +141,23 @@ pub(crate) fn estimate_of(
     ];
     let limit = slowest.into_iter().flatten().min_by(f64::total_cmp);
     let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
-    let known = match (probed, kept_rate(store, &setup.new.name)?) {
+    let rate = match (probed, known.rate) {
         (Some(probed), _) => Some((at_most(probed.items_per_second), Basis::Probe)),
         (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
         (None, None) => limit.map(|limit| (limit, Basis::Limits)),
     };
-    let spent = Recorded::read(store)?.map(|recorded| spent_by_all(store, &recorded.record)).transpose()?;
-    let spent = spent.unwrap_or_default();
-    let of_budgets = |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), spent);
-    Ok(CostEstimate {
+    let of_budgets =
+        |service: &HttpConfig| service.items_of_budgets(tokens_per_item.unwrap_or(1.0), known.spent);
+    CostEstimate {
         sent,
-        seconds: known.map(|(rate, _)| paid as f64 / rate),
-        basis: known.map(|(_, basis)| basis),
+        seconds: rate.map(|(rate, _)| paid as f64 / rate),
+        basis: rate.map(|(_, basis)| basis),
         tokens: tokens_per_item.map(|tokens| (tokens * paid as f64).round() as u64),
         money: money_per_item.map(|money| money * paid as f64),
         budget_items: service.and_then(of_budgets),
         probed_items: probed.map(|probed| probed.items),
         failed: probed.map(|probed| probed.failed),
-    })
+    }
 }
 
 /// How many of `items` have a source that no other one has, or are the first of those that have it, as in the whole gallery.

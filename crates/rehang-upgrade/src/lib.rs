@@ -19,6 +19,7 @@
 //! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items stay without a native vector until a person acts.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
+//! - [`compare_models`]: which model to upgrade to.
 //! - [`Upgrade::identify`]: whose vectors a space holds.
 //! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
@@ -52,6 +53,7 @@ mod leftovers;
 mod limits;
 mod location;
 mod manners;
+mod models;
 mod observe;
 mod outgrown;
 mod outlook;
@@ -107,6 +109,10 @@ pub use init::{Init, Initialised, init};
 pub use leftovers::Leftovers;
 pub use limits::{Limits, RunOptions, parse_rate};
 pub use location::{Adopted, Location, NewGallery, UpgradeLock};
+pub use models::{
+    CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelCompared, ModelMeasured, ModelsCompared, ModelsInput,
+    compare_models,
+};
 pub use observe::{Observation, Observer, RefitStage, RefitUnderWay, Unobserved};
 pub use query::{Query, QueryEncoders};
 pub use record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};

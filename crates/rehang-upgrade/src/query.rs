@@ -129,43 +129,67 @@ pub(crate) fn embed_each(
     queries.iter().try_for_each(|query| query.expect_read_by(encoder))?;
     let total = asked.len() as u64;
     observer.observe(&Observation::Began { stage: "embedding queries", unit: "queries", total });
-    let mut left = asked;
+    let inputs: Vec<Input<'_>> =
+        asked.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+    let number = |place: usize| asked[place].0;
+    let mut keep = |embedded: &[(usize, &[f32])]| {
+        keep(&embedded.iter().map(|&(place, vector)| (number(place), vector)).collect::<Vec<_>>())
+    };
+    let named = |place: usize| queries[number(place)].to_string();
+    let answers = embed_inputs(encoder, &inputs, &named, observer, &mut keep)?;
+    for ((number, ..), answer) in asked.iter().zip(answers) {
+        vectors[*number] = answer;
+    }
+    Ok(vectors)
+}
+
+/// The vector of each input, or why it can have none: corrupt for what the encoder refuses. `named` says what errors call an input.
+///
+/// # Errors
+///
+/// As [`embed_each`], once the encoder is there.
+pub(crate) fn embed_inputs(
+    encoder: &dyn Encoder,
+    inputs: &[Input<'_>],
+    named: &dyn Fn(usize) -> String,
+    observer: &dyn Observer,
+    keep: &mut Keep<'_>,
+) -> Result<Vec<Result<Vec<f32>>>> {
+    let space = encoder.space();
+    let mut vectors: Vec<Result<Vec<f32>>> = inputs.iter().map(|_| Ok(Vec::new())).collect();
+    let mut left: Vec<usize> = (0..inputs.len()).collect();
     while !left.is_empty() {
         expect_going(observer)?;
-        let batch: Vec<_> = left.drain(..encoder.batch_max().clamp(1, left.len())).collect();
-        let inputs: Vec<Input<'_>> =
-            batch.iter().map(|(_, id, source)| Input { id, source, payload: &Value::Null }).collect();
+        let batch: Vec<usize> = left.drain(..encoder.batch_max().clamp(1, left.len())).collect();
+        let asked: Vec<Input<'_>> = batch.iter().map(|&place| inputs[place]).collect();
         let (mut not_now, mut untried) = (None, Vec::new());
-        for ((number, ..), answer) in batch.iter().zip(encode(encoder, &inputs)?) {
-            let query = &queries[*number];
-            vectors[*number] = match answer {
+        for (&place, answer) in batch.iter().zip(encode(encoder, &asked)?) {
+            vectors[place] = match answer {
                 Ok(vector) => {
-                    expect_width(query, space.dimension, vector.len())?;
+                    expect_width(named(place), space.dimension, vector.len())?;
                     Ok(vector)
                 }
-                Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(query, reason)),
+                Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(named(place), reason)),
                 // What is left of a batch is asked for again: a call that can try none says why.
                 Err(ItemFailure::Untried(_)) if untried.len() + 1 < batch.len() => {
-                    untried.push(*number);
+                    untried.push(place);
                     continue;
                 }
                 Err(ItemFailure::Temporary(detail) | ItemFailure::Untried(detail)) => {
                     let service = format!("the encoder of {space}");
                     let error = Error::from(ErrorKind::Unavailable { service, detail });
-                    not_now.get_or_insert(error.context(query.to_string()));
+                    not_now.get_or_insert(error.context(named(place)));
                     continue;
                 }
             };
         }
-        let embedded =
-            batch.iter().filter_map(|(number, ..)| Some((*number, &**vectors[*number].as_ref().ok()?)));
+        let embedded = batch.iter().filter_map(|&place| Some((place, &**vectors[place].as_ref().ok()?)));
         keep(&embedded.filter(|(_, vector)| !vector.is_empty()).collect::<Vec<_>>())?;
         if let Some(error) = not_now {
             return Err(error);
         }
         let units = (batch.len() - untried.len()) as u64;
         observer.observe(&Observation::Advanced { units });
-        let untried: Vec<_> = batch.into_iter().filter(|(number, ..)| untried.contains(number)).collect();
         left.splice(..0, untried);
     }
     Ok(vectors)

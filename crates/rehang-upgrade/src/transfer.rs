@@ -92,27 +92,27 @@ pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> 
 /// One line of an items file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ItemLine {
+pub(crate) struct ItemLine {
     #[serde(alias = "_id")]
-    id: Text,
+    pub id: Text,
     #[serde(default)]
-    source: Option<String>,
+    pub source: Option<String>,
     #[serde(default)]
-    label: Option<Text>,
+    pub label: Option<Text>,
     #[serde(default)]
-    payload: Value,
+    pub payload: Value,
 }
 
 /// Ids and labels may be numbers in people's files.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Text {
+pub(crate) enum Text {
     Text(String),
     Number(serde_json::Number),
 }
 
 impl Text {
-    fn into_string(self) -> String {
+    pub fn into_string(self) -> String {
         match self {
             Self::Text(text) => text,
             Self::Number(number) => number.to_string(),
@@ -162,7 +162,7 @@ fn ids_of(path: &Path) -> Result<impl Iterator<Item = Result<String>> + use<>> {
 }
 
 /// The lines of an items file that are not blank, one in memory at a time. The file may be a pipe.
-fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
+pub(crate) fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
     let file = fs_err::File::open(path).map_err(|error| Error::io("open", path, &error))?;
     let path = path.to_owned();
     let mut reader = BufReader::new(file);

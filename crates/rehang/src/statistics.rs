@@ -142,8 +142,12 @@ pub(crate) fn shuffle<T>(values: &mut [T], random: &mut impl Rng) {
     }
 }
 
-/// The q-quantile of ascending values, interpolated linearly.
-pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
+/// The q-quantile of ascending values, of which there is at least one, interpolated linearly.
+///
+/// ```
+/// assert_eq!(rehang::statistics::quantile(&[1.0, 2.0, 4.0], 0.75), 3.0);
+/// ```
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let place = q * (sorted.len() - 1) as f64;
     let low = place.floor() as usize;
     let high = (low + 1).min(sorted.len() - 1);

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rehang_upgrade::ModelsInput;
+
 use clap::{ArgGroup, Subcommand};
 
 /// The verbs on a gallery file.
@@ -210,5 +212,27 @@ arguments! {
         new_name: Option<String> = [long, value_name = "NAME"],
         /// The configuration to write; one that is there is never replaced.
         out: PathBuf = [short, long, value_name = "FILE", default_value = "rehang.toml"],
+    }
+    /// Options of `rehang bench`.
+    BenchArguments {
+        /// The models, TOML: one [[model]] each with name, dimension, distance and, where the model's own vectors are of another width,
+        /// model_dimension; below it [model.encoder] with the keys of [encoder]. price_per_hour is that of a machine of one's own.
+        models: PathBuf = [long, value_name = "FILE"],
+        /// Your documents, one JSON object a line: {"id": …, "source": "…", "label": …, "payload": …}, as for `rehang gallery import`.
+        items: PathBuf = [long, value_name = "FILE"],
+        /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an "id" where --clicks names it
+        /// [default: those of --clicks, or else the documents, each leaving itself out].
+        queries: Option<PathBuf> = [long, value_name = "FILE"],
+        /// What people took from the answers: CSV or JSON lines with query, item and either weight or position. Without clicks, labels of
+        /// the documents judge where these ask; without either, agreement with the first model is measured, which judges nothing.
+        clicks: Option<PathBuf> = [long, value_name = "FILE"],
+        /// Tell the metric by group too: label, or a field of the payload, of the document that asks or that was clicked most.
+        group: Option<String> = [long, value_name = "FIELD"],
+        /// Documents that every model embeds, which costs what embedding them costs: drawn at random, with all that was clicked.
+        sample: usize = [long, value_name = "N", default_value_t = ModelsInput::new("", "").sample],
+        /// Documents of the whole gallery, for price and storage, where --items holds a part of it.
+        of: Option<u64> = [long, value_name = "N"],
+        /// Seed of the sample and of the ranges.
+        seed: u64 = [long, default_value_t = 0],
     }
 }

@@ -1,5 +1,6 @@
 //! The verbs, one file each: they read files, call the library, and print.
 
+pub mod bench;
 #[cfg(feature = "laboratory")]
 pub mod compare;
 pub mod curve;

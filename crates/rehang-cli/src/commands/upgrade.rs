@@ -18,6 +18,7 @@ use self::backfill::{ending_text, run_options, run_text};
 use self::learn::{order_text, pairs_text};
 use self::plan::{plan_text, ways_text};
 use self::shared::open;
+pub use self::shared::{bytes, duration};
 use self::steps::{start_text, switch_text};
 use super::{Exit, end_at_ctrl_c, say_findings, warn};
 use crate::arguments::upgrade::{AskedFiles, RunLimits, SampleSize, UpgradeAutoArguments, UpgradeCommand};

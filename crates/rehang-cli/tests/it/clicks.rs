@@ -11,13 +11,13 @@ use crate::common::{Place, demo};
 use crate::stub::{Reply, Seen, Stub, good_of};
 
 /// Items of the gallery, and the rows of the demo that ask.
-const ITEMS: usize = 1000;
-const ASKED: std::ops::Range<usize> = 1000..1200;
+pub const ITEMS: usize = 1000;
+pub const ASKED: std::ops::Range<usize> = 1000..1200;
 /// An item that no gallery has.
 const GONE: usize = 5000;
 
 /// Both models behind one service: a text `row:N` is row N of the demo, of which the old model has no two alike.
-fn service() -> Stub {
+pub fn service() -> Stub {
     let vectors = [("first", noisy()), ("second", read("new.npy"))];
     Stub::start(move |_, seen| {
         let (_, rows) = vectors.iter().find(|(model, _)| seen.body["model"] == *model).unwrap();
@@ -39,7 +39,7 @@ fn gallery(url: &str) -> Place {
 }
 
 /// What people took: thirty items of the query's class, each at a position, and one that is gone. By query, item and gain.
-fn clicked() -> Vec<(usize, usize, u32)> {
+pub fn clicked() -> Vec<(usize, usize, u32)> {
     let classes = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
     let mut clicks = Vec::new();
     for query in ASKED {
@@ -57,7 +57,7 @@ fn clicked() -> Vec<(usize, usize, u32)> {
 }
 
 /// nDCG@10 of the clicks in percent, by sorting; queries without a click in the gallery do not count.
-fn twin(gallery: &Matrix, queries: &Matrix, clicks: &[(usize, usize, u32)]) -> f64 {
+pub fn twin(gallery: &Matrix, queries: &Matrix, clicks: &[(usize, usize, u32)]) -> f64 {
     let discounted = |gains: &[f64]| -> f64 {
         (1..=10).zip(gains).map(|(rank, gain)| gain / (1.0 + f64::from(rank)).log2()).sum()
     };
@@ -80,7 +80,7 @@ fn twin(gallery: &Matrix, queries: &Matrix, clicks: &[(usize, usize, u32)]) -> f
     100.0 * sum / counted
 }
 
-fn csv(clicks: &[(usize, usize, u32)]) -> String {
+pub fn csv(clicks: &[(usize, usize, u32)]) -> String {
     clicks.iter().fold("query,item,position\n".to_owned(), |text, (query, item, position)| {
         text + &format!("row:{query},i{item},{position}\n")
     })

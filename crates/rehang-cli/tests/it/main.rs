@@ -15,6 +15,7 @@ mod stub;
 
 mod auto;
 mod bad_input;
+mod bench;
 mod chaos;
 mod clicks;
 mod evaluate;

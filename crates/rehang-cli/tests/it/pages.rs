@@ -1,4 +1,4 @@
-//! `docs/quickstart.md`, `docs/postgres.md`, `docs/rag.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
+//! `docs/quickstart.md`, `docs/models.md`, `docs/postgres.md`, `docs/rag.md` and `docs/qdrant.md` are run as they stand: their commands give their output. `…` stands for anything within a line, and a
 //! line of it alone for any lines: times, and the numbers of networks, differ from machine to machine.
 
 use std::fmt::Write as _;
@@ -107,9 +107,10 @@ fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
                 said_last = run(Command::new(python).args(["-W", "error", "-c", text]));
                 commands += 1;
             }
-            // A program of the page, by its name.
-            _ if kind.starts_with("python ") => {
-                place.write_bytes(kind.trim_start_matches("python ").trim(), text.as_bytes());
+            // A file of the page, by its name.
+            _ if kind.starts_with("python ") || kind.starts_with("toml ") => {
+                let name = kind.split_once(' ').map_or("", |(_, name)| name.trim());
+                place.write_bytes(name, text.as_bytes());
             }
             "text" => expect("a program", text, &said_last),
             _ => {}
@@ -121,6 +122,11 @@ fn run_page(name: &str, place: &Place, variables: &[(&str, String)]) -> usize {
 #[test]
 fn the_quick_start_does_what_it_says() {
     assert!(run_page("quickstart.md", &place(), &[]) >= 6);
+}
+
+#[test]
+fn the_page_on_models_does_what_it_says() {
+    assert_eq!(run_page("models.md", &place(), &[]), 1);
 }
 
 #[test]

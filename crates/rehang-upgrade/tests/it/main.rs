@@ -14,6 +14,7 @@ mod forecast;
 mod formats;
 mod full_disk;
 mod fuse;
+mod models;
 mod plain_way;
 mod refit;
 mod run;

@@ -3,7 +3,7 @@
 use rehang::Result;
 use rehang_upgrade::{Basis, CostEstimate, Forecast, Outlook, Way, WayReason, Ways};
 
-use super::shared::{duration, open};
+use super::shared::{bytes, duration, open};
 use super::steps::remarks_text;
 use crate::arguments::upgrade::UpgradePlanArguments;
 use crate::commands::{Exit, one_decimal, thresholds, warn};
@@ -196,14 +196,3 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
 /// Where nothing maps old vectors into the new space.
 pub const WITHOUT_ADAPTER: &str = "        there is no adapter: this is right only for a model that was trained to search old vectors; for any other, `rehang \
                                upgrade pairs` and `rehang upgrade fit` come before `start`\n";
-
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
-    let mut value = count as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}

@@ -20,3 +20,15 @@ pub fn duration(seconds: f64) -> String {
         s => format!("{:.1} days", s / 86400.0),
     }
 }
+
+/// A size, in the unit that suits it.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}

@@ -1,0 +1,156 @@
+//! Which model to upgrade to, asked of services as an operator asks it, and the upgrade that follows.
+
+use serde_json::{Value, json};
+
+use crate::auto::{noisy, read};
+use crate::clicks::{ASKED, ITEMS, clicked, csv, service, twin};
+use crate::common::Place;
+use crate::stub::Seen;
+
+const WIDTH: usize = 32;
+const OF: u64 = 4_000_000;
+
+fn models(url: &str) -> String {
+    let model = |name: &str, model: &str, keys: &str, encoder: &str| {
+        format!(
+            "[[model]]\nname = {name:?}\ndistance = \"cosine\"\n{keys}\n[model.encoder]\nkind = \"http\"\nurl = \"{url}\"\n\
+             model = \"{model}\"\nrevision = \"1\"\n{encoder}\n\n"
+        )
+    };
+    let width = format!("dimension = {WIDTH}");
+    [
+        model("first", "first", &width, "price_per_million_tokens = 0.01"),
+        model("second", "second", &width, "price_per_million_tokens = 3.0"),
+        model("the \"same\"", "second", "", "price_per_million_tokens = 0.5\ndimensions = 32"),
+        model("gone", "second", &width, "attempts = 1").replace(url, "http://127.0.0.1:1"),
+    ]
+    .concat()
+}
+
+fn place(url: &str) -> Place {
+    let place = Place::new();
+    let rows: Vec<usize> = (0..ITEMS).collect();
+    place.write_matrix("first.npy", &noisy().select(&rows));
+    let group = |row: usize| if row.is_multiple_of(4) { "da" } else { "sv" };
+    let items = rows.iter().map(|&row| json!({"id": format!("i{row}"), "source": format!("row:{row}"), "payload": {"language": group(row)}}));
+    let items: String = items.map(|item| format!("{item}\n")).collect();
+    place.write_bytes("items.jsonl", items.as_bytes());
+    place.write_bytes("models.toml", models(url).as_bytes());
+    place
+}
+
+#[test]
+fn an_operator_learns_which_model_to_take_and_goes_on_with_it() {
+    let stub = service();
+    let place = place(&stub.url);
+    let clicks = clicked();
+    place.write_bytes("clicks.csv", csv(&clicks).as_bytes());
+    let of = OF.to_string();
+    let bench = [
+        "bench",
+        "--models",
+        "models.toml",
+        "--items",
+        "items.jsonl",
+        "--clicks",
+        "clicks.csv",
+        "--group",
+        "language",
+        "--of",
+        &of,
+    ];
+    let output = place.run(&[&bench[..], &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "one of them is gone: {said}");
+    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&compared["judged_by"], &compared["metric"]), (&json!("clicks"), &json!("ndcg@10")));
+    assert_eq!((&compared["documents"], &compared["counted"]), (&json!(ITEMS), &json!(ASKED.len())));
+    assert!(said.contains(&format!("{} clicks are of no document", ASKED.len())), "{said}");
+    let (rows, items): (Vec<usize>, Vec<usize>) = (ASKED.collect(), (0..ITEMS).collect());
+    let models = compared["models"].as_array().unwrap();
+    for (place, vectors, price) in [(0, noisy(), 0.01), (1, read("new.npy"), 3.0), (2, read("new.npy"), 0.5)]
+    {
+        let measured = &models[place]["measured"];
+        let number = |value: &Value| value.as_f64().unwrap();
+        let expected = twin(&vectors.select(&items), &vectors.select(&rows), &clicks);
+        assert!((number(&measured["score"]["estimate"]) - expected).abs() < 1e-6, "{measured} {expected}");
+        // The service counts a token a character; what it is asked to be compared with itself comes on top.
+        let own: usize = items.iter().map(|row| format!("row:{row}").len()).sum();
+        let tokens = number(&measured["cost"]["tokens"]);
+        let whole = own as f64 / ITEMS as f64 * OF as f64;
+        assert!(tokens >= whole && tokens < 1.2 * whole, "{tokens} {whole}");
+        assert!((number(&measured["cost"]["money"]) / (tokens * price / 1e6) - 1.0).abs() < 1e-6);
+        assert_eq!(measured["storage"], json!({"f32": 4 * 32 * OF, "f16": 2 * 32 * OF}));
+        let groups = measured["groups"].as_array().unwrap();
+        let asked: u64 = groups.iter().map(|group| group["queries"].as_u64().unwrap()).sum();
+        assert_eq!((groups.len(), asked), (2, ASKED.len() as u64));
+    }
+    assert!(models[3]["fault"].as_str().unwrap().contains("127.0.0.1:1"), "{}", models[3]);
+    let choice = &compared["choice"];
+    assert_eq!((&choice["best"], &choice["name"]), (&json!("second"), &json!("the \"same\"")));
+    assert_eq!(choice["cheaper_by"], "price");
+
+    let output = place.run(&bench);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("gone failed: ") && said.contains("the \"same\" is level with second"), "{said}");
+    // What it ends with is done as it stands.
+    let (line, encoder) = said.split_once("Next: ").unwrap().1.split_once("\nand in rehang.toml").unwrap();
+    assert_eq!(
+        line,
+        "rehang init --gallery GALLERY --new-name 'the \"same\"' --new-dimension 32 --new-distance cosine"
+    );
+    place.finish(&[
+        "gallery",
+        "import",
+        "--gallery",
+        "G.db",
+        "--space",
+        "first",
+        "--vectors",
+        "first.npy",
+        "--items",
+        "items.jsonl",
+        "--distance",
+        "cosine",
+    ]);
+    place.finish(&["init", "--gallery", "G.db", "--new-name", "the \"same\"", "--new-dimension", "32"]);
+    let config = fs_err::read_to_string(place.path("rehang.toml")).unwrap();
+    let encoder = encoder.split_once("\n\n").unwrap().1;
+    place.write_bytes("rehang.toml", format!("{config}\n{encoder}").as_bytes());
+    let plan = place.json(&["upgrade", "plan", "--probe", "8"]);
+    assert!(plan["estimate"]["money"].as_f64().unwrap() > 0.0, "{plan}");
+}
+
+#[test]
+fn a_sample_holds_what_was_clicked_and_queries_of_a_file_ask_with_the_words_of_queries() {
+    let stub = service();
+    let place = place(&stub.url);
+    let models = models(&stub.url);
+    let first = models.split("[[model]]").nth(1).unwrap();
+    place.write_bytes("one.toml", format!("[[model]]{first}query_prefix = \"row:7\"\n").as_bytes());
+    place.write_bytes(
+        "queries.jsonl",
+        b"{\"id\": \"q1\", \"text\": \"01\"}\n{\"id\": \"q2\", \"text\": \"02\"}\n{\"text\": \"03\"}\n",
+    );
+    place.write_bytes("clicks.csv", b"query,item,weight\nq1,i701,1\nq2,i702,1\nq2,i11,0.5\n");
+    let bench = |more: &[&str]| {
+        let all = ["bench", "--models", "one.toml", "--items", "items.jsonl", "--queries", "queries.jsonl"];
+        place.json(&[&all[..], more].concat())
+    };
+    let compared = bench(&["--clicks", "clicks.csv", "--sample", "10"]);
+    assert_eq!((&compared["documents"], &compared["of"]), (&json!(10), &json!(ITEMS)));
+    assert_eq!((&compared["queries"], &compared["counted"]), (&json!(2), &json!(2)), "one has no click");
+    let texts: Vec<String> = stub.seen().iter().flat_map(Seen::texts).collect();
+    let is_asked = |text: &str| texts.iter().any(|asked| asked == text);
+    assert!(["row:701", "row:702", "row:11"].iter().all(|text| is_asked(text)), "{texts:?}");
+    // The prefix of a query stands before it, so it is the document's own vector that asks.
+    let ndcg = |value: &Value| value["models"][0]["measured"]["metrics"]["top1"].as_f64().unwrap();
+    assert_eq!(ndcg(&compared), 100.0);
+    assert!(!is_asked("row:703"));
+    let alone = bench(&["--sample", "2", "--clicks", "clicks.csv"]);
+    assert_eq!(alone["documents"], 3, "all that was clicked, though it is more");
+    // Without clicks nothing judges.
+    let agreement = bench(&["--sample", "40"]);
+    assert_eq!((&agreement["judged_by"], &agreement["queries"]), (&json!("first-model"), &json!(3)));
+    assert_eq!(agreement["choice"], Value::Null);
+}
