@@ -59,8 +59,17 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
             return Ok(records);
         }
     };
-    let points = handle.client.scroll(handle.collection(), &filter, scan.after, scan.limit, &with)?;
-    Ok(points.iter().filter_map(|point| record(handle, point, space, vectors_of)).collect())
+    let (mut records, mut after) = (Vec::new(), scan.after);
+    loop {
+        let wanted = scan.limit - records.len();
+        let points = handle.client.scroll(handle.collection(), &filter, after, wanted, &with)?;
+        records.extend(points.iter().filter_map(|point| record(handle, point, space, vectors_of)));
+        // A point that is no item leaves its place to those behind it.
+        match points.last() {
+            Some(last) if points.len() == wanted && records.len() < scan.limit => after = Some(last.key),
+            _ => return Ok(records),
+        }
+    }
 }
 
 pub(crate) fn sample(handle: &Handle, sample: &Sample) -> Result<Drawn> {

@@ -63,7 +63,8 @@ impl Client {
             });
             let (points, next) = self.page(collection, &body)?;
             left -= points.len().min(left);
-            if points.is_empty() || !each(points)? || next.is_null() {
+            // A page of points that cannot be items hides none behind it.
+            if !points.is_empty() && !each(points)? || next.is_null() {
                 break;
             }
             offset = next;

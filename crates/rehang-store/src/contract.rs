@@ -357,6 +357,14 @@ impl Scan {
         self
     }
 
+    /// The page after this one, given what this one had; `None` after a page that was not full. So a walk ends beside an application that inserts at its
+    /// end all the while; what comes meanwhile is found by the next walk.
+    #[must_use]
+    pub fn following(self, records: &[Record]) -> Option<Self> {
+        let last = records.last().filter(|_| records.len() >= self.limit)?.item.key;
+        Some(self.after(Some(last)))
+    }
+
     /// The same page, with the vectors of a space.
     #[must_use]
     pub fn with_vectors_of(mut self, space: impl Into<String>) -> Self {
@@ -732,7 +740,7 @@ pub trait Ledger: Send + Sync {
         text: &str,
     ) -> Result<u64>;
 
-    /// A page of items.
+    /// A page of items: as many as were asked for, unless there are no more.
     fn scan(&self, scan: &Scan) -> Result<Vec<Record>>;
 
     /// A uniform random sample that depends on the seed and the items' keys alone: the same for every caller, and as items come and

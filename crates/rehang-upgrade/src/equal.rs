@@ -85,16 +85,15 @@ impl Sources {
     /// Those of the store.
     pub(crate) fn of_natives(store: &dyn Ledger, space: &str) -> Result<Self> {
         let mut sources = Self::default();
-        let (mut after, mut left) = (None, OF_BEFORE);
-        while left > 0 {
-            let natives = Select::Provenance(Provenance::Native);
-            let page = store.scan(&Scan::new(space, natives, PAGE.min(left)).after(after))?;
-            let Some(last) = page.last() else { break };
-            after = Some(last.item.key);
-            left -= page.len();
-            for record in &page {
+        let mut left = OF_BEFORE;
+        let mut walk = Some(Scan::new(space, Select::Provenance(Provenance::Native), PAGE));
+        while let Some(page) = walk.filter(|_| left > 0) {
+            let records = store.scan(&page)?;
+            walk = page.following(&records);
+            for record in records.iter().take(left) {
                 sources.remember(record);
             }
+            left -= left.min(records.len());
         }
         Ok(sources)
     }

@@ -162,15 +162,16 @@ pub(crate) fn reckon(
 
 /// How many of `items` have a source that no other one has, or are the first of those that have it, as in the whole gallery.
 fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<Option<u64>> {
-    let (mut after, mut sources, mut different) = (None, 0_u64, HashSet::new());
+    let mut walk = Some(Scan::new(&setup.old.name, Select::All, SOURCES_MAX));
+    let (mut sources, mut different) = (0_u64, HashSet::new());
     while sources <= COMPARED_MAX {
-        let page = store.scan(&Scan::new(&setup.old.name, Select::All, SOURCES_MAX).after(after))?;
-        let Some(last) = page.last() else {
+        let Some(page) = walk else {
             let share = different.len() as f64 / sources.max(1) as f64;
             return Ok(Some((items as f64 * share).round() as u64));
         };
-        after = Some(last.item.key);
-        for source in page.iter().filter_map(|record| record.item.source.as_ref()) {
+        let records = store.scan(&page)?;
+        walk = page.following(&records);
+        for source in records.iter().filter_map(|record| record.item.source.as_ref()) {
             sources += 1;
             different.insert(equal::hash(source));
         }

@@ -112,8 +112,8 @@ impl Filler {
         let to_write = Mutex::new(Some(to_write));
         thread::scope(|scope| {
             scope.spawn(move || {
-                let mut after = None;
-                while let Some(page) = self.next_page(store, select, &mut after, None, observer).transpose() {
+                let mut walk = Some(self.walk(select.clone(), None));
+                while let Some(page) = self.next_page(store, &mut walk, None, observer).transpose() {
                     let is_last = page.is_err();
                     // The writer is gone after an error of its own, which it reports.
                     if pages.send(page).is_err() || is_last {
@@ -160,22 +160,25 @@ impl Filler {
         }
     }
 
+    /// The first page of a walk over items, with their old vectors.
+    fn walk(&self, select: Select, after: Option<ItemKey>) -> Scan {
+        Scan::new(&self.new, select, self.page()).after(after).with_vectors_of(&self.old).without_contents()
+    }
+
     /// The writes for the next page of a selection, all with one place in the queue or each with its score; `None` at the end.
     fn next_page(
         &self,
         store: &dyn Ledger,
-        select: &Select,
-        after: &mut Option<ItemKey>,
+        walk: &mut Option<Scan>,
         place: Option<Priority>,
         observer: &dyn Observer,
     ) -> Result<Option<Vec<VectorWrite>>> {
-        let scan = Scan::new(&self.new, select.clone(), self.page())
-            .after(*after)
-            .with_vectors_of(&self.old)
-            .without_contents();
+        let Some(scan) = walk.take() else { return Ok(None) };
         let records = store.scan(&scan)?;
-        let Some(last) = records.last() else { return Ok(None) };
-        *after = Some(last.item.key);
+        *walk = scan.following(&records);
+        if records.is_empty() {
+            return Ok(None);
+        }
         observer.reach(if place.is_some() { Place::CatchUpRead } else { Place::FillRead })?;
         Ok(Some(self.adapt(&records, place)?))
     }
@@ -319,16 +322,13 @@ impl Filler {
         centres: &Matrix,
         observer: &dyn Observer,
     ) -> Result<()> {
-        let mut after = None;
-        loop {
+        let adapted = Select::Provenance(Provenance::Adapted);
+        let page = Scan::new(&self.new, adapted, self.page()).with_vectors_of(&self.new).without_contents();
+        let mut walk = Some(page);
+        while let Some(page) = walk {
             expect_going(observer)?;
-            let scan = Scan::new(&self.new, Select::Provenance(Provenance::Adapted), self.page())
-                .after(after)
-                .with_vectors_of(&self.new)
-                .without_contents();
-            let records = store.scan(&scan)?;
-            let Some(last) = records.last() else { return Ok(()) };
-            after = Some(last.item.key);
+            let records = store.scan(&page)?;
+            walk = page.following(&records);
             let ranked: Vec<(&Record, &[f32])> = records
                 .iter()
                 .filter(|record| self.front(record).is_none())
@@ -345,6 +345,7 @@ impl Filler {
                 .collect();
             store.set_priorities(&self.new, epoch, &places)?;
         }
+        Ok(())
     }
 
     /// The place of an item that came or changed during the upgrade, that a run measures on, or that was [put first](crate::put_first()): it keeps
@@ -380,15 +381,15 @@ impl Filler {
         may_go_on: &dyn Fn() -> bool,
         observer: &dyn Observer,
     ) -> Result<u64> {
-        let (mut written, mut read) = (0, *after);
+        let (mut written, mut walk) = (0, Some(self.walk(Select::Lacking, *after)));
         let place = Some(NEW_OR_CHANGED);
-        while let Some(writes) = self.next_page(store, &Select::Lacking, &mut read, place, observer)? {
+        while let Some(writes) = self.next_page(store, &mut walk, place, observer)? {
             if !writes.is_empty() {
                 written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
                 observer.reach(Place::CatchUpWritten)?;
             }
             // What could not be written is read again.
-            *after = read;
+            *after = walk.as_ref().and_then(|next| next.after);
             if !may_go_on() {
                 return Ok(written);
             }

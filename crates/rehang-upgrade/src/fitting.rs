@@ -393,18 +393,17 @@ impl DrawnPairs {
     /// Those of the store; cancelled where a stop is wanted.
     pub fn natives(store: &dyn Ledger, old: &Space, new: &Space, observer: &dyn Observer) -> Result<Self> {
         let each = |take: &mut dyn FnMut(Item)| -> Result<()> {
-            let mut after = None;
-            loop {
+            let native = Select::Provenance(Provenance::Native);
+            let mut walk = Some(Scan::new(&new.name, native, NATIVES_PAGE).without_contents());
+            while let Some(page) = walk {
                 expect_going(observer)?;
-                let native = Select::Provenance(Provenance::Native);
-                let page = Scan::new(&new.name, native, NATIVES_PAGE).after(after).without_contents();
                 let records = store.scan(&page)?;
-                let Some(last) = records.last() else { return Ok(()) };
-                after = Some(last.item.key);
+                walk = page.following(&records);
                 for record in records {
                     take(record.item);
                 }
             }
+            Ok(())
         };
         let mut first = FirstKeys::new(PAIRS_SEED, PAIRS_MAX);
         each(&mut |item| first.take(item.key))?;

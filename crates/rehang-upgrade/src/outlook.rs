@@ -23,14 +23,14 @@ pub(crate) fn sources(store: &dyn Ledger, space: &str, cut: Option<Cut>) -> Resu
     let (mut looked_at, mut is_all) = (0, false);
     let (mut is_cut, mut may_be_cut) = (0_u64, 0_u64);
     let mut found: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
-    let mut page = Scan::new(space, Select::All, PAGE);
+    let mut walk = Some(Scan::new(space, Select::All, PAGE));
     while looked_at < SOURCES_MAX {
-        let records = store.scan(&page)?;
-        let Some(last) = records.last() else {
+        let Some(page) = walk else {
             is_all = true;
             break;
         };
-        page = page.after(Some(last.item.key));
+        let records = store.scan(&page)?;
+        walk = page.following(&records);
         looked_at += records.len();
         for item in records.into_iter().map(|record| record.item) {
             if let (Some(Cut { read, cut }), Some(source)) = (cut, &item.source) {

@@ -175,10 +175,11 @@ pub fn left(
         return Ok((Vec::new(), None));
     }
     let is_mapped = !record.is_plain() && find_space(store, &record.old.name)?.is_some();
-    let (mut ids, mut after) = (Vec::new(), after);
-    loop {
-        let records = store.scan(&Scan::new(space, select.clone(), limit).after(after))?;
-        let is_whole = records.len() == limit;
+    let mut ids = Vec::new();
+    let mut walk = Some(Scan::new(space, select, limit).after(after));
+    while let Some(page) = walk {
+        let records = store.scan(&page)?;
+        walk = page.following(&records);
         let keys: Vec<ItemKey> = records.iter().map(|record| record.item.key).collect();
         // What has an old vector only waits to be adapted.
         let has_vector = match what {
@@ -186,16 +187,14 @@ pub fn left(
             _ => vec![None; keys.len()],
         };
         for (record, has_vector) in records.into_iter().zip(has_vector) {
-            after = Some(record.item.key);
+            let key = record.item.key;
             if has_vector.is_none() {
                 ids.push(record.item.id);
             }
             if ids.len() == limit {
-                return Ok((ids, after));
+                return Ok((ids, Some(key)));
             }
         }
-        if !is_whole {
-            return Ok((ids, None));
-        }
     }
+    Ok((ids, None))
 }

@@ -377,16 +377,12 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
     let total = counts.items - counts.lacking;
     observer.observe(&Observation::Began { stage: "exporting", unit: "vectors", total });
     let mut written = 0;
-    let mut after = None;
-    loop {
+    let page = Scan::new(&export.space, Select::All, EXPORT_ITEMS);
+    let mut walk = Some(page.with_vectors_of(&export.space).without_contents());
+    while let Some(page) = walk {
         expect_going(observer)?;
-        let scan = Scan::new(&export.space, Select::All, EXPORT_ITEMS)
-            .after(after)
-            .with_vectors_of(&export.space)
-            .without_contents();
-        let records = store.scan(&scan)?;
-        let Some(last) = records.last() else { break };
-        after = Some(last.item.key);
+        let records = store.scan(&page)?;
+        walk = page.following(&records);
         let mut rows = Vec::new();
         for record in records {
             let Some(vector) = record.vector else { continue };

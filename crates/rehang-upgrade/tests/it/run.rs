@@ -177,6 +177,31 @@ fn no_run_ends_with_items_that_it_began_to_catch_up_with() {
     assert_eq!(store.counts("new-model").unwrap().lacking, 0);
 }
 
+/// Ascending ids come behind every page that is read: a walk that went on to an empty page never ended.
+#[test]
+fn verbs_end_beside_an_application_that_inserts_at_the_end_all_the_while() {
+    let (store, world) = (MemoryStore::new(), World::new());
+    fill(&store, ITEMS);
+    let next = AtomicU64::new(ITEMS as u64);
+    let beside = Hooked::new(&store, move |store, call| {
+        if call == "scan" {
+            let number = next.fetch_add(1, Ordering::SeqCst) as usize;
+            assert!(number < ITEMS + 200, "it goes round and round");
+            store.put(&[common::item(number, 0)])?;
+        }
+        Ok(())
+    });
+    start(&beside, &world.setup(), &Unobserved).unwrap();
+    switch(&beside, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+    rollback(&beside, &world.setup(), &Unobserved).unwrap();
+    switch(&beside, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
+    world
+        .backfill(&beside, &TestEncoder::new(), Limits { until: Until::Fraction(0.9), ..Limits::default() })
+        .unwrap();
+    finish(&beside, &world.setup(), true, &Unobserved).unwrap();
+    assert!(store.counts("new-model").unwrap().items > ITEMS as u64);
+}
+
 #[test]
 fn the_worst_go_first() {
     let (store, world) = started(ITEMS);
