@@ -17,8 +17,8 @@ use crate::matrices;
 use crate::spaces::find;
 use crate::values::int;
 
-/// Numbers of matrices that each row of an application is multiplied by at most.
-const NUMBERS_MAX: usize = 5 << 19;
+/// Numbers of matrices that each row of an application is multiplied by at most: 4,096 kernels from 384 to 384 coordinates.
+const NUMBERS_MAX: usize = 3 << 20;
 /// Centres of kernels whose coefficients for a coordinate lie in one row: two such rows fill a page.
 const BLOCK: usize = 960;
 
@@ -102,17 +102,31 @@ fn layers(adapter: &Adapter) -> Option<Cow<'_, [Dense]>> {
 }
 
 /// Kernels as layers in turn: the centres of a block, then their coefficients for each coordinate of the output.
+///
+/// Single precision loses digits where large terms cancel. So what is multiplied is a kernel less that of the centres' mean distance, which most are
+/// near to, and what that takes from the sum is in the bias.
 fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
     let layer = |weight: Matrix, bias: Vec<f32>| Dense { weight, bias, relu: false };
-    let KernelExpansion { centres, coefficients, .. } = kernel;
-    let rows: Vec<usize> = (0..centres.rows()).collect();
+    let KernelExpansion { centres, coefficients, gamma } = kernel;
+    let (rows, count): (Vec<usize>, f64) = ((0..centres.rows()).collect(), centres.rows() as f64);
+    let mean_of = |column: usize, value: fn(f64) -> f64| {
+        rows.iter().map(|&row| value(f64::from(centres.row(row)[column]))).sum::<f64>() / count
+    };
+    let variance: f64 = (0..centres.columns())
+        .map(|column| mean_of(column, |it| it * it) - mean_of(column, |it| it).powi(2))
+        .sum();
+    let usual = (-2.0 * f64::from(*gamma) * variance).exp() as f32;
+    let taken = |output: usize| {
+        let sum: f64 = rows.iter().map(|&row| f64::from(coefficients.row(row)[output])).sum();
+        (f64::from(mean[output]) + f64::from(usual) * sum) as f32
+    };
     rows.chunks(BLOCK)
         .flat_map(|block| {
             let weights = Matrix::from_fn(mean.len(), block.len(), |output, centre| {
                 coefficients.row(block[centre])[output]
             });
-            let bias = if block[0] == 0 { mean.to_vec() } else { vec![0.0; mean.len()] };
-            [layer(centres.select(block), vec![0.0; block.len()]), layer(weights, bias)]
+            let bias = (0..mean.len()).map(|output| if block[0] == 0 { taken(output) } else { 0.0 });
+            [layer(centres.select(block), vec![usual; block.len()]), layer(weights, bias.collect())]
         })
         .collect()
 }

@@ -74,7 +74,7 @@ BEGIN
     END IF;
     FOR one IN 0 .. layers / 2 - 1 LOOP
         -- Below, a kernel is nothing in single precision, and the server refuses to compute it.
-        kernels := ARRAY(SELECT exp(greatest(-gamma * (w.weight OPERATOR(PGVECTOR.<->) given) ^ 2, -80))
+        kernels := ARRAY(SELECT exp(greatest(-gamma * (w.weight OPERATOR(PGVECTOR.<->) given) ^ 2, -80)) - w.bias
             FROM rehang.matrix_row AS w WHERE w.gallery = expanded.gallery AND w.fingerprint = expanded.fingerprint AND w.layer = 2 * one ORDER BY w.at)::VECTOR;
         made := ARRAY(SELECT coalesce(made[w.at], 0) + w.bias - (w.weight OPERATOR(PGVECTOR.<#>) kernels)
             FROM rehang.matrix_row AS w WHERE w.gallery = expanded.gallery AND w.fingerprint = expanded.fingerprint AND w.layer = 2 * one + 1 ORDER BY w.at);
