@@ -20,6 +20,7 @@ use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
 use crate::residuals;
 use crate::retrieval::Criterion;
+use crate::same;
 use crate::task::{Finished, Task};
 use crate::within::Deadline;
 
@@ -78,12 +79,13 @@ pub(crate) fn fit_with(
     findings.extend(of_head);
     findings.extend(guards::left_open(pairs, head.is_some()));
 
-    let kinds = residuals::kinds_of_pairs(pairs, parameters.seed, progress)?;
+    let has_same = same::kinds(pairs).is_some();
+    let kinds = if has_same { None } else { residuals::kinds_of_pairs(pairs, parameters.seed, progress)? };
     let task = Task { pairs, head, groups: &groups, parameters, kinds: kinds.as_ref(), deadline, progress };
     let is_auto = parameters.method == Method::Auto;
     let is_tried = |candidate: &&Candidate<'_>| {
-        let applies =
-            candidate.method != Method::PerKind || kinds.as_ref().is_some_and(|kinds| kinds.small.is_some());
+        let has_kinds = has_same || kinds.as_ref().is_some_and(|kinds| kinds.small.is_some());
+        let applies = candidate.method != Method::PerKind || has_kinds;
         candidate.method == parameters.method
             || (applies && (is_auto || (parameters.compare && !candidate.slow)))
     };
@@ -112,9 +114,10 @@ pub(crate) fn fit_with(
         None => (candidate.fit)(pairs, &groups, progress)
             .map_err(|error| error.context(format!("fitting {method}")))?,
     };
-    let Finished { adapter, calibration, handicap, fusion, finding } =
+    let Finished { adapter, calibration, handicap, fusion, finding, differing } =
         task.finish(candidate, fitted, kind)?;
     findings.extend(finding);
+    findings.extend(same::finding(pairs, differing, parameters.seed)?);
     let sigma = calibration.or(calibration_of_own);
     Ok(Fitted { adapter, selection, sigma, handicap, fusion, findings })
 }

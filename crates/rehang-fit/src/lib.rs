@@ -63,6 +63,7 @@ pub mod pseudo_classes;
 pub mod refit;
 mod residuals;
 mod retrieval;
+mod same;
 mod schedule;
 mod task;
 #[cfg(test)]

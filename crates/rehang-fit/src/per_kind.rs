@@ -7,6 +7,8 @@
 //!    fitted anew.
 //! 4. Each kind's map is the kernel ridge regression of its pairs.
 //!
+//! Where many pairs have the new model's vector already ([`same`]), these are the one kind and its map is the identity: 1 and 3 have nothing to tell.
+//!
 //! Why it is here: one kernel map for both kinds keeps a width and a penalty that serve neither, and old vectors of one kind disturb
 //! those of the other. `bench/kinds/run.py` measures how much; `bench/runs/kinds.md` has the table.
 
@@ -23,6 +25,7 @@ use crate::kinds::two_kinds;
 use crate::left_out::LeavesOut;
 use crate::linear_algebra::scaled;
 use crate::method::Method;
+use crate::same;
 
 /// The fewest pairs that a map of their own is fitted on.
 pub(crate) const KIND_MIN: usize = 20;
@@ -43,26 +46,20 @@ type Settings = (f64, f64);
 /// [`rehang::ErrorKind::MissingInput`] where the pairs do not show two kinds that can be told apart, with at least twenty pairs each;
 /// as [`fit_kernel_ridge`].
 pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress) -> Result<FittedMap> {
-    let of_one_kind = || Error::missing("old vectors of two kinds that can be told apart", Method::PerKind);
-    let found = two_kinds(pairs, seed, progress)?.and_then(|kinds| kinds.small).ok_or_else(of_one_kind)?;
     let old = scaled(pairs.old().matrix(), InputScaling::UnitLength);
-    let mut kinds: Vec<usize> = found.into_iter().map(usize::from).collect();
-    let is_whole = |kinds: &[usize]| (0..2).all(|kind| members(kinds, kind).len() >= KIND_MIN);
-    let mut gate = None;
-    for _ in 0..ROUNDS {
-        if !is_whole(&kinds) {
-            return Err(of_one_kind());
+    let same = same::kinds(pairs);
+    let as_it_is = same.as_ref().map(|_| 1);
+    let (kinds, gate) = match same {
+        Some(same) => {
+            let kinds: Vec<usize> = same.into_iter().map(usize::from).collect();
+            let gate = Gate::fit(&old, &kinds, 2, None, seed, progress)?.settings;
+            (kinds, gate)
         }
-        let fitted = Gate::fit(&old, &kinds, 2, gate.map(|gate: Gate| gate.settings), seed, progress)?;
-        kinds = fitted.kinds(&old, &kinds)?;
-        gate = Some(fitted);
-    }
-    let gate = gate.map(|gate| gate.settings);
-    if !is_whole(&kinds) {
-        return Err(of_one_kind());
-    }
+        None => by_neighbours(pairs, &old, seed, progress)?,
+    };
     let all: Vec<usize> = (0..pairs.len()).collect();
-    let mut fit = PerKindFit { kinds, groups: group_numbers(groups), gate, maps: vec![None; 2], seed };
+    let groups = group_numbers(groups);
+    let mut fit = PerKindFit { kinds, as_it_is, groups, gate: Some(gate), maps: vec![None; 2], seed };
     let (map, settings) = fit.on(&old, pairs.new_vectors().matrix(), &all, progress)?;
     fit.maps = settings;
     let said = |of: fn(Settings) -> f64| {
@@ -85,6 +82,29 @@ pub(crate) fn fit(pairs: &Pairs, groups: &[i64], seed: u64, progress: &Progress)
     })
 }
 
+/// The kind of every pair by [`two_kinds`] and the gate, and the gate's settings.
+fn by_neighbours(
+    pairs: &Pairs,
+    old: &Matrix,
+    seed: u64,
+    progress: &Progress,
+) -> Result<(Vec<usize>, Settings)> {
+    let of_one_kind = || Error::missing("old vectors of two kinds that can be told apart", Method::PerKind);
+    let found = two_kinds(pairs, seed, progress)?.and_then(|kinds| kinds.small).ok_or_else(of_one_kind)?;
+    let mut kinds: Vec<usize> = found.into_iter().map(usize::from).collect();
+    let is_whole = |kinds: &[usize]| (0..2).all(|kind| members(kinds, kind).len() >= KIND_MIN);
+    let mut gate = None;
+    for _ in 0..ROUNDS {
+        if !is_whole(&kinds) {
+            return Err(of_one_kind());
+        }
+        let fitted = Gate::fit(old, &kinds, 2, gate, seed, progress)?;
+        kinds = fitted.kinds(old, &kinds)?;
+        gate = Some(fitted.settings);
+    }
+    gate.filter(|_| is_whole(&kinds)).map(|gate| (kinds, gate)).ok_or_else(of_one_kind)
+}
+
 fn members(kinds: &[usize], kind: usize) -> Vec<usize> {
     (0..kinds.len()).filter(|&row| kinds[row] == kind).collect()
 }
@@ -93,6 +113,8 @@ fn members(kinds: &[usize], kind: usize) -> Vec<usize> {
 #[derive(Debug)]
 struct PerKindFit {
     kinds: Vec<usize>,
+    /// The kind whose old vectors are the new ones already.
+    as_it_is: Option<usize>,
     /// The class or cluster of every pair, by which settings are chosen.
     groups: Vec<usize>,
     gate: Option<Settings>,
@@ -117,6 +139,10 @@ impl PerKindFit {
         let mut settings = vec![None; self.maps.len()];
         let mut maps = Vec::new();
         for (kind, rows) in &present {
+            if self.as_it_is == Some(*kind) {
+                maps.push(Map::of_layers(InputScaling::AsIs, Vec::new()));
+                continue;
+            }
             let (old, new) = (old.select(rows), new.select(rows));
             let groups: Vec<usize> = rows.iter().map(|&row| self.groups[row]).collect();
             let groups = several(&groups).then_some(&groups[..]);
@@ -359,6 +385,7 @@ mod tests {
         let large: Vec<usize> = all.iter().copied().filter(|&row| !every_fifth(row)).collect();
         let fit = PerKindFit {
             kinds: all.iter().map(|&row| usize::from(every_fifth(row))).collect(),
+            as_it_is: None,
             groups: all.clone(),
             gate: Some((0.5, 0.1)),
             maps: vec![Some((0.25, 0.1)), Some((0.5, 0.03))],

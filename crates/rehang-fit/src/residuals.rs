@@ -14,6 +14,7 @@ use crate::guards;
 use crate::kinds::{Kinds, two_kinds};
 use crate::left_out::without_folds;
 use crate::per_kind::KIND_MIN;
+use crate::same;
 use crate::traits::{Trait, TraitValues};
 use crate::uncertainty_fit::power_of_e;
 
@@ -49,7 +50,7 @@ fn is_one_vector(pairs: &Pairs) -> bool {
 
 /// Looks at what a map gave for pairs that it was not fitted on: raw outputs `[n, d_new]`, and how they conform.
 ///
-/// 1. Old vectors of two kinds, which [`kinds_of_pairs`] found. `has_own_maps` says whether the map has one of its own for each.
+/// 1. Old vectors that are the new ones already, of which [`same::finding`] speaks. Old vectors of two kinds, which [`kinds_of_pairs`] found. `has_own_maps` says whether the map has one of its own for each.
 /// 2. Otherwise squared errors on a hump of their own, and new vectors that are far from all other new ones: they fit as badly as
 ///    chance.
 /// 3. The trait that separates them best is named, where one does.
@@ -68,6 +69,11 @@ pub(crate) fn examine(
     let mut seen = Residuals { small_kind: None, finding: None };
     let n = pairs.len();
     if n < PAIRS_MIN || is_one_vector(pairs) {
+        return Ok(seen);
+    }
+    if let Some(same) = same::kinds(pairs) {
+        let is_most = 2 * same.iter().filter(|&&same| same).count() > n;
+        seen.small_kind = Some(same.into_iter().map(|same| same != is_most).collect());
         return Ok(seen);
     }
     let errors = true_errors(pairs.new_vectors().matrix(), &geometry.conformed(raw.clone()));

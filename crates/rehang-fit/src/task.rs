@@ -21,6 +21,7 @@ use crate::parameters::FitParameters;
 use crate::pseudo_classes::centroid_head;
 use crate::residuals;
 use crate::retrieval::{Criterion, Gallery};
+use crate::same::WorstFirst;
 use crate::traits::Trait;
 use crate::uncertainty_fit::{self, Evidence, cross_fit};
 use crate::within::Deadline;
@@ -38,6 +39,8 @@ pub(crate) struct Finished {
     pub fusion: Option<FusionChoice>,
     /// What residuals say of the pairs.
     pub finding: Option<Finding>,
+    /// What σ² tells of pairs that do not have the new model's vector already.
+    pub differing: Option<WorstFirst>,
 }
 
 /// Pairs, and what is asked of an adapter of them.
@@ -101,7 +104,7 @@ impl Task<'_> {
         kind: GeometryKind,
     ) -> Result<Finished> {
         let Self { pairs, head, groups, parameters, kinds, progress, .. } = *self;
-        let mut finding = None;
+        let (mut finding, mut differing) = (None, None);
         let native = pairs.new_vectors();
         let needs_evidence =
             fitted.uncertainty.is_none() || (fitted.geometry.is_none() && kind == GeometryKind::MatchedNorms);
@@ -144,6 +147,7 @@ impl Task<'_> {
                 finding = residuals.finding;
                 let seen = Evidence { small_kind: residuals.small_kind.as_deref(), ..seen };
                 let learned = uncertainty_fit::fit(&seen_pairs, seen, parameters.seed, progress)?;
+                differing = WorstFirst::of(&seen_pairs, &learned.left_out);
                 let handicap = self.left_out_handicap(evidence, &conform, &learned.calibration)?;
                 let error = learned.calibration.calibration.mean_squared_error;
                 let without = fitted.without.as_deref();
@@ -157,7 +161,7 @@ impl Task<'_> {
         let mut adapter = adapter(pairs, choices, fitted.map, conform, uncertainty);
         adapter.handicap = handicap.as_ref().map_or(0.0, HandicapChoice::handicap);
         adapter.fusion = fusion;
-        Ok(Finished { adapter, calibration, handicap, fusion: fusion_choice, finding })
+        Ok(Finished { adapter, calibration, handicap, fusion: fusion_choice, finding, differing })
     }
 
     /// What is known of the pairs `rows` beside their vectors; their labels and their place where nothing else is.

@@ -93,6 +93,8 @@ pub struct FittedUncertainty {
     pub uncertainty: Uncertainty,
     /// How it does on pairs that the regression left out.
     pub calibration: SigmaQuality,
+    /// Pairs, by row, with the σ² that a regression without them gives; empty where σ² is the same for every item.
+    pub left_out: Vec<(usize, f64)>,
 }
 
 /// The fewest pairs that a regression is fitted on; below, σ² is the mean squared error for every item.
@@ -141,7 +143,8 @@ pub fn fit(
     if pairs.len() < PAIRS_MIN || !varies {
         let variance = (mean_error as f32).max(f32::MIN_POSITIVE);
         let calibration = SigmaQuality::of(&vec![f64::from(variance); errors.len()], &errors)?;
-        return Ok(FittedUncertainty { uncertainty: Uncertainty::Constant { variance }, calibration });
+        let uncertainty = Uncertainty::Constant { variance };
+        return Ok(FittedUncertainty { uncertainty, calibration, left_out: Vec::new() });
     }
     let log_error = |error: f64| error.max(1e-9 * mean_error).ln();
 
@@ -221,6 +224,7 @@ pub fn fit(
     Ok(FittedUncertainty {
         uncertainty: Uncertainty::OutOfFold(fitted),
         calibration: SigmaQuality::of(&checked.honest, &actual)?,
+        left_out: rows.into_iter().zip(checked.honest).collect(),
     })
 }
 

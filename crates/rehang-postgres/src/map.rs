@@ -5,8 +5,10 @@
 //! adapts nothing. A transaction that was open in that moment may commit an adapted vector of the map before. That is an estimate of the same native
 //! vector, and it stands at the front of the queue.
 
-use rehang::adapter::{Adapter, Dense, Geometry, InputScaling, Uncertainty};
-use rehang::{Distance, Result};
+use std::borrow::Cow;
+
+use rehang::adapter::{Adapter, Dense, Geometry, InputScaling, KernelExpansion, Uncertainty};
+use rehang::{Distance, Matrix, Result};
 use rehang_store::Epoch;
 
 use crate::connection::{Connection, Mode, Step};
@@ -15,8 +17,10 @@ use crate::matrices;
 use crate::spaces::find;
 use crate::values::int;
 
-/// Numbers of matrices that each row of an application is multiplied by at most.
-const NUMBERS_MAX: usize = 5 << 19;
+/// Numbers of matrices that each row of an application is multiplied by at most: 4,096 kernels from 384 to 384 coordinates.
+const NUMBERS_MAX: usize = 3 << 20;
+/// Centres of kernels whose coefficients for a coordinate lie in one row: two such rows fill a page.
+const BLOCK: usize = 960;
 
 /// The table.
 pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
@@ -33,6 +37,7 @@ pub(crate) const TABLE: &str = "CREATE TABLE IF NOT EXISTS rehang.map (
     lengths real[],
     sigma2 real
 );
+ALTER TABLE rehang.map ADD COLUMN IF NOT EXISTS gamma real;
 ";
 
 /// What the map in use makes of an old vector, as `rehang::adapter::apply` does: the space, the vector and σ². Nothing where there is no map of the epoch
@@ -53,7 +58,8 @@ BEGIN
     IF dimension IS NULL OR m.from_direction AND PGVECTOR.vector_norm(given::VECTOR) = 0 THEN
         RETURN;
     END IF;
-    made := rehang.mapped(gallery, m.fingerprint, m.layers, m.scales, given::VECTOR);
+    made := CASE WHEN m.gamma IS NULL THEN rehang.mapped(gallery, m.fingerprint, m.layers, m.scales, given::VECTOR)
+        ELSE rehang.expanded(gallery, m.fingerprint, m.layers, m.scales, m.gamma, given::VECTOR) END;
     made_length := (SELECT sqrt(sum(n.value ^ 2)) FROM unnest(made) AS n(value));
     IF cardinality(made) <> dimension OR made_length = 0 THEN
         RETURN;
@@ -77,17 +83,52 @@ END
 $rehang$;
 ";
 
-/// The layers of a map that SQL applies: those of the closed forms, ridge, Procrustes and low rank; `None` of any other one.
-fn layers(adapter: &Adapter) -> Option<&[Dense]> {
+/// The layers of a map that SQL applies: those of the closed forms, ridge, Procrustes, low rank and kernel ridge; `None` of any other one.
+fn layers(adapter: &Adapter) -> Option<Cow<'_, [Dense]>> {
     let map = &adapter.map;
     let is_of_layers = map.branch.is_empty()
         && map.second.is_none()
         && map.skip.is_none()
-        && map.kernel.is_none()
         && map.per_kind.is_none()
-        && !map.mixer.is_empty()
         && map.mixer.iter().all(|layer| !layer.relu);
-    is_of_layers.then_some(&map.mixer[..])
+    match (&map.kernel, &map.mixer[..]) {
+        (None, [_, ..]) if is_of_layers => Some(Cow::Borrowed(&map.mixer)),
+        // Kernels are added to the mean new vector.
+        (Some(kernel), [mean]) if is_of_layers && mean.weight.as_slice().iter().all(|it| *it == 0.0) => {
+            Some(Cow::Owned(blocks(kernel, &mean.bias)))
+        }
+        _ => None,
+    }
+}
+
+/// Kernels as layers in turn: the centres of a block, then their coefficients for each coordinate of the output.
+///
+/// Single precision loses digits where large terms cancel. So what is multiplied is a kernel less that of the centres' mean distance, which most are
+/// near to, and what that takes from the sum is in the bias.
+fn blocks(kernel: &KernelExpansion, mean: &[f32]) -> Vec<Dense> {
+    let layer = |weight: Matrix, bias: Vec<f32>| Dense { weight, bias, relu: false };
+    let KernelExpansion { centres, coefficients, gamma } = kernel;
+    let (rows, count): (Vec<usize>, f64) = ((0..centres.rows()).collect(), centres.rows() as f64);
+    let mean_of = |column: usize, value: fn(f64) -> f64| {
+        rows.iter().map(|&row| value(f64::from(centres.row(row)[column]))).sum::<f64>() / count
+    };
+    let variance: f64 = (0..centres.columns())
+        .map(|column| mean_of(column, |it| it * it) - mean_of(column, |it| it).powi(2))
+        .sum();
+    let usual = (-2.0 * f64::from(*gamma) * variance).exp() as f32;
+    let taken = |output: usize| {
+        let sum: f64 = rows.iter().map(|&row| f64::from(coefficients.row(row)[output])).sum();
+        (f64::from(mean[output]) + f64::from(usual) * sum) as f32
+    };
+    rows.chunks(BLOCK)
+        .flat_map(|block| {
+            let weights = Matrix::from_fn(mean.len(), block.len(), |output, centre| {
+                coefficients.row(block[centre])[output]
+            });
+            let bias = (0..mean.len()).map(|output| if block[0] == 0 { taken(output) } else { 0.0 });
+            [layer(centres.select(block), vec![usual; block.len()]), layer(weights, bias.collect())]
+        })
+        .collect()
 }
 
 /// Has the trigger adapt by a map, with its fingerprint, what the application writes into its column, from now on and in this epoch of the space; or
@@ -121,7 +162,9 @@ pub(crate) fn keep(
                 }
                 Some(format!("its {numbers} numbers are too many to multiply each row by"))
             }
-            Some((.., adapter, None)) => Some(format!("it is no matrix ({})", adapter.training.method)),
+            Some((.., adapter, None)) => {
+                Some(format!("it is neither matrices nor kernels ({})", adapter.training.method))
+            }
             None => None,
         };
         let sql = "DELETE FROM rehang.map AS m WHERE m.gallery = $1 AND m.space = $2";
@@ -144,7 +187,7 @@ pub(crate) fn remarks(handle: &Handle) -> Result<Option<String>> {
             AND NOT EXISTS (SELECT 1 FROM rehang.map AS m JOIN rehang.space AS s ON s.number = m.space AND s.epoch = m.epoch WHERE m.gallery = $1)";
         let adapts_none: bool = connection.query_one(sql, &[&handle.number])?.try_get(0)?;
         Ok(adapts_none.then(|| {
-            "the trigger does not adapt what the application writes with an old vector alone, since the map is no matrix, or a large one: searches \
+            "the trigger does not adapt what the application writes with an old vector alone, since the map is neither matrices nor kernels, or a large one: searches \
              find such a row once a run has caught up with it, a follower within a second"
                 .to_owned()
         }))
@@ -169,10 +212,10 @@ fn write(
         Uncertainty::Linear { .. } | Uncertainty::OutOfFold(_) => None,
     };
     connection.execute(
-        "INSERT INTO rehang.map (gallery, space, epoch, fingerprint, width, layers, scales, from_direction, has_length_one, raw_lengths, lengths, sigma2)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+        "INSERT INTO rehang.map (gallery, space, epoch, fingerprint, width, layers, scales, gamma, from_direction, has_length_one, raw_lengths, lengths, sigma2)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
          ON CONFLICT (gallery) DO UPDATE SET space = EXCLUDED.space, epoch = EXCLUDED.epoch, fingerprint = EXCLUDED.fingerprint, width = EXCLUDED.width,
-             layers = EXCLUDED.layers, scales = EXCLUDED.scales, from_direction = EXCLUDED.from_direction, has_length_one = EXCLUDED.has_length_one,
+             layers = EXCLUDED.layers, scales = EXCLUDED.scales, gamma = EXCLUDED.gamma, from_direction = EXCLUDED.from_direction, has_length_one = EXCLUDED.has_length_one,
              raw_lengths = EXCLUDED.raw_lengths, lengths = EXCLUDED.lengths, sigma2 = EXCLUDED.sigma2",
         &[
             &handle.number,
@@ -182,6 +225,7 @@ fn write(
             &count(adapter.old.dimension),
             &count(layers.len()),
             &(adapter.map.input == InputScaling::UnitLength),
+            &adapter.map.kernel.as_ref().map(|kernel| kernel.gamma),
             &(adapter.old.distance == Distance::Cosine),
             &matches!(adapter.geometry, Geometry::Sphere { .. }),
             &raw_lengths,

@@ -44,8 +44,8 @@ END $rehang$;
     )
 }
 
-/// What layers make of a vector, which is scaled to length 1 first where they were fitted so; and numbers in single precision, where the server refuses
-/// to round what is nothing there.
+/// What layers make of a vector, which is scaled to length 1 first where they were fitted so; what kernels do, whose centres and coefficients are layers in
+/// turn, block by block; and numbers in single precision, where the server refuses to round what is nothing there.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.mapped(gallery int, fingerprint text, layers int, scales boolean, given VECTOR) RETURNS float8[] LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
@@ -59,6 +59,25 @@ BEGIN
         END IF;
         made := ARRAY(SELECT (w.weight OPERATOR(PGVECTOR.<#>) given) / -coalesce(length, 1) + w.bias
             FROM rehang.matrix_row AS w WHERE w.gallery = mapped.gallery AND w.fingerprint = mapped.fingerprint AND w.layer = one ORDER BY w.at);
+    END LOOP;
+    RETURN made;
+END
+$rehang$;
+
+CREATE OR REPLACE FUNCTION rehang.expanded(gallery int, fingerprint text, layers int, scales boolean, gamma float8, given VECTOR) RETURNS float8[] LANGUAGE plpgsql STABLE AS $rehang$
+DECLARE
+    kernels VECTOR;
+    made float8[];
+BEGIN
+    IF scales THEN
+        given := PGVECTOR.l2_normalize(given);
+    END IF;
+    FOR one IN 0 .. layers / 2 - 1 LOOP
+        -- Below, a kernel is nothing in single precision, and the server refuses to compute it.
+        kernels := ARRAY(SELECT exp(greatest(-gamma * (w.weight OPERATOR(PGVECTOR.<->) given) ^ 2, -80)) - w.bias
+            FROM rehang.matrix_row AS w WHERE w.gallery = expanded.gallery AND w.fingerprint = expanded.fingerprint AND w.layer = 2 * one ORDER BY w.at)::VECTOR;
+        made := ARRAY(SELECT coalesce(made[w.at], 0) + w.bias - (w.weight OPERATOR(PGVECTOR.<#>) kernels)
+            FROM rehang.matrix_row AS w WHERE w.gallery = expanded.gallery AND w.fingerprint = expanded.fingerprint AND w.layer = 2 * one + 1 ORDER BY w.at);
     END LOOP;
     RETURN made;
 END

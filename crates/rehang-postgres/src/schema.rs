@@ -120,7 +120,7 @@ END $$;
 pub(crate) const DROP_BASE: &str = "
 DO $rehang$ DECLARE ours regprocedure; BEGIN
     FOR ours IN SELECT oid FROM pg_proc WHERE pronamespace = 'rehang'::regnamespace
-        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'mapped', 'rounded', 'bridged', 'adapted', 'fused', 'fuse', 'along', 'write') LOOP
+        AND proname IN ('serving', 'models', 'way', 'place', 'search', 'nearest', 'mapped', 'expanded', 'rounded', 'bridged', 'adapted', 'fused', 'fuse', 'along', 'write') LOOP
         EXECUTE format('DROP FUNCTION %s', ours);
     END LOOP;
 END $rehang$;

@@ -372,6 +372,7 @@ pub(crate) fn functions(pgvector: &Pgvector) -> String {
         ),
         ("bridged", "the query for the old space, of one by each model, over the bridge that is in use"),
         ("mapped", "what the layers of a fingerprint make of a vector"),
+        ("expanded", "what the kernels of a fingerprint make of a vector"),
         ("rounded", "numbers in single precision"),
         ("adapted", "what the map of an upgrade makes of an old vector: what the triggers call"),
         ("fused", "the nearest items by both models, native ones by the new one alone"),

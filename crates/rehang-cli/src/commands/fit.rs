@@ -57,10 +57,11 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
 
 /// Says what was found.
 pub fn say(answer: &FitAnswer) {
-    // Whether the two files were swapped, and what nothing here can know, is for a person to say; what rounding changes was asked for.
+    // Whether the two files were swapped, and what nothing here can know, is for a person to say; what rounding changes was asked for. What
+    // needs no embedding is worth money.
     let is_said = |finding: &&Finding| {
-        let is_asked =
-            ["swapped", "unknown-without-labels", "rounded-adapter"].contains(&finding.code.as_str());
+        let is_asked = ["swapped", "unknown-without-labels", "rounded-adapter", "same-vectors"]
+            .contains(&finding.code.as_str());
         finding.severity != Severity::Note || is_asked
     };
     say_findings(answer.fitted.findings.iter().filter(is_said).chain(&answer.findings));

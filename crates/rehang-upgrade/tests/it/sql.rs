@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use postgres::Client;
-use rehang::adapter::{self, Adapter, Dense, Geometry, InputScaling, Map, Training, Uncertainty};
+use rehang::adapter::{
+    self, Adapter, Dense, Geometry, InputScaling, KernelExpansion, Map, Training, Uncertainty,
+};
 use rehang::finding::{Finding, Severity};
 use rehang::{Bridge, Distance, Fusion, Matrix, Progress, Provenance, Remedy, Space, Vectors};
 use rehang_postgres::{PostgresStore, TableOptions};
@@ -484,7 +486,7 @@ fn a_fused_distance_is_that_of_the_library() {
     place.end();
 }
 
-/// Maps that SQL applies, between spaces of a distance: one layer or two, with each geometry.
+/// Maps that SQL applies, between spaces of a distance: one layer or two, or kernels around more centres than a row of coefficients has, with each geometry.
 fn maps(distance: Distance) -> Vec<Adapter> {
     let layer = |rows: usize, columns: usize, shift: f32| Dense {
         weight: Matrix::from_fn(rows, columns, |row, column| ((row * 7 + column * 5) % 9) as f32 / 4.0 - 1.0),
@@ -498,11 +500,30 @@ fn maps(distance: Distance) -> Vec<Adapter> {
         let map = Map::of_layers(input, mixer);
         Adapter { geometry, ..Adapter::new(old, new, map, Uncertainty::Constant { variance: 0.25 }) }
     };
+    let kernels = |input, geometry| {
+        let wave =
+            |seed: f32| move |row: usize, column: usize| (row as f32 * 0.7 + column as f32 * seed).sin();
+        let expansion = KernelExpansion {
+            centres: Matrix::from_fn(1_000, D_OLD, wave(1.3)),
+            coefficients: Matrix::from_fn(1_000, D_NEW, |row, column| wave(2.9)(row, column) / 64.0),
+            gamma: 0.75,
+        };
+        let mean = Dense { weight: Matrix::zeros(D_NEW, D_OLD), ..layer(D_NEW, D_OLD, 0.25) };
+        let mut adapter = of(input, vec![mean], geometry);
+        adapter.map.kernel = Some(expansion);
+        adapter
+    };
     let fallback = vec![1.0, 0.0, 0.0, 0.0];
     let lengths = |scale: f32| [0.5, 1.0, 1.0, 2.0].map(|length: f32| length * scale).to_vec();
     vec![
         of(InputScaling::AsIs, vec![layer(D_NEW, D_OLD, 0.25)], Geometry::Raw),
-        of(InputScaling::UnitLength, vec![layer(D_NEW, D_OLD, 0.0)], Geometry::Sphere { fallback }),
+        of(
+            InputScaling::UnitLength,
+            vec![layer(D_NEW, D_OLD, 0.0)],
+            Geometry::Sphere { fallback: fallback.clone() },
+        ),
+        kernels(InputScaling::UnitLength, Geometry::Sphere { fallback }),
+        kernels(InputScaling::AsIs, Geometry::Raw),
         of(
             InputScaling::AsIs,
             vec![layer(2, D_OLD, 0.0), layer(D_NEW, 2, -0.5)],
@@ -552,7 +573,8 @@ fn a_row_with_an_old_vector_alone_is_found_in_the_transaction_that_writes_it() {
         .into_iter()
         .flat_map(|distance| maps(distance).into_iter().map(move |adapter| (distance, adapter)))
     {
-        let what = format!("{distance:?} {}", adapter.geometry.name());
+        let kind = if adapter.map.kernel.is_some() { "kernels" } else { "matrices" };
+        let what = format!("{distance:?} {} {kind}", adapter.geometry.name());
         let mut place = Place::new(server, &adapter.old);
         let world = world_of(&adapter);
         let insert = |place: &mut Place, id: usize, vector: &[f32]| {
