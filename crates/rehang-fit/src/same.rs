@@ -25,7 +25,8 @@ fn same_vectors(pairs: &Pairs) -> Option<Vec<bool>> {
     (count(&same) > 0 && count(&same) as f64 >= SHARE_MIN * same.len() as f64).then_some(same)
 }
 
-/// Tells the same where pairs that differ are enough for a map of their own, and no lengths are lost where directions alone are kept.
+/// Tells the two kinds of pairs apart for a map of each, `true` where the old vector is the new model's. `None` also where pairs that differ are too few for a
+/// map, and where lengths count, which a map of directions would lose.
 pub(crate) fn kinds(pairs: &Pairs) -> Option<Vec<bool>> {
     let is_direction = |vectors: &rehang::Vectors| {
         vectors.space().distance == Distance::Cosine || vectors.space().normalised
