@@ -98,11 +98,24 @@ fn asking_document(new: &str) -> String {
     format!("queries of {new}")
 }
 
-/// The place of the shuffle up to which items ask for a space's forecasts; `None` where nothing was drawn or forecast yet.
-fn asking_until(store: &dyn Ledger, new: &str) -> Result<Option<f64>> {
-    let text = store.document(&asking_document(new))?.map(|(_, text)| text).filter(|text| !text.is_empty());
-    let read = |text: String| text.parse().map_err(|error| Error::corrupt(asking_document(new), error));
-    text.map(read).transpose()
+/// The last of the items that ask for a space's forecasts, in the order of the shuffle, which is each store's own; empty where nothing was drawn or
+/// forecast yet. An earlier version noted a place in a shuffle that is not that of every store, and says nothing here.
+fn asking_until(store: &dyn Ledger, new: &str) -> Result<Vec<ItemKey>> {
+    let text = store.document(&asking_document(new))?.map(|(_, text)| text).unwrap_or_default();
+    Ok(serde_json::from_str(&text).unwrap_or_default())
+}
+
+/// How many of the last ones are noted: as long as one of them is there, it is known how far they went.
+const LAST_NOTED: usize = 100;
+
+/// The last of some items at the beginning of the shuffle.
+fn last_of(first: &[Record]) -> Vec<ItemKey> {
+    first.iter().skip(first.len().saturating_sub(LAST_NOTED)).map(|record| record.item.key).collect()
+}
+
+/// How many items at the beginning of the shuffle come up to the last of these.
+fn end_of(first: &[Record], until: &[ItemKey]) -> usize {
+    first.iter().rposition(|record| until.contains(&record.item.key)).map_or(0, |at| at + 1)
 }
 
 /// Lets the first `items` of the shuffle ask for a space's forecasts from now on, or more where more did before. All that can be are native: so
@@ -112,9 +125,16 @@ fn asking_until(store: &dyn Ledger, new: &str) -> Result<Option<f64>> {
 ///
 /// Those of the store.
 pub(crate) fn ask_first(store: &dyn Ledger, new: &str, items: usize) -> Result<()> {
-    let Some(last) = sample::first(store, new, items)?.last().map(sample::place) else { return Ok(()) };
-    let until = asking_until(store, new)?.map_or(last, |before| before.max(last));
-    note(store, &asking_document(new), &until.to_string())
+    let first = sample::first(store, new, items.max(PAIRS_MAX))?;
+    let asked = end_of(&first, &asking_until(store, new)?);
+    if asked >= items.min(first.len()) {
+        return Ok(());
+    }
+    note_until(store, new, &last_of(&first[..items.min(first.len())]))
+}
+
+fn note_until(store: &dyn Ledger, new: &str, until: &[ItemKey]) -> Result<()> {
+    note(store, &asking_document(new), &serde_json::json!(until).to_string())
 }
 
 /// Writes a document of the gallery, where it says something else.
@@ -308,8 +328,8 @@ pub(crate) fn is_held_out(old: &[f32]) -> bool {
 pub(crate) struct Asking {
     /// Held-out pairs, every one of them.
     pub pairs: DrawnPairs,
-    /// The place of the shuffle up to which such items ask; `None` where there are none.
-    until: Option<f64>,
+    /// The last of the items up to which they ask; empty where there are none.
+    until: Vec<ItemKey>,
     /// How many asked before, where these have taken over.
     before: Option<usize>,
 }
@@ -332,7 +352,7 @@ impl Asking {
 
     /// Keeps them for the forecasts to come.
     fn keep(&self, store: &dyn Ledger, new: &str) -> Result<()> {
-        self.until.map_or(Ok(()), |until| note(store, &asking_document(new), &until.to_string()))
+        if self.until.is_empty() { Ok(()) } else { note_until(store, new, &self.until) }
     }
 
     /// What a reader of a forecast should know of them.
@@ -361,8 +381,6 @@ pub(crate) struct DrawnPairs {
     /// Characters of each source; none is not a number.
     lengths: Vec<f64>,
     keys: Vec<f64>,
-    /// Places in the shuffle.
-    places: Vec<f64>,
     payloads: Vec<Value>,
     held_out: Vec<bool>,
     old: Matrix,
@@ -474,32 +492,36 @@ impl DrawnPairs {
     /// Those of the store.
     pub fn asking(store: &dyn Ledger, old: &Space, new: &Space) -> Result<Asking> {
         if find_space(store, &new.name)?.is_none() {
-            return Ok(Asking { pairs: Self::of(store, old, new, Vec::new())?, until: None, before: None });
+            let pairs = Self::of(store, old, new, Vec::new())?;
+            return Ok(Asking { pairs, until: Vec::new(), before: None });
         }
         let known = asking_until(store, &new.name)?;
         let mut size = PAIRS_MAX;
         let mut asking = None;
-        if let Some(until) = known {
+        if !known.is_empty() {
             let mut first = sample::first(store, &new.name, PAIRS_MAX)?;
-            first.retain(|record| sample::place(record) <= until);
-            size = first.len();
-            let (native, is_random) = natives_of(Self::held_out_among(store, old, &first)?);
-            asking = is_random.then_some((native, Some(until)));
+            first.truncate(end_of(&first, &known));
+            if !first.is_empty() {
+                size = first.len();
+                let (native, is_random) = natives_of(Self::held_out_among(store, old, &first)?);
+                asking = is_random.then(|| (native, known.clone()));
+            }
         }
         let (native, until) = if let Some(asking) = asking {
             asking
         } else {
             // What an earlier version has drawn, or an application has embedded itself; and of a gallery that has grown, what is native by now.
             let drawn = sample::natives(store, &old.name, &new.name, size)?;
-            (natives_of(Self::held_out_among(store, old, &drawn)?).0, drawn.last().map(sample::place))
+            (natives_of(Self::held_out_among(store, old, &drawn)?).0, last_of(&drawn))
         };
         let pairs = Self::of(store, old, new, native)?;
         if pairs.len() < QUERIES_MIN
             && let Some(kept) = Self::measured(store, old, new)?
             && kept.len() > pairs.len()
         {
-            let before = known.map(|_| pairs.len()).filter(|&before| before >= HELD_OUT_MIN);
-            return Ok(Asking { until: kept.places.last().copied(), pairs: kept, before });
+            let before = Some(pairs.len()).filter(|&before| !known.is_empty() && before >= HELD_OUT_MIN);
+            let until = last_of(&Self::kept(store, old, &new.name)?);
+            return Ok(Asking { pairs: kept, until, before });
         }
         Ok(Asking { pairs, until, before: None })
     }
@@ -511,7 +533,6 @@ impl DrawnPairs {
             labels: Vec::new(),
             lengths: Vec::new(),
             keys: Vec::new(),
-            places: Vec::new(),
             payloads: Vec::new(),
             held_out: Vec::new(),
             old: Matrix::zeros(0, old.dimension),
@@ -539,7 +560,6 @@ impl DrawnPairs {
             pairs.labels.push(item.label);
             pairs.lengths.push(item.source.map_or(f64::NAN, |source| source.chars().count() as f64));
             pairs.keys.push(item.key.bits() as f64);
-            pairs.places.push(sample::place_of(item.key));
             pairs.payloads.push(item.payload);
         }
         pairs.old = Matrix::new(old.dimension, olds)?;

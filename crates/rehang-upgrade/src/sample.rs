@@ -6,9 +6,7 @@
 //! many of them, no beginning of the shuffle would ever be native.
 
 use rehang::{Provenance, Result};
-use rehang_store::{
-    Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample, shuffled,
-};
+use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, QueueBand, Record, Sample};
 
 use crate::fill::NEW_OR_CHANGED;
 
@@ -73,16 +71,6 @@ pub(crate) fn is_native(record: &Record) -> bool {
     record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
 }
 
-/// The place of an item in the shuffle, from 0 to 1.
-pub(crate) fn place(record: &Record) -> f64 {
-    place_of(record.item.key)
-}
-
-/// The place of a key in the shuffle, from 0 to 1.
-pub(crate) fn place_of(key: ItemKey) -> f64 {
-    shuffled(PAIRS_SEED, key)
-}
-
 /// The first items of the shuffle, as they stand in the space.
 ///
 /// # Errors
@@ -145,10 +133,13 @@ pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) ->
     Ok(seen)
 }
 
-/// Where the beginning ends that is native: the one that is most unlike the rest, by the likelihood of two shares. Seven of ten have to be native there:
-/// some items of a sample change after it was drawn, and of the others some are native, too.
+/// Where the beginning ends that is native: at the end, where nearly all are; else the one that is most unlike the rest, by the likelihood of two shares.
+/// Seven of ten have to be native there: some items of a sample change after it was drawn, and of the others some are native, too.
 fn end_of_native(native: &[bool]) -> usize {
     let all = native.iter().filter(|native| **native).count();
+    if all as f64 >= NATIVE_SHARE * native.len() as f64 {
+        return native.len();
+    }
     // The logarithm of the likelihood of so many of so many.
     let fits = |native: usize, of: usize| {
         let (native, of) = (native as f64, of as f64);
@@ -195,6 +186,17 @@ mod tests {
         for but in [20, 7, 4] {
             assert_eq!(end_of_native(&drawn(600, but, 0, 1)), 600, "but every {but}");
         }
+        // Older natives that did not change are no sample by themselves.
+        assert_eq!(
+            end_of_native(
+                &drawn(600, usize::MAX, 1400, 1)
+                    .iter()
+                    .enumerate()
+                    .map(|(at, native)| *native && (at < 600 || at % 14 > 0))
+                    .collect::<Vec<_>>()
+            ),
+            2000
+        );
         // Where all is native, all is; where nothing was drawn, next to nothing is.
         assert_eq!(end_of_native(&[true; 50]), 50);
         assert_eq!(end_of_native(&[false; 50]), 0);

@@ -34,7 +34,7 @@ impl Digits {
 
     /// A gallery of all of them in a folder, filled by a map of so many pairs and reported on; the worst items come first in its backfill.
     fn begun(&self, folder: &Path, pairs: usize) -> PathBuf {
-        let old = Space::new("old-model", self.old.columns(), Distance::L2, false);
+        let old = self.old_space();
         let store = SqliteStore::create(folder.join("G.db")).unwrap();
         store.create_space(&old, Provenance::Old).unwrap();
         let write = |row: usize| {
@@ -44,6 +44,45 @@ impl Digits {
         };
         store.put(&(0..self.labels.len()).map(write).collect::<Vec<_>>()).unwrap();
         drop(store);
+        self.upgraded(folder, "path = \"G.db\"", pairs)
+    }
+
+    /// The like in a table of PostgreSQL, whose shuffle is another one.
+    #[cfg(feature = "postgres")]
+    fn begun_in_a_table(&self, folder: &Path, address: &str, pairs: usize) -> PathBuf {
+        let mut client = crate::server::client(address);
+        let table = "CREATE TABLE digits (id int PRIMARY KEY, source text, label text, embedding vector(8))";
+        client.batch_execute(table).unwrap();
+        let insert = client.prepare("INSERT INTO digits VALUES ($1, $2, $3, $4::text::vector)").unwrap();
+        for (row, label) in self.labels.iter().enumerate() {
+            let vector = format!("{:?}", self.old.row(row));
+            client.execute(&insert, &[&(row as i32), &row.to_string(), &label.to_string(), &vector]).unwrap();
+        }
+        let text = format!(
+            "kind = \"postgres\"\nurl = {address:?}\ntable = \"digits\"\nsource = \"source\"\nlabel = \"label\"\nvector = \"embedding\""
+        );
+        let (options, old) = (
+            rehang_postgres::TableOptions {
+                table: "digits".into(),
+                source: Some("source".into()),
+                label: Some("label".into()),
+                vector: Some("embedding".into()),
+                ..rehang_postgres::TableOptions::default()
+            },
+            self.old_space(),
+        );
+        let store =
+            rehang_postgres::PostgresStore::adopt(address, &options, Some(&old.name), &|_, _| true).unwrap();
+        store.create_space(&old, Provenance::Old).unwrap();
+        self.upgraded(folder, &text, pairs)
+    }
+
+    fn old_space(&self) -> Space {
+        Space::new("old-model", self.old.columns(), Distance::L2, false)
+    }
+
+    fn upgraded(&self, folder: &Path, gallery: &str, pairs: usize) -> PathBuf {
+        let old = self.old_space();
         let space = |space: &Space, key: &str| {
             format!(
                 "[{key}]\nname = \"{}\"\ndimension = {}\ndistance = \"l2\"\n",
@@ -51,7 +90,7 @@ impl Digits {
             )
         };
         let text = format!(
-            "[gallery]\npath = \"G.db\"\n{}{}[order]\npolicy = \"sigma\"\n[run]\nbatch = 50\n",
+            "[gallery]\n{gallery}\n{}{}[order]\npolicy = \"sigma\"\n[run]\nbatch = 50\n",
             space(&old, "old"),
             space(&self.space, "new")
         );
@@ -124,7 +163,20 @@ fn asked(upgrade: &Upgrade) -> BTreeSet<Vec<u32>> {
 fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
     let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
     let config = digits.begun(folder.path(), 500);
-    let upgrade = Upgrade::open(&config).unwrap();
+    the_same_items_ask(&digits, &config);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn the_same_items_ask_in_a_table() {
+    let Some(server) = crate::server::server() else { return };
+    let (digits, folder) = (Digits::read(), tempfile::tempdir().unwrap());
+    let config = digits.begun_in_a_table(folder.path(), &server.database(), 500);
+    the_same_items_ask(&digits, &config);
+}
+
+fn the_same_items_ask(digits: &Digits, config: &Path) {
+    let upgrade = Upgrade::open(config).unwrap();
     let (before, asked_before) = (forecast(&upgrade), asked(&upgrade));
     assert!((80..120).contains(&before.items), "{before:?}");
     // An application's floors stand beside it, and may be asked for at any time.
@@ -137,9 +189,9 @@ fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
     let own = upgrade.thresholds(&[floor], &Progress::default()).unwrap();
     assert_eq!(own.rows, floors.rows[..1]);
     assert!(upgrade.thresholds(&[f64::NAN], &Progress::default()).is_err());
-    assert_eq!(run(&upgrade, &digits, 0.5), 1, "a refit was taken");
+    assert_eq!(run(&upgrade, digits, 0.5), 1, "a refit was taken");
     // Of all that is native by now, a fifth would be held out.
-    assert_eq!(run(&upgrade, &digits, 0.95), 0);
+    assert_eq!(run(&upgrade, digits, 0.95), 0);
     let refitted = forecast(&upgrade);
     assert_ne!(refitted.source, before.source, "the new map has a forecast of its own");
     upgrade.report(&Progress::default()).unwrap();
@@ -153,7 +205,7 @@ fn the_same_items_ask_after_a_refit_though_the_worst_are_native_first() {
     assert_eq!(asked(&upgrade), asked_before);
     // More are drawn where somebody asks for more.
     let more = PairsOptions { items: 1000, worth: 0.0, ..PairsOptions::default() };
-    upgrade.pairs(&more, &PairsFiles::default(), Some(&digits), &Unobserved).unwrap();
+    upgrade.pairs(&more, &PairsFiles::default(), Some(digits), &Unobserved).unwrap();
     upgrade.report(&Progress::default()).unwrap();
     assert!(forecast(&upgrade).items > 150 && asked_before.is_subset(&asked(&upgrade)));
 }
