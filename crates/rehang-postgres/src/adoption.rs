@@ -787,7 +787,7 @@ fn renew(
     let spaces = spaces::all(connection, number)?;
     without_vacuum(
         connection,
-        &[&[table.qualified.clone()], &*schema::tables_of_gallery(number, &spaces)].concat(),
+        &[std::slice::from_ref(&table.qualified), &*schema::tables_of_gallery(number, &spaces)].concat(),
     )?;
     connection.batch(&paid::tables(table, &spaces, pgvector))?;
     let is_earlier: bool =
