@@ -244,6 +244,7 @@ class Rehang(Way):
         # Exit code 1: rows that the application wrote in the last moment wait to be embedded.
         if self.name == "mapped":
             auto += ["--within", self.asked.within] if self.asked.within else []
+            auto += ["--no-refit"] if self.asked.no_refit else []
             self.command(*auto, "--until", "1%", may=(0, 1))
             self.result["seconds_to_the_switch"] = self.seconds
             self.measure(0)
@@ -472,6 +473,7 @@ def main():
         parser.add_argument(name, type=int, default=value)
     parser.add_argument("--latency", type=float, default=0.02)
     parser.add_argument("--within", help="what rehang's fit is given, as in 20s")
+    parser.add_argument("--no-refit", action="store_true", help="the map of rehang stays the first one")
     parser.add_argument("--only", default=",".join(WAYS))
     asked = parser.parse_args()
     shutil.rmtree(asked.out, ignore_errors=True)
