@@ -7,7 +7,7 @@
 //!    fitted anew.
 //! 4. Each kind's map is the kernel ridge regression of its pairs.
 //!
-//! Where many pairs have the new model's vector already ([`same`]), these are the one kind and its map is the identity: 1 and 3 have nothing to tell.
+//! The pairs that have the new model's vector already are the one kind, where they are many ([`same`]): its map is the identity, and steps 1 and 3 are left out.
 //!
 //! Why it is here: one kernel map for both kinds keeps a width and a penalty that serve neither, and old vectors of one kind disturb
 //! those of the other. `bench/kinds/run.py` measures how much; `bench/runs/kinds.md` has the table.

@@ -39,7 +39,7 @@ pub(crate) struct Finished {
     pub fusion: Option<FusionChoice>,
     /// What residuals say of the pairs.
     pub finding: Option<Finding>,
-    /// What σ² tells of pairs that do not have the new model's vector already.
+    /// How far the pairs come first by σ² that do not have the new model's vector already; `None` where σ² is one number, or few pairs have it.
     pub differing: Option<WorstFirst>,
 }
 

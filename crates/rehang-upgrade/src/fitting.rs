@@ -126,11 +126,11 @@ fn end_of(first: &[Record], until: &[ItemKey]) -> usize {
 /// Those of the store.
 pub(crate) fn ask_first(store: &dyn Ledger, new: &str, items: usize) -> Result<()> {
     let first = sample::first(store, new, items.max(PAIRS_MAX))?;
-    let asked = end_of(&first, &asking_until(store, new)?);
-    if asked >= items.min(first.len()) {
+    let items = items.min(first.len());
+    if end_of(&first, &asking_until(store, new)?) >= items {
         return Ok(());
     }
-    note_until(store, new, &last_of(&first[..items.min(first.len())]))
+    note_until(store, new, &last_of(&first[..items]))
 }
 
 fn note_until(store: &dyn Ledger, new: &str, until: &[ItemKey]) -> Result<()> {
@@ -705,7 +705,7 @@ impl DrawnPairs {
 }
 
 /// Numbers of the labels in the order of their names, −1 without one; `None` where no item has a label.
-fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
+pub(crate) fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     let mut numbers: BTreeMap<&str, i64> = labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
     for (number, place) in (0..).zip(numbers.values_mut()) {
         *place = number;

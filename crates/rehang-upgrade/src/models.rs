@@ -12,7 +12,7 @@ use rehang::curve::{
 };
 use rehang::report::Precision;
 use rehang::statistics::{Interval, bootstrap_means, quantile};
-use rehang::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space};
+use rehang::{Error, ErrorKind, Finding, Matrix, Progress, Result, Space, distinct};
 use rehang_clock::{Clock, SystemClock};
 use rehang_encode::{Encoder, EncoderConfig, Input};
 use rehang_evaluate::LEVEL;
@@ -26,6 +26,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::asked::{Asked, Click, name_of};
 use crate::configuration::{SpacePart, at_width_of, read_toml};
 use crate::estimate::{CostEstimate, Known, Probed, reckon};
+use crate::fitting::label_numbers;
 use crate::limits::Limits;
 use crate::query::{Query, embed_each, embed_inputs};
 use crate::transfer::{Text, item_lines};
@@ -38,7 +39,7 @@ const ALONE_MAX: usize = 32;
 const REFUSED_ONE_IN: usize = 10;
 const K: usize = 10;
 
-/// What [`compare_models`] reads.
+/// The files and numbers that [`compare_models`] is given.
 #[derive(Debug, Clone)]
 pub struct ModelsInput {
     /// The models: TOML with one `[[model]]` each, which has the keys of `[new]` of a configuration but its `column`, and below it
@@ -49,9 +50,9 @@ pub struct ModelsInput {
     /// Queries, one JSON object a line: `{"text": …}` or `{"image": …}`, with an `"id"` where clicks name them by it. Without them those of
     /// the clicks ask, or else the documents, each leaving itself out.
     pub queries: Option<PathBuf>,
-    /// What people took from the answers: CSV or JSON lines with query, item and either weight or position.
+    /// Answers that people took: CSV or JSON lines with query, item and either weight or position.
     pub clicks: Option<PathBuf>,
-    /// What the metric is told by: `label`, or a field of the documents' payloads. A query is of the group of the document that was clicked
+    /// Field by whose values the metric is told: `label`, or one of the documents' payloads. A query is of the group of the document that was clicked
     /// most for it.
     pub group: Option<String>,
     /// Documents that every model embeds: a random part of them, with all that was clicked in it.
@@ -70,7 +71,7 @@ impl ModelsInput {
     }
 }
 
-/// What said which answers are right.
+/// Source of the right answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedBy {
@@ -133,7 +134,7 @@ pub struct ModelMeasured {
     pub groups: Vec<GroupScore>,
     /// Milliseconds of one query at a time: the median.
     pub latency_ms: f64,
-    /// The same: what 95 of 100 queries do not exceed.
+    /// Milliseconds that 95 of 100 queries do not exceed.
     pub latency_p95_ms: f64,
     /// Documents a second, in batches.
     pub documents_per_second: f64,
@@ -738,14 +739,10 @@ impl Judge {
             judge.clicks = Qrels::new(judged)?;
             judge.by = JudgedBy::Clicks;
         } else if shared.queries.is_none() && !labels_are_groups {
-            let mut numbers = HashMap::new();
-            for &row in &shared.documents {
-                let next = numbers.len() as i64;
-                let label = ground.documents[row].label.as_deref();
-                judge.labels.push(label.map_or(-1, |label| *numbers.entry(label).or_insert(next)));
-            }
-            let labelled = judge.labels.iter().filter(|label| **label >= 0).count();
-            if labelled > numbers.len() {
+            let labels = shared.documents.iter().map(|&row| ground.documents[row].label.clone());
+            judge.labels = label_numbers(&labels.collect::<Vec<_>>()).unwrap_or_default();
+            let known = || judge.labels.iter().copied().filter(|&label| label >= 0);
+            if known().count() > distinct(known()).len() {
                 judge.by = JudgedBy::Labels;
             }
         }

@@ -9,6 +9,7 @@ use rehang_upgrade::{
     CheaperBy, GroupScore, JudgedBy, ModelChoice, ModelMeasured, ModelsCompared, ModelsInput, compare_models,
 };
 
+use super::report::shell_line;
 use super::upgrade::{bytes, duration};
 use super::{Exit, end_at_ctrl_c, say_findings};
 use crate::arguments::gallery::BenchArguments;
@@ -138,21 +139,16 @@ fn chosen(choice: &ModelChoice, file: &str) -> String {
         ),
         _ => format!("\n{} is the best beyond chance.\n", choice.name),
     };
-    let model = choice.model_dimension.map_or(String::new(), |own| format!(" --new-model-dimension {own}"));
+    let (dimension, own) = (choice.dimension.to_string(), choice.model_dimension.map(|own| own.to_string()));
+    let mut words =
+        vec!["init", "--gallery", "GALLERY", "--new-name", &choice.name, "--new-dimension", &dimension];
+    words.extend(own.iter().flat_map(|own| ["--new-model-dimension", own]));
+    words.extend(["--new-distance", choice.distance]);
     let _ = write!(
         text,
-        "Next: rehang init --gallery GALLERY --new-name {} --new-dimension {}{model} --new-distance {}\n\
-         and in rehang.toml, its paths seen from there and not from {file}:\n\n{}",
-        quoted(&choice.name),
-        choice.dimension,
-        choice.distance,
+        "Next: {}\nand in rehang.toml, its paths seen from there and not from {file}:\n\n{}",
+        shell_line(words),
         choice.encoder
     );
     text
-}
-
-/// A word of a shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@".contains(letter);
-    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }

@@ -8,7 +8,7 @@ pub(super) static MAP_AT: Definition = Definition {
     about: |depth| format!("Mean average precision over the {depth} nearest items."),
     needs: Needs::Answers,
     depth: Depth::Asked,
-    place: 4,
+    place: 5,
     is_primary: false,
     measured: Measured::Head(|depth| Box::new(MapAt { depth })),
 };

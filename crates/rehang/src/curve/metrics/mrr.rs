@@ -10,7 +10,7 @@ pub(super) static MRR: Definition = Definition {
     },
     needs: Needs::Answers,
     depth: Depth::Asked,
-    place: 5,
+    place: 6,
     is_primary: false,
     measured: Measured::Head(|_| Box::new(Mrr)),
 };
