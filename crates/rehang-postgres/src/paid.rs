@@ -3,6 +3,9 @@
 //!
 //! `rehang.paid_N` has those of space N for a day, each by a hash of the item's id and source. The triggers put them there, and give them to an
 //! item of the same id and source. Nobody but the owner sees the table. It is not logged: what a crash of the server takes is paid for again.
+//!
+//! **Invariant**: the table is no larger than that of the space's own vectors, or than [`BYTES`], so that a gallery that is written anew as a whole
+//! fits. Each deletion beyond that clears away the vector that has waited longest; a `TRUNCATE`, all that waited before it.
 
 use rehang::Space;
 
@@ -12,6 +15,8 @@ use crate::table::Table;
 
 /// Seconds that a vector waits for its item to come back, where nothing else is said.
 const KEPT_S: u32 = 86_400;
+/// Bytes that the vectors of a space which wait may take, however small the space is.
+const BYTES: u32 = 64 << 20;
 /// Sources above so many bytes, whose copy the server may refuse, are not compared.
 const BYTES_MAX: u32 = 100_000_000;
 
@@ -19,6 +24,20 @@ const BYTES_MAX: u32 = 100_000_000;
 fn since(table: &Table) -> Option<String> {
     let kept_s = table.options.keep_paid_s.unwrap_or(KEPT_S);
     (kept_s > 0).then(|| format!("pg_catalog.now() - interval '{kept_s} seconds'"))
+}
+
+/// Whether the vectors of a space that wait take more bytes than they may, as SQL.
+fn is_over(n: i32) -> String {
+    format!(
+        "pg_catalog.pg_table_size('rehang.paid_{n}') > GREATEST(pg_catalog.pg_table_size('rehang.vector_{n}'), {BYTES})"
+    )
+}
+
+/// Clears away some of what waits in a space, as SQL, without waiting for whoever clears away the same.
+fn clear(n: i32, which: &str) -> String {
+    format!(
+        "DELETE FROM rehang.paid_{n} WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM rehang.paid_{n} AS p {which} FOR UPDATE SKIP LOCKED));"
+    )
 }
 
 /// The table of a space. Of items with the same id the later one has the larger number.
@@ -72,10 +91,15 @@ pub(crate) fn keep(n: i32, table: &Table) -> String {
                 INSERT INTO rehang.paid_{n} {INTO} SELECT {hash}, {KEEPS}
                     FROM rehang.state_{n} AS s JOIN rehang.vector_{n} AS v ON v.item = s.item WHERE s.item = this AND s.provenance = 'native';
                 IF FOUND AND NOT older THEN
-                    DELETE FROM rehang.paid_{n} WHERE ctid = ANY (ARRAY(SELECT p.ctid FROM rehang.paid_{n} AS p
-                        WHERE p.kept < {since} ORDER BY p.kept LIMIT 2 FOR UPDATE SKIP LOCKED));
+                    {clear_old}
+                    IF NOT FOUND AND {is_over} THEN
+                        {clear_oldest}
+                    END IF;
                 END IF;
             END IF;\n",
+        clear_old = clear(n, &format!("WHERE p.kept < {since} ORDER BY p.kept LIMIT 2")),
+        is_over = is_over(n),
+        clear_oldest = clear(n, "ORDER BY p.kept LIMIT 1"),
         is_compared = is_compared("old_source"),
         hash = hash("old_id", "old_source"),
     )
@@ -98,9 +122,10 @@ pub(crate) fn give(n: i32, table: &Table) -> String {
     )
 }
 
-/// In the function of the triggers: keeps all native vectors before a `TRUNCATE`. Where the rows cannot be read, they are paid for again, and
+/// In the function of the triggers: keeps all native vectors before a `TRUNCATE`, and clears away what is too old or too much. Where the rows cannot be read, they are paid for again, and
 /// the application's statement goes on.
 pub(crate) fn keep_all(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
+    let (Some(since), Some(_)) = (since(table), &table.options.source) else { return String::new() };
     let source = table.source_of("t");
     let ours = spaces.iter().filter(|space| space.in_column.is_none());
     let keep: String = ours
@@ -109,15 +134,22 @@ pub(crate) fn keep_all(g: i32, table: &Table, spaces: &[SpaceRow]) -> String {
             format!(
                 "            INSERT INTO rehang.paid_{n} {INTO} SELECT {hash}, {KEEPS}
                 FROM rehang.state_{n} AS s JOIN rehang.vector_{n} AS v ON v.item = s.item JOIN rehang.item_{g} AS i ON i.key = s.item
-                JOIN {on} AS t ON {is_of} WHERE s.provenance = 'native' AND {is_compared};\n",
+                JOIN {on} AS t ON {is_of} WHERE s.provenance = 'native' AND {is_compared};
+            IF NOT older THEN
+                {clear}
+            END IF;\n",
                 hash = hash("i.id", &format!("({source})::text")),
                 on = table.qualified,
                 is_of = table.is_of("i", "t"),
                 is_compared = is_compared(&format!("({source})::text")),
+                clear = clear(
+                    n,
+                    &format!("WHERE p.kept < {since} OR p.kept < pg_catalog.now() AND {}", is_over(n))
+                ),
             )
         })
         .collect();
-    if keep.is_empty() || table.options.source.is_none() || since(table).is_none() {
+    if keep.is_empty() {
         return String::new();
     }
     format!(

@@ -3,17 +3,23 @@
 //!
 //! `paid_N` has those of space N for a day, each with the id and the source that its item had. The triggers put them there and give them to an item
 //! that comes plainly; the library gives them to those that it writes.
+//!
+//! **Invariant**: they are [`KEPT_MAX`] at most. Each deletion beyond that clears away the vector that has waited longest.
 
 /// How many seconds a vector waits for its item to come back.
 const KEPT_S: u32 = 86_400;
 
+/// How many vectors of a space wait at most.
+const KEPT_MAX: u32 = 1_000_000;
+
 /// Now, in seconds, as every SQLite says it.
 const NOW: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
 
-/// The table of a space. Of items with the same id the later one has the larger number.
+/// The table of a space, whose rows are numbered as they come. Of items with the same id the later one has the larger number. A gallery that an
+/// earlier version made has no numbers of rows: its triggers clear away by age alone.
 pub(crate) fn table(n: i64) -> String {
     format!(
-        "CREATE TABLE paid_{n} (item INTEGER PRIMARY KEY, id TEXT NOT NULL, source TEXT NOT NULL, kept INTEGER NOT NULL, value BLOB NOT NULL);
+        "CREATE TABLE paid_{n} (number INTEGER PRIMARY KEY, item INTEGER NOT NULL UNIQUE, id TEXT NOT NULL, source TEXT NOT NULL, kept INTEGER NOT NULL, value BLOB NOT NULL);
 CREATE INDEX paid_{n}_id ON paid_{n} (id);
 CREATE INDEX paid_{n}_kept ON paid_{n} (kept);"
     )
@@ -24,7 +30,8 @@ CREATE INDEX paid_{n}_kept ON paid_{n} (kept);"
 pub(crate) fn keep(n: i64) -> String {
     format!(
         "DELETE FROM paid_{n} WHERE item = OLD.key
-        OR item IN (SELECT item FROM paid_{n} WHERE kept < {NOW} - {KEPT_S} ORDER BY kept LIMIT 2);
+        OR item IN (SELECT item FROM paid_{n} WHERE kept < {NOW} - {KEPT_S} ORDER BY kept LIMIT 2)
+        OR number <= (SELECT max(number) FROM paid_{n}) - {KEPT_MAX};
     INSERT INTO paid_{n} (item, id, source, kept, value) SELECT OLD.key, OLD.id, OLD.source, {NOW}, value
         FROM vector_{n} WHERE item = OLD.key AND provenance = 'native' AND OLD.source IS NOT NULL;"
     )

@@ -138,6 +138,37 @@ fn nobody_but_the_owner_sees_what_is_kept_and_old_rows_are_cleared_away() {
     client.batch_execute(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).unwrap();
 }
 
+/// However much an application deletes in a day, what waits takes no more than the gallery itself, or 64 MB.
+#[test]
+fn what_is_kept_is_bounded_in_size() {
+    let Some((store, mut client, _)) = gallery(WHOLE) else { return };
+    let many = |before: &str| {
+        format!(
+            "INSERT INTO rehang.paid_2 SELECT sha256(n::text::bytea), -n, now() - interval '{before}', '[1,2,3]' FROM generate_series(1, 700000) AS n"
+        )
+    };
+    let kept = |client: &mut Client| -> (i64, i64) {
+        let row = client
+            .query_one("SELECT count(*), count(*) FILTER (WHERE item > 0) FROM rehang.paid_2", &[])
+            .unwrap();
+        (row.get(0), row.get(1))
+    };
+    client.batch_execute(&many("2 hours")).unwrap();
+    client.batch_execute("DELETE FROM notes WHERE id <= 10").unwrap();
+    assert_eq!(kept(&mut client), (700_000, 10), "each deletion clears away what waited longest");
+    client.batch_execute(&format!("TRUNCATE notes; {ROWS}")).unwrap();
+    assert_eq!(kept(&mut client), (20, 20), "what waited before a TRUNCATE goes, since all rows wait now");
+    assert_eq!(counts(&store), (30, 20));
+    // What takes no more than it may waits on, until it is too old.
+    client.batch_execute("VACUUM FULL rehang.paid_2").unwrap();
+    client.batch_execute(&format!("TRUNCATE notes; {ROWS}")).unwrap();
+    assert_eq!(kept(&mut client), (40, 40));
+    client.batch_execute("UPDATE rehang.paid_2 SET kept = kept - interval '25 hours'").unwrap();
+    client.batch_execute(&format!("TRUNCATE notes; {ROWS}")).unwrap();
+    assert_eq!((kept(&mut client), counts(&store)), ((20, 20), (30, 20)));
+    assert_eq!(store.check().unwrap(), []);
+}
+
 /// A gallery of an earlier version has no such table until it is adopted once more, and loses nothing by that.
 #[test]
 fn a_gallery_of_an_earlier_version_gets_the_table() {

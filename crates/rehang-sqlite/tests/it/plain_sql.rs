@@ -524,4 +524,15 @@ fn items_that_are_written_anew_have_what_was_paid_for() {
     }
     let left: i64 = gallery.sql.query_row("SELECT count(*) FROM paid_2", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
+    // Of more than a million that wait, those that came first go.
+    gallery
+        .sql
+        .execute_batch(
+            "INSERT INTO paid_2 SELECT n, -n, 'x' || n, 'x', 4e9, x'00' FROM (SELECT 7 AS n UNION SELECT 8 UNION SELECT 1000007);
+             DELETE FROM item WHERE id = 'a'",
+        )
+        .unwrap();
+    let mut left = gallery.sql.prepare("SELECT number FROM paid_2").unwrap();
+    let left: Vec<i64> = left.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(left, [8, 1_000_007]);
 }
