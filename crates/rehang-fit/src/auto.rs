@@ -90,7 +90,9 @@ pub(crate) fn fit_with(
             || (applies && (is_auto || (parameters.compare && !candidate.slow)))
     };
     let tried: Vec<&Candidate<'_>> = candidates.iter().copied().filter(is_tried).collect();
-    let is_compared = is_auto || parameters.compare || parameters.geometry.is_none();
+    let geometries = GeometryKind::options(pairs.new_vectors().space());
+    let is_open = parameters.geometry.is_none() && geometries.len() > 1;
+    let is_compared = is_auto || parameters.compare || is_open;
     let compared = if is_compared { task.compare(&tried)? } else { Compared::default() };
     let Compared { selection, seen_errors, mut fitted, calibration: calibration_of_own } = compared;
     let row = selection.as_ref().and_then(|selection| Some(&selection.rows[selection.kept?]));
@@ -104,10 +106,7 @@ pub(crate) fn fit_with(
         findings.extend(selection_findings(selection, parameters.method));
         findings.extend(guards::useless(&seen_errors));
     }
-    let kind = parameters
-        .geometry
-        .or_else(|| row.and_then(|row| row.geometry))
-        .unwrap_or_else(|| GeometryKind::options(pairs.new_vectors().space())[0]);
+    let kind = parameters.geometry.or_else(|| row.and_then(|row| row.geometry)).unwrap_or(geometries[0]);
     let candidate = of_method(method)?;
     let fitted = match fitted.remove(&method) {
         Some(fitted) => fitted,
@@ -204,6 +203,30 @@ mod tests {
             let ratio = fitted.sigma.unwrap().calibration.ratio;
             assert!((0.9..1.1).contains(&ratio), "{ratio}");
         }
+    }
+
+    /// Whoever waits for the first method knows what the last one may take.
+    #[test]
+    fn methods_to_come_are_said_with_their_times_from_the_first_one_on() {
+        let said = std::sync::Mutex::new(Vec::new());
+        let slow = |method, seconds: f64| Candidate {
+            method,
+            slow: true,
+            fit: Box::new(|pairs, _, progress| {
+                said.lock().unwrap().push(progress.snapshot().stage);
+                crate::closed_form::procrustes::fit(pairs, progress).map(Into::into)
+            }),
+            cost: Some(seconds * 3.3e11),
+            leaves_out: false,
+        };
+        let more = [slow(Method::Fct, 90.0), slow(Method::Fastfill, 40.0)];
+        fit_with(&linear(100, true), None, &with(Method::Auto), &more, &Progress::default()).unwrap();
+        let first = |method: &str| {
+            let of = format!("fitting {method}, ");
+            said.lock().unwrap().iter().find(|stage| stage.starts_with(&of)).cloned().unwrap()
+        };
+        assert_eq!(first("fct"), "fitting fct, about 90 s if it is kept; then, if kept, fastfill about 40 s");
+        assert_eq!(first("fastfill"), "fitting fastfill, about 40 s if it is kept");
     }
 
     #[test]

@@ -218,12 +218,21 @@ impl Task<'_> {
         };
         let mut compared = Compared::default();
         let mut measured: Vec<Measured> = Vec::new();
-        for candidate in candidates {
+        let needed = |candidate: &Candidate<'_>| candidate.cost.map(|cost| cost / MULTIPLICATIONS_A_SECOND);
+        for (at, candidate) in candidates.iter().enumerate() {
             self.progress.check()?;
-            let needed = candidate.cost.map(|cost| cost / MULTIPLICATIONS_A_SECOND);
-            let stage =
-                needed.map_or_else(String::new, |needed| format!(", {} if it is kept", about(needed)));
-            self.progress.begin(format!("fitting {}{stage}", candidate.method), "", 0);
+            // Those to come are said from the first one on, so that nobody is surprised by the last.
+            let said = |which: &Candidate<'_>| Some(format!("{} {}", which.method, about(needed(which)?)));
+            let of_this =
+                needed(candidate).map_or_else(String::new, |time| format!(", {} if it is kept", about(time)));
+            let to_come: Vec<String> = candidates[at + 1..].iter().filter_map(|which| said(which)).collect();
+            let to_come = if to_come.is_empty() {
+                String::new()
+            } else {
+                format!("; then, if kept, {}", to_come.join(", "))
+            };
+            self.progress.begin(format!("fitting {}{of_this}{to_come}", candidate.method), "", 0);
+            let needed = needed(candidate);
             // Something has to be kept, and what is asked for by name is.
             let is_sure =
                 [parameters.method, Method::DoNothing, Method::Procrustes].contains(&candidate.method);
