@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::payload::{REVISION, TAG};
+use crate::payload::{REVISION, TAG, WITNESS};
 
 /// Oldest server that will do: from here on a collection that is in use can be given another named vector.
 const SERVER_MIN: (u64, u64) = (1, 18);
@@ -41,6 +41,8 @@ pub(crate) struct Facts {
     pub(crate) indexed: u64,
     pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
+    /// Whether the collection has the sparse vector of [witnesses](WITNESS).
+    pub(crate) has_witness: bool,
     /// Payload fields that have an index.
     pub(crate) indexes: Vec<String>,
     pub(crate) limits: Limits,
@@ -246,6 +248,7 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
             _ => Health::Yellow,
         },
         vectors,
+        has_witness: !params["sparse_vectors"][WITNESS].is_null(),
         indexes: found["payload_schema"]
             .as_object()
             .into_iter()

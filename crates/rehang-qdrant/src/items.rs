@@ -15,10 +15,11 @@ use crate::handle::Handle;
 use crate::ids::{id_of, key_of_name};
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
-use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, put_at, without_nulls};
+use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS, put_at, without_nulls};
 use crate::points::{Point, band_and_score};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
+use crate::vectors::{self, Numbers};
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
@@ -65,8 +66,8 @@ pub(crate) fn has_source(yes: bool) -> Value {
     is(NO_SOURCE, !yes)
 }
 
-/// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. Vectors of our spaces in
-/// such a point belong to its content before, and are taken out first. `each` is told how many there were so far and says whether to go
+/// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. A vector of one of our spaces that came
+/// with the point is native: the application made it. One of ours, which has a witness, belongs to content before, and is taken out first. `each` is told how many there were so far and says whether to go
 /// on. Gives how many points cannot be items, of the first thousand.
 ///
 /// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
@@ -87,28 +88,52 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         let mut operations =
             if renewed.is_empty() { Vec::new() } else { with_new_old_vector(handle, &meta, &renewed)? };
         let revisions = meta::revisions(handle, 2)?;
-        let these = || [has_id(page.iter().map(|point| point.key)), untagged()];
-        let stale: Vec<String> = meta
-            .spaces
-            .into_iter()
-            .filter(|space| !space.is_applications)
-            .map(|space| space.vector)
-            .collect();
-        if !stale.is_empty() {
-            operations.push(json!({"delete_vectors": {"filter": all_of(these()), "vector": stale}}));
+        let keys: Vec<ItemKey> = page.iter().map(|point| point.key).collect();
+        let these = || vec![has_id(keys.iter().copied()), untagged()];
+        let ours = meta.spaces.iter().filter(|space| !space.is_applications);
+        let (witnessed, others_of_ours): (Vec<_>, Vec<_>) = ours.partition(|space| space.is_witnessed);
+        let names = |of: &[&SpaceSlot]| of.iter().map(|space| space.vector.clone()).collect::<Vec<_>>();
+        if !others_of_ours.is_empty() {
+            operations.push(
+                json!({"delete_vectors": {"filter": all_of(these()), "vector": names(&others_of_ours)}}),
+            );
         }
+        if !witnessed.is_empty() {
+            let ours = all_of([these(), vec![json!({"has_vector": WITNESS})]].concat());
+            let stale = [names(&witnessed), vec![WITNESS.to_owned()]].concat();
+            operations.push(json!({"delete_vectors": {"filter": ours, "vector": stale}}));
+        }
+        let came = any_of(witnessed.iter().map(|space| space.came_with_point()).collect::<Vec<_>>());
+        let has_came = !witnessed.is_empty()
+            && handle.client.count(collection, &all_of([these(), vec![came]].concat()))? > 0;
         let no_source = handle.options.source.as_deref().map(is_empty);
-        let tag = |no_source: bool| {
-            let revision = revisions[usize::from(no_source)];
-            json!({REVISION: revision, TAG: {"n": no_source, "r": revision}})
-        };
-        if let Some(no_source) = &no_source {
-            let filter = json!({"must": these(), "must_not": [no_source]});
-            operations.push(json!({"set_payload": {"payload": tag(false), "filter": filter}}));
+        // Every combination of spaces that a vector came for, none of them first.
+        let combinations = if has_came { 1_usize << witnessed.len() } else { 1 };
+        for has_no_source in if no_source.is_some() { &[false, true][..] } else { &[true] } {
+            for combination in 0..combinations {
+                let revision = revisions[usize::from(*has_no_source)];
+                let mut tag = json!({"n": has_no_source, "r": revision});
+                let (mut must, mut must_not) = (these(), Vec::new());
+                for (at, space) in witnessed.iter().enumerate() {
+                    if combination >> at & 1 == 1 {
+                        must.push(space.came_with_point());
+                        tag[space.field()] = json!({"p": Provenance::Native.name()});
+                    } else {
+                        must_not.push(space.has_vector());
+                    }
+                }
+                // What has another source by now was written since: it is of the next page.
+                match &no_source {
+                    Some(no_source) if *has_no_source => must.push(no_source.clone()),
+                    Some(no_source) => must_not.push(no_source.clone()),
+                    None => {}
+                }
+                let filter = json!({"must": must, "must_not": must_not});
+                operations.push(
+                    json!({"set_payload": {"payload": {REVISION: revision, TAG: tag}, "filter": filter}}),
+                );
+            }
         }
-        // What has a source by now was written since: it is of the next page.
-        let others_of_page: Vec<Value> = these().into_iter().chain(no_source).collect();
-        operations.push(json!({"set_payload": {"payload": tag(true), "filter": all_of(others_of_page)}}));
         if let Err(error) = handle.client.change_once(collection, &operations) {
             // Sent again as it is, it could give a revision that a worker has read to what the application wrote since.
             let began = *failing.get_or_insert_with(rehang_clock::now);
@@ -119,6 +144,13 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
             continue;
         }
         failing = None;
+        if has_came {
+            // From here on they are like those that we wrote.
+            let native = witnessed.iter().map(|space| is(&space.path("p"), Provenance::Native.name()));
+            let of_page = revisions.iter().map(|revision| is(REVISION, *revision));
+            let filter = all_of([any_of(of_page.collect::<Vec<_>>()), any_of(native.collect::<Vec<_>>())]);
+            vectors::witness(handle, &keys, &filter)?;
+        }
         done += page.len() as u64;
         if !each(done) {
             return Err(ErrorKind::Cancelled.into());
@@ -157,7 +189,7 @@ pub(crate) fn get(handle: &Handle, ids: &[&str]) -> Result<Vec<Option<Item>>> {
 #[derive(Serialize)]
 struct NewPoint<'a> {
     id: Value,
-    vector: BTreeMap<&'a str, Cow<'a, [f32]>>,
+    vector: BTreeMap<&'a str, Numbers<'a>>,
     payload: Map<String, Value>,
 }
 
@@ -298,7 +330,7 @@ fn new_point<'a>(
     if key_of_name(&write.id).1 {
         tag["id"] = json!(write.id);
     }
-    let mut vector: BTreeMap<&str, Cow<'_, [f32]>> = BTreeMap::new();
+    let mut vector: BTreeMap<&str, Numbers<'_>> = BTreeMap::new();
     for new in &write.vectors {
         let space = meta.find(&new.space, &handle.name())?;
         let (band, score) = band_and_score(new.priority);
@@ -306,7 +338,7 @@ fn new_point<'a>(
         // Without a number where there is none, so that the server's indexes hold numbers alone.
         let mark = json!({"p": made_by, "e": epoch, "v": new.sigma2, "b": band, "q": score, "m": space.length_of(&new.vector)});
         tag[space.field()] = without_nulls(mark);
-        vector.insert(&space.vector, space.at_length_1(&new.vector));
+        vector.extend(space.sent(space.at_length_1(&new.vector)));
     }
     for (space, point) in meta.spaces.iter().filter_map(|space| Some((space, of_same_source?))) {
         if replaces(write, space) {
@@ -315,7 +347,7 @@ fn new_point<'a>(
         match point.vector(space).filter(|_| is_native(point, space)) {
             Some(native) => {
                 tag[space.field()] = point.payload[TAG][space.field()].clone();
-                vector.insert(&space.vector, Cow::Borrowed(native));
+                vector.extend(space.sent(Cow::Borrowed(native)));
             }
             None => {
                 if let Some(reason) = point.mark(space).failure {

@@ -7,6 +7,10 @@ pub(crate) const REVISION: &str = "rehang";
 /// The payload field with everything else of ours.
 pub(crate) const TAG: &str = "rehang_tag";
 
+/// The sparse vector that every write of ours puts beside a vector of ours. Whoever replaces a point takes it away, and whoever replaces its payload
+/// alone does not: so it tells a vector that came with a point of the application's from one of ours whose tag is gone.
+pub(crate) const WITNESS: &str = "rehang";
+
 /// The payload field that stays after a release where a vector is adapted.
 pub(crate) const ADAPTED: &str = "rehang_adapted";
 

@@ -8,12 +8,12 @@ use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::handle::Handle;
 use crate::items::{has_source, tag_all};
 use crate::meta;
-use crate::payload::{ADAPTED, NO_SOURCE, REVISION, TAG};
+use crate::payload::{ADAPTED, NO_SOURCE, REVISION, TAG, WITNESS};
 use crate::slot::SpaceSlot;
 
 pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     let meta = meta::read_any(handle)?;
-    if !meta.is_leaving() {
+    if meta.is_listed {
         tag_all(handle)?;
     }
     let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
@@ -35,6 +35,9 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
         if !space.is_applications {
             handle.client.ask("DELETE", &handle.vector_path(&space.vector), &Value::Null)?;
         }
+    }
+    if handle.facts()?.has_witness {
+        handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
     }
     let untag = [untag()];
     handle.client.change(handle.collection(), &untag)?;

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::filters::{all_of, any_of, is_empty, none_of};
+use crate::payload::WITNESS;
+use crate::vectors::Numbers;
 
 /// A space and where it lies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,6 +21,9 @@ pub(crate) struct SpaceSlot {
     pub(crate) vector: String,
     /// Whether that is the application's own.
     pub(crate) is_applications: bool,
+    /// Whether a [witness](WITNESS) is beside each of its vectors that we wrote. A space of an earlier version has none.
+    #[serde(default)]
+    pub(crate) is_witnessed: bool,
 }
 
 impl SpaceSlot {
@@ -39,6 +44,12 @@ impl SpaceSlot {
         }
     }
 
+    /// What a write of ours sends for a point: a vector as the server is to have it, and the witness.
+    pub(crate) fn sent<'a>(&'a self, vector: Cow<'a, [f32]>) -> impl Iterator<Item = (&'a str, Numbers<'a>)> {
+        let witness = self.is_witnessed.then_some((WITNESS, Numbers::WITNESS));
+        std::iter::once((&*self.vector, Numbers::Dense(vector))).chain(witness)
+    }
+
     /// Its part of the tag.
     pub(crate) fn field(&self) -> String {
         format!("s{}", self.slot)
@@ -51,6 +62,11 @@ impl SpaceSlot {
 
     pub(crate) fn has_vector(&self) -> Value {
         json!({"has_vector": self.vector})
+    }
+
+    /// A filter for points with a vector that the application wrote: no witness is beside it.
+    pub(crate) fn came_with_point(&self) -> Value {
+        json!({"must": [self.has_vector()], "must_not": [{"has_vector": WITNESS}]})
     }
 
     /// A filter for items whose vector was made by one of these.

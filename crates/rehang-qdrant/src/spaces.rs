@@ -9,7 +9,7 @@ use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::handle::Handle;
 use crate::leases;
 use crate::meta::{self, Meta};
-use crate::payload::TAG;
+use crate::payload::{TAG, WITNESS};
 use crate::slot::SpaceSlot;
 
 /// Fields of a space's part of the tag that filters ask for, with the kind of their index.
@@ -95,6 +95,9 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
             handle.client.ask("PUT", &handle.vector_path(&vector), &body)?;
         }
     }
+    if !is_applications && !facts.has_witness {
+        handle.client.ask("PUT", &handle.vector_path(WITNESS), &json!({"sparse": {}}))?;
+    }
     let slot = meta::change(handle, |meta| {
         if is_there(meta)? {
             return Ok(None);
@@ -111,7 +114,8 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })?;
     let Some(slot) = slot else { return Ok(()) };
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
-    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications };
+    let new =
+        SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed: !is_applications };
     for (field, kind) in indexed_fields(&new, &facts.limits) {
         handle.index(handle.collection(), &field, kind)?;
     }

@@ -30,7 +30,7 @@ use crate::ids::id_of;
 use crate::items::{has_source, tag_all, tagged};
 use crate::leases::end_leases;
 use crate::meta;
-use crate::payload::{REVISION, TAG};
+use crate::payload::{REVISION, TAG, WITNESS};
 use crate::points::{Point, band_and_score};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
@@ -258,6 +258,19 @@ fn check_not_overtaken(
     }
 }
 
+/// A vector as a request has it.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Numbers<'a> {
+    Dense(Cow<'a, [f32]>),
+    Sparse { indices: [u32; 1], values: [f32; 1] },
+}
+
+impl Numbers<'_> {
+    /// What a [witness](crate::payload::WITNESS) is made of.
+    pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
+}
+
 #[derive(Serialize)]
 struct Vectors<'a> {
     points: Vec<PointVectors<'a>>,
@@ -267,27 +280,43 @@ struct Vectors<'a> {
 #[derive(Serialize)]
 struct PointVectors<'a> {
     id: Value,
-    vector: BTreeMap<&'a str, Cow<'a, [f32]>>,
+    vector: BTreeMap<&'a str, Numbers<'a>>,
 }
 
-/// Step 2. A point that is gone fails the whole request, of which a part may have been applied: it is sent again without it.
+/// Puts a witness into the points of `keys` that pass a filter.
+pub(crate) fn witness(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Result<()> {
+    put_where(handle, keys, filter, |_| BTreeMap::from([(WITNESS, Numbers::WITNESS)]))
+}
+
+/// Step 2.
 fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
-    let mut left: Vec<&VectorWrite> = writes.to_vec();
+    let of: BTreeMap<ItemKey, &VectorWrite> = writes.iter().map(|write| (write.key, *write)).collect();
+    let keys: Vec<ItemKey> = of.keys().copied().collect();
+    put_where(handle, &keys, &is(&space.path("k"), name), |key| {
+        space.sent(space.at_length_1(&of[&key].vector)).collect()
+    })
+}
+
+/// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which a part may have been applied: it is sent
+/// again without it.
+fn put_where<'a>(
+    handle: &Handle,
+    keys: &[ItemKey],
+    filter: &Value,
+    vectors: impl Fn(ItemKey) -> BTreeMap<&'a str, Numbers<'a>>,
+) -> Result<()> {
+    let mut left = keys.to_vec();
     let path = format!("/collections/{}/points/vectors?wait=true", handle.collection());
     while !left.is_empty() {
-        let points = left.iter().map(|write| PointVectors {
-            id: id_of(write.key),
-            vector: BTreeMap::from([(space.vector.as_str(), space.at_length_1(&write.vector))]),
-        });
-        let update_filter = all_of([is(&space.path("k"), name)]);
-        let body = Vectors { points: points.collect(), update_filter };
+        let points = left.iter().map(|key| PointVectors { id: id_of(*key), vector: vectors(*key) });
+        let body = Vectors { points: points.collect(), update_filter: all_of([filter.clone()]) };
         match handle.client.ask("PUT", &path, &body) {
             Ok(_) => return Ok(()),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound { .. }) => {
-                let keys = left.iter().map(|write| write.key);
-                let there = handle.client.retrieve(handle.collection(), keys, &With::default())?;
+                let there =
+                    handle.client.retrieve(handle.collection(), left.iter().copied(), &With::default())?;
                 let before = left.len();
-                left.retain(|write| there.iter().any(|point| point.key == write.key));
+                left.retain(|key| there.iter().any(|point| point.key == *key));
                 if left.len() == before && !there.is_empty() {
                     // It came back meanwhile, or it is not about a point at all.
                     handle.facts()?;

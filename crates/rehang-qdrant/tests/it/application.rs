@@ -360,6 +360,65 @@ fn what_an_application_replaces_has_changed_and_what_it_deletes_stays_away() {
     assert_eq!(store.check().unwrap(), []);
 }
 
+/// An application that makes the new model's vectors itself has paid for them: what came with a point is native, whatever else came.
+#[test]
+fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "came", 3);
+    let vector = NEW.replace('/', "_");
+    let both = |id: u64, body: Value| {
+        let mut point = point(id, "");
+        (point["payload"]["body"], point["vector"][&vector]) = (body, json!([0, 1, 0, 0]));
+        point
+    };
+    let of = |id: u64| payload_of(server, &name, id)["vector"].get(&vector).cloned();
+    let numbers = json!([0.0, 1.0, 0.0, 0.0]);
+    let bare = json!({"id": 8, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "new alone"}});
+    upsert(
+        server,
+        &name,
+        &[both(1, json!("one")), both(7, json!("seven")), both(9, Value::Null), bare, point(2, "two")],
+    );
+    let native = |id| provenance(&store, id) == Some(Provenance::Native) && of(id) == Some(numbers.clone());
+    for id in [1, 7, 8, 9] {
+        assert!(native(id), "{id}");
+    }
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.items, counts.native, counts.lacking), (6, 4, 2));
+    let minute = Duration::from_mins(1);
+    let claimed = store.claim(NEW, Queue::All, "worker", 9, minute).unwrap().records;
+    assert_eq!(claimed.len(), 2, "nothing is paid for that the application has made");
+    let query = Matrix::new(WIDTH, vec![0.0, 1.0, 0.0, 0.0]).unwrap();
+    assert_eq!(store.search(NEW, &query, 9, &Filter::default()).unwrap()[0].len(), 4);
+
+    // One of ours that is replaced by one of the application's, and the other way round.
+    let read = revision(&store, 2);
+    store.write_vectors(NEW, None, &[write(2, read, Provenance::Native)]).unwrap();
+    upsert(server, &name, &[both(2, json!("two by itself")), point(7, "seven by the old model")]);
+    assert!(native(2));
+    assert_eq!((provenance(&store, 7), of(7)), (None, None));
+    // A payload that is overwritten leaves the vectors: nobody made them of what it says now.
+    let path = format!("/collections/{name}/points/payload?wait=true");
+    send(&server.url, "PUT", &path, &json!({"payload": {"body": "another one"}, "points": [1, 2]}));
+    for id in [1, 2] {
+        assert_eq!((provenance(&store, id), of(id)), (None, None), "{id}");
+    }
+    assert_eq!(store.check().unwrap(), []);
+
+    // Nor does a release take them, and nothing of ours stays beside them.
+    store.switch_serving("old", NEW).unwrap();
+    store.drop_space("old").unwrap();
+    let new_alone = json!({"id": 50, "vector": {&vector: [0, 1, 0, 0]}, "payload": {"body": "fifty"}});
+    upsert(server, &name, &[new_alone]);
+    assert_eq!(store.release(true).unwrap().vectors, 3);
+    assert_eq!((of(50), of(8), of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
+    let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
+    assert!(
+        there["config"]["params"]["sparse_vectors"].as_object().is_none_or(|left| left.is_empty()),
+        "{there}"
+    );
+}
+
 #[test]
 fn leases_end_with_what_an_application_writes() {
     let Some(server) = server::server() else { return };
