@@ -11,11 +11,13 @@ use crate::client::Client;
 use crate::collection::{self, CollectionOptions, Facts};
 use crate::filters::{all_of, is, is_empty, none_of};
 use crate::handle::Handle;
+use crate::ids::key_of;
 use crate::meta::Meta;
 use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, SOURCE_REVISION, TAG};
+use crate::points::Point;
 use crate::scroll::With;
 use crate::tokens::Tokens;
-use crate::{items, meta, release, spaces};
+use crate::{items, meta, spaces};
 
 /// Fields of ours that filters ask for, with the kind of their index.
 const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
@@ -31,7 +33,7 @@ pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> R
     options.check()?;
     let client = Client::new(address)?;
     collection::expect_server(&client)?;
-    let Facts { vectors, .. } = collection::facts(&client, options)?;
+    let Facts { vectors, .. } = collection::facts(&client, &options.collection, options.vector.as_ref())?;
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
     let mut texts: Vec<String> = Vec::new();
     for point in client.scroll(&options.collection, &Value::Null, None, 32, &with)? {
@@ -54,6 +56,7 @@ pub(crate) fn adopt(
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
     let handle = connect(address, options, old)?;
+    handle.expect_same_collection()?;
     let facts = handle.facts()?;
     let total = facts.points;
     let is_there = collection::look(&handle.client, &handle.ours)?.is_some();
@@ -62,6 +65,10 @@ pub(crate) fn adopt(
         expect_options(known, options)?;
     }
     expect_room_for_indexes(&handle, &facts, &known)?;
+    if known.options.is_none() {
+        expect_no_other_gallery(&handle)?;
+        expect_ids(&handle)?;
+    }
     // The indexes first: the server may want one of every field of a filter.
     for (field, kind) in FIELDS {
         handle.index(handle.collection(), field, kind)?;
@@ -83,20 +90,19 @@ pub(crate) fn adopt(
     for (field, kind) in FIELDS_OF_A_LEASE {
         handle.index(&handle.ours, field, kind)?;
     }
+    if known.options.is_none() {
+        take_in(&handle, &facts)?;
+    }
     meta::change(&handle, |meta| {
         match &meta.options {
             Some(known) => expect_options(known, options)?,
             None => meta.options = Some(options.clone()),
         }
+        meta.collection.get_or_insert_with(|| handle.collection.clone());
         Ok(())
     })?;
     index_all(&handle, &facts)?;
-    let unlisted = items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
-    if unlisted > 0 {
-        let why =
-            "ids that are numbers, or UUIDs whose first half is not zero: others would be taken for numbers";
-        return Err(Error::option(handle.name(), format!("{unlisted} points with other ids"), why));
-    }
+    items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
     meta::change(&handle, |meta| {
         meta.is_listed = true;
         Ok(())
@@ -151,7 +157,59 @@ fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Resu
     ))
 }
 
-/// Fails where the application has fields of its own under the names of ours. Takes out what a gallery of before has left whose release died.
+/// Fails where the collection is a gallery already, by another of its names.
+fn expect_no_other_gallery(handle: &Handle) -> Result<()> {
+    let here = handle.collection();
+    let aliases = collection::aliases(&handle.client)?;
+    let names = aliases.iter().filter(|(_, leads_to)| leads_to == here).map(|(alias, _)| alias.as_str());
+    for name in names.chain([here]).filter(|name| *name != handle.options.collection) {
+        let ours = collection::ours(name);
+        if collection::look(&handle.client, &ours)?.is_some()
+            && let of_name = meta::read_of(&handle.client, &ours)?
+            && of_name.collection.as_deref().is_none_or(|collection| collection == here)
+        {
+            let why = format!(
+                "it is a gallery already, adopted by the name {name:?}: write collection = {name:?}, or take that gallery out first"
+            );
+            return Err(Error::conflict(handle.name(), why));
+        }
+    }
+    Ok(())
+}
+
+/// Fails where there are points that cannot be items. They come first of all UUIDs.
+fn expect_ids(handle: &Handle) -> Result<()> {
+    let from_first =
+        json!({"offset": "00000000-0000-0000-0000-000000000000", "limit": 1, "with_payload": false});
+    let path = format!("/collections/{}/points/scroll", handle.collection());
+    let found = handle.client.ask("POST", &path, &from_first)?;
+    let first = &found["points"][0]["id"];
+    if first.is_null() || key_of(first).is_some() {
+        return Ok(());
+    }
+    let why = "ids that are numbers, or UUIDs whose first half is not zero: others would be taken for numbers; give these points other ids";
+    let value = format!("points with other ids, such as {}", first.as_str().unwrap_or_default());
+    Err(Error::option(handle.name(), value, why))
+}
+
+/// Takes in what a gallery of before says of the points, whose state beside them was lost: its revisions, and which slots its spaces have. Where a
+/// space is made in the vector that one of these had, it has those natives ([`spaces::create`]).
+fn take_in(handle: &Handle, facts: &Facts) -> Result<()> {
+    let newest = handle.client.largest(handle.collection(), REVISION, &handle.tag([]))?;
+    if let Some(newest) = newest.as_ref().and_then(Point::revision) {
+        meta::give_after(handle, newest)?;
+    }
+    let slot = |field: &String| field.strip_prefix("rehang_tag.s")?.strip_suffix(".p")?.parse::<u32>().ok();
+    if let Some(last) = facts.indexes.iter().filter_map(slot).max() {
+        meta::change(handle, |meta| {
+            meta.slots = meta.slots.max(last);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Fails where the application has fields of its own under the names of ours.
 fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     let tagged = all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])]);
     let mut theirs = vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), tagged]))];
@@ -173,7 +231,7 @@ fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
             return Err(Error::conflict(handle.name(), why));
         }
     }
-    handle.client.change(handle.collection(), &[release::untag()])
+    Ok(())
 }
 
 pub(crate) fn open(
@@ -202,13 +260,25 @@ pub(crate) fn connect(
     options.check()?;
     let mut client = Client::new(address)?;
     collection::expect_server(&client)?;
-    let limits = collection::facts(&client, options)?.limits;
+    let aliases = collection::aliases(&client)?.into_iter();
+    let leads_to =
+        aliases.filter(|(alias, _)| *alias == options.collection).map(|(_, leads_to)| leads_to).next();
+    let (ours, leads_to) =
+        (collection::ours(&options.collection), leads_to.unwrap_or_else(|| options.collection.clone()));
+    let made_of = match collection::look(&client, &ours)? {
+        Some(_) => meta::read_of(&client, &ours)?.collection,
+        None => None,
+    };
+    let collection = made_of.unwrap_or_else(|| leads_to.clone());
+    let limits = collection::facts(&client, &collection, options.vector.as_ref())?.limits;
     client.page_max = client.page_max.min(limits.query);
     Ok(Handle {
         client,
         limits,
         options: options.clone(),
-        ours: options.ours(),
+        moved: (leads_to != collection).then_some(leads_to),
+        collection,
+        ours,
         old: old.map(str::to_owned).filter(|_| options.vector.is_some()),
         clock: Arc::new(SystemLeaseClock),
         tokens: Tokens::new(),

@@ -41,6 +41,8 @@ pub(crate) struct Facts {
     pub(crate) indexed: u64,
     pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
+    /// Its vectors as the server describes them: all by name, or the unnamed one.
+    pub(crate) described: Value,
     /// Whether the collection has the sparse vector of [witnesses](WITNESS).
     pub(crate) has_witness: bool,
     /// Payload fields that have an index.
@@ -157,11 +159,11 @@ impl CollectionOptions {
         }
         Ok(())
     }
+}
 
-    /// The collection of ours beside it.
-    pub(crate) fn ours(&self) -> String {
-        format!("rehang_{}", self.collection)
-    }
+/// The collection of ours beside one of a name, which may be an alias.
+pub(crate) fn ours(name: &str) -> String {
+    format!("rehang_{name}")
 }
 
 /// Fails where the server is older than a gallery needs.
@@ -178,12 +180,23 @@ pub(crate) fn expect_server(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// How a collection is configured; a refusal where a gallery cannot keep its promises in it.
-pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Facts> {
-    let found = look(client, &options.collection)?;
-    let found = found.ok_or_else(|| Error::not_found("collection", &options.collection, client.name()))?;
+/// Every alias with the collection that it leads to. None where the key may not ask.
+pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
+    let answer = match client.ask("GET", "/aliases", &Value::Null) {
+        Err(error) if matches!(error.kind(), rehang::ErrorKind::Unauthorised { .. }) => return Ok(Vec::new()),
+        answer => answer?,
+    };
+    let name = |alias: &Value, field: &str| alias[field].as_str().unwrap_or_default().to_owned();
+    let aliases = answer["aliases"].as_array().into_iter().flatten();
+    Ok(aliases.map(|alias| (name(alias, "alias_name"), name(alias, "collection_name"))).collect())
+}
+
+/// How a collection is configured; a refusal where a gallery cannot keep its promises in it, or where it lacks the old model's vector.
+pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&String>) -> Result<Facts> {
+    let found = look(client, collection)?;
+    let found = found.ok_or_else(|| Error::not_found("collection", collection, client.name()))?;
     let params = &found["config"]["params"];
-    let what = format!("collection {}", options.collection);
+    let what = format!("collection {collection}");
     if params["replication_factor"].as_u64().unwrap_or(1) > 1 {
         // A condition is decided by each replica for itself, and replicas may see two writers in another order.
         let why = "one with replication_factor 1: replicas decide conditional writes each for itself";
@@ -221,9 +234,7 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
             named.iter().for_each(|(name, vector)| take(name, vector));
         }
     }
-    if let Some(name) =
-        options.vector.as_ref().filter(|name| !vectors.iter().any(|(there, ..)| there == *name))
-    {
+    if let Some(name) = old_vector.filter(|name| !vectors.iter().any(|(there, ..)| there == *name)) {
         if lists.contains(name) {
             let why = "a vector with one row a point: this one is a list of vectors (a multivector), which has no place in a space";
             return Err(Error::option("vector", name, why));
@@ -248,6 +259,7 @@ pub(crate) fn facts(client: &Client, options: &CollectionOptions) -> Result<Fact
             _ => Health::Yellow,
         },
         vectors,
+        described: params["vectors"].clone(),
         has_witness: !params["sparse_vectors"][WITNESS].is_null(),
         indexes: found["payload_schema"]
             .as_object()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rehang::Result;
+use rehang::{Error, Result};
 use rehang_store::LeaseClock;
 use serde_json::{Value, json};
 
@@ -18,6 +18,10 @@ use crate::tokens::Tokens;
 pub(crate) struct Handle {
     pub(crate) client: Client,
     pub(crate) options: CollectionOptions,
+    /// The application's collection: where the options name an alias, what that led to when the gallery was made.
+    pub(crate) collection: String,
+    /// Where the alias leads by now, if that is another collection.
+    pub(crate) moved: Option<String>,
     /// The collection of ours.
     pub(crate) ours: String,
     /// The name that the space of the application's own vectors has or will have.
@@ -34,13 +38,24 @@ impl Handle {
         format!("{}, collection {}", self.client.name(), self.options.collection)
     }
 
+    /// Fails where the gallery's alias leads to another collection by now.
+    pub(crate) fn expect_same_collection(&self) -> Result<()> {
+        let Some(moved) = &self.moved else { return Ok(()) };
+        let (alias, here) = (&self.options.collection, &self.collection);
+        let why = format!(
+            "the alias {alias:?} leads to collection {moved:?} now, and the gallery is in {here:?}; point it there again, or take the gallery out \
+             of {here:?} with `rehang gallery release --yes` and adopt {moved:?}"
+        );
+        Err(Error::conflict(self.name(), why))
+    }
+
     /// The application's collection.
     pub(crate) fn collection(&self) -> &str {
-        &self.options.collection
+        &self.collection
     }
 
     pub(crate) fn facts(&self) -> Result<Facts> {
-        collection::facts(&self.client, &self.options)
+        collection::facts(&self.client, &self.collection, self.options.vector.as_ref())
     }
 
     /// What has to come along for an item, with vectors of some spaces.

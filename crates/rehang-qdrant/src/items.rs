@@ -68,7 +68,8 @@ pub(crate) fn has_source(yes: bool) -> Value {
 
 /// Gives every point without a tag one: what the application wrote since becomes an item with a new revision. A vector of one of our spaces that came
 /// with the point is native: the application made it. One of ours, which has a witness, belongs to content before, and is taken out first. `each` is told how many there were so far and says whether to go
-/// on. Gives how many points cannot be items, of the first thousand.
+/// on. Gives how many
+/// points were met that cannot be items.
 ///
 /// All of a page that have a source get the same revision, and all others another one: with the key it still says which state of the
 /// item it is, since each revision is given by one operation, which the server applies once.
@@ -78,7 +79,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
     let mut failing: Option<Instant> = None;
     loop {
         let changed = any_of([untagged(), has_new_old_vector()]);
-        let (page, others) = handle.client.first_page(collection, &changed)?;
+        let (page, is_last, others) = handle.client.first_page(collection, &changed)?;
         if page.is_empty() {
             return Ok(others);
         }
@@ -155,7 +156,7 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         if !each(done) {
             return Err(ErrorKind::Cancelled.into());
         }
-        if page.len() as u64 + others < handle.client.page_max as u64 {
+        if is_last {
             // All that was there when it was read. An application that writes all the time would never let this come to an end.
             return Ok(others);
         }

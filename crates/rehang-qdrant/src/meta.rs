@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::collection::CollectionOptions;
 use crate::filters::{all_of, has_id, is};
 use crate::handle::Handle;
@@ -30,6 +31,9 @@ const NAMES: usize = 256;
 pub(crate) struct Meta {
     /// How the gallery was made.
     pub(crate) options: Option<CollectionOptions>,
+    /// The application's collection, by no alias. A gallery of an earlier version does not say it.
+    #[serde(default)]
+    pub(crate) collection: Option<String>,
     /// Whether every point that was there has become an item. No space is made before, and a release takes it back.
     pub(crate) is_listed: bool,
     /// Slots that were given so far; none is given twice.
@@ -91,6 +95,7 @@ struct Versioned<S> {
 
 /// The state of a gallery that is whole and stays: one that is still being made, or whose release has begun, is refused.
 pub(crate) fn read(handle: &Handle) -> Result<Meta> {
+    handle.expect_same_collection()?;
     let meta = read_begun(handle)?;
     if !meta.is_listed {
         let what = format!("the gallery in collection {}", handle.collection());
@@ -114,14 +119,22 @@ pub(crate) fn space(handle: &Handle, space: &str) -> Result<SpaceSlot> {
 
 /// The same as [`read`] of any gallery.
 pub(crate) fn read_any(handle: &Handle) -> Result<Meta> {
-    Ok(read_state::<Meta>(handle, META)?.state)
+    read_of(&handle.client, &handle.ours)
 }
 
-fn read_state<S: DeserializeOwned + Default>(handle: &Handle, point: u64) -> Result<Versioned<S>> {
+/// The same of a gallery by its collection of ours.
+pub(crate) fn read_of(client: &Client, ours: &str) -> Result<Meta> {
+    Ok(read_state::<Meta>((client, ours), META)?.state)
+}
+
+fn read_state<S: DeserializeOwned + Default>(
+    (client, ours): (&Client, &str),
+    point: u64,
+) -> Result<Versioned<S>> {
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
-    let mut found = handle.client.retrieve(&handle.ours, [point.into()].into_iter(), &with)?;
+    let mut found = client.retrieve(ours, [point.into()].into_iter(), &with)?;
     let Some(found) = found.pop() else { return Ok(Versioned::default()) };
-    let wrong = |why: String| Error::corrupt(format!("the state of {}", handle.name()), why);
+    let wrong = |why: String| Error::corrupt(format!("the state in {ours} of {}", client.name()), why);
     let text = found.payload.get("state").and_then(Value::as_str).unwrap_or_default();
     let names = found.payload.get("names").cloned().unwrap_or_default();
     Ok(Versioned {
@@ -165,13 +178,22 @@ pub(crate) fn reserve(handle: &Handle, count: usize) -> Result<u64> {
     })
 }
 
+/// Makes the next revisions larger than one that is there.
+pub(crate) fn give_after(handle: &Handle, revision: Revision) -> Result<()> {
+    change_state(handle, COUNTER, |last: &mut u64| {
+        *last = (*last).max(revision >> 24);
+        Ok(())
+    })
+}
+
 fn change_state<S, T>(handle: &Handle, point: u64, mut change: impl FnMut(&mut S) -> Result<T>) -> Result<T>
 where
     S: Serialize + DeserializeOwned + Default,
 {
     let mut pause = std::time::Duration::from_millis(1);
     loop {
-        let Versioned { version, mut names, mut state } = read_state::<S>(handle, point)?;
+        let Versioned { version, mut names, mut state } =
+            read_state::<S>((&handle.client, &handle.ours), point)?;
         let done = change(&mut state)?;
         let name = handle.tokens.next();
         names.push(name.clone());
@@ -188,7 +210,7 @@ where
             }
         };
         handle.client.ask("PUT", &format!("/collections/{}/points?wait=true", handle.ours), &body)?;
-        if read_state::<S>(handle, point)?.names.contains(&name) {
+        if read_state::<S>((&handle.client, &handle.ours), point)?.names.contains(&name) {
             return Ok(done);
         }
         rehang_clock::wait(pause);

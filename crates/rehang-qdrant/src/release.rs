@@ -88,7 +88,7 @@ fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Re
 }
 
 /// Takes our two fields out of every point that has one of them.
-pub(crate) fn untag() -> Value {
+fn untag() -> Value {
     let tagged = [REVISION, NO_SOURCE].map(|field| none_of([is_empty(field)]));
     json!({"delete_payload": {"keys": [REVISION, TAG], "filter": any_of(tagged.to_vec())}})
 }

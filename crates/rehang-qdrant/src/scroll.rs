@@ -29,14 +29,20 @@ impl Client {
         Ok((points, result["next_page_offset"].take()))
     }
 
-    /// The first points that pass a filter, by id, and how many more of that page cannot be items. Both are of one moment.
-    pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, u64)> {
-        let body = json!({"filter": filter, "limit": self.page_max, "with_payload": [REVISION]});
-        let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
-        let all = result["points"].as_array().map_or(0, Vec::len);
-        let points = Point::list(result["points"].take(), &self.name())?;
-        let others = all.saturating_sub(points.len());
-        Ok((points, others as u64))
+    /// The first page of points that pass a filter, by id; whether it is the last one; and how many points were passed over that cannot be items.
+    pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, bool, u64)> {
+        let (mut offset, mut others) = (Value::Null, 0);
+        loop {
+            let body = json!({"filter": filter, "offset": offset, "limit": self.page_max, "with_payload": [REVISION]});
+            let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
+            let all = result["points"].as_array().map_or(0, Vec::len);
+            let points = Point::list(result["points"].take(), &self.name())?;
+            others += all.saturating_sub(points.len()) as u64;
+            offset = result["next_page_offset"].take();
+            if !points.is_empty() || offset.is_null() {
+                return Ok((points, offset.is_null(), others));
+            }
+        }
     }
 
     /// Points that pass a filter, by id, after a key, at most `limit`; `each` is given page by page and says whether to go on.

@@ -4,13 +4,13 @@ use rehang::{Distance, Error, Provenance, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
-use crate::collection::Limits;
-use crate::filters::{all_of, any_of, is_empty, none_of};
+use crate::collection::{Facts, Limits};
+use crate::filters::{all_of, any_of, is, is_empty, none_of};
 use crate::handle::Handle;
-use crate::leases;
 use crate::meta::{self, Meta};
 use crate::payload::{TAG, WITNESS};
 use crate::slot::SpaceSlot;
+use crate::{leases, vectors};
 
 /// Fields of a space's part of the tag that filters ask for, with the kind of their index.
 const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
@@ -91,16 +91,19 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
                 Distance::Cosine => "Cosine",
                 Distance::Dot => "Dot",
             };
-            let body = json!({"dense": {"size": space.dimension, "distance": distance}});
-            handle.client.ask("PUT", &handle.vector_path(&vector), &body)?;
+            make_like_old(handle, &facts, &vector, json!({"size": space.dimension, "distance": distance}))?;
         }
     }
     if !is_applications && !facts.has_witness {
         handle.client.ask("PUT", &handle.vector_path(WITNESS), &json!({"sparse": {}}))?;
     }
+    let left = if filled > 0 { slot_left(handle, &vector)? } else { None };
     let slot = meta::change(handle, |meta| {
         if is_there(meta)? {
             return Ok(None);
+        }
+        if left.is_some() {
+            return Ok(left);
         }
         let was_ours = meta.dropped.iter().any(|other| !other.is_applications && other.vector == vector);
         if filled > 0 && !was_ours {
@@ -114,10 +117,14 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })?;
     let Some(slot) = slot else { return Ok(()) };
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
-    let new =
-        SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed: !is_applications };
+    // Natives of a gallery of an earlier version may have no witness.
+    let is_witnessed = !is_applications && (left.is_none() || facts.has_witness);
+    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed };
     for (field, kind) in indexed_fields(&new, &facts.limits) {
         handle.index(handle.collection(), &field, kind)?;
+    }
+    if left.is_some() {
+        take_natives(handle, &new)?;
     }
     meta::change(handle, |meta| {
         if is_there(meta)? {
@@ -128,6 +135,60 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         meta.serving.get_or_insert_with(|| space.name.clone());
         Ok(())
     })
+}
+
+/// Makes a named vector, which lies as the old one does: in memory or on disk, of half width, quantised, with its graph.
+fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, mut dense: Value) -> Result<()> {
+    let old = match handle.options.vector.as_deref() {
+        None => &Value::Null,
+        Some("") => &facts.described,
+        Some(name) => &facts.described[name],
+    };
+    if old["datatype"] == "float16" {
+        dense["datatype"] = old["datatype"].clone();
+    }
+    handle.client.ask("PUT", &handle.vector_path(vector), &json!({"dense": dense}))?;
+    let like =
+        ["hnsw_config", "quantization_config", "on_disk"].map(|field| (field.to_owned(), old[field].clone()));
+    let like: serde_json::Map<String, Value> =
+        like.into_iter().filter(|(_, value)| !value.is_null()).collect();
+    if like.is_empty() {
+        return Ok(());
+    }
+    let body = json!({"vectors": {vector: like}});
+    handle.client.ask("PATCH", &format!("/collections/{}", handle.collection()), &body).map(drop)
+}
+
+/// The slot of a space of before whose items all have this vector, where the state beside the points was lost.
+fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
+    let meta = meta::read(handle)?;
+    let taken: Vec<u32> = meta.spaces.iter().chain(&meta.dropped).map(|space| space.slot).collect();
+    let mut best = None;
+    for slot in (1..=meta.slots).filter(|slot| !taken.contains(slot)) {
+        let said = json!({"key": format!("{TAG}.s{slot}.p"), "match": {"any": ["adapted", "native"]}});
+        let count = |filter: Value| handle.client.count(handle.collection(), &filter);
+        let all = count(all_of([said.clone()]))?;
+        let with_vector = count(all_of([said, json!({"has_vector": vector})]))?;
+        if all > 0 && with_vector == all && best.is_none_or(|(most, _)| all > most) {
+            best = Some((all, slot));
+        }
+    }
+    Ok(best.map(|(_, slot)| slot))
+}
+
+/// Leaves a space of before its natives, and what the application has made since. Adapted vectors were of a plan that nobody knows.
+fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
+    let not_native = any_of([is(&space.path("p"), "adapted"), is(&space.path("p"), "pending")]);
+    let none = json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null});
+    let is_none = all_of([is(&space.path("p"), "none")]);
+    let out = json!({"delete_vectors": {"filter": is_none, "vector": [space.vector]}});
+    handle.client.change(handle.collection(), &[vectors::set(space, &none, &all_of([not_native])), out])?;
+    if space.is_witnessed {
+        let unsaid = all_of([space.came_with_point(), is_empty(&space.path("p"))]);
+        let came = vectors::set(space, &json!({"p": Provenance::Native.name()}), &unsaid);
+        handle.client.change(handle.collection(), &[came])?;
+    }
+    Ok(())
 }
 
 /// Drops a space, and ends what one before has left that died.

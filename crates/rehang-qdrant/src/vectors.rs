@@ -367,7 +367,7 @@ fn say_who(
 }
 
 /// Changes a space's part of the tag of items that pass a filter.
-fn set(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
+pub(crate) fn set(space: &SpaceSlot, mark: &Value, filter: &Value) -> Value {
     json!({"set_payload": {"payload": mark, "key": format!("{TAG}.{}", space.field()), "filter": filter}})
 }
 

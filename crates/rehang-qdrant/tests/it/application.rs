@@ -419,6 +419,90 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     );
 }
 
+/// The collection of ours is deleted, or the application's alone is restored: every tag says whose vector a point has, and what was paid for is used again.
+#[test]
+fn natives_are_taken_in_again_where_the_state_beside_them_is_lost() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "lost", 5);
+    let last = (1..=5).map(|id| revision(&store, id)).max().unwrap();
+    let writes = [
+        write(1, revision(&store, 1), Provenance::Native),
+        write(2, revision(&store, 2), Provenance::Native),
+        write(3, revision(&store, 3), Provenance::Adapted),
+    ];
+    store.write_vectors(NEW, Some(Epoch::FIRST), &writes).unwrap();
+    let vector = NEW.replace('/', "_");
+    send(&server.url, "DELETE", &format!("/collections/rehang_{name}"), &Value::Null);
+    // Meanwhile the application goes on: by the old model, and by both.
+    let mut both = point(6, "six");
+    both["vector"][&vector] = json!([0, 1, 0, 0]);
+    upsert(server, &name, &[point(2, "two of today"), both]);
+    assert!(QdrantStore::open(&server.address(), &options(&name), Some("old")).is_err());
+
+    let store = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new(NEW, WIDTH, Distance::Cosine, true), Provenance::Native).unwrap();
+    let made_by = |id| provenance(&store, id);
+    assert_eq!((made_by(1), made_by(6)), (Some(Provenance::Native), Some(Provenance::Native)));
+    assert_eq!(
+        [2, 3, 4, 5].map(made_by),
+        [None; 4],
+        "of other content, adapted by a plan that is lost, or never made"
+    );
+    assert!(payload_of(server, &name, 3)["vector"].get(&vector).is_none());
+    assert!(revision(&store, 2) > last, "no revision is given twice");
+    let counts = store.counts(NEW).unwrap();
+    assert_eq!((counts.items, counts.native, counts.adapted, counts.lacking), (6, 2, 0, 4));
+    store
+        .write_vectors(NEW, Some(Epoch::FIRST), &[write(3, revision(&store, 3), Provenance::Adapted)])
+        .unwrap();
+    assert_eq!(store.check().unwrap(), []);
+    assert_eq!(store.counts("old").unwrap().old, 6);
+}
+
+/// A gallery is of the collection that its alias led to when it was made, whatever the alias does since.
+#[test]
+fn a_gallery_stays_with_its_collection_where_the_alias_moves() {
+    let Some(server) = server::server() else { return };
+    let (first, second, alias) = (server::fresh("v1"), server::fresh("v2"), server::fresh("alias"));
+    for name in [&first, &second] {
+        server::collection(&server.url, name, WIDTH);
+        upsert(server, name, &[point(1, "one"), point(2, "two")]);
+    }
+    let lead = |to: &str| {
+        let action = json!({"actions": [{"create_alias": {"collection_name": to, "alias_name": alias}}]});
+        send(&server.url, "POST", "/collections/aliases", &action);
+    };
+    lead(&first);
+    let adopt = |name: &str| QdrantStore::adopt(&server.address(), &options(name), Some("old"), &|_, _| true);
+    let store = adopt(&alias).unwrap();
+    store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new(NEW, WIDTH, Distance::Cosine, true), Provenance::Native).unwrap();
+    let error = adopt(&first).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains(&format!("collection = {alias:?}")), "{error}");
+
+    lead(&second);
+    // Whoever is at work goes on where it began.
+    let written = store.write_vectors(NEW, None, &[write(1, revision(&store, 1), Provenance::Native)]);
+    assert_eq!(written, Ok(vec![WriteOutcome::Written]));
+    let moved = QdrantStore::open(&server.address(), &options(&alias), Some("old")).unwrap();
+    for error in [moved.spaces().unwrap_err(), adopt(&alias).unwrap_err()] {
+        let said = error.to_string();
+        assert!(error.is_conflict() && said.contains(&first) && said.contains(&second), "{said}");
+    }
+    moved.release(false).unwrap();
+    for name in [&first, &second] {
+        for id in [1, 2] {
+            let left = payload_of(server, name, id);
+            assert!(
+                left["payload"].get("rehang").is_none() && left["payload"].get("rehang_tag").is_none(),
+                "{left}"
+            );
+        }
+    }
+    adopt(&alias).unwrap();
+}
+
 #[test]
 fn leases_end_with_what_an_application_writes() {
     let Some(server) = server::server() else { return };

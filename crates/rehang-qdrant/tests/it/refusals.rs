@@ -2,10 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::Ledger;
+use rehang_store::{Examined, Ledger, Queue};
 use serde_json::{Value, json};
 
 use crate::server;
@@ -96,7 +97,34 @@ fn ids_that_would_be_taken_for_numbers_are_refused() {
     let path = format!("/collections/{name}/points?wait=true");
     server::send(&server.url, "PUT", &path, &json!({"points": [point, {"id": 7, "vector": {}}]}));
     let error = QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap_err();
-    assert!(error.to_string().contains("1 points with other ids"), "{error}");
+    assert!(
+        error.to_string().contains("points with other ids, such as 00000000-0000-0000-0000-000000000007"),
+        "{error}"
+    );
+    let there = server::send(
+        &server.url,
+        "POST",
+        &format!("/collections/{name}/points/scroll"),
+        &json!({"with_payload": true}),
+    );
+    assert_eq!(there["points"][0]["payload"], json!({}), "nothing was written");
+
+    // Those that come later hide no other point.
+    let name = server::fresh("later");
+    server::collection(&server.url, &name, 2);
+    let store = QdrantStore::adopt(&server.address(), &options(&name, None), None, &|_, _| true).unwrap();
+    let half = |half: u32, n: u32| json!({"id": format!("0000000{half}-0000-0000-0000-{n:012}"), "vector": {}, "payload": {"body": "x"}});
+    let points: Vec<Value> = (0..1_500).map(|n| half(0, n)).chain((0..20).map(|n| half(1, n))).collect();
+    let path = format!("/collections/{name}/points?wait=true");
+    server::send(&server.url, "PUT", &path, &json!({"points": points}));
+    assert!(store.newest_revision().unwrap() > 0);
+    let space = Space::new("new", 2, Distance::L2, false);
+    store.create_space(&space, Provenance::Native).unwrap();
+    assert_eq!(store.counts("new").unwrap().items, 20);
+    let claimed = store.claim("new", Queue::All, "worker", 99, Duration::from_mins(1)).unwrap();
+    assert_eq!(claimed.records.len(), 20);
+    let problems = store.check().unwrap();
+    assert_eq!((problems.len(), problems[0].count), (1, 1_500));
     let replicated = server::fresh("params");
     let body: Value = json!({"vectors": {}, "optimizers_config": {"prevent_unoptimized": true}});
     server::send(&server.url, "PUT", &format!("/collections/{replicated}"), &body);
@@ -133,6 +161,8 @@ fn described(collection: &Value) -> String {
             let line = String::from_utf8_lossy(&asked[..count]).into_owned();
             let body = match line.split(' ').nth(1) {
                 Some("/") => json!({"version": "1.19.0"}),
+                Some("/aliases") => json!({"result": {"aliases": []}}),
+                Some("/collections/rehang_c/exists") => json!({"result": {"exists": false}}),
                 Some("/collections/c/exists") => json!({"result": {"exists": true}}),
                 Some("/collections/c") => json!({"result": collection}),
                 other => panic!("{other:?} is asked of a collection that is refused"),

@@ -209,6 +209,23 @@ fn an_adoption_that_failed_goes_on_or_is_released() {
     }
 }
 
+/// Whoever has the old vectors on disk, of half width or quantised, has no room for new ones in memory.
+#[test]
+fn a_new_vector_lies_as_the_old_one_does() {
+    let Some(server) = server::server() else { return };
+    let name = server::fresh("like");
+    let like = json!({"on_disk": true, "hnsw_config": {"m": 24}, "quantization_config": {"scalar": {"type": "int8"}}});
+    let mut old = like.clone();
+    (old["size"], old["distance"], old["datatype"]) = (json!(4), json!("Euclid"), json!("float16"));
+    send(&server.url, "PUT", &format!("/collections/{name}"), &json!({"vectors": {"embedding": old}}));
+    adopt(server, &name).unwrap().create_space(&new_space(), Provenance::Native).unwrap();
+    let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
+    let new = &there["config"]["params"]["vectors"]["new"];
+    for field in ["on_disk", "hnsw_config", "quantization_config", "datatype"] {
+        assert_eq!(new[field], there["config"]["params"]["vectors"]["embedding"][field], "{field}: {new}");
+    }
+}
+
 #[test]
 fn collections_that_cannot_be_galleries_are_refused() {
     let Some(server) = server::server() else { return };
