@@ -12,7 +12,7 @@ use rehang_files::{
     AtomicFile, InputReader, JoinFiles, NamedFile, RowSelection, VectorSource, expect_distinct,
     expect_same_items, read_ids, read_labels, said,
 };
-use rehang_fit::{KINDS_MIN, KINSHIP_MIN, kinds_of_pairs, kinship};
+use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kinship};
 use serde::Serialize;
 
 /// A model's vectors stray from another provider's of the same model by this many times what they do in the middle, at most. An export of
@@ -671,14 +671,14 @@ fn by_pairs(old: Matrix, new: Matrix, files: &IdentifyFiles, progress: &Progress
     };
     let pairs = Pairs::new(of("unknown", old, &files.vectors)?, of("new", new, &files.new)?, None, None)?;
     let found = kinds_of_pairs(&pairs, files.seed, progress)?;
-    let is_enough = pairs.len() >= KINDS_MIN;
+    let too_little = (pairs.len() < KINDS_MIN).then(|| few("vectors to look at", pairs.len(), KINDS_MIN));
     let mut small = Vec::new();
     let kinds = found.map(|kinds| {
         small = kinds.small.unwrap_or_default();
         let count = (!small.is_empty()).then(|| small.iter().filter(|&&of| of).count());
         KindsFound { small: count, across: kinds.across, within: kinds.within }
     });
-    Ok(without_models("pairs", pairs.len(), (is_enough, KINDS_MIN), kinds, small))
+    Ok(without_models("pairs", pairs.len(), too_little, kinds, small))
 }
 
 /// Says whether vectors are of one model, by nothing but themselves: as [`kinship`].
@@ -695,25 +695,35 @@ pub fn identify_alone(vectors: &Matrix, seed: u64, progress: &Progress) -> Resul
         let count = small.iter().filter(|&&of| of).count();
         KindsFound { small: Some(count), across: kinds.across, within: kinds.within }
     });
-    Ok(without_models("vectors", vectors.rows(), (directed >= KINSHIP_MIN, KINSHIP_MIN), kinds, small))
+    let too_little = if directed < KINSHIP_MIN {
+        Some(few("vectors to look at", vectors.rows(), KINSHIP_MIN))
+    } else {
+        let width = vectors.columns();
+        (width < KINSHIP_WIDTH_MIN).then(|| few("coordinates in each vector", width, KINSHIP_WIDTH_MIN))
+    };
+    Ok(without_models("vectors", vectors.rows(), too_little, kinds, small))
+}
+
+/// Why nothing is said without models.
+fn few(what: &str, count: usize, least: usize) -> String {
+    format!("There are {count} {what}; fewer than {least} say nothing without models.")
 }
 
 fn without_models(
     by: &'static str,
     vectors: usize,
-    (is_enough, least): (bool, usize),
+    too_little: Option<String>,
     kinds: Option<KindsFound>,
     small: Vec<bool>,
 ) -> Identified {
+    let is_enough = too_little.is_none();
     let origin = match (&kinds, is_enough) {
         (Some(_), _) => Origin::Mixed,
         (None, true) => Origin::NoSign,
         (None, false) => Origin::Unknown,
     };
     let mut findings = Vec::new();
-    if !is_enough {
-        let seen =
-            format!("There are {vectors} vectors to look at; fewer than {least} say nothing without models.");
+    if let Some(seen) = too_little {
         findings.push(
             Finding::warning("few-vectors", seen)
                 .remedy("Embed some of the items again by each model that may have made them."),

@@ -81,7 +81,7 @@ pub use fusion_choice::{FusionChoice, FusionRow};
 pub use handicap::{HandicapChoice, HandicapRow};
 pub use held_out::{HeldOutGain, HeldOutGallery};
 pub use kinds::{KINDS_MIN, Kinds};
-pub use kinship::{KINSHIP_MIN, Kinship, kinship, kinship_of_any};
+pub use kinship::{KINSHIP_MIN, KINSHIP_WIDTH_MIN, Kinship, kinship, kinship_of_any};
 pub use learned::{LossParts, NetworkOptions, UncertaintySource, fit_adapter, fit_map_only};
 pub use learning_curve::{LearningCurve, learning_curve};
 pub use method::Method;
