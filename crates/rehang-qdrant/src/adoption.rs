@@ -136,6 +136,18 @@ fn index_all(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
+/// Makes every index of ours on the application's collection anew.
+pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
+    let meta = meta::read_any(handle)?;
+    let of_spaces = meta.spaces.iter().flat_map(|space| spaces::indexed_fields(space, &handle.limits));
+    let of_gallery = FIELDS.into_iter().map(|(field, kind)| (field.to_owned(), kind));
+    for (field, kind) in of_gallery.chain(of_spaces) {
+        handle.drop_index(&field)?;
+        handle.index(handle.collection(), &field, kind)?;
+    }
+    Ok(())
+}
+
 /// Fails where the server would refuse the last of the indexes that an upgrade needs.
 fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Result<()> {
     let of_space = spaces::fields_of_a_space(&facts.limits);

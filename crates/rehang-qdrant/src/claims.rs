@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::filters::{all_of, has_id, is};
 use crate::handle::Handle;
 use crate::ids::id_of;
-use crate::items::tag_all;
+use crate::items::{Unlisted, tag_all};
 use crate::leases::{Lease, end_leases, lease_of, leases};
 use crate::meta;
 use crate::pages::{in_order, record};
@@ -32,8 +32,9 @@ pub(crate) fn claim(
     lease: Duration,
 ) -> Result<Claimed> {
     let space = &meta::space(handle, space)?;
-    tag_all(handle)?;
+    let mut unlisted = Unlisted::default();
     loop {
+        tag_all(handle)?;
         let now_ms = handle.clock.now_ms();
         let leases = leases(handle, space)?;
         let is_held = |lease: &Lease| lease.until > now_ms;
@@ -43,10 +44,15 @@ pub(crate) fn claim(
         let lost: BTreeMap<ItemKey, u32> = out.map(|(key, lease)| (*key, lease.lost + 1)).collect();
         let held: Vec<ItemKey> =
             leases.iter().filter(|(_, lease)| is_held(lease)).map(|(key, _)| *key).collect();
-        let next = free_records(handle, space, queue, limit, &held)?;
+        let (next, without_tag) = free_records(handle, space, queue, limit, &held)?;
         let mut claimed = Claimed::of(next, &lost, held_by_others);
         if claimed.records.is_empty() {
-            return Ok(claimed);
+            if without_tag.is_empty() {
+                return Ok(claimed);
+            }
+            // The queue has nothing but these, which its filter takes for items.
+            unlisted.mend(handle, &without_tag)?;
+            continue;
         }
         let name = handle.tokens.next();
         let until = lease_end(now_ms, lease);
@@ -90,17 +96,18 @@ pub(crate) fn claim(
     }
 }
 
-/// The next items of a queue that are not held.
+/// The next items of a queue that are not held, and points of it that have no tag to be items by.
 fn free_records(
     handle: &Handle,
     space: &SpaceSlot,
     queue: Queue,
     limit: usize,
     held: &[ItemKey],
-) -> Result<Vec<Record>> {
+) -> Result<(Vec<Record>, Vec<ItemKey>)> {
     let with = handle.with([space]);
-    let mut records: Vec<Record> = Vec::new();
+    let (mut records, mut without_tag): (Vec<Record>, Vec<ItemKey>) = (Vec::new(), Vec::new());
     let mut take = |points: Vec<Point>| {
+        without_tag.extend(points.iter().filter(|point| !point.has_tag()).map(|point| point.key));
         let queued = points.iter().filter_map(|point| record(handle, point, space, Some(space)));
         records.extend(queued.filter(|record| record.item.source.is_some()));
         Ok(records.len() < limit)
@@ -128,7 +135,7 @@ fn free_records(
         }
     }
     records.truncate(limit);
-    Ok(records)
+    Ok((records, without_tag))
 }
 
 pub(crate) fn renew(handle: &Handle, space: &str, worker: &str, lease: Duration) -> Result<u64> {

@@ -9,6 +9,7 @@ use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::adoption;
 use crate::client::PATIENCE;
 use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::handle::Handle;
@@ -23,6 +24,8 @@ use crate::vectors::{self, Numbers};
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
+/// How often in turn a point is met without a tag before indexes are made anew: an application that replaces one all the time is met again, too.
+const TIMES_SEEN: usize = 3;
 /// Between a round of tagging that failed and the next one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -170,12 +173,44 @@ pub(crate) fn tag_all(handle: &Handle) -> Result<()> {
 
 /// Points by key, every one with a tag.
 pub(crate) fn tagged(handle: &Handle, keys: &[ItemKey], with: &With) -> Result<BTreeMap<ItemKey, Point>> {
+    let mut unlisted = Unlisted::default();
     loop {
         let found = handle.client.retrieve(handle.collection(), keys.iter().copied(), with)?;
-        if found.iter().all(Point::has_tag) {
+        let without: Vec<ItemKey> =
+            found.iter().filter(|point| !point.has_tag()).map(|point| point.key).collect();
+        if without.is_empty() {
             return Ok(found.into_iter().map(|point| (point.key, point)).collect());
         }
+        unlisted.mend(handle, &without)?;
         tag_all(handle)?;
+    }
+}
+
+/// Points without a tag that listing does not find: the server's index says that they have one, as after it was killed.
+#[derive(Default)]
+pub(crate) struct Unlisted {
+    seen: BTreeMap<ItemKey, usize>,
+}
+
+impl Unlisted {
+    /// Is told which points had no tag after all were listed. An application may have replaced one since; of one that stays so, the indexes are made anew, once.
+    ///
+    /// # Errors
+    ///
+    /// Corrupt where that did not help.
+    pub(crate) fn mend(&mut self, handle: &Handle, keys: &[ItemKey]) -> Result<()> {
+        self.seen.retain(|key, _| keys.contains(key));
+        for key in keys {
+            *self.seen.entry(*key).or_default() += 1;
+        }
+        match self.seen.values().max() {
+            Some(&TIMES_SEEN) => adoption::index_anew(handle),
+            Some(times) if *times > 2 * TIMES_SEEN => {
+                let detail = "its indexes of our fields say otherwise than its points do, also once they were made anew";
+                Err(Error::corrupt(handle.name(), detail))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
