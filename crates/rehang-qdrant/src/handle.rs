@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::collection::{self, CollectionOptions, Facts, Limits};
+use crate::filters::{all_of, has_id};
 use crate::payload::{REVISION, TAG};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
@@ -73,6 +74,17 @@ impl Handle {
     /// The tag alone.
     pub(crate) fn tag<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
         With { payload: json!([REVISION, TAG]), ..self.with(spaces) }
+    }
+
+    /// Changes every point that passes a filter, a page of them at a time: the server makes one change after the other, and an application's waits
+    /// for no more than such a page. `operation` is given the filter of a page.
+    pub(crate) fn change_each(&self, filter: &Value, operation: impl Fn(Value) -> Value) -> Result<()> {
+        let collection = self.collection();
+        self.client.each_page(collection, filter, None, usize::MAX, &With::default(), &mut |points| {
+            let keys = has_id(points.iter().map(|point| point.key));
+            self.client.change(collection, &[operation(all_of([keys, filter.clone()]))])?;
+            Ok(true)
+        })
     }
 
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {

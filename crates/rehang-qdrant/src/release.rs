@@ -24,12 +24,17 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     let meta = meta::leave(handle)?;
     if let Some(space) = serving {
         // While the tags say which they are. A call that goes on after a death does it once more.
-        let settled = if with_adapted {
-            json!({"set_payload": {"payload": {ADAPTED: true}, "filter": space.made_by(&[Provenance::Adapted])}})
+        if with_adapted {
+            handle.change_each(
+                &space.made_by(&[Provenance::Adapted]),
+                |page| json!({"set_payload": {"payload": {ADAPTED: true}, "filter": page}}),
+            )?;
         } else {
-            json!({"delete_vectors": {"filter": adapted(space, false), "vector": [space.vector]}})
-        };
-        handle.client.change(handle.collection(), &[settled])?;
+            handle.change_each(
+                &adapted(space, false),
+                |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}),
+            )?;
+        }
     }
     for space in meta.spaces.iter().filter(|space| !stays(space)).chain(&meta.dropped) {
         if !space.is_applications {
@@ -39,8 +44,7 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     if handle.facts()?.has_witness {
         handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
     }
-    let untag = [untag()];
-    handle.client.change(handle.collection(), &untag)?;
+    untag(handle)?;
     let indexes = handle.facts()?.indexes;
     let is_asked_for = |field: &str| [REVISION, NO_SOURCE].contains(&field);
     for field in indexes.iter().filter(|field| !is_asked_for(field)) {
@@ -50,7 +54,7 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     }
     handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null)?;
     // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
-    handle.client.change(handle.collection(), &untag)?;
+    untag(handle)?;
     indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))?;
     Ok(released)
 }
@@ -88,7 +92,7 @@ fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Re
 }
 
 /// Takes our two fields out of every point that has one of them.
-fn untag() -> Value {
-    let tagged = [REVISION, NO_SOURCE].map(|field| none_of([is_empty(field)]));
-    json!({"delete_payload": {"keys": [REVISION, TAG], "filter": any_of(tagged.to_vec())}})
+fn untag(handle: &Handle) -> Result<()> {
+    let tagged = any_of([REVISION, NO_SOURCE].map(|field| none_of([is_empty(field)])).to_vec());
+    handle.change_each(&tagged, |page| json!({"delete_payload": {"keys": [REVISION, TAG], "filter": page}}))
 }

@@ -181,12 +181,16 @@ fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     let not_native = any_of([is(&space.path("p"), "adapted"), is(&space.path("p"), "pending")]);
     let none = json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null});
     let is_none = all_of([is(&space.path("p"), "none")]);
-    let out = json!({"delete_vectors": {"filter": is_none, "vector": [space.vector]}});
-    handle.client.change(handle.collection(), &[vectors::set(space, &none, &all_of([not_native])), out])?;
+    handle.change_each(&not_native, |page| vectors::set(space, &none, &page))?;
+    handle.change_each(
+        &is_none,
+        |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}),
+    )?;
     if space.is_witnessed {
         let unsaid = all_of([space.came_with_point(), is_empty(&space.path("p"))]);
-        let came = vectors::set(space, &json!({"p": Provenance::Native.name()}), &unsaid);
-        handle.client.change(handle.collection(), &[came])?;
+        handle.change_each(&unsaid, |page| {
+            vectors::set(space, &json!({"p": Provenance::Native.name()}), &page)
+        })?;
     }
     Ok(())
 }
@@ -212,8 +216,10 @@ pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
         // By the fields that have an index, since the server may want one: of every vector it is said who made it, and of others why not.
         let tag = format!("{TAG}.{}", dropped.field());
         let said = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));
-        let untag = json!({"delete_payload": {"keys": [tag], "filter": any_of(said.to_vec())}});
-        handle.client.change(handle.collection(), &[untag])?;
+        handle.change_each(
+            &any_of(said.to_vec()),
+            |page| json!({"delete_payload": {"keys": [tag], "filter": page}}),
+        )?;
         for field in handle.facts()?.indexes {
             if field.starts_with(&format!("{TAG}.{}.", dropped.field())) {
                 handle.drop_index(&field)?;

@@ -637,7 +637,9 @@ impl State {
     fn put(&mut self, write: &ItemWrite) -> Revision {
         let key = self.keys.get(&write.id).copied().unwrap_or_else(|| {
             self.last_key += 1;
-            self.key_of.map_or_else(|| self.last_key.into(), |key_of| key_of(&write.id, self.last_key))
+            // Of more than 64 bits, as UUIDs are.
+            let counted = || ItemKey::new((1 << 64) + u128::from(self.last_key));
+            self.key_of.map_or_else(counted, |key_of| key_of(&write.id, self.last_key))
         });
         self.counter += 1;
         let revision = self.counter;
@@ -853,7 +855,7 @@ mod tests {
         let write = ItemWrite::new("a", None, vec![vector]);
         let revision = store.put(&[write]).unwrap()[0];
         let found = store.search("m", &Matrix::new(1, vec![5.0]).unwrap(), 3, &Filter::default()).unwrap();
-        let key = ItemKey::from(1);
+        let key = ItemKey::new((1 << 64) + 1);
         let expected = Found { key, id: "a".into(), distance: 9.0, provenance: Provenance::Old, revision };
         assert_eq!(found, [[expected]]);
         assert_eq!(store.delete(&["a", "a"]).unwrap(), 1);

@@ -18,10 +18,40 @@ use serde_json::Value;
 ///
 /// assert_eq!(ItemKey::from(7).to_string(), "7");
 /// assert!(ItemKey::from(7) < ItemKey::new(1 << 90));
+/// // In JSON a number, and text where it has more than 64 bits.
+/// let keys = [ItemKey::from(7), ItemKey::new(1 << 64)];
+/// let written = serde_json::json!(keys);
+/// assert_eq!(written, serde_json::json!([7, "18446744073709551616"]));
+/// assert_eq!(serde_json::from_value::<[ItemKey; 2]>(written).unwrap(), keys);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "WrittenKey", try_from = "WrittenKey")]
 pub struct ItemKey(u128);
+
+/// A key as JSON has it, whose numbers have 64 bits.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenKey {
+    Number(u64),
+    Text(String),
+}
+
+impl From<ItemKey> for WrittenKey {
+    fn from(key: ItemKey) -> Self {
+        u64::try_from(key.0).map_or_else(|_| Self::Text(key.to_string()), Self::Number)
+    }
+}
+
+impl TryFrom<WrittenKey> for ItemKey {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(written: WrittenKey) -> std::result::Result<Self, Self::Error> {
+        match written {
+            WrittenKey::Number(number) => Ok(Self::from(number)),
+            WrittenKey::Text(text) => text.parse().map(Self),
+        }
+    }
+}
 
 impl ItemKey {
     /// The key with these 128 bits.
