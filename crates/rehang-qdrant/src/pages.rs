@@ -10,7 +10,7 @@ use crate::filters::{all_of, is_empty, none_of};
 use crate::handle::Handle;
 use crate::items::{has_source, tag_all};
 use crate::meta;
-use crate::payload::REVISION;
+use crate::payload::{REVISION, TAG};
 use crate::points::Point;
 use crate::queue::{first, walk_queue};
 use crate::scroll::With;
@@ -43,6 +43,9 @@ pub(crate) fn scan(handle: &Handle, scan: &Scan) -> Result<Vec<Record>> {
     let vectors_of = scan.vectors_of.as_deref().map(|other| meta.find(other, &name)).transpose()?;
     tag_all(handle)?;
     let with = with_of(handle, space, vectors_of);
+    // The queue goes by sources.
+    let is_bare = !scan.contents && scan.select != Select::WorstFirst;
+    let with = if is_bare { With { payload: json!([REVISION, TAG]), ..with } } else { with };
     let filter = match scan.select {
         Select::All => all_of([none_of([is_empty(REVISION)])]),
         Select::Provenance(provenance) => space.made_by(&[provenance]),

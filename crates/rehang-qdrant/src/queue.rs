@@ -84,7 +84,7 @@ pub(crate) fn among(space: &SpaceSlot, among: Among) -> Value {
     }
 }
 
-/// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them.
+/// The first keys of a shuffle, and how many are in it: a pass over all ids, since the server cannot order by a hash of them. Of none, it counts.
 pub(crate) fn first(
     handle: &Handle,
     space: &SpaceSlot,
@@ -92,8 +92,11 @@ pub(crate) fn first(
     seed: u64,
     size: usize,
 ) -> Result<(Vec<ItemKey>, u64)> {
-    let mut first = FirstKeys::new(seed, size);
     let filter = among(space, of);
+    if size == 0 {
+        return Ok((Vec::new(), handle.client.count(handle.collection(), &filter)?));
+    }
+    let mut first = FirstKeys::new(seed, size);
     handle.client.each_page(
         handle.collection(),
         &filter,

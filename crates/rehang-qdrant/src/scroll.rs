@@ -13,12 +13,19 @@ use crate::points::Point;
 const PAGE_WITH_VECTORS: usize = 256;
 
 /// What of a point comes along.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct With {
     /// `true`, `false` or a list of fields.
     pub(crate) payload: Value,
     /// Names of vectors.
     pub(crate) vectors: Vec<String>,
+}
+
+/// Its id alone. The server takes null for the whole payload.
+impl Default for With {
+    fn default() -> Self {
+        Self { payload: Value::Bool(false), vectors: Vec::new() }
+    }
 }
 
 impl Client {
