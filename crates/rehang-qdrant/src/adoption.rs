@@ -1,6 +1,7 @@
 //! Making a gallery of an application's collection, and opening one: what the server and the collection need, and every point as an item.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Looked, SystemLeaseClock};
@@ -133,6 +134,22 @@ fn index_all(handle: &Handle, facts: &Facts) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Makes the indexes that are missing, the first time that it is called: who made them [anew](index_anew) may have died in between.
+pub(crate) fn index_once(handle: &Handle) -> Result<()> {
+    if handle.is_indexed.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let facts = handle.facts()?;
+    for (field, kind) in
+        FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|there| there == field))
+    {
+        handle.index(handle.collection(), field, kind)?;
+    }
+    index_all(handle, &facts)?;
+    handle.is_indexed.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -294,6 +311,7 @@ pub(crate) fn connect(
         old: old.map(str::to_owned).filter(|_| options.vector.is_some()),
         clock: Arc::new(SystemLeaseClock),
         tokens: Tokens::new(),
+        is_indexed: AtomicBool::new(false),
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rehang::{Error, Result};
 use rehang_store::LeaseClock;
@@ -29,6 +30,8 @@ pub(crate) struct Handle {
     pub(crate) old: Option<String>,
     pub(crate) clock: Arc<dyn LeaseClock>,
     pub(crate) tokens: Tokens,
+    /// Whether the indexes of ours were looked at since the gallery was opened.
+    pub(crate) is_indexed: AtomicBool,
     /// What the collection lets a request be, as it was when the handle was made.
     pub(crate) limits: Limits,
 }
@@ -87,8 +90,9 @@ impl Handle {
         })
     }
 
+    /// Makes an index of a payload field. No search of the application's asks for it, so its graphs get no further links by it.
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
-        let body = json!({"field_name": field, "field_schema": kind});
+        let body = json!({"field_name": field, "field_schema": {"type": kind, "enable_hnsw": false}});
         self.client.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
     }
 

@@ -64,14 +64,17 @@ fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
     all_of([has_source(sourced), space.made_by(&[Provenance::Adapted])])
 }
 
-/// What becomes of the vectors of the space that serves. Refused where some of items with a source are adapted and are not to be taken along.
+/// What becomes of the vectors of the space that serves. Refused where items with a source have none that is native, and adapted ones are not to be
+/// taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more.
 fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Released> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let (embeddable, bare) = (count(adapted(space, true))?, count(adapted(space, false))?);
-    if embeddable > 0 && !with_adapted {
+    let found_by_nobody = count(all_of([has_source(true), space.lacking()]))?;
+    if embeddable + found_by_nobody > 0 && !with_adapted {
         let what = format!("taking the gallery out of {}", handle.name());
         let why = format!(
-            "{embeddable} items with a source have adapted vectors in {:?}, and nothing would say so",
+            "{embeddable} items with a source have adapted vectors in {:?}, and nothing would say so; {found_by_nobody} have none, and no search would \
+             find them",
             space.record.space.name
         );
         return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));

@@ -43,6 +43,8 @@ pub struct Status {
     pub bridge: Option<BridgeInUse>,
     /// The order.
     pub order: OrderSettings,
+    /// What searches add to the distance of adapted vectors, in the unit of the distance.
+    pub handicap: f64,
     /// Whether everything is embedded and nothing mapped ([`UpgradeRecord::is_plain`](crate::UpgradeRecord::is_plain)).
     pub plain: bool,
     /// How the gallery stands in the new space.
@@ -123,6 +125,7 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         merged_before: is_fused && record.fusion.is_none(),
         bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
+        handicap: record.handicap,
         plain: record.is_plain(),
         counts,
         fraction,

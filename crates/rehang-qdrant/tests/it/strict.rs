@@ -369,6 +369,61 @@ fn a_hybrid_query_is_right_at_every_stage() {
     same(&found, "released");
 }
 
+/// The query of docs/qdrant.md puts adapted vectors, which are estimates, farther by the handicap: its order is that of a look at every vector.
+#[test]
+fn the_query_of_the_page_heeds_the_handicap() {
+    let Some(server) = server::server() else { return };
+    let name = collection(server, 60, &json!({}));
+    let store = adopt(server, &name).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    let items: Vec<Item> =
+        store.scan(&Scan::new(NEW, Select::All, 99)).unwrap().into_iter().map(|record| record.item).collect();
+    // The new model's vectors turn slowly with the id; an estimate is off to either side.
+    let at = |id: u32, off: f32| {
+        let angle = id as f32 / 40.0 + off;
+        vec![angle.cos(), angle.sin(), 0.0]
+    };
+    let mut expected = Vec::new();
+    let (mut adapted, mut natives) = (Vec::new(), Vec::new());
+    for item in &items {
+        let id: u32 = item.id.parse().unwrap();
+        let is_native = id.is_multiple_of(3);
+        let off = if is_native { 0.0 } else { (id as f32).sin() / 5.0 };
+        let vector = at(id, off);
+        expected.push((f64::from(vector[0]) - if is_native { 0.0 } else { 0.02 }, u64::from(id)));
+        if is_native {
+            natives.push(VectorWrite::native(item, vector));
+        } else {
+            adapted.push(VectorWrite::adapted(item, vector, 0.5, Priority::ordinary(1.0)));
+        }
+    }
+    store.write_vectors(NEW, Some(Epoch::FIRST), &adapted).unwrap();
+    store.write_vectors(NEW, None, &natives).unwrap();
+    expected.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let page = include_str!("../../../../docs/qdrant.md");
+    let query = page.split("```json").find(|part| part.contains("formula")).unwrap();
+    let (_, body) = query.split("```").next().unwrap().trim().split_once('\n').unwrap();
+    let body = body.replace("[0.1, 0.2]", "[1, 0, 0]").replace("\"large\"", &format!("{NEW:?}"));
+    let found = send(
+        &server.url,
+        "POST",
+        &format!("/collections/{name}/points/query"),
+        &serde_json::from_str(&body).unwrap(),
+    );
+    let found: Vec<(u64, f64)> = found["points"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|hit| (hit["id"].as_u64().unwrap(), hit["score"].as_f64().unwrap()))
+        .collect();
+    assert_eq!(found.len(), 10);
+    for ((id, score), (similarity, nearest)) in found.iter().zip(&expected) {
+        assert_eq!(id, nearest, "{found:?} {:?}", &expected[..10]);
+        assert!((score - similarity).abs() < 1e-5, "{id}: {score} {similarity}");
+    }
+}
+
 /// A search writes nothing, so that neither a role that may only read nor an application that writes all the time is in its way.
 #[test]
 fn a_search_writes_nothing() {
