@@ -180,6 +180,7 @@ impl Standing {
             without_source,
             waiting: self.items - vectors - without_source,
             adapted_in,
+            empty: None,
         }
     }
 }

@@ -52,11 +52,22 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
             handle.drop_index(field)?;
         }
     }
-    handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null)?;
+    let empty = end_ours(handle)?;
     // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
     untag(handle)?;
     indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))?;
-    Ok(released)
+    Ok(Released { empty, ..released })
+}
+
+/// Deletes the collection of ours; where the key is for that collection alone, everything in it, and gives its name.
+fn end_ours(handle: &Handle) -> Result<Option<String>> {
+    match handle.client.ask("DELETE", &format!("/collections/{}", handle.ours), &Value::Null) {
+        Err(error) if error.is_unauthorised() => {
+            handle.client.change(&handle.ours, &[json!({"delete": {"filter": {}}})])?;
+            Ok(Some(handle.ours.clone()))
+        }
+        deleted => deleted.map(|_| None),
+    }
 }
 
 /// A filter for items with an adapted vector, with a source or without.
@@ -91,6 +102,7 @@ fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Re
         without_source,
         waiting: items.saturating_sub(vectors + without_source),
         adapted_in: with_adapted.then(|| ADAPTED.to_owned()),
+        empty: None,
     })
 }
 

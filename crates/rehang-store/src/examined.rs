@@ -42,6 +42,8 @@ pub struct Released {
     pub waiting: u64,
     /// Where one sees which vectors are adapted: a table of PostgreSQL, a payload field of Qdrant.
     pub adapted_in: Option<String>,
+    /// A collection of ours in Qdrant that is empty now and stays: the key may not delete it.
+    pub empty: Option<String>,
 }
 
 /// How a space is searched.

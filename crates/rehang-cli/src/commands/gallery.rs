@@ -90,7 +90,11 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
     // What a remedy says is said once.
     let is_worded = |error: &Error| into.is_none() || error.remedy().is_some();
     let released = released.map_err(|error| if is_worded(&error) { error } else { without_yes(error) })?;
-    let mut text = format!("{gallery} is no gallery any more; nothing of ours is left beside it.\n");
+    let left = released.as_ref().and_then(|released| released.empty.as_ref()).map_or_else(
+        || "nothing of ours is left beside it".to_owned(),
+        |empty| format!("{empty} stays beside it, empty: the key may not delete it"),
+    );
+    let mut text = format!("{gallery} is no gallery any more; {left}.\n");
     if let Some(column) = &into {
         text += &format!("Its column {column} has the vectors that served.\n");
     }

@@ -156,7 +156,8 @@ fn a_release_leaves_rows_without_a_source_empty_and_takes_no_adapted_vector_alon
     store.write_vectors("new", None, &waiting).unwrap();
     client.batch_execute("INSERT INTO notes VALUES (9, 'nine', '[9,1]')").unwrap();
     let released = store.settle("embedding_new", &|_, _| true).unwrap();
-    let expected = Released { vectors: 6, adapted: 0, without_source: 2, waiting: 1, adapted_in: None };
+    let expected =
+        Released { vectors: 6, adapted: 0, without_source: 2, waiting: 1, adapted_in: None, empty: None };
     assert_eq!(released, expected);
     store.release(Some("embedding_new")).unwrap();
     let vectors: Vec<Option<String>> = column(&mut client).into_iter().map(|(_, vector)| vector).collect();
@@ -193,6 +194,7 @@ fn a_release_with_adapted_vectors_says_which_they_are_in_a_table_that_stays() {
         without_source: 1,
         waiting: 0,
         adapted_in: Some("public.notes_adapted".into()),
+        empty: None,
     };
     assert_eq!(released, expected);
     // Whatever changes until the end: one is embedded, one is deleted.

@@ -508,6 +508,46 @@ fn a_gallery_stays_with_its_collection_where_the_alias_moves() {
     adopt(&alias).unwrap();
 }
 
+/// A token for the collection and for that of ours, which somebody else has made: it goes the whole way, and what it may not delete is left empty.
+#[test]
+fn a_token_for_two_collections_goes_the_whole_way() {
+    let Some(server) = Server::start(Some("right-word")) else { return server::skipped() };
+    let admin = |method: &str, path: &str, body: Value| {
+        server::send_with_key(&server.url, "right-word", method, path, &body).unwrap()
+    };
+    admin(
+        "PUT",
+        "/collections/docs",
+        json!({"vectors": {"embedding": {"size": WIDTH, "distance": "Euclid"}}}),
+    );
+    admin("PUT", "/collections/docs/points?wait=true", json!({"points": [point(1, "one"), point(2, "two")]}));
+    // Signed with the key: {"access": [{"collection": "docs", "access": "rw"}, {"collection": "rehang_docs", "access": "rw"}]}.
+    let token = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJhY2Nlc3MiOlt7ImNvbGxlY3Rpb24iOiJkb2NzIiwiYWNjZXNzIjoicncifSx7ImNvbGxlY3Rpb24iOiJyZWhhbmdfZG9jcyIsImFjY2VzcyI6InJ3In1dfQ.s2HQpJ7GutpfkyPhNkCLFQ23h-nxIro4vEYAfcr4jvU";
+    let address = server.address().with_key(Some(token.into()));
+    let adopt = || QdrantStore::adopt(&address, &options("docs"), Some("old"), &|_, _| true);
+    let error = adopt().unwrap_err();
+    assert!(error.is_unauthorised(), "nobody has made the collection of ours: {error}");
+    let there = admin("POST", "/collections/docs/points", json!({"ids": [1], "with_payload": true}));
+    assert!(there[0]["payload"].get("rehang").is_none(), "nothing was written");
+
+    admin("PUT", "/collections/rehang_docs", json!({"vectors": {}}));
+    for _ in 0..2 {
+        let store = adopt().unwrap();
+        store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+        store.create_space(&Space::new("new", WIDTH, Distance::Cosine, true), Provenance::Native).unwrap();
+        let writes = [1, 2].map(|id| write(id, revision(&store, id), Provenance::Native));
+        assert_eq!(store.write_vectors("new", None, &writes), Ok(vec![WriteOutcome::Written; 2]));
+        assert_eq!(store.check().unwrap(), []);
+        store.switch_serving("old", "new").unwrap();
+        store.switch_serving("new", "old").unwrap();
+        let released = store.release(false).unwrap();
+        assert_eq!(released.empty.as_deref(), Some("rehang_docs"));
+        let left = admin("POST", "/collections/rehang_docs/points/count", json!({"exact": true}));
+        assert_eq!(left["count"], 0);
+        assert!(QdrantStore::open(&address, &options("docs"), Some("old")).is_err());
+    }
+}
+
 #[test]
 fn leases_end_with_what_an_application_writes() {
     let Some(server) = server::server() else { return };

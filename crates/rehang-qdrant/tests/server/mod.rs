@@ -53,7 +53,7 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         if let Some(key) = key {
-            command.env("QDRANT__SERVICE__API_KEY", key);
+            command.env("QDRANT__SERVICE__API_KEY", key).env("QDRANT__SERVICE__JWT_RBAC", "true");
         }
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
         // The shell says the server's number as soon as it runs.
@@ -129,9 +129,24 @@ pub fn send(url: &str, method: &str, path: &str, body: &Value) -> Value {
 /// # Errors
 /// Where no answer came.
 pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Value, ureq::Error> {
+    send_with_key(url, "", method, path, body)
+}
+
+/// The same with a key of the server.
+///
+/// # Errors
+/// Where no answer came.
+pub fn send_with_key(
+    url: &str,
+    key: &str,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Result<Value, ureq::Error> {
     let request = ureq::http::Request::builder()
         .method(method)
         .uri(format!("{url}{path}"))
+        .header("api-key", key)
         .header("content-type", "application/json");
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
     let mut response = match body {
