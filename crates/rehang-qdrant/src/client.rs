@@ -74,13 +74,17 @@ impl Client {
         let began = rehang_clock::now();
         let mut pause = Duration::from_millis(20);
         loop {
+            let mut wait = pause;
             let detail = match self.send(method, path, &body) {
-                Ok((status @ (408 | 429 | 500..), said)) => format!("{status}: {}", said_of(&said)),
-                Ok((200..300, said)) => {
+                Ok((status @ (408 | 429 | 500..), said, retry_after)) => {
+                    wait = retry_after.unwrap_or(pause).min(patience);
+                    format!("{status}: {}", said_of(&said))
+                }
+                Ok((200..300, said, _)) => {
                     return serde_json::from_slice(&said)
                         .map_err(|error| Error::corrupt(format!("an answer of {}", self.name()), error));
                 }
-                Ok((status, said)) => {
+                Ok((status, said, _)) => {
                     let said = said_of(&said);
                     if status != 400 || !is_full(&said) {
                         return Err(self.refused(status, &said));
@@ -92,17 +96,18 @@ impl Client {
             if began.elapsed() >= patience {
                 return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());
             }
-            rehang_clock::wait(pause);
+            rehang_clock::wait(wait);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
+    /// The status, the body, and the wait that a server asks for whose limits are reached.
     fn send(
         &self,
         method: &str,
         path: &str,
         body: &[u8],
-    ) -> std::result::Result<(u16, Vec<u8>), ureq::Error> {
+    ) -> std::result::Result<(u16, Vec<u8>, Option<Duration>), ureq::Error> {
         let mut request = ureq::http::Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
@@ -116,7 +121,10 @@ impl Client {
             self.agent.run(request.body(body)?)?
         };
         let status = response.status().as_u16();
-        Ok((status, response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec()?))
+        let retry_after =
+            response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec()?;
+        Ok((status, body, retry_after.map(Duration::from_secs)))
     }
 
     /// What the server said, in the words of this library.

@@ -63,6 +63,28 @@ fn an_old_server_is_refused_by_its_version() {
     assert!(said.contains("1.17.1") && said.contains("1.18"), "{said}");
 }
 
+/// A server whose limits are reached says for how long.
+#[test]
+fn a_server_that_asks_for_a_wait_is_asked_again_after_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let version = json!({"version": "1.17.1"}).to_string();
+        for head in ["429 Too Many Requests\r\nretry-after: 1", "200 OK"] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = [0; 4096];
+            assert!(stream.read(&mut asked).unwrap() > 0);
+            let head =
+                format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", version.len());
+            stream.write_all(format!("{head}{version}").as_bytes()).unwrap();
+        }
+    });
+    let began = std::time::Instant::now();
+    let error = QdrantStore::inspect(&QdrantAddress::new(url), &options("c", None)).unwrap_err();
+    assert!(error.to_string().contains("1.17.1") && began.elapsed() >= Duration::from_secs(1), "{error}");
+    server.join().unwrap();
+}
+
 #[test]
 fn what_is_not_there_is_named() {
     let Some(server) = server::server() else { return };

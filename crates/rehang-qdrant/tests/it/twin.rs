@@ -26,11 +26,16 @@ enum Operation {
     Pass(u64),
     /// What follows is done through another handle on the gallery.
     OtherHandle,
-    /// A point by a plain request of the application, with a source and a vector or without.
+    /// A point by a plain request of the application, with a source and a vector by either model or without.
     Upsert {
         id: usize,
         source: Option<i8>,
-        vector: Option<i8>,
+        vectors: [Option<i8>; 2],
+    },
+    /// The application replaces the payload of a point that is there, and leaves its vectors.
+    Overwrite {
+        id: usize,
+        source: Option<i8>,
     },
     Delete(usize),
     /// The application writes the old vector of a point that is there, and says so.
@@ -46,7 +51,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         33 => call(true).prop_map(Operation::Call),
         2 => (0..2 * LEASE_S).prop_map(Operation::Pass),
         1 => Just(Operation::OtherHandle),
-        8 => (0..IDS.len(), some(), some()).prop_map(|(id, source, vector)| Operation::Upsert { id, source, vector }),
+        8 => (0..IDS.len(), some(), some(), prop::option::weighted(0.3, -3_i8..4))
+            .prop_map(|(id, source, old, new)| Operation::Upsert { id, source, vectors: [old, new] }),
+        3 => (0..IDS.len(), some()).prop_map(|(id, source)| Operation::Overwrite { id, source }),
         3 => (0..IDS.len()).prop_map(Operation::Delete),
         5 => (0..IDS.len(), -3_i8..4).prop_map(|(id, vector)| Operation::OldVector { id, vector }),
     ]
@@ -74,6 +81,17 @@ fn difference(left: &str, right: &str) -> String {
         lines.map(|line| format!("\n{line}")).collect()
     };
     format!("the store has{}\nand the twin{}", only(left, right), only(right, left))
+}
+
+/// What the application writes beside a point's vectors.
+fn payload_of(id: usize, source: Option<&str>) -> Value {
+    let mut payload = json!({"at": 0});
+    for (field, text) in [("body", source), ("topic", label_of(id).as_deref())] {
+        if let Some(text) = text {
+            payload[field] = json!(text);
+        }
+    }
+    payload
 }
 
 fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), TestCaseError> {
@@ -108,24 +126,38 @@ fn go_through(server: &server::Server, operations: &[Operation]) -> Result<(), T
             }
             Operation::Pass(seconds) => clock.pass(Duration::from_secs(*seconds)),
             Operation::OtherHandle => std::mem::swap(&mut store, &mut other),
-            Operation::Upsert { id, source, vector: old } => {
+            Operation::Upsert { id, source, vectors: [old, new] } => {
                 let source = source.map(|source| format!("source {source}"));
-                let old = old.map(|old| vector(old, *id));
-                let mut payload = json!({"at": 0});
-                for (field, text) in [("body", &source), ("topic", &label_of(*id))] {
-                    if let Some(text) = text {
-                        payload[field] = json!(text);
+                let new = new.filter(|_| twin.spaces().unwrap().len() == 2);
+                let [old, new] = [old, &new].map(|value| value.map(|value| vector(value, *id)));
+                let payload = payload_of(*id, source.as_deref());
+                let mut named = json!({});
+                for (name, vector) in [("embedding", &old), ("new", &new)] {
+                    if let Some(vector) = vector {
+                        named[name] = json!(vector);
                     }
                 }
-                let named = old.as_ref().map_or_else(|| json!({}), |old| json!({"embedding": old}));
                 let body = json!({"points": [{"id": point(*id), "vector": named, "payload": payload}]});
                 server::send(&server.url, "PUT", &format!("{points}?wait=true"), &body);
-                let vectors = old.map(|old| NewVector::of_model("old", old, Provenance::Old));
-                let write = ItemWrite::new(IDS[*id], source, vectors.into_iter().collect());
+                let of_old = old.map(|old| NewVector::of_model("old", old, Provenance::Old));
+                let of_new = new.map(|new| NewVector::of_model("new", new, Provenance::Native));
+                let write = ItemWrite::new(IDS[*id], source, of_old.into_iter().chain(of_new).collect());
                 // An upsert of the application replaces the point with all that was in it.
                 twin.delete(&[IDS[*id]]).unwrap();
                 twin.put(&[ItemWrite { label: label_of(*id), payload: json!({"at": 0}), ..write }]).unwrap();
                 // It gets its revision when it is seen, and the twin's has one now.
+                store.newest_revision().unwrap();
+            }
+            Operation::Overwrite { id, source } => {
+                let Some(there) = twin.get(&[IDS[*id]]).unwrap().remove(0) else { continue };
+                let old = twin.vectors("old", &[there.key]).unwrap().remove(0);
+                let source = source.map(|source| format!("source {source}"));
+                let body = json!({"payload": payload_of(*id, source.as_deref()), "points": [point(*id)]});
+                server::send(&server.url, "PUT", &format!("{points}/payload?wait=true"), &body);
+                let of_old = old.map(|old| NewVector::of_model("old", old.vector, Provenance::Old));
+                let write = ItemWrite::new(IDS[*id], source, of_old.into_iter().collect());
+                twin.delete(&[IDS[*id]]).unwrap();
+                twin.put(&[ItemWrite { label: label_of(*id), payload: json!({"at": 0}), ..write }]).unwrap();
                 store.newest_revision().unwrap();
             }
             Operation::OldVector { id, vector: old } => {
