@@ -419,7 +419,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     assert_eq!((of(50), of(8), of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
     let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
     assert!(
-        there["config"]["params"]["sparse_vectors"].as_object().is_none_or(|left| left.is_empty()),
+        there["config"]["params"]["sparse_vectors"].as_object().is_none_or(serde_json::Map::is_empty),
         "{there}"
     );
 }
