@@ -1,7 +1,7 @@
 //! Making a gallery of an application's collection, and opening one: what the server and the collection need, and every point as an item.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Looked, SystemLeaseClock};
@@ -13,15 +13,14 @@ use crate::collection::{self, CollectionOptions, Facts};
 use crate::filters::{all_of, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::ids::key_of;
+use crate::indexes::{self, FIELDS};
 use crate::meta::Meta;
-use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, SOURCE_REVISION, TAG};
+use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG};
 use crate::points::Point;
 use crate::scroll::With;
 use crate::tokens::Tokens;
-use crate::{items, meta, spaces};
+use crate::{items, meta};
 
-/// Fields of ours that filters ask for, with the kind of their index.
-const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
 /// Further indexes of a gallery whose server wants one of every field of a filter, beside those of spaces: of the source's revision, and of
 /// whether the application's source is there.
 const FIELDS_OF_FEW: usize = 2;
@@ -102,7 +101,7 @@ pub(crate) fn adopt(
         meta.collection.get_or_insert_with(|| handle.collection.clone());
         Ok(())
     })?;
-    index_all(&handle, &facts)?;
+    indexes::make_missing(&handle, &facts)?;
     items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
     meta::change(&handle, |meta| {
         meta.is_listed = true;
@@ -111,63 +110,9 @@ pub(crate) fn adopt(
     Ok(handle)
 }
 
-/// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
-/// it was made is given what it lacks.
-fn index_all(handle: &Handle, facts: &Facts) -> Result<()> {
-    if facts.limits.wants_indexes {
-        handle.index(handle.collection(), SOURCE_REVISION, "integer")?;
-        // Of any kind: with each the server notes which points lack the field, and one of truth values holds no text.
-        for source in handle.options.source.iter().filter(|source| !facts.indexes.contains(source)) {
-            meta::change(handle, |meta| {
-                if !meta.indexed.contains(source) {
-                    meta.indexed.push(source.clone());
-                }
-                Ok(())
-            })?;
-            handle.index(handle.collection(), source, "bool")?;
-        }
-    }
-    for space in &meta::read_begun(handle)?.spaces {
-        for (field, kind) in spaces::indexed_fields(space, &facts.limits) {
-            if !facts.indexes.contains(&field) {
-                handle.index(handle.collection(), &field, kind)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Makes the indexes that are missing, the first time that it is called: who made them [anew](index_anew) may have died in between.
-pub(crate) fn index_once(handle: &Handle) -> Result<()> {
-    if handle.is_indexed.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    let facts = handle.facts()?;
-    for (field, kind) in
-        FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|there| there == field))
-    {
-        handle.index(handle.collection(), field, kind)?;
-    }
-    index_all(handle, &facts)?;
-    handle.is_indexed.store(true, Ordering::Relaxed);
-    Ok(())
-}
-
-/// Makes every index of ours on the application's collection anew.
-pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
-    let meta = meta::read_any(handle)?;
-    let of_spaces = meta.spaces.iter().flat_map(|space| spaces::indexed_fields(space, &handle.limits));
-    let of_gallery = FIELDS.into_iter().map(|(field, kind)| (field.to_owned(), kind));
-    for (field, kind) in of_gallery.chain(of_spaces) {
-        handle.drop_index(&field)?;
-        handle.index(handle.collection(), &field, kind)?;
-    }
-    Ok(())
-}
-
 /// Fails where the server would refuse the last of the indexes that an upgrade needs.
 fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Result<()> {
-    let of_space = spaces::fields_of_a_space(&facts.limits);
+    let of_space = indexes::fields_of_a_space(&facts.limits);
     let few = if facts.limits.wants_indexes { FIELDS_OF_FEW } else { 0 };
     let is_ours = |field: &&String| {
         *field == REVISION || field.starts_with("rehang_tag.") || known.indexed.contains(field)

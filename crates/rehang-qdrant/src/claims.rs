@@ -7,10 +7,10 @@ use rehang::Result;
 use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, Record, lease_end};
 use serde_json::{Value, json};
 
-use crate::adoption;
 use crate::filters::{all_of, has_id, is};
 use crate::handle::Handle;
 use crate::ids::id_of;
+use crate::indexes;
 use crate::items::{Unlisted, tag_all};
 use crate::leases::{Lease, end_leases, lease_of, leases};
 use crate::meta;
@@ -33,7 +33,7 @@ pub(crate) fn claim(
     lease: Duration,
 ) -> Result<Claimed> {
     let space = &meta::space(handle, space)?;
-    adoption::index_once(handle)?;
+    indexes::index_once(handle)?;
     let mut unlisted = Unlisted::default();
     loop {
         tag_all(handle)?;

@@ -8,7 +8,7 @@ use crate::collection::Health;
 use crate::filters::is_empty;
 use crate::handle::Handle;
 use crate::payload::REVISION;
-use crate::{items, meta, search, spaces, vectors};
+use crate::{indexes, items, meta, search, vectors};
 
 /// Points that wait to be listed are listed first.
 pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
@@ -28,7 +28,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
         handle.client.count(handle.collection(), &broken)?,
     );
     let facts = handle.facts()?;
-    let lacking = meta.spaces.iter().flat_map(|space| spaces::indexed_fields(space, &facts.limits));
+    let lacking = meta.spaces.iter().flat_map(|space| indexes::indexed_fields(space, &facts.limits));
     found(
         None,
         "fields of ours without an index: a run makes them, and so does adopting the gallery once more",

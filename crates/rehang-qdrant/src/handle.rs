@@ -48,7 +48,7 @@ impl Handle {
         let (alias, here) = (&self.options.collection, &self.collection);
         let why = format!(
             "the alias {alias:?} leads to collection {moved:?} now, and the gallery is in {here:?}; point it there again, or take the gallery out \
-             of {here:?} with `rehang gallery release --yes` and adopt {moved:?}"
+             of {here:?} and adopt {moved:?}"
         );
         Err(Error::conflict(self.name(), why))
     }

@@ -9,18 +9,18 @@ use rehang_store::{Item, ItemKey, ItemWrite, Revision, check};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::adoption;
 use crate::client::PATIENCE;
 use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::ids::{id_of, key_of_name};
+use crate::indexes;
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
 use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS, put_at, without_nulls};
 use crate::points::{Point, band_and_score};
 use crate::scroll::With;
-use crate::slot::SpaceSlot;
-use crate::vectors::{self, Numbers};
+use crate::slot::{Numbers, SpaceSlot};
+use crate::vectors;
 
 /// Points of one upsert.
 const UPSERT: usize = 256;
@@ -204,7 +204,7 @@ impl Unlisted {
             *self.seen.entry(*key).or_default() += 1;
         }
         match self.seen.values().max() {
-            Some(&TIMES_SEEN) => adoption::index_anew(handle),
+            Some(&TIMES_SEEN) => indexes::index_anew(handle),
             Some(times) if *times > 2 * TIMES_SEEN => {
                 let detail = "its indexes of our fields say otherwise than its points do, also once they were made anew";
                 Err(Error::corrupt(handle.name(), detail))

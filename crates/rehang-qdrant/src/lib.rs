@@ -13,6 +13,7 @@ mod doctor;
 mod filters;
 mod handle;
 mod ids;
+mod indexes;
 mod items;
 mod leases;
 mod meta;

@@ -9,7 +9,19 @@ use serde_json::{Value, json};
 
 use crate::filters::{all_of, any_of, is_empty, none_of};
 use crate::payload::WITNESS;
-use crate::vectors::Numbers;
+
+/// A vector as a request has it.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Numbers<'a> {
+    Dense(Cow<'a, [f32]>),
+    Sparse { indices: [u32; 1], values: [f32; 1] },
+}
+
+impl Numbers<'_> {
+    /// What a [witness](crate::payload::WITNESS) is made of.
+    pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
+}
 
 /// A space and where it lies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,37 +4,13 @@ use rehang::{Distance, Error, Provenance, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
-use crate::collection::{Facts, Limits};
+use crate::collection::Facts;
 use crate::filters::{all_of, any_of, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::meta::{self, Meta};
 use crate::payload::{TAG, WITNESS};
 use crate::slot::SpaceSlot;
-use crate::{leases, vectors};
-
-/// Fields of a space's part of the tag that filters ask for, with the kind of their index.
-const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
-    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
-/// Those that filters ask for of a few points at a time: an index of them is of use only where the server wants one of every field.
-const FIELDS_OF_FEW: [(&str, &str); 6] = [
-    ("k", "keyword"),
-    ("u", "integer"),
-    ("l", "integer"),
-    ("e", "integer"),
-    ("w", "keyword"),
-    ("a", "keyword"),
-];
-
-/// How many fields of a space have an index.
-pub(crate) fn fields_of_a_space(limits: &Limits) -> usize {
-    FIELDS_OF_A_SPACE.len() + if limits.wants_indexes { FIELDS_OF_FEW.len() } else { 0 }
-}
-
-/// The fields of a space that have an index, with its kind.
-pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String, &'static str)> {
-    let few = if limits.wants_indexes { &FIELDS_OF_FEW[..] } else { &[] };
-    FIELDS_OF_A_SPACE.iter().chain(few).map(|(field, kind)| (space.path(field), *kind)).collect()
-}
+use crate::{indexes, leases, vectors};
 
 pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> Result<()> {
     check::new_space(space, written_as)?;
@@ -120,7 +96,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     // Natives of a gallery of an earlier version may have no witness.
     let is_witnessed = !is_applications && (left.is_none() || facts.has_witness);
     let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed };
-    for (field, kind) in indexed_fields(&new, &facts.limits) {
+    for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
         handle.index(handle.collection(), &field, kind)?;
     }
     if left.is_some() {

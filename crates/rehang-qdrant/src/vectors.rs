@@ -13,7 +13,6 @@
 //! between leaves `pending`, which counts as lacking; after [`RESERVED_MS`] another one reserves the vector, and the name
 //! keeps the first one out for good. The server does not say which conditions held, so the writer reads back.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ use crate::meta;
 use crate::payload::{REVISION, TAG, WITNESS};
 use crate::points::{Point, band_and_score};
 use crate::scroll::With;
-use crate::slot::SpaceSlot;
+use crate::slot::{Numbers, SpaceSlot};
 
 /// Writes whose steps are taken together.
 const TOGETHER: usize = 256;
@@ -256,19 +255,6 @@ fn check_not_overtaken(
         (Some(epoch), Some(there)) if there > epoch => check::epoch(&space.record.space.name, epoch, there),
         _ => Ok(()),
     }
-}
-
-/// A vector as a request has it.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(crate) enum Numbers<'a> {
-    Dense(Cow<'a, [f32]>),
-    Sparse { indices: [u32; 1], values: [f32; 1] },
-}
-
-impl Numbers<'_> {
-    /// What a [witness](crate::payload::WITNESS) is made of.
-    pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
 }
 
 #[derive(Serialize)]

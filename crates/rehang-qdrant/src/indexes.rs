@@ -1,0 +1,91 @@
+//! Indexes of payload fields, which filters and the order of the queue go by.
+
+use std::sync::atomic::Ordering;
+
+use rehang::Result;
+
+use crate::collection::{Facts, Limits};
+use crate::handle::Handle;
+use crate::meta;
+use crate::payload::{NO_SOURCE, REVISION, SOURCE_REVISION};
+use crate::slot::SpaceSlot;
+
+/// Fields of ours that filters ask for, with the kind of their index.
+pub(crate) const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
+/// Fields of a space's part of the tag that filters ask for, with the kind of their index.
+const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
+    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
+/// Those that filters ask for of a few points at a time: an index of them is of use only where the server wants one of every field.
+const FIELDS_OF_FEW: [(&str, &str); 6] = [
+    ("k", "keyword"),
+    ("u", "integer"),
+    ("l", "integer"),
+    ("e", "integer"),
+    ("w", "keyword"),
+    ("a", "keyword"),
+];
+
+/// How many fields of a space have an index.
+pub(crate) fn fields_of_a_space(limits: &Limits) -> usize {
+    FIELDS_OF_A_SPACE.len() + if limits.wants_indexes { FIELDS_OF_FEW.len() } else { 0 }
+}
+
+/// The fields of a space that have an index, with its kind.
+pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String, &'static str)> {
+    let few = if limits.wants_indexes { &FIELDS_OF_FEW[..] } else { &[] };
+    FIELDS_OF_A_SPACE.iter().chain(few).map(|(field, kind)| (space.path(field), *kind)).collect()
+}
+
+/// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
+/// it was made is given what it lacks.
+pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
+    if facts.limits.wants_indexes {
+        handle.index(handle.collection(), SOURCE_REVISION, "integer")?;
+        // Of any kind: with each the server notes which points lack the field, and one of truth values holds no text.
+        for source in handle.options.source.iter().filter(|source| !facts.indexes.contains(source)) {
+            meta::change(handle, |meta| {
+                if !meta.indexed.contains(source) {
+                    meta.indexed.push(source.clone());
+                }
+                Ok(())
+            })?;
+            handle.index(handle.collection(), source, "bool")?;
+        }
+    }
+    for space in &meta::read_begun(handle)?.spaces {
+        for (field, kind) in indexed_fields(space, &facts.limits) {
+            if !facts.indexes.contains(&field) {
+                handle.index(handle.collection(), &field, kind)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the indexes that are missing, the first time that it is called: who made them [anew](index_anew) may have died in between.
+pub(crate) fn index_once(handle: &Handle) -> Result<()> {
+    if handle.is_indexed.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let facts = handle.facts()?;
+    for (field, kind) in
+        FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|there| there == field))
+    {
+        handle.index(handle.collection(), field, kind)?;
+    }
+    make_missing(handle, &facts)?;
+    handle.is_indexed.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes every index of ours on the application's collection anew.
+pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
+    let meta = meta::read_any(handle)?;
+    let of_spaces = meta.spaces.iter().flat_map(|space| indexed_fields(space, &handle.limits));
+    let of_gallery = FIELDS.into_iter().map(|(field, kind)| (field.to_owned(), kind));
+    for (field, kind) in of_gallery.chain(of_spaces) {
+        handle.drop_index(&field)?;
+        handle.index(handle.collection(), &field, kind)?;
+    }
+    Ok(())
+}
