@@ -15,7 +15,7 @@ def test_the_search_of_the_page_heeds_tags_and_handicap() -> None:
     if not url:
         pytest.skip("no server: REHANG_QDRANT_URL is not set")
     page = (pathlib.Path(__file__).parents[3] / "docs/qdrant.md").read_text()
-    code = next(part.split("```")[0] for part in page.split("```python") if "FormulaQuery" in part)
+    code = next(part.split("```")[0] for part in page.split("```python search.py") if "FormulaQuery" in part)
     name = f"test_{uuid.uuid4().hex}"
     names: dict[str, object] = {}
     exec(code.replace('"documents"', repr(name)), names)

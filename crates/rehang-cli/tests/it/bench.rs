@@ -1,11 +1,15 @@
 //! Which model to upgrade to, asked of services as an operator asks it, and the upgrade that follows.
 
+use std::path::Path;
+use std::process::Command;
+
+use rehang_files::VectorSource;
 use serde_json::{Value, json};
 
 use crate::auto::{noisy, read};
-use crate::clicks::{ASKED, ITEMS, clicked, csv, service, twin};
-use crate::common::Place;
-use crate::stub::Seen;
+use crate::clicks::{ASKED, ITEMS, clicked, csv, service, service_beside, twin};
+use crate::common::{Place, demo};
+use crate::stub::{Reply, Seen};
 
 const WIDTH: usize = 32;
 const OF: u64 = 4_000_000;
@@ -119,6 +123,58 @@ fn an_operator_learns_which_model_to_take_and_goes_on_with_it() {
     place.write_bytes("rehang.toml", format!("{config}\n{encoder}").as_bytes());
     let plan = place.json(&["upgrade", "plan", "--probe", "8"]);
     assert!(plan["estimate"]["money"].as_f64().unwrap() > 0.0, "{plan}");
+}
+
+/// Where nobody has searched yet: a language model writes a query for each of some documents, and these judge.
+#[test]
+fn queries_that_a_language_model_writes_judge_the_models() {
+    let Some(python) = std::env::var_os("REHANG_PYTHON") else { return };
+    let classes = rehang_files::read_labels(&VectorSource::path(demo("label.npy"))).unwrap();
+    let stub = service_beside(move |seen| {
+        let document = seen.body["messages"][1]["content"].as_str()?;
+        assert!(seen.path.ends_with("/v1/chat/completions") && seen.body["model"] == "writer", "{seen:?}");
+        if seen.authorization.as_deref() != Some("Bearer secret") {
+            return Some(Reply::Status(401, Vec::new(), "no such key".into()));
+        }
+        let row: usize = document.strip_prefix("row:").unwrap().parse().unwrap();
+        // One document gets none; of the others, each asks as another item of its class.
+        let alike: Vec<usize> = ASKED.filter(|&asked| classes[asked] == classes[row]).collect();
+        let query =
+            if row % 50 == 3 { String::new() } else { format!("\"row:{}\" ", alike[row % alike.len()]) };
+        let said = json!({"choices": [{"message": {"role": "assistant", "content": query}}]});
+        Some(Reply::Body(said.to_string()))
+    });
+    let place = place(&stub.url);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ask-for-queries.py");
+    let ask = |key: &str| {
+        let url = format!("{}/v1", stub.url);
+        Command::new(&python)
+            .arg(&script)
+            .args(["--items", "items.jsonl", "--url", &url, "--model", "writer", "--out", "clicks.csv"])
+            .args(["--sample", "2000", "--key-env", "WRITER_KEY"])
+            .env("WRITER_KEY", key)
+            .current_dir(place.path("."))
+            .output()
+            .unwrap()
+    };
+    let refused = ask("wrong");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("401: no such key") && !place.path("clicks.csv").exists(), "{said}");
+    assert_eq!(stub.seen().len(), 1, "a service that refuses is asked once");
+
+    let asked = ask("secret");
+    assert_eq!(asked.status.code(), Some(1), "{}", String::from_utf8_lossy(&asked.stderr));
+    let none = (0..ITEMS).filter(|row| row % 50 == 3).count();
+    let said = String::from_utf8_lossy(&asked.stdout);
+    assert!(said.contains(&format!("{} queries of {ITEMS} documents", ITEMS - none)), "{said}");
+    let clicks = fs_err::read_to_string(place.path("clicks.csv")).unwrap();
+    assert_eq!(clicks.lines().count(), 1 + ITEMS - none);
+    let bench =
+        ["bench", "--models", "models.toml", "--items", "items.jsonl", "--clicks", "clicks.csv", "--json"];
+    let output = place.run(&bench);
+    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&compared["judged_by"], &compared["choice"]["best"]), (&json!("clicks"), &json!("second")));
 }
 
 #[test]

@@ -18,8 +18,16 @@ const GONE: usize = 5000;
 
 /// Both models behind one service: a text `row:N` is row N of the demo, of which the old model has no two alike.
 pub fn service() -> Stub {
+    service_beside(|_| None)
+}
+
+/// The same beside what else a service does.
+pub fn service_beside(other: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static) -> Stub {
     let vectors = [("first", noisy()), ("second", read("new.npy"))];
     Stub::start(move |_, seen| {
+        if let Some(reply) = other(seen) {
+            return reply;
+        }
         let (_, rows) = vectors.iter().find(|(model, _)| seen.body["model"] == *model).unwrap();
         // Any other text asks whether the service is well.
         let row = |text: &str| text.strip_prefix("row:").map_or(0, |row| row.parse().unwrap());
