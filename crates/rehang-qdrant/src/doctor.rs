@@ -31,7 +31,7 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     let lacking = meta.spaces.iter().flat_map(|space| indexes::indexed_fields(space, &facts.limits));
     found(
         None,
-        "fields of ours without an index: a run makes them, and so does adopting the gallery once more",
+        "fields of ours without an index: the next run makes it, or adopt the gallery once more",
         lacking.filter(|(field, _)| !facts.indexes.contains(field)).count() as u64,
     );
     if let Health::Red(said) = &facts.health {

@@ -19,8 +19,10 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
     // One that is the application's own has no vectors of ours.
     let serving = meta.spaces.iter().find(|space| stays(space) && !space.is_applications);
-    let released =
-        serving.map(|space| standing(handle, space, with_adapted)).transpose()?.unwrap_or_default();
+    let released = serving
+        .map(|space| standing(handle, space, with_adapted, meta.is_leaving()))
+        .transpose()?
+        .unwrap_or_default();
     let meta = meta::leave(handle)?;
     if let Some(space) = serving {
         // While the tags say which they are. A call that goes on after a death does it once more.
@@ -76,12 +78,13 @@ fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
 }
 
 /// What becomes of the vectors of the space that serves. Refused where items with a source have none that is native, and adapted ones are not to be
-/// taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more.
-fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool) -> Result<Released> {
+/// taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more. A release that has
+/// begun goes on: of what it has untagged nothing is known.
+fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: bool) -> Result<Released> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let (embeddable, bare) = (count(adapted(space, true))?, count(adapted(space, false))?);
-    let found_by_nobody = count(all_of([has_source(true), space.lacking()]))?;
-    if embeddable + found_by_nobody > 0 && !with_adapted {
+    let found_by_nobody = count(all_of([has_source(true), space.lacking(), none_of([is_empty(REVISION)])]))?;
+    if embeddable + found_by_nobody > 0 && !with_adapted && !is_decided {
         let what = format!("taking the gallery out of {}", handle.name());
         let why = format!(
             "{embeddable} items with a source have adapted vectors in {:?}, and nothing would say so; {found_by_nobody} have none, and no search would \

@@ -750,7 +750,7 @@ fn a_search_for_a_provenance_is_that_of_the_twin_at_every_share() {
     for native in shares {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::create(folder.path().join("gallery.db")).unwrap().with_search(GRAPH);
-        let twin = rehang_store_tests::MemoryStore::new();
+        let twin = rehang_store_tests::MemoryStore::new().with_keys(|_, number| number.into());
         backfilled(&[&store, &twin], ITEMS, native);
         store.rebuild("m").unwrap();
         let natives = (0..ITEMS).filter(|&id| native(id)).count();

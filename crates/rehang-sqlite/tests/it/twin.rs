@@ -57,7 +57,7 @@ proptest! {
         let clock = ManualLeaseClock::default();
         let leases = || Arc::new(clock.clone());
         let open = || SqliteStore::open_or_create(&path).unwrap().with_search(options).with_clock(leases());
-        let twin = MemoryStore::new().with_clock(leases());
+        let twin = MemoryStore::new().with_keys(|_, number| number.into()).with_clock(leases());
         let (mut store, mut other) = (open(), open());
         make_spaces(&twin);
         make_spaces(&store);
