@@ -55,12 +55,12 @@ pub(crate) fn adopt(
     old: Option<&str>,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
-    let handle = connect(address, options, old)?;
+    let (handle, known) = connect(address, options, old)?;
     handle.expect_same_collection()?;
     let facts = handle.facts()?;
-    let total = facts.points;
-    let is_there = collection::look(&handle.client, &handle.ours)?.is_some();
-    let known = if is_there { meta::read_begun(&handle)? } else { Meta::default() };
+    let (total, is_there) = (facts.points, known.is_some());
+    let known = known.unwrap_or_default();
+    known.expect_to_stay(&handle)?;
     if let Some(known) = &known.options {
         expect_options(known, options)?;
     }
@@ -213,40 +213,32 @@ pub(crate) fn open(
     options: &CollectionOptions,
     old: Option<&str>,
 ) -> Result<Handle> {
-    let handle = connect(address, options, old)?;
+    let (handle, known) = connect(address, options, old)?;
     let not_yet =
         || Error::not_found("gallery", &options.collection, handle.client.name()).advise(Remedy::AdoptTable);
-    if collection::look(&handle.client, &handle.ours)?.is_none() {
-        return Err(not_yet());
-    }
-    let meta = meta::read_any(&handle)?;
-    expect_options(meta.options.as_ref().ok_or_else(not_yet)?, options)?;
+    expect_options(&known.and_then(|known| known.options).ok_or_else(not_yet)?, options)?;
     // One that is not whole yet opens too, so that it can be released.
     Ok(handle)
 }
 
-/// Looks at the server and the collection, and gives the handle on what may be a gallery there.
+/// Looks at the server and the collection, and gives the handle on what may be a gallery there, with its state where there is one.
 pub(crate) fn connect(
     address: &QdrantAddress,
     options: &CollectionOptions,
     old: Option<&str>,
-) -> Result<Handle> {
+) -> Result<(Handle, Option<Meta>)> {
     options.check()?;
     let mut client = Client::new(address)?;
     collection::expect_server(&client)?;
-    let aliases = collection::aliases(&client)?.into_iter();
-    let leads_to =
-        aliases.filter(|(alias, _)| *alias == options.collection).map(|(_, leads_to)| leads_to).next();
-    let (ours, leads_to) =
-        (collection::ours(&options.collection), leads_to.unwrap_or_else(|| options.collection.clone()));
-    let made_of = match collection::look(&client, &ours)? {
-        Some(_) => meta::read_of(&client, &ours)?.collection,
-        None => None,
-    };
+    let alias = collection::aliases(&client)?.into_iter().find(|(alias, _)| *alias == options.collection);
+    let leads_to = alias.map_or_else(|| options.collection.clone(), |(_, leads_to)| leads_to);
+    let ours = collection::ours(&options.collection);
+    let known = collection::look(&client, &ours)?.map(|_| meta::read_of(&client, &ours)).transpose()?;
+    let made_of = known.as_ref().and_then(|known| known.collection.clone());
     let collection = made_of.unwrap_or_else(|| leads_to.clone());
     let limits = collection::facts(&client, &collection, options.vector.as_ref())?.limits;
     client.page_max = client.page_max.min(limits.query);
-    Ok(Handle {
+    let handle = Handle {
         client,
         limits,
         options: options.clone(),
@@ -257,7 +249,8 @@ pub(crate) fn connect(
         clock: Arc::new(SystemLeaseClock),
         tokens: Tokens::new(),
         is_indexed: AtomicBool::new(false),
-    })
+    };
+    Ok((handle, known))
 }
 
 /// A gallery is what it was made as: other fields would make other items of the same points.

@@ -41,7 +41,7 @@ pub(crate) struct Facts {
     pub(crate) indexed: u64,
     pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
-    /// Its vectors as the server describes them: all by name, or the unnamed one.
+    /// Vectors of the collection as the server describes them: all by name, or the unnamed one.
     pub(crate) described: Value,
     /// Whether the collection has the sparse vector of [witnesses](WITNESS).
     pub(crate) has_witness: bool,
@@ -183,7 +183,7 @@ pub(crate) fn expect_server(client: &Client) -> Result<()> {
 /// Every alias with the collection that it leads to. None where the key may not ask.
 pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
     let answer = match client.ask("GET", "/aliases", &Value::Null) {
-        Err(error) if matches!(error.kind(), rehang::ErrorKind::Unauthorised { .. }) => return Ok(Vec::new()),
+        Err(error) if error.is_unauthorised() => return Ok(Vec::new()),
         answer => answer?,
     };
     let name = |alias: &Value, field: &str| alias[field].as_str().unwrap_or_default().to_owned();

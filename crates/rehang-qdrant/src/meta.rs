@@ -56,7 +56,7 @@ impl Meta {
     }
 
     /// Natives whose tags a release has taken away look like those of content before, whose vectors tagging would remove.
-    fn expect_to_stay(&self, handle: &Handle) -> Result<()> {
+    pub(crate) fn expect_to_stay(&self, handle: &Handle) -> Result<()> {
         if !self.is_leaving() {
             return Ok(());
         }
@@ -122,7 +122,7 @@ pub(crate) fn read_any(handle: &Handle) -> Result<Meta> {
     read_of(&handle.client, &handle.ours)
 }
 
-/// The same of a gallery by its collection of ours.
+/// Reads the state of a gallery by the name of the collection that keeps it.
 pub(crate) fn read_of(client: &Client, ours: &str) -> Result<Meta> {
     Ok(read_state::<Meta>((client, ours), META)?.state)
 }

@@ -21,7 +21,7 @@ pub(crate) struct With {
     pub(crate) vectors: Vec<String>,
 }
 
-/// Its id alone. The server takes null for the whole payload.
+/// Brings ids alone: the server takes null for the whole payload.
 impl Default for With {
     fn default() -> Self {
         Self { payload: Value::Bool(false), vectors: Vec::new() }

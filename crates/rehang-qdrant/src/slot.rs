@@ -19,7 +19,7 @@ pub(crate) enum Numbers<'a> {
 }
 
 impl Numbers<'_> {
-    /// What a [witness](crate::payload::WITNESS) is made of.
+    /// The one number of a [witness](crate::payload::WITNESS).
     pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
 }
 
@@ -56,7 +56,7 @@ impl SpaceSlot {
         }
     }
 
-    /// What a write of ours sends for a point: a vector as the server is to have it, and the witness.
+    /// Vectors of a point as a write of ours sends them: one as the server is to have it, and the witness.
     pub(crate) fn sent<'a>(&'a self, vector: Cow<'a, [f32]>) -> impl Iterator<Item = (&'a str, Numbers<'a>)> {
         let witness = self.is_witnessed.then_some((WITNESS, Numbers::WITNESS));
         std::iter::once((&*self.vector, Numbers::Dense(vector))).chain(witness)

@@ -72,7 +72,7 @@ impl QdrantStore {
     ///
     /// As [`QdrantStore::open`].
     pub fn with_clock(self, clock: Arc<dyn LeaseClock>, address: &QdrantAddress) -> Result<Self> {
-        let handle = adoption::connect(address, &self.0.options, self.0.old.as_deref())?;
+        let (handle, _) = adoption::connect(address, &self.0.options, self.0.old.as_deref())?;
         Ok(Self(Arc::new(Handle { clock, ..handle })))
     }
 

@@ -21,7 +21,7 @@ pub fn service() -> Stub {
     service_beside(|_| None)
 }
 
-/// The same beside what else a service does.
+/// Both models behind one service, which does something else first where that applies.
 pub fn service_beside(other: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static) -> Stub {
     let vectors = [("first", noisy()), ("second", read("new.npy"))];
     Stub::start(move |_, seen| {

@@ -132,7 +132,7 @@ pub fn try_send(url: &str, method: &str, path: &str, body: &Value) -> Result<Val
     send_with_key(url, "", method, path, body)
 }
 
-/// The same with a key of the server.
+/// Sends a request with a key of the server.
 ///
 /// # Errors
 /// Where no answer came.
