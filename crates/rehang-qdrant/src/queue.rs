@@ -1,5 +1,7 @@
 //! The queue of a backfill: which items wait for a vector and in what order, and which ones a sample is drawn from.
 
+use std::collections::BTreeSet;
+
 use rehang::{Provenance, Result};
 use rehang_store::{Among, FirstKeys, ItemKey, QueueBand};
 use serde_json::{Value, json};
@@ -18,7 +20,8 @@ pub(crate) fn queueable(space: &SpaceSlot) -> [Value; 2] {
 }
 
 /// Gives the queue of the backfill, part by part, until `each` has enough: items that lack a vector by key; those with a place by band
-/// and score; those without one by key. A part is about as long as `wanted`, then longer and longer. Items of `held` are left out.
+/// and score; those without one by key. A part is about as long as `wanted`, then longer and longer. Items of `held` are left out. Each item is given once: one that gets its
+/// vector or its place meanwhile is met in two lists.
 pub(crate) fn walk_queue(
     handle: &Handle,
     space: &SpaceSlot,
@@ -28,6 +31,9 @@ pub(crate) fn walk_queue(
     each: &mut dyn FnMut(Vec<Point>) -> Result<bool>,
 ) -> Result<()> {
     let collection = handle.collection();
+    let mut given = BTreeSet::new();
+    let mut each =
+        |points: Vec<Point>| each(points.into_iter().filter(|point| given.insert(point.key)).collect());
     let queueable = |space: &SpaceSlot| {
         let mut conditions = queueable(space).to_vec();
         if !held.is_empty() {
@@ -46,7 +52,7 @@ pub(crate) fn walk_queue(
     }
     for band in (0..QueueBand::ALL.len()).rev() {
         let filter = [queueable(space), vec![adapted(), is(&space.path("b"), band)]].concat();
-        let (mut limit, mut seen) = (wanted, 0);
+        let mut limit = wanted;
         while goes_on {
             let points = handle.client.scroll_down(
                 collection,
@@ -56,17 +62,16 @@ pub(crate) fn walk_queue(
                 with,
             )?;
             let is_last = points.len() < limit;
-            let given = points.len();
-            goes_on = each(points.into_iter().skip(seen).collect())?;
+            goes_on = each(points)?;
             if is_last {
                 break;
             }
-            (seen, limit) = (given, limit.saturating_mul(4));
+            limit = limit.saturating_mul(4);
         }
     }
     let unranked = [queueable(space), vec![adapted(), is_empty(&space.path("b"))]].concat();
     if goes_on {
-        handle.client.each_page(collection, &all_of(unranked), None, usize::MAX, with, each)?;
+        handle.client.each_page(collection, &all_of(unranked), None, usize::MAX, with, &mut each)?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
@@ -1441,15 +1442,30 @@ fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Dur
         };
         items.chunks(3).filter(|some| store.write_vectors(NEW, Some(epoch), &writes(some)).is_ok()).count()
     };
+    let are_planned = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // An item that gets its vector or its place while a queue is read stands in two of its parts.
+        let worker = scope.spawn(|| {
+            while !are_planned.load(Ordering::Relaxed) {
+                let claimed = one.claim(NEW, Queue::All, "worker", 50, LEASE).unwrap().records;
+                let queued = one.scan(&Scan::new(NEW, Select::WorstFirst, 50)).unwrap();
+                for records in [claimed, queued] {
+                    let keys: BTreeSet<ItemKey> = records.iter().map(|record| record.item.key).collect();
+                    assert_eq!(keys.len(), records.len(), "an item twice");
+                }
+                one.release(NEW, "worker", None).unwrap();
+            }
+        });
         let filler = scope.spawn(|| fill(one, now));
         let planner = scope.spawn(|| {
             let version = other.document("plan").unwrap().expect("it is there").0;
             other.advance(NEW, now, "plan", Some(version), "again").unwrap();
             assert_eq!(fill(other, now.next()), items.len().div_ceil(3), "nobody fences the last plan");
         });
-        filler.join().expect("the filler did not fail");
-        planner.join().expect("the planner did not fail");
+        let planned = [planner.join(), filler.join().map(drop)];
+        are_planned.store(true, Ordering::Relaxed);
+        worker.join().expect("the worker did not fail");
+        planned.into_iter().for_each(|planned| planned.expect("neither failed"));
     });
     let last = now.next().number() as f32;
     for vector in one.vectors(NEW, &items.iter().map(|item| item.key).collect::<Vec<_>>()).unwrap() {
