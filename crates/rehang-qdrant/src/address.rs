@@ -17,12 +17,16 @@ pub struct QdrantAddress {
     url: String,
     key: Option<String>,
     plain_http: bool,
+    request_max: usize,
 }
+
+/// Bytes of the largest request where nothing else is said: some less than a server takes by default, 32 MiB.
+const REQUEST_MAX: usize = 30 << 20;
 
 impl QdrantAddress {
     /// A server by its URL: `http://` or `https://`, a host, and a port.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), key: None, plain_http: false }
+        Self { url: url.into(), key: None, plain_http: false, request_max: REQUEST_MAX }
     }
 
     /// The same with a key.
@@ -35,6 +39,17 @@ impl QdrantAddress {
     #[must_use]
     pub fn with_plain_http(self, plain_http: bool) -> Self {
         Self { plain_http, ..self }
+    }
+
+    /// The same; how many bytes a request may have, 30 MiB by default: a proxy before the server may take fewer than the server does. Writes are split. Documents
+    /// of the gallery, some hundred kilobytes at most beside what waits for a comparison, are sent whole.
+    #[must_use]
+    pub fn with_request_max(self, bytes: usize) -> Self {
+        Self { request_max: bytes, ..self }
+    }
+
+    pub(crate) fn request_max(&self) -> usize {
+        self.request_max
     }
 
     /// The URL without a slash at its end, if it can be one.

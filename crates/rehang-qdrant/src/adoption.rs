@@ -1,7 +1,7 @@
 //! Making a gallery of an application's collection, and opening one: what the server and the collection need, and every point as an item.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use rehang::{Error, Remedy, Result};
 use rehang_store::{Looked, SystemLeaseClock};
@@ -248,6 +248,7 @@ pub(crate) fn connect(
         old: old.map(str::to_owned).filter(|_| options.vector.is_some()),
         clock: Arc::new(SystemLeaseClock),
         tokens: Tokens::new(),
+        drawn: Mutex::default(),
         is_indexed: AtomicBool::new(false),
     };
     Ok((handle, known))

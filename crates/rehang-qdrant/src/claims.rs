@@ -1,10 +1,11 @@
 //! Who works on what: leases on items of the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use rehang::Result;
-use rehang_store::{Among, AtWork, Claimed, ItemKey, Queue, Record, lease_end};
+use rehang_store::{AtWork, Claimed, ItemKey, Queue, Record, lease_end};
 use serde_json::{Value, json};
 
 use crate::filters::{all_of, has_id, is};
@@ -16,7 +17,7 @@ use crate::leases::{Lease, end_leases, lease_of, leases};
 use crate::meta;
 use crate::pages::{in_order, record};
 use crate::points::Point;
-use crate::queue::{first, queueable, walk_queue};
+use crate::queue::walk_queue;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
@@ -117,22 +118,14 @@ fn free_records(
     match queue {
         Queue::All => walk_queue(handle, space, &with, limit, held, &mut take)?,
         Queue::Sample { seed, size } => {
-            let (keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
-            let mut waiting: Vec<Value> = queueable(space).to_vec();
-            waiting.extend([space.waiting(), has_id(keys.iter().copied())]);
-            let waits = handle.client.scroll(
-                handle.collection(),
-                &all_of(waiting),
-                None,
-                usize::MAX,
-                &With::default(),
-            )?;
-            let waits: BTreeSet<ItemKey> = waits.into_iter().map(|point| point.key).collect();
-            let free: Vec<ItemKey> = keys
+            let mut drawn = handle.drawn.lock().unwrap_or_else(PoisonError::into_inner);
+            let free: Vec<ItemKey> = drawn
+                .waiting(handle, space, seed, size)?
                 .into_iter()
-                .filter(|key| waits.contains(key) && held.binary_search(key).is_err())
+                .filter(|key| held.binary_search(key).is_err())
                 .take(limit)
                 .collect();
+            drop(drawn);
             take(in_order(handle, &free, &with)?)?;
         }
     }

@@ -16,6 +16,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest that a connection may take to come about, and a request with its answer: an index over all points takes minutes.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 const REQUEST_MAX: Duration = Duration::from_mins(10);
+/// Bytes of a request beside the things that it lists: its filter, which names a page of ids at most.
+const HEAD: usize = 64 << 10;
+const REQUEST_MIN: usize = 4 * HEAD;
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 1 << 30;
 /// Points of one page of a scroll without vectors.
@@ -25,6 +28,8 @@ pub(crate) struct Client {
     agent: Agent,
     base: String,
     key: Option<String>,
+    /// Bytes of a request at most.
+    request_max: usize,
     /// Points of a page at most.
     pub(crate) page_max: usize,
 }
@@ -33,6 +38,10 @@ impl Client {
     /// Reads the address; asks nothing yet.
     pub(crate) fn new(address: &QdrantAddress) -> Result<Self> {
         let base = address.base()?;
+        if address.request_max() < REQUEST_MIN {
+            let expected = format!("{REQUEST_MIN} bytes or more: a page of ids is named in one request");
+            return Err(Error::option("[gallery] request_max", address.request_max(), expected));
+        }
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -43,7 +52,8 @@ impl Client {
         if address.is_loopback() {
             config = config.proxy(None);
         }
-        Ok(Self { agent: config.build().into(), base, key: address.key().map(str::to_owned), page_max: PAGE })
+        let (key, request_max) = (address.key().map(str::to_owned), address.request_max());
+        Ok(Self { agent: config.build().into(), base, key, request_max, page_max: PAGE })
     }
 
     /// The server, for people.
@@ -71,6 +81,10 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<Value> {
         let body = serde_json::to_vec(body).map_err(|error| Error::corrupt("a request", error))?;
+        if body.len() > self.request_max {
+            let expected = format!("{} or more: one that cannot be split has that many bytes", body.len());
+            return Err(Error::option("[gallery] request_max", self.request_max, expected));
+        }
         let began = rehang_clock::now();
         let mut pause = Duration::from_millis(20);
         loop {
@@ -86,6 +100,10 @@ impl Client {
                 }
                 Ok((status, said, _)) => {
                     let said = said_of(&said);
+                    // The server itself says so with 400, a proxy before it with 413.
+                    if status == 413 || said.contains("is larger than allowed") {
+                        return Err(self.too_large(body.len(), &said));
+                    }
                     if status != 400 || !is_full(&said) {
                         return Err(self.refused(status, &said));
                     }
@@ -127,6 +145,19 @@ impl Client {
         Ok((status, body, retry_after.map(Duration::from_secs)))
     }
 
+    fn too_large(&self, bytes: usize, said: &str) -> Error {
+        let expected = format!(
+            "smaller: {}, or a proxy before it, took no request of {bytes} bytes ({said})",
+            self.name()
+        );
+        Error::option("[gallery] request_max", self.request_max, expected)
+    }
+
+    /// How many things of so many bytes a request has room for, one at least.
+    pub(crate) fn room_for(&self, bytes: usize) -> usize {
+        (self.request_max.saturating_sub(HEAD) / bytes.max(1)).max(1)
+    }
+
     /// What the server said, in the words of this library.
     fn refused(&self, status: u16, said: &str) -> Error {
         let service = self.name();
@@ -159,10 +190,11 @@ impl Client {
     fn change_within(&self, patience: Duration, collection: &str, operations: &[Value]) -> Result<()> {
         let Some((last, before)) = operations.split_last() else { return Ok(()) };
         let path = |wait: bool| format!("/collections/{collection}/points/batch?wait={wait}");
-        if !before.is_empty() {
-            // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its
-            // operations in turn, so those before the last one are applied when that one is.
-            self.answer_within(patience, "POST", &path(false), &json!({"operations": before}))?;
+        // A server that is to wait does so for each operation by itself, which takes several times as long. Each shard applies its operations in
+        // turn, so those before the last one are applied when that one is.
+        let bytes = before.iter().map(|operation| operation.to_string().len() + 1).max();
+        for some in before.chunks(self.room_for(bytes.unwrap_or(0))) {
+            self.answer_within(patience, "POST", &path(false), &json!({"operations": some}))?;
         }
         self.answer_within(patience, "POST", &path(true), &json!({"operations": [last]})).map(drop)
     }

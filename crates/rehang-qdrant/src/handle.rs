@@ -1,8 +1,8 @@
 //! The gallery that every call is about: its server, its collection, and the collection of ours beside it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use rehang::{Error, Result};
 use rehang_store::LeaseClock;
@@ -12,6 +12,7 @@ use crate::client::Client;
 use crate::collection::{self, CollectionOptions, Facts, Limits};
 use crate::filters::{all_of, has_id};
 use crate::payload::{REVISION, TAG};
+use crate::queue::DrawnKeys;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 use crate::tokens::Tokens;
@@ -30,6 +31,8 @@ pub(crate) struct Handle {
     pub(crate) old: Option<String>,
     pub(crate) clock: Arc<dyn LeaseClock>,
     pub(crate) tokens: Tokens,
+    /// The sample that claims go by.
+    pub(crate) drawn: Mutex<DrawnKeys>,
     /// Whether the indexes of ours were looked at since the gallery was opened.
     pub(crate) is_indexed: AtomicBool,
     /// What the collection lets a request be, as it was when the handle was made.

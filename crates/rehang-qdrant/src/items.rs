@@ -19,7 +19,7 @@ use crate::meta::{self, Meta};
 use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS, put_at, without_nulls};
 use crate::points::{Point, band_and_score};
 use crate::scroll::With;
-use crate::slot::{Numbers, SpaceSlot};
+use crate::slot::{BYTES_OF_A_NUMBER, Numbers, SpaceSlot};
 use crate::vectors;
 
 /// Points of one upsert.
@@ -270,10 +270,17 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     }
     let since = since.into_iter().map(|(key, (_, revision))| (key, revision)).collect();
     let mut of_same_source = BTreeSet::new();
-    for some in keys.chunks(UPSERT.min(handle.limits.write)) {
-        let some: Vec<(ItemKey, &ItemWrite, Revision)> =
-            some.iter().map(|key| (*key, &writes[last[key]], revisions[last[key]])).collect();
-        of_same_source.extend(put_together(handle, &meta, some, &since)?);
+    let (mut left, mut some) = (keys.iter().peekable(), Vec::new());
+    let mut room = handle.client.room_for(1);
+    while let Some(key) = left.next() {
+        let write = &writes[last[key]];
+        room = room.saturating_sub(bytes_of(&meta, write));
+        some.push((*key, write, revisions[last[key]]));
+        let is_full = some.len() == UPSERT.min(handle.limits.write);
+        if is_full || left.peek().is_none_or(|next| bytes_of(&meta, &writes[last[*next]]) > room) {
+            of_same_source.extend(put_together(handle, &meta, std::mem::take(&mut some), &since)?);
+            room = handle.client.room_for(1);
+        }
     }
     for space in &meta.spaces {
         let is_held = |key: &ItemKey| of_same_source.contains(key) && !replaces(&writes[last[key]], space);
@@ -282,6 +289,13 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     }
     withdraw_superseded(handle, &meta, writes, &keys)?;
     Ok(revisions)
+}
+
+/// Bytes of a request that an item takes at most, with a vector of each space and the condition that it is put on.
+fn bytes_of(meta: &Meta, write: &ItemWrite) -> usize {
+    let numbers: usize = meta.spaces.iter().map(|space| space.record.space.dimension).sum();
+    let text = [&write.source, &write.label].into_iter().flatten().map(String::len).sum::<usize>();
+    2048 + BYTES_OF_A_NUMBER * numbers + 2 * text + write.payload.to_string().len()
 }
 
 /// Puts different items, and gives those whose source was the same before. An upsert replaces a point with all its vectors: what was made

@@ -117,3 +117,44 @@ pub(crate) fn first(
     )?;
     Ok(first.keys())
 }
+
+/// The first items of a shuffle, as they were when they were drawn. Drawing is a pass over all ids, so claims go by these until all of them are
+/// native, and only then look for items that have come since.
+#[derive(Debug, Default)]
+pub(crate) struct DrawnKeys {
+    /// The space's slot, the seed and the size.
+    of: Option<(u32, u64, usize)>,
+    keys: Vec<ItemKey>,
+}
+
+impl DrawnKeys {
+    /// Items of a sample that wait for a vector, in its order.
+    pub(crate) fn waiting(
+        &mut self,
+        handle: &Handle,
+        space: &SpaceSlot,
+        seed: u64,
+        size: usize,
+    ) -> Result<Vec<ItemKey>> {
+        let of = Some((space.slot, seed, size));
+        if self.of == of {
+            let waiting = waiting_of(handle, space, &self.keys)?;
+            if !waiting.is_empty() {
+                return Ok(waiting);
+            }
+        }
+        (self.keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
+        self.of = of;
+        waiting_of(handle, space, &self.keys)
+    }
+}
+
+/// Those of some items that wait for a vector, in the same order.
+fn waiting_of(handle: &Handle, space: &SpaceSlot, keys: &[ItemKey]) -> Result<Vec<ItemKey>> {
+    let mut waiting = queueable(space).to_vec();
+    waiting.extend([space.waiting(), has_id(keys.iter().copied())]);
+    let there =
+        handle.client.scroll(handle.collection(), &all_of(waiting), None, usize::MAX, &With::default())?;
+    let there: BTreeSet<ItemKey> = there.into_iter().map(|point| point.key).collect();
+    Ok(keys.iter().copied().filter(|key| there.contains(key)).collect())
+}

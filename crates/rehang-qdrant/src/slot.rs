@@ -21,7 +21,18 @@ pub(crate) enum Numbers<'a> {
 impl Numbers<'_> {
     /// The one number of a [witness](crate::payload::WITNESS).
     pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
+
+    /// Bytes of a request that they take at most.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Dense(numbers) => BYTES_OF_A_NUMBER * numbers.len(),
+            Self::Sparse { .. } => 64,
+        }
+    }
 }
+
+/// A number of single precision in JSON, with its comma, has this many bytes at most.
+pub(crate) const BYTES_OF_A_NUMBER: usize = 16;
 
 /// A space and where it lies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

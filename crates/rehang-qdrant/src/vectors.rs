@@ -294,10 +294,13 @@ fn put_where<'a>(
     let mut left = keys.to_vec();
     let path = format!("/collections/{}/points/vectors?wait=true", handle.collection());
     while !left.is_empty() {
-        let points = left.iter().map(|key| PointVectors { id: id_of(*key), vector: vectors(*key) });
+        // All are of the same spaces.
+        let bytes: usize = vectors(left[0]).values().map(|vector| vector.bytes() + 256).sum();
+        let some = &left[..left.len().min(handle.client.room_for(bytes))];
+        let points = some.iter().map(|key| PointVectors { id: id_of(*key), vector: vectors(*key) });
         let body = Vectors { points: points.collect(), update_filter: all_of([filter.clone()]) };
         match handle.client.ask("PUT", &path, &body) {
-            Ok(_) => return Ok(()),
+            Ok(_) => drop(left.drain(..some.len())),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound { .. }) => {
                 let there =
                     handle.client.retrieve(handle.collection(), left.iter().copied(), &With::default())?;

@@ -199,7 +199,7 @@ impl Upgrade {
             Some(Phase::RolledBack | Phase::Abandoned) => return Ok(Next::Halt(Halt::RolledBack)),
             _ => {}
         }
-        if self.ways(asked, &PairsFiles::default())?.way == Way::Plain {
+        if self.way(asked)? == Way::Plain {
             return self.next_plain(record.as_ref());
         }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();

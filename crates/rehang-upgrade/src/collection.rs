@@ -18,6 +18,8 @@ pub struct CollectionLocation {
     pub key_env: Option<String>,
     /// Whether the key is sent over `http://` to another machine, where it can be read on the way.
     pub plain_http: bool,
+    /// Bytes of a request at most, where that is less than the server takes.
+    pub request_max: Option<usize>,
     /// The collection.
     pub collection: String,
     /// The payload field with what can be embedded again.

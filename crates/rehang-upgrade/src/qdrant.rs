@@ -43,7 +43,11 @@ impl CollectionLocation {
                 Some(variable(name).ok_or_else(missing)?)
             }
         };
-        Ok(QdrantAddress::new(url).with_key(key).with_plain_http(self.plain_http))
+        let address = QdrantAddress::new(url).with_key(key).with_plain_http(self.plain_http);
+        Ok(match self.request_max {
+            Some(bytes) => address.with_request_max(bytes),
+            None => address,
+        })
     }
 
     fn store(&self) -> Result<QdrantStore> {

@@ -142,31 +142,20 @@ impl Upgrade {
         let rate = asked.pairs.run.rate.or(configuration.limits.rate);
         let limits = Limits { rate, ..configuration.limits };
         let service = configuration.service();
-        let record = Recorded::read(store)?.map(|recorded| recorded.record);
-        let begun = record.filter(|record| record.is_between(old, new) && !record.adapter.is_empty());
-        let (setup, is_plain) = (planned.setup(), configuration.is_plain(store)?);
-        // Every step, and every status, asks which way is gone: what it takes is looked into while that is open.
-        let estimate = if asked.way.is_none() && begun.is_none() && !is_plain {
+        let setup = planned.setup();
+        let settled = self.settled_way(asked, files)?;
+        // What it takes is looked into while the way is open.
+        let is_open = asked.way.is_none() && settled.is_none_or(|(_, because)| because != WayReason::Begun);
+        let estimate = if is_open {
             estimate(store, &setup, to_embed, &limits, service, measured)?
         } else {
             estimate_of(store, &setup, (to_embed, None), &limits, service, measured)?
         };
-        let is_asked_mapped = || -> Result<bool> {
-            Ok(configuration.names_adapter()
-                || configuration.names_forecast()
-                || limits.until != Until::All
-                || files.asks()
-                || asked.asks_for_a_map()
-                || fitting::fitted(store, new)?.is_some())
-        };
         let missed = items.saturating_sub(embeddable);
         let budget = [asked.pairs.run.budget, limits.budget, estimate.budget_items];
         let is_spent_before = budget.into_iter().flatten().any(|budget| budget < to_embed);
-        let (way, because) = match asked.way {
-            Some(way) => (way, WayReason::Asked),
-            None if is_plain => (Way::Plain, WayReason::Begun),
-            None if begun.is_some() => (Way::Mapped, WayReason::Begun),
-            None if is_asked_mapped()? => (Way::Mapped, WayReason::Asked),
+        let (way, because) = match settled {
+            Some(settled) => settled,
             None if to_embed == 0 => (Way::Plain, WayReason::Native),
             None if with_old == 0 => (Way::Plain, WayReason::NothingToMap),
             None if !may_hold_out_of(with_old) => (Way::Plain, WayReason::FewPairs),
@@ -181,6 +170,38 @@ impl Upgrade {
             },
         };
         Ok(Ways { way, because, items, native, to_embed, estimate, plain_up_to_seconds: PLAIN_SECONDS_MAX })
+    }
+
+    /// The way alone, as [`Upgrade::ways`] says it: a pass over sources is made only where it depends on what they take.
+    pub(crate) fn way(&self, asked: &AutoOptions) -> Result<Way> {
+        let files = PairsFiles::default();
+        match self.settled_way(asked, &files)? {
+            Some((way, _)) => Ok(way),
+            None => Ok(self.ways(asked, &files)?.way),
+        }
+    }
+
+    /// The way that was asked for, or that an upgrade under way goes.
+    fn settled_way(&self, asked: &AutoOptions, files: &PairsFiles<'_>) -> Result<Option<(Way, WayReason)>> {
+        let (store, configuration) = (self.store(), self.configuration());
+        let (old, new) = (&configuration.old.name, &configuration.new.name);
+        if let Some(way) = asked.way {
+            return Ok(Some((way, WayReason::Asked)));
+        }
+        if configuration.is_plain(store)? {
+            return Ok(Some((Way::Plain, WayReason::Begun)));
+        }
+        let record = Recorded::read(store)?.map(|recorded| recorded.record);
+        if record.is_some_and(|record| record.is_between(old, new) && !record.adapter.is_empty()) {
+            return Ok(Some((Way::Mapped, WayReason::Begun)));
+        }
+        let is_asked_mapped = configuration.names_adapter()
+            || configuration.names_forecast()
+            || configuration.limits.until != Until::All
+            || files.asks()
+            || asked.asks_for_a_map()
+            || fitting::fitted(store, new)?.is_some();
+        Ok(is_asked_mapped.then_some((Way::Mapped, WayReason::Asked)))
     }
 
     /// Whether everything that can be embedded is native.

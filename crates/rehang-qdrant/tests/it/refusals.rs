@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Provenance, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
-use rehang_store::{Examined, Ledger, Queue};
+use rehang_store::{Examined, ItemKey, ItemWrite, Ledger, NewVector, Queue, VectorWrite, WriteOutcome};
 use serde_json::{Value, json};
 
 use crate::server;
@@ -233,4 +233,59 @@ fn a_collection_in_which_no_upgrade_could_end_is_refused_by_what_it_says_of_itse
         let said = refused(params, limits);
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     }
+}
+
+#[test]
+fn requests_are_no_larger_than_a_proxy_takes() {
+    let Some(server) = server::Server::start_with(None, &[("QDRANT__SERVICE__MAX_REQUEST_SIZE_MB", "1")])
+    else {
+        return server::skipped();
+    };
+    const WIDTH: usize = 1024;
+    const ITEMS: usize = 300;
+    server::collection(&server.url, "docs", 2);
+    let options = CollectionOptions { payload: Some("more".into()), ..options("docs", Some("embedding")) };
+    let open = |address: QdrantAddress| QdrantStore::adopt(&address, &options, Some("old"), &|_, _| true);
+    let whole = open(server.address()).unwrap();
+    whole.create_space(&Space::new("old", 2, Distance::L2, false), Provenance::Old).unwrap();
+    whole.create_space(&Space::new("new", WIDTH, Distance::L2, false), Provenance::Native).unwrap();
+    let too_small = open(server.address().with_request_max(1000)).unwrap_err().to_string();
+    assert!(too_small.contains("request_max"), "{too_small}");
+    let new = |number: usize| (0..WIDTH).map(|at| (number * at) as f32 / 7.0).collect::<Vec<f32>>();
+    let item = |number: usize| {
+        let vectors = vec![
+            NewVector::of_model("old", vec![1.0, number as f32], Provenance::Old),
+            NewVector::of_model("new", new(number), Provenance::Native),
+        ];
+        ItemWrite::new(number.to_string(), Some(format!("text {number}")), vectors)
+    };
+    let items: Vec<ItemWrite> = (0..ITEMS).map(item).collect();
+    let said = whole.put(&items).unwrap_err().to_string();
+    assert!(said.contains("request_max") && said.contains("bytes"), "{said}");
+    let store = open(server.address().with_request_max(1_000_000)).unwrap();
+    store.put(&items).unwrap();
+    let ids: Vec<String> = (0..ITEMS).map(|number| number.to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let keys = || -> Vec<_> { store.get(&ids).unwrap().into_iter().map(|item| item.unwrap()).collect() };
+    let vectors = |items: &[rehang_store::Item]| {
+        let keys: Vec<ItemKey> = items.iter().map(|item| item.key).collect();
+        store
+            .vectors("new", &keys)
+            .unwrap()
+            .into_iter()
+            .map(|vector| vector.unwrap().vector)
+            .collect::<Vec<_>>()
+    };
+    let wanted: Vec<Vec<f32>> = (0..ITEMS).map(new).collect();
+    assert!(vectors(&keys()) == wanted, "as they were put");
+    // An application's upserts take them away, and a worker writes them.
+    let points: Vec<Value> = (0..ITEMS)
+        .map(|number| json!({"id": number, "vector": {"embedding": [1.0, number]}, "payload": {"body": "other"}}))
+        .collect();
+    server::send(&server.url, "PUT", "/collections/docs/points?wait=true", &json!({"points": points}));
+    let writes: Vec<VectorWrite> =
+        keys().iter().zip(&wanted).map(|(item, vector)| VectorWrite::native(item, vector.clone())).collect();
+    let outcomes = store.write_vectors("new", None, &writes).unwrap();
+    assert!(outcomes.iter().all(|outcome| *outcome == WriteOutcome::Written), "{outcomes:?}");
+    assert!(vectors(&keys()) == wanted, "as they were written");
 }

@@ -25,17 +25,22 @@ pub struct Server {
 impl Server {
     /// A server of its own, which a test may kill; with a key, where it is to want one. `None` where there is no program.
     pub fn start(key: Option<&str>) -> Option<Self> {
+        Self::start_with(key, &[])
+    }
+
+    /// The same with settings of the server, as variables of its environment.
+    pub fn start_with(key: Option<&str>, settings: &[(&str, &str)]) -> Option<Self> {
         let program = std::env::var("REHANG_QDRANT").ok()?;
         let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let ports = (free(), free());
         let folder = tempfile::Builder::new().prefix("rehang-qdrant-").tempdir().unwrap();
         let mut server =
             Self { url: format!("http://127.0.0.1:{}", ports.0), process: None, ports, folder: Some(folder) };
-        server.launch(&program, key);
+        server.launch(&program, key, settings);
         Some(server)
     }
 
-    fn launch(&mut self, program: &str, key: Option<&str>) {
+    fn launch(&mut self, program: &str, key: Option<&str>, settings: &[(&str, &str)]) {
         let folder: &Path = self.folder.as_ref().unwrap().path();
         // The shell ends the server with the process that asked for it, however that one ends: its input ends then.
         let mut command = Command::new("sh");
@@ -49,6 +54,7 @@ impl Server {
             .env("QDRANT__SERVICE__GRPC_PORT", self.ports.1.to_string())
             .env("QDRANT__TELEMETRY_DISABLED", "true")
             .env("QDRANT__LOG_LEVEL", "ERROR")
+            .envs(settings.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
@@ -73,7 +79,7 @@ impl Server {
     pub fn kill_and_restart(&mut self, after: Duration) {
         self.kill();
         std::thread::sleep(after);
-        self.launch(&std::env::var("REHANG_QDRANT").unwrap(), None);
+        self.launch(&std::env::var("REHANG_QDRANT").unwrap(), None, &[]);
     }
 
     fn kill(&mut self) {
