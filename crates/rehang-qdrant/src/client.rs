@@ -1,6 +1,8 @@
 //! Requests to the server, sent again while it is away: every request of ours may arrive twice, but for a change that is sent once.
 
 use std::fmt;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
@@ -198,6 +200,18 @@ impl Client {
         }
         self.answer_within(patience, "POST", &path(true), &json!({"operations": [last]})).map(drop)
     }
+}
+
+/// Makes some calls at once, each in a thread of its own, and gives what they give, in their order.
+pub(crate) fn at_once<T: Send, R: Send>(
+    of: impl IntoIterator<Item = T>,
+    call: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    thread::scope(|scope| {
+        let call = &call;
+        let threads: Vec<_> = of.into_iter().map(|each| scope.spawn(move || call(each))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
 }
 
 impl fmt::Debug for Client {

@@ -23,6 +23,7 @@ use rehang_store::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::client::at_once;
 use crate::filters::{all_of, any_of, has_id, is, is_empty, is_of_source, none_of};
 use crate::handle::Handle;
 use crate::ids::id_of;
@@ -418,18 +419,22 @@ pub(crate) fn forget_natives(handle: &Handle, space: &str, epoch: Epoch, limit: 
 pub(crate) fn counts(handle: &Handle, space: &str) -> Result<Counts> {
     let space = &meta::space(handle, space)?;
     tag_all(handle)?;
-    let count = |filter: Value| handle.client.count(handle.collection(), &filter);
-    let made_by = |provenance: Provenance| count(space.made_by(&[provenance]));
-    let failed = none_of([is_empty(&space.path("f"))]);
-    Ok(Counts {
-        items: count(none_of([is_empty(REVISION)]))?,
-        old: made_by(Provenance::Old)?,
-        adapted: made_by(Provenance::Adapted)?,
-        native: made_by(Provenance::Native)?,
-        lacking: count(json!({"must_not": [is_empty(REVISION), space.present()]}))?,
-        failed: count(failed)?,
-        without_source: count(all_of([has_source(false), space.waiting()]))?,
-    })
+    let made_by = |provenance: Provenance| space.made_by(&[provenance]);
+    let filters = [
+        made_by(Provenance::Old),
+        made_by(Provenance::Adapted),
+        made_by(Provenance::Native),
+        json!({"must_not": [is_empty(REVISION), space.present()]}),
+        none_of([is_empty(&space.path("f"))]),
+        all_of([has_source(false), space.waiting()]),
+    ];
+    // The server counts each with one thread.
+    let counted = at_once(&filters, |filter| handle.client.count(handle.collection(), filter))?;
+    let [old, adapted, native, lacking, failed, without_source] = counted[..] else {
+        unreachable!("a count for each filter");
+    };
+    let items = old + adapted + native + lacking;
+    Ok(Counts { items, old, adapted, native, lacking, failed, without_source })
 }
 
 pub(crate) fn count_lag(handle: &Handle, space: &str, behind: &str) -> Result<u64> {

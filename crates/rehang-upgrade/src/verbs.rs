@@ -3,12 +3,12 @@
 use rehang::adapter::Adapter;
 use rehang::finding::Finding;
 use rehang::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
-use rehang_store::{Counts, Ledger, Scan, Select, Store, find_space};
+use rehang_store::{Counts, Ledger, Revision, Scan, Select, Store, find_space};
 use serde::Serialize;
 
 use crate::backfill::Request;
 use crate::faults::Place;
-use crate::fill::Filler;
+use crate::fill::{Filler, PAGE_ITEMS_MAX};
 use crate::index::{prepare_index, recall};
 use crate::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
@@ -385,6 +385,8 @@ pub struct Switched {
     pub caught_up: u64,
     /// Items that no search finds until they are embedded: they have no vector in the new space.
     pub lacking: u64,
+    /// How many of these were written while the switch was under way: an application that writes all the time is never caught up with for good.
+    pub came: u64,
 }
 
 /// Lets searches go to the new space, in one atomic step, after catching up with what was written meanwhile. Where they are to be
@@ -414,8 +416,10 @@ pub fn switch(
     let fusion = fusion_of(setup.adapter, serving)?;
     let (old, new) = (&recorded.record.old.name.clone(), &recorded.record.new.name.clone());
     keep_map(store, setup, &recorded.record)?;
+    let newest = store.newest_revision()?;
     let caught_up = catch_up(store, setup, &recorded.record, observer)?;
     let lacking = store.counts(new)?.lacking;
+    let came = if lacking > 0 { lacking_since(store, new, newest)?.min(lacking) } else { 0 };
     observer.reach(Place::BeforeSwitch)?;
     // How the new space serves has to be known before it does; before the switch no search asks. Also where nothing of the record
     // differs: a rollback since it was read makes this fail.
@@ -425,7 +429,18 @@ pub fn switch(
     store.switch_serving(old, new)?;
     observer.reach(Place::AfterSwitch)?;
     expect_not_taken_back(store, old, new)?;
-    Ok(Switched { serving: new.clone(), caught_up, lacking })
+    Ok(Switched { serving: new.clone(), caught_up, lacking, came })
+}
+
+/// How many items without a vector of the new space were written after a revision.
+fn lacking_since(store: &dyn Ledger, new: &str, newest: Revision) -> Result<u64> {
+    let (mut came, mut walk) = (0, Some(Scan::new(new, Select::Lacking, PAGE_ITEMS_MAX).without_contents()));
+    while let Some(page) = walk {
+        let records = store.scan(&page)?;
+        came += records.iter().filter(|record| record.item.revision > newest).count() as u64;
+        walk = page.following(&records);
+    }
+    Ok(came)
 }
 
 /// Lets searches go back where a rollback came between the record of a switch and the switch itself: it found the old space

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rehang::{Distance, Matrix, Provenance, Remedy, Space};
+use rehang::{Distance, ErrorKind, Matrix, Provenance, Remedy, Space};
 use rehang_qdrant::{CollectionOptions, QdrantAddress, QdrantStore};
 use rehang_store::{
     Epoch, Examined, Filter, Index, ItemKey, ItemWrite, Ledger, NewVector, Priority, Queue, Released, Scan,
@@ -801,4 +801,27 @@ fn vectors_of_the_cosine_distance_keep_their_length() {
             "{found:?}"
         );
     }
+}
+
+#[test]
+fn indexes_that_say_otherwise_than_the_points_are_made_anew() {
+    let Some(server) = server::server() else { return };
+    let (name, made) = gallery(server, "indexes", 3);
+    made.get(&["1"]).unwrap();
+    // After a kill the server's index said of a point that it has a tag, which the point had not.
+    let open = |until| {
+        let url = server::replaced_until(&server.url, "\"rehang\":", "\"xehang\":", until);
+        QdrantStore::open(&QdrantAddress::new(url), &options(&name), Some("old")).unwrap()
+    };
+    let item = open(Some("DELETE /collections/")).get(&["1"]).unwrap().remove(0);
+    assert_eq!(item.map(|item| item.id), Some("1".to_owned()), "it is found once its indexes are made anew");
+    let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
+    let indexes = there["payload_schema"].as_object().unwrap();
+    assert!(
+        ["rehang", "rehang_tag.n", "rehang_tag.s2.p", "rehang_tag.s2.q"]
+            .iter()
+            .all(|field| indexes.contains_key(*field))
+    );
+    let said = open(None).get(&["1"]).unwrap_err();
+    assert!(matches!(said.kind(), ErrorKind::Corrupt { .. }), "{said}");
 }

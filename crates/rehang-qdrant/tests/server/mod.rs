@@ -237,21 +237,38 @@ pub fn collection(url: &str, name: &str, width: usize) {
 
 /// The address of a proxy of the server in whose answers some bytes are replaced by as many others.
 pub fn replaced(url: &str, said: &'static str, instead: &str) -> String {
+    replaced_until(url, said, instead, None)
+}
+
+/// The same until a request comes that begins so.
+pub fn replaced_until(url: &str, said: &'static str, instead: &str, until: Option<&'static str>) -> String {
     assert_eq!(said.len(), instead.len(), "an answer keeps its length");
     let instead = instead.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let server = url.trim_start_matches("http://").to_owned();
+    let is_over = Arc::new(AtomicBool::new(false));
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let (mut client, mut server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
             let (mut answers, mut back) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-            std::thread::spawn(move || drop(std::io::copy(&mut client, &mut server)));
-            let instead = instead.clone();
+            let ends = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(count @ 1..) = client.read(&mut bytes) {
+                    if until.is_some_and(|until| bytes[..count].starts_with(until.as_bytes())) {
+                        ends.store(true, Ordering::SeqCst);
+                    }
+                    server.write_all(&bytes[..count]).unwrap();
+                }
+            });
+            let (instead, is_over) = (instead.clone(), Arc::clone(&is_over));
             std::thread::spawn(move || {
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(count @ 1..) = answers.read(&mut bytes) {
-                    let text = String::from_utf8_lossy(&bytes[..count]).replace(said, &instead);
+                    let text = String::from_utf8_lossy(&bytes[..count]);
+                    let is_over = is_over.load(Ordering::SeqCst);
+                    let text = if is_over { text.into_owned() } else { text.replace(said, &instead) };
                     if back.write_all(text.as_bytes()).is_err() {
                         return;
                     }

@@ -324,6 +324,17 @@ fn a_rollback_beside_a_switch_wins() {
 }
 
 #[test]
+fn what_comes_while_a_switch_catches_up_is_told_from_what_it_left() {
+    let (store, world) = started(ITEMS);
+    let bare = |number: usize| ItemWrite { vectors: Vec::new(), ..common::item(number, 0) };
+    // One that nothing can be adapted for, one that is caught up with, and one of each that comes meanwhile.
+    store.put(&[bare(ITEMS), common::item(ITEMS + 1, 0)]).unwrap();
+    let come = || store.put(&[bare(ITEMS + 2), common::item(ITEMS + 3, 0)]).map(drop);
+    let switched = switch(&store, &world.setup(), Serving::Mixed, &at(Place::CatchUpWritten, come)).unwrap();
+    assert_eq!((switched.caught_up, switched.lacking, switched.came), (1, 3, 2));
+}
+
+#[test]
 fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says() {
     // A rollback dies before searches go back: of an upgrade that is filled, and of one that is being filled again.
     for refilling in [false, true] {

@@ -90,7 +90,7 @@ pub fn switch(arguments: &UpgradeSwitchArguments, json: bool) -> Result<Exit> {
     let (switched, findings) = open(&arguments.config)?.switch(serving, arguments.anyway)?;
     warn(&findings);
     let text = switch_text(&switched, serving);
-    Exit::done_if(switched.lacking == 0).print(json, &switched, &text)
+    Exit::done_if(switched.lacking == switched.came).print(json, &switched, &text)
 }
 
 pub fn switch_text(switched: &Switched, serving: Serving) -> String {
@@ -98,11 +98,14 @@ pub fn switch_text(switched: &Switched, serving: Serving) -> String {
     if serving == Serving::Fused {
         text += "They are fused: each needs its query by both models (`rehang search --text` with [encoder] and [old.encoder], or `--vectors NEW --old-vectors OLD`).\n";
     }
-    if switched.lacking > 0 {
+    let left = switched.lacking - switched.came;
+    if left > 0 {
         text += &format!(
-            "{} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n",
-            switched.lacking
+            "{left} items have no vector there yet and are not found until `rehang upgrade run` embeds them.\n"
         );
+    }
+    if switched.came > 0 {
+        text += &format!("{} items came meanwhile and have none there yet.\n", switched.came);
     }
     text += "What is written from now on with an old vector alone is found by `rehang upgrade run --follow`, within a second.\n";
     text
