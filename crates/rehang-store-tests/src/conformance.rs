@@ -1465,7 +1465,9 @@ fn a_plan_fences_every_handle(one: &dyn Store, other: &dyn Store, _: &dyn Fn(Dur
         let planned = [planner.join(), filler.join().map(drop)];
         are_planned.store(true, Ordering::Relaxed);
         worker.join().expect("the worker did not fail");
-        planned.into_iter().for_each(|planned| planned.expect("neither failed"));
+        for planned in planned {
+            planned.expect("neither the filler nor the planner failed");
+        }
     });
     let last = now.next().number() as f32;
     for vector in one.vectors(NEW, &items.iter().map(|item| item.key).collect::<Vec<_>>()).unwrap() {

@@ -235,14 +235,16 @@ fn a_collection_in_which_no_upgrade_could_end_is_refused_by_what_it_says_of_itse
     }
 }
 
+/// Of the new space, where requests have a limit.
+const WIDTH: usize = 1024;
+const ITEMS: usize = 300;
+
 #[test]
 fn requests_are_no_larger_than_a_proxy_takes() {
     let Some(server) = server::Server::start_with(None, &[("QDRANT__SERVICE__MAX_REQUEST_SIZE_MB", "1")])
     else {
         return server::skipped();
     };
-    const WIDTH: usize = 1024;
-    const ITEMS: usize = 300;
     server::collection(&server.url, "docs", 2);
     let options = CollectionOptions { payload: Some("more".into()), ..options("docs", Some("embedding")) };
     let open = |address: QdrantAddress| QdrantStore::adopt(&address, &options, Some("old"), &|_, _| true);
