@@ -1,6 +1,6 @@
 """What each verb of an upgrade takes in a large collection of Qdrant: seconds, requests, memory of the server.
 
-    python3 scripts/qdrant-scale.py --rehang PROGRAM --qdrant PROGRAM [--points 1000000] [--until release] [--payload 200]
+    python3 scripts/qdrant-scale.py --rehang PROGRAM --qdrant PROGRAM [--points 1000000] [--graphs] [--until release] [--payload 200]
 
 A server of its own, points of 8 coordinates with a text and so many characters more, a new model of 16, and a service that answers at once. Verbs are those of the command
 line, one after the other; `--until VERB` ends after that one. In the end every point has what a search needs, or it fails. It needs numpy and requests.
@@ -16,9 +16,10 @@ from qdrant_server import WIDTHS, Server, configure, run, serve, vectors
 PAGE = 500
 
 
-def fill(server, points, payload):
+def fill(server, points, payload, has_graphs):
     vector = {"embedding": {"size": WIDTHS["old"], "distance": "Cosine"}}
-    server.ask("PUT", "/collections/docs", {"vectors": vector})
+    optimizers = {} if has_graphs else {"indexing_threshold": 0}
+    server.ask("PUT", "/collections/docs", {"vectors": vector, "optimizers_config": optimizers})
     rest = "x" * payload
     for first in range(0, points, PAGE):
         numbers = range(first, min(first + PAGE, points))
@@ -33,6 +34,7 @@ def main():
     parser.add_argument("--qdrant", required=True)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--payload", type=int, default=200)
+    parser.add_argument("--graphs", action="store_true", help="the server makes graphs of the vectors (HNSW), as it does by default")
     parser.add_argument("--until", default="release")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +42,7 @@ def main():
         server = Server(asked.qdrant, folder / "server")
         try:
             began = time.time()
-            fill(server, asked.points, asked.payload)
+            fill(server, asked.points, asked.payload, asked.graphs)
             filled = time.time() - began
             server.until_green()
             print(f"{asked.points} points: {asked.points / filled:.0f} a second by plain upserts, {server.memory()} MB of the server", flush=True)

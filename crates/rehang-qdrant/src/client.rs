@@ -32,7 +32,7 @@ pub(crate) struct Client {
     key: Option<String>,
     /// Bytes of a request at most.
     request_max: usize,
-    /// Points of a page at most.
+    /// Points of a page at most, by the collection's strict mode.
     pub(crate) page_max: usize,
 }
 
@@ -55,7 +55,7 @@ impl Client {
             config = config.proxy(None);
         }
         let (key, request_max) = (address.key().map(str::to_owned), address.request_max());
-        Ok(Self { agent: config.build().into(), base, key, request_max, page_max: PAGE })
+        Ok(Self { agent: config.build().into(), base, key, request_max, page_max: usize::MAX })
     }
 
     /// The server, for people.

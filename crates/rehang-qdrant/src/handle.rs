@@ -8,7 +8,7 @@ use rehang::{Error, Result};
 use rehang_store::LeaseClock;
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, PAGE};
 use crate::collection::{self, CollectionOptions, Facts, Limits};
 use crate::filters::{all_of, has_id};
 use crate::payload::{REVISION, TAG};
@@ -87,8 +87,10 @@ impl Handle {
     pub(crate) fn change_each(&self, filter: &Value, operation: impl Fn(Value) -> Value) -> Result<()> {
         let collection = self.collection();
         self.client.each_page(collection, filter, None, usize::MAX, &With::default(), &mut |points| {
-            let keys = has_id(points.iter().map(|point| point.key));
-            self.client.change(collection, &[operation(all_of([keys, filter.clone()]))])?;
+            for some in points.chunks(PAGE) {
+                let keys = has_id(some.iter().map(|point| point.key));
+                self.client.change(collection, &[operation(all_of([keys, filter.clone()]))])?;
+            }
             Ok(true)
         })
     }

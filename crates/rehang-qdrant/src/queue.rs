@@ -102,19 +102,13 @@ pub(crate) fn first(
         return Ok((Vec::new(), handle.client.count(handle.collection(), &filter)?));
     }
     let mut first = FirstKeys::new(seed, size);
-    handle.client.each_page(
-        handle.collection(),
-        &filter,
-        None,
-        usize::MAX,
-        &With::default(),
-        &mut |points| {
-            for point in points {
-                first.take(point.key);
-            }
-            Ok(true)
-        },
-    )?;
+    let (collection, with) = (handle.collection(), With::default());
+    handle.client.each_page(collection, &filter, None, usize::MAX, &with, &mut |points| {
+        for point in points {
+            first.take(point.key);
+        }
+        Ok(true)
+    })?;
     Ok(first.keys())
 }
 

@@ -11,6 +11,8 @@ use crate::points::Point;
 
 /// Points of one page of a scroll with vectors.
 const PAGE_WITH_VECTORS: usize = 256;
+/// Points of a page of which only the keys are wanted.
+const PAGE_OF_KEYS: usize = 10_000;
 
 /// What of a point comes along.
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ impl Client {
     pub(crate) fn first_page(&self, collection: &str, filter: &Value) -> Result<(Vec<Point>, bool, u64)> {
         let (mut offset, mut others) = (Value::Null, 0);
         loop {
-            let body = json!({"filter": filter, "offset": offset, "limit": self.page_max, "with_payload": [REVISION]});
+            let body = json!({"filter": filter, "offset": offset, "limit": self.page_max.min(PAGE), "with_payload": [REVISION]});
             let mut result = self.ask("POST", &format!("/collections/{collection}/points/scroll"), &body)?;
             let all = result["points"].as_array().map_or(0, Vec::len);
             let points = Point::list(result["points"].take(), &self.name())?;
@@ -67,7 +69,12 @@ impl Client {
             Some(key) => id_of(ItemKey::new(key.bits() + 1)),
             None => Value::Null,
         };
-        let size = if with.vectors.is_empty() { PAGE } else { PAGE_WITH_VECTORS }.min(self.page_max);
+        let size = match (with.vectors.is_empty(), &with.payload) {
+            (false, _) => PAGE_WITH_VECTORS,
+            (true, Value::Bool(false)) => PAGE_OF_KEYS,
+            (true, _) => PAGE,
+        };
+        let size = size.min(self.page_max);
         let mut left = limit;
         while left > 0 {
             let body = json!({
@@ -122,7 +129,7 @@ impl Client {
         let mut all: Vec<Point> = Vec::new();
         let mut below: Option<f64> = None;
         while all.len() < limit {
-            let asked = (limit - all.len()).min(self.page_max);
+            let asked = (limit - all.len()).min(self.page_max).min(PAGE);
             let rest = below.map(|below| json!({"key": by, "range": {"lt": below}}));
             let conditions: Vec<Value> = [Some(filter.clone()), rest].into_iter().flatten().collect();
             let body = json!({
