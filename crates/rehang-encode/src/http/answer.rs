@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -64,7 +65,12 @@ struct Entry {
 /// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come in any order; each
 /// belongs to the input that its `index` names. A number that is `null` becomes NaN.
 pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
-    let body: Body = serde_json::from_slice(body).map_err(|error| {
+    let parsed = serde_json::from_slice(body).or_else(|error: serde_json::Error| {
+        // Python's writers say NaN, which no JSON has.
+        let finite = without_words(body).filter(|_| !error.is_data());
+        finite.map_or(Err(error), |body| serde_json::from_slice(&body))
+    });
+    let body: Body = parsed.map_err(|error| {
         if error.is_data() {
             Unread::Form(format!("its answer has another form ({error})"))
         } else {
@@ -97,9 +103,50 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
     let vectors = vectors.into_iter().flatten().collect();
     let number = |value: &serde_json::Value| value.as_f64().filter(|count| *count >= 0.0);
     let count = |name: &str| number(body.usage.get(name)?);
-    let tokens =
-        count("total_tokens").or_else(|| count("prompt_tokens")).or_else(|| number(&body.prompt_eval_count));
-    Ok(Answer { vectors, tokens: tokens.map(|count| count as u64) })
+    // No text has no token: who says 0 has not counted.
+    let counts = [count("total_tokens"), count("prompt_tokens"), number(&body.prompt_eval_count)];
+    let tokens = counts.into_iter().flatten().fold(0.0, f64::max) as u64;
+    Ok(Answer { vectors, tokens: Some(tokens).filter(|tokens| *tokens > 0) })
+}
+
+/// A body with null in place of each NaN and Infinity outside of texts; `None` where there is none.
+fn without_words(body: &[u8]) -> Option<Vec<u8>> {
+    let (mut without, mut rest, mut is_in_text, mut is_changed) =
+        (Vec::with_capacity(body.len()), body, false, false);
+    while let Some((&first, more)) = rest.split_first() {
+        let word = ["-Infinity", "Infinity", "NaN"]
+            .iter()
+            .find(|word| !is_in_text && rest.starts_with(word.as_bytes()));
+        if let Some(word) = word {
+            without.extend(b"null");
+            is_changed = true;
+            rest = &rest[word.len()..];
+            continue;
+        }
+        without.push(first);
+        rest = more;
+        match (first, is_in_text) {
+            (b'"', _) => is_in_text = !is_in_text,
+            (b'\\', true) => {
+                without.extend(rest.first());
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    is_changed.then_some(without)
+}
+
+/// The error that an answer with status 200 holds in place of vectors, with the status that it names.
+pub(super) fn error_in<'a>(
+    body: &[u8],
+    secrets: impl IntoIterator<Item = &'a str>,
+) -> Option<(Option<u16>, String)> {
+    let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let error = json.get("error").filter(|error| !error.is_null())?;
+    let code = error.get("code").or_else(|| error.get("status"));
+    let status = code.and_then(|code| code.as_u64()).and_then(|code| u16::try_from(code).ok());
+    Some((status, message(body, secrets)))
 }
 
 /// The numbers of one vector: a list, the same within one more list, or base64 of float32 in little-endian order.
@@ -219,21 +266,76 @@ pub(super) fn message<'a>(body: &[u8], secrets: impl IntoIterator<Item = &'a str
 /// in a reason that begins with the status. It is no more than a guess until all the texts were taken in requests of that size.
 pub(super) fn most_texts(reason: &str, texts: usize) -> Option<usize> {
     let said = reason.split_once("status ").map_or(reason, |(_, said)| said.get(3..).unwrap_or_default());
-    let numbers = || {
-        said.split(|character: char| !character.is_ascii_digit())
-            .filter_map(|digits| digits.parse::<usize>().ok())
-    };
-    // The count may be one more by what rode along.
-    let is_of_many = said.contains("batch") || numbers().any(|number| (texts..=texts + 1).contains(&number));
-    numbers().filter(|number| is_of_many && (1..texts).contains(number)).max()
+    // A limit of tokens is none of texts, and what stands in one word with letters is a name: text-embedding-3-small.
+    let said = said.to_lowercase();
+    said.split(". ").filter(|sentence| !sentence.contains("token")).find_map(|sentence| {
+        let word =
+            |word: &str| word.trim_matches(|letter: char| !letter.is_alphanumeric()).parse::<usize>().ok();
+        let numbers = || sentence.split([' ', '=', ',']).filter_map(word);
+        // The count may be one more by what rode along.
+        let is_of_many =
+            sentence.contains("batch") || numbers().any(|number| (texts..=texts + 1).contains(&number));
+        numbers().filter(|number| is_of_many && (1..texts).contains(number)).max()
+    })
+}
+
+/// The wait that a refusal asks for in its body: Gemini's `retryDelay`, or words such as "try again in 1m20.5s", "retry after 30 seconds", "in 250ms".
+pub(super) fn wait_in(body: &[u8]) -> Option<Duration> {
+    let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let error = json.pointer("/error").or_else(|| json.pointer("/0/error"));
+    let details = error.and_then(|error| error.get("details")?.as_array()).into_iter().flatten();
+    let mut delays = details.filter_map(|detail| duration_in(detail.get("retryDelay")?.as_str()?));
+    if let Some(delay) = delays.next() {
+        return Some(delay);
+    }
+    let said = String::from_utf8_lossy(body).to_lowercase();
+    let words = ["again in ", "retry in ", "retry after ", "again after ", "wait for ", "wait "];
+    words.iter().find_map(|words| duration_in(said.split_once(words)?.1.trim_start()))
+}
+
+/// A time at the beginning of a text: `20s`, `1m20.5s`, `250ms`, `30 seconds`, `2 minutes`; a number alone is seconds.
+fn duration_in(text: &str) -> Option<Duration> {
+    let (mut seconds, mut rest, mut parts) = (0.0, text, 0);
+    loop {
+        let digits =
+            rest.find(|letter: char| !(letter.is_ascii_digit() || letter == '.')).unwrap_or(rest.len());
+        let Ok(number) = rest[..digits].trim_end_matches('.').parse::<f64>() else { break };
+        let after = rest[digits..].trim_start();
+        let letters = after.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, is_known) = match &after[..letters] {
+            "ms" | "milliseconds" | "millisecond" => (0.001, true),
+            "s" | "sec" | "secs" | "second" | "seconds" => (1.0, true),
+            "m" | "min" | "mins" | "minute" | "minutes" => (60.0, true),
+            "h" | "hour" | "hours" => (3600.0, true),
+            _ => (1.0, false),
+        };
+        seconds += number * unit;
+        parts += 1;
+        if !is_known {
+            break;
+        }
+        rest = &after[letters..];
+    }
+    if parts == 0 { None } else { Duration::try_from_secs_f64(seconds).ok() }
+}
+
+/// Whether a refusal with status 400 is of the key, as Gemini's is.
+pub(super) fn is_key_wrong(body: &[u8]) -> bool {
+    let said = String::from_utf8_lossy(body).to_lowercase();
+    ["api_key_invalid", "api key not valid", "invalid api key", "incorrect api key"]
+        .iter()
+        .any(|words| said.contains(words))
 }
 
 /// Whether a refusal with status 429 means that the account is empty, which no wait changes.
 pub(super) fn is_account_empty(body: &[u8]) -> bool {
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    ["/error/code", "/error/type"]
-        .iter()
-        .any(|path| json.pointer(path).and_then(|code| code.as_str()) == Some("insufficient_quota"))
+    let codes = ["insufficient_quota", "billing_hard_limit_reached", "billing_not_active"];
+    let is_empty = ["/error/code", "/error/type"].iter().any(|path| {
+        json.pointer(path).and_then(|code| code.as_str()).is_some_and(|code| codes.contains(&code))
+    });
+    // Gemini says which of its quotas is used up, in a list.
+    is_empty || String::from_utf8_lossy(body).contains("PerDay")
 }
 
 #[cfg(test)]
@@ -285,6 +387,25 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_are_not_finite_are_read() {
+        let body = br#"{"model": "NaN \" Infinity", "data": [{"embedding": [NaN, 1]}, {"embedding": [-Infinity, Infinity]}, {"embedding": [2, 3]}]}"#;
+        let vectors = read(body, 3).unwrap().vectors;
+        assert!(
+            vectors[0][0].is_nan() && vectors[0][1] == 1.0 && vectors[1].iter().all(|number| number.is_nan())
+        );
+        assert_eq!(vectors[2], [2.0, 3.0]);
+        assert!(matches!(read(br#"{"data": [{"embedding": [nope]}]}"#, 1), Err(Unread::Broken(_))));
+    }
+
+    #[test]
+    fn an_error_with_status_200_is_shown() {
+        let body = br#"{"error": {"message": "no capacity for sk-1", "code": 503}}"#;
+        assert_eq!(error_in(body, ["sk-1"]), Some((Some(503), "no capacity for (the key)".into())));
+        assert_eq!(error_in(br#"{"error": "busy"}"#, None), Some((None, "busy".into())));
+        assert_eq!(error_in(br#"{"data": [], "error": null}"#, None), None);
+    }
+
+    #[test]
     fn how_many_texts_are_taken_is_read_off_a_refusal() {
         for (reason, texts, most) in [
             ("m at http://a:80: status 422: batch size 64 > maximum allowed batch size 32", 64, Some(32)),
@@ -298,9 +419,38 @@ mod tests {
             ("m: status 400: '$.input' is too long: maximum length 2048, but got 3000", 3000, Some(2048)),
             ("m: status 400: this model's maximum context length is 512 tokens", 600, None),
             ("m: status 413: it gives no reason", 500, None),
+            ("m: status 400: text-embedding-3-small: this batch is too large", 64, None),
+            ("m: status 400: model bge-m3 v2 takes no batch of 64, at most 16", 64, Some(16)),
+            ("m: status 400: batch of 64 inputs has 9000 tokens, at most 48 tokens are allowed", 64, None),
+            ("m: status 400: too many tokens (8192 at most). Batch size must be <= 32.", 64, Some(32)),
         ] {
             assert_eq!(most_texts(reason, texts), most, "{reason}");
         }
+    }
+
+    #[test]
+    fn waits_are_read_in_the_words_of_services() {
+        let seconds = |body: &str| wait_in(body.as_bytes()).map(|wait| wait.as_secs_f64());
+        for (said, wait) in [
+            (
+                "Rate limit reached for m on requests per min (RPM): Limit 10. Please try again in 42s.",
+                Some(42.0),
+            ),
+            ("Please try again in 1m20.5s. Visit the page", Some(80.5)),
+            ("Please try again in 250ms.", Some(0.25)),
+            ("Please retry in 37.1s.", Some(37.1)),
+            ("Requests have exceeded the call rate limit. Please retry after 30 seconds.", Some(30.0)),
+            ("Try again after 2 minutes", Some(120.0)),
+            ("You may try again in a moment; limit 10", None),
+            ("status 429 it is", None),
+        ] {
+            assert_eq!(seconds(&format!("{{\"error\": {{\"message\": \"{said}\"}}}}")), wait, "{said}");
+        }
+        let gemini = r#"[{"error": {"code": 429, "message": "You exceeded your current quota", "details": [{"@type": "QuotaFailure"}, {"retryDelay": "23s"}]}}]"#;
+        assert_eq!(seconds(gemini), Some(23.0));
+        assert!(!is_account_empty(gemini.as_bytes()));
+        assert!(is_account_empty(br#"[{"error": {"details": [{"violations": [{"quotaId": "EmbedContentRequestsPerDayPerUser"}]}]}}]"#));
+        assert!(is_account_empty(br#"{"error": {"type": "insufficient_quota"}}"#));
     }
 
     #[test]
@@ -345,6 +495,8 @@ mod tests {
             ("{\"total_tokens\": 18446744073709551615}", Some(u64::MAX)),
             ("{\"total_tokens\": 1e300}", Some(u64::MAX)),
             ("{\"total_tokens\": -5}", None),
+            ("{\"total_tokens\": 0}", None),
+            ("{\"total_tokens\": 0, \"prompt_tokens\": 9}", Some(9)),
             ("{\"total_tokens\": \"many\"}", None),
             ("[]", None),
             ("7", None),

@@ -34,6 +34,10 @@ use pace::{Backoff, Pace, retry_after, retry_after_ms};
 
 /// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
+/// The longest that a service may refuse everybody for its limits, giving no vector meanwhile.
+const LIMITED_MAX: Duration = Duration::from_mins(10);
+/// The longest that a service which is loading or overloaded is waited for.
+const OVERLOADED_MAX: Duration = Duration::from_mins(5);
 /// The longest that requests are held back, whatever a service asks for.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
 /// Tokens that a service may count for a text beside those that its bytes could be: special ones, instructions of its own.
@@ -115,12 +119,30 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
+    /// The service says that it is loading or overloaded: the same in a while, or a text brings it down.
+    Overloaded {
+        reason: String,
+        wait: Option<Duration>,
+    },
+    /// The service refuses everybody for its limits. No text is to blame.
+    Limited {
+        reason: String,
+        wait: Option<Duration>,
+    },
     /// The service failed at this request (status 500), which a text of it may be the cause of.
     Broke(String),
     /// The service cannot be reached: no such host, connection refused. The next attempt may reach it.
     Unreachable(String),
     /// The service does not want these texts.
     Refused(String),
+}
+
+/// Refusals of one request for limits, in a row.
+struct Limited {
+    times: u32,
+    since: Duration,
+    /// Requests that the service had given vectors for then.
+    served: u64,
 }
 
 /// What came of a request that was sent as often as it may be.
@@ -133,6 +155,8 @@ enum Ended {
         reason: String,
         /// Whether the service gave vectors for other requests since the first attempt failed.
         others_served: bool,
+        /// Whether it said last that it is loading or overloaded.
+        is_overloaded: bool,
     },
     /// The service broke at it, as often and in the same words as it may.
     Broke {
@@ -291,13 +315,21 @@ impl Http {
                 }
                 Ok(())
             }
-            Ended::Failed { reason, others_served } => {
+            Ended::Failed { reason, others_served, is_overloaded } => {
+                let mut was_away = false;
                 if !others_served && !self.serves_anybody()? {
-                    return Err(self.unavailable(reason));
+                    was_away = is_overloaded && self.comes_back()?;
+                    if !was_away {
+                        return Err(self.unavailable(reason));
+                    }
                 }
                 // The service is well and fails at this request each time: some text brings it down, and is looked for in the same way.
                 if inputs.len() > 1 {
                     return self.embed_parts(inputs.len() / 2, inputs, answers, known, is_last);
+                }
+                if was_away && known.is_none() {
+                    // It may have been no fault of the text.
+                    return self.embed(inputs, answers, Some(&reason), is_last);
                 }
                 answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
                 Ok(())
@@ -492,6 +524,22 @@ impl Http {
         Ok(matches!(self.insist(&[probe()], usize::MAX)?, Ended::Vectors(_)))
     }
 
+    /// Waits for a service that is loading or overloaded, some minutes. Gives whether it embeds one harmless word then.
+    fn comes_back(&self) -> Result<bool> {
+        let began = self.clock.now();
+        for times in 1.. {
+            let now = self.clock.now();
+            if now.saturating_sub(began) > OVERLOADED_MAX {
+                return Ok(false);
+            }
+            self.wait_until(now + self.backoff.wait(times + 3))?;
+            if self.serves_anybody()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Fails where the service, which has given no vector so far, refuses one harmless word too. What is refused is the request then: each
     /// of its options is left out in turn, so that the error can name the one.
     fn expect_taken(&self, reason: &str) -> Result<()> {
@@ -555,6 +603,7 @@ impl Http {
     fn insist_on(&self, inputs: &[Input<'_>], options: Options<'_>, breaks: usize) -> Result<Ended> {
         let (mut failures, mut served_before) = (0, 0);
         let (mut broke, mut words) = (0, String::new());
+        let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         loop {
             let (count, tokens) = self.reserve(inputs)?;
             if count < inputs.len() {
@@ -562,10 +611,19 @@ impl Http {
                 return Ok(Ended::Short(count));
             }
             let turn = self.wait_for_turn(tokens).inspect_err(|_| self.unreserve(count, tokens))?;
+            let mut is_overloaded = false;
             let (reason, wait, is_unreachable) = match self.send(inputs, options, tokens, turn)? {
                 Outcome::Vectors(vectors) => return Ok(Ended::Vectors(vectors)),
                 Outcome::Refused(reason) => return Ok(Ended::Refused(reason)),
+                Outcome::Limited { reason, wait } => {
+                    self.keep_to_limits(&mut limited, reason, wait)?;
+                    continue;
+                }
                 Outcome::Again { reason, wait } => (reason, wait, false),
+                Outcome::Overloaded { reason, wait } => {
+                    is_overloaded = true;
+                    (reason, wait, false)
+                }
                 Outcome::Broke(reason) => {
                     broke = if reason == words { broke + 1 } else { 1 };
                     words.clone_from(&reason);
@@ -593,12 +651,38 @@ impl Http {
             if is_last {
                 let reason = format!("{reason} (attempt {failures} of {})", self.config.attempts);
                 let others_served = self.served.load(Ordering::Relaxed) > served_before;
-                return Ok(Ended::Failed { reason, others_served });
+                return Ok(Ended::Failed { reason, others_served, is_overloaded });
             }
             // Also where the service asks for no wait at all: attempts that follow at once are lost to the same overload.
             let backoff = self.backoff.wait(failures as u32);
             self.wait_until(now + wait.unwrap_or_default().max(backoff))?;
         }
+    }
+
+    /// Waits as a service asks that refuses everybody for its limits, or longer and longer up to a minute where it says nothing.
+    ///
+    /// # Errors
+    ///
+    /// Unavailable where it asks for a long wait, or has given no vector for a while. As [`Http::wait_until`].
+    fn keep_to_limits(&self, limited: &mut Limited, reason: String, wait: Option<Duration>) -> Result<()> {
+        let (now, served) = (self.clock.now(), self.served.load(Ordering::Relaxed));
+        if limited.times == 0 || served > limited.served {
+            *limited = Limited { times: 0, since: now, served };
+        }
+        limited.times += 1;
+        if wait.is_some_and(|wait| wait > RETRY_AFTER_MAX) {
+            self.pace.pause_until(now + wait.unwrap_or_default().min(PAUSE_MAX));
+            return Err(self.unavailable(reason));
+        }
+        if now.saturating_sub(limited.since) > LIMITED_MAX {
+            let minutes = LIMITED_MAX.as_secs() / 60;
+            return Err(self.unavailable(format!(
+                "{reason}; it has given no vector for {minutes} minutes. requests_per_minute and tokens_per_minute in [encoder] keep below its limits"
+            )));
+        }
+        let wait = wait.unwrap_or_default().max(self.backoff.wait(limited.times + 1));
+        self.pace.refused(now, now + wait);
+        self.wait_until(now + wait)
     }
 
     /// Waits for a moment.
@@ -678,19 +762,34 @@ impl Http {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let status = response.status().as_u16();
         if status != 200 {
-            self.correct(reserved, 0);
+            self.pace.correct(reserved, 0);
+            self.unreserve(inputs.len(), reserved);
             let body = body.unwrap_or_default();
             let wait = header("retry-after-ms")
                 .and_then(retry_after_ms)
                 .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))));
             return self.refused(status, &body, wait, header("location"));
         }
-        let read = body
-            .map_err(|error| Unread::Broken(format!("its answer broke off ({error})")))
-            .and_then(|body| answer::read(&body, inputs.len()));
+        let read = match &body {
+            Ok(body) => answer::read(body, inputs.len()),
+            Err(error) => Err(Unread::Broken(format!("its answer broke off ({error})"))),
+        };
+        if let (Err(_), Ok(body)) = (&read, &body)
+            && let Some((code, said)) = answer::error_in(body, self.secrets.iter().map(String::as_str))
+        {
+            let wait = answer::wait_in(body);
+            let Some(code @ 400..=599) = code else {
+                return Ok(Outcome::Again { reason: format!("it gave no vectors: {said}"), wait });
+            };
+            // The status that it should have had.
+            self.pace.correct(reserved, 0);
+            self.unreserve(inputs.len(), reserved);
+            return self.refused(code, body, wait, None);
+        }
         Ok(match read {
             Ok(answer) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
+                self.pace.served(self.clock.now());
                 self.texts_served.fetch_max(inputs.len(), Ordering::Relaxed);
                 if let Some(used) = answer.tokens {
                     // What a service says is not trusted further than the texts could have tokens.
@@ -725,23 +824,22 @@ impl Http {
     ) -> Result<Outcome> {
         let reason =
             format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
-        let service = || self.check.encoder().to_owned();
         match status {
-            401 | 403 => {
-                let detail = match &self.config.key_env {
-                    Some(name) => format!("{reason}; the key comes from {name}"),
-                    None => format!("{reason}; key_env names no key"),
-                };
-                Err(ErrorKind::Unauthorised { service: service(), detail }.into())
-            }
+            401 | 403 => Err(self.unauthorised(&reason)),
+            400 if answer::is_key_wrong(body) => Err(self.unauthorised(&reason)),
             402 | 429 if status == 402 || answer::is_account_empty(body) => Err(self.unavailable(reason)),
             500 if wait.is_none() => Ok(Outcome::Broke(reason)),
             408 | 409 | 425 | 429 | 500..=599 => {
+                let wait = wait.or_else(|| answer::wait_in(body));
                 let reason = match wait {
                     Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
                     None => reason,
                 };
-                Ok(Outcome::Again { reason, wait })
+                Ok(match status {
+                    429 => Outcome::Limited { reason, wait },
+                    503 | 529 => Outcome::Overloaded { reason, wait },
+                    _ => Outcome::Again { reason, wait },
+                })
             }
             404 | 405 | 410 => Err(Error::not_found(
                 "embedding endpoint or model",
@@ -813,6 +911,14 @@ impl Http {
             // The tokens stay counted, since the service may have done its work.
             Outcome::Again { reason, wait: None }
         })
+    }
+
+    fn unauthorised(&self, reason: &str) -> Error {
+        let detail = match &self.config.key_env {
+            Some(name) => format!("{reason}; the key comes from {name}"),
+            None => format!("{reason}; key_env names no key"),
+        };
+        ErrorKind::Unauthorised { service: self.check.encoder().to_owned(), detail }.into()
     }
 
     fn unavailable(&self, detail: String) -> Error {

@@ -1,5 +1,6 @@
 //! How fast requests may follow each other, and how long to wait after one that failed.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -9,6 +10,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::meter::lock;
 
 const MINUTE: f64 = 60.0;
+/// A refusal that asks for a wait as long as this is of a limit by the minute; a shorter one is of a moment's load.
+const RATE_WAIT_SECONDS: f64 = 5.0;
+/// A learnt rate grows by so much where nothing was refused for so long.
+const RATE_GROWTH: f64 = 1.25;
+const RATE_HOLDS_SECONDS: f64 = 180.0;
 /// The wait after the first failure, without jitter; it doubles with each failure up to the longest.
 const BACKOFF_FIRST_SECONDS: f64 = 0.5;
 const BACKOFF_MAX_SECONDS: f64 = 60.0;
@@ -28,6 +34,18 @@ struct Next {
     token: f64,
     /// The service asked everybody to wait so long.
     pause: f64,
+    /// When it gave vectors, of the last minute.
+    served: VecDeque<f64>,
+    /// Requests a minute that it has taken before it refused more, and since when.
+    learnt: Option<(f64, f64)>,
+}
+
+impl Next {
+    fn forget_before(&mut self, time: f64) {
+        while self.served.front().is_some_and(|at| *at < time) {
+            self.served.pop_front();
+        }
+    }
 }
 
 impl Pace {
@@ -39,7 +57,15 @@ impl Pace {
     pub(super) fn reserve(&self, now: Duration, tokens: u64) -> Duration {
         let mut next = lock(&self.next);
         let start = now.as_secs_f64().max(next.request).max(next.token).max(next.pause);
-        if let Some(limit) = self.requests_per_minute {
+        if let Some((rate, since)) = next.learnt
+            && start - since > RATE_HOLDS_SECONDS
+        {
+            // The limit may have been somebody else's load.
+            next.learnt = Some((rate * RATE_GROWTH, start));
+        }
+        let learnt = next.learnt.map(|(rate, _)| rate);
+        let limit = self.requests_per_minute.into_iter().chain(learnt).reduce(f64::min);
+        if let Some(limit) = limit {
             next.request = start + MINUTE / limit;
         }
         if let Some(limit) = self.tokens_per_minute {
@@ -53,6 +79,26 @@ impl Pace {
         if let Some(limit) = self.tokens_per_minute {
             lock(&self.next).token += MINUTE * (used as f64 - reserved as f64) / limit;
         }
+    }
+
+    /// Takes note of a request that the service has given vectors for.
+    pub(super) fn served(&self, now: Duration) {
+        let mut next = lock(&self.next);
+        next.served.push_back(now.as_secs_f64());
+        next.forget_before(now.as_secs_f64() - MINUTE);
+    }
+
+    /// Takes note of a refusal for a limit, until a moment: a minute has room for as many requests as the last one had, if the wait is of a minute's kind.
+    pub(super) fn refused(&self, now: Duration, until: Duration) {
+        let mut next = lock(&self.next);
+        let now = now.as_secs_f64();
+        next.forget_before(now - MINUTE);
+        let rate = next.served.len() as f64;
+        if rate >= 1.0 && until.as_secs_f64() - now >= RATE_WAIT_SECONDS {
+            let least = next.learnt.map_or(rate, |(before, _)| before.min(rate));
+            next.learnt = Some((least, now));
+        }
+        next.pause = next.pause.max(until.as_secs_f64());
     }
 
     /// Holds every later request back until a moment.
