@@ -145,7 +145,7 @@ pub(super) fn error_in<'a>(
     let json: serde_json::Value = serde_json::from_slice(body).ok()?;
     let error = json.get("error").filter(|error| !error.is_null())?;
     let code = error.get("code").or_else(|| error.get("status"));
-    let status = code.and_then(|code| code.as_u64()).and_then(|code| u16::try_from(code).ok());
+    let status = code.and_then(serde_json::Value::as_u64).and_then(|code| u16::try_from(code).ok());
     Some((status, message(body, secrets)))
 }
 

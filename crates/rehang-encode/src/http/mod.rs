@@ -78,6 +78,8 @@ pub(crate) struct Http {
     others: Mutex<Spent>,
     /// Lets as many requests be under way as may be.
     slots: Semaphore,
+    /// How many these are by now: half as many after a time-out.
+    lanes: AtomicUsize,
     /// Requests that the service has given vectors for so far.
     served: AtomicU64,
     /// How many texts a request may have.
@@ -129,6 +131,8 @@ enum Outcome {
         reason: String,
         wait: Option<Duration>,
     },
+    /// No answer came in time to a request that was sent.
+    TimedOut(String),
     /// The service failed at this request (status 500), which a text of it may be the cause of.
     Broke(String),
     /// The service cannot be reached: no such host, connection refused. The next attempt may reach it.
@@ -158,6 +162,8 @@ enum Ended {
         /// Whether it said last that it is loading or overloaded.
         is_overloaded: bool,
     },
+    /// No answer came in time, and a smaller request may get one.
+    TimedOut(String),
     /// The service broke at it, as often and in the same words as it may.
     Broke {
         reason: String,
@@ -218,6 +224,7 @@ impl Http {
             meter: Meter::default(),
             others: Mutex::default(),
             slots: Semaphore::new(config.concurrency),
+            lanes: AtomicUsize::new(config.concurrency),
             served: AtomicU64::new(0),
             ceiling: Mutex::default(),
             texts_served: AtomicUsize::new(0),
@@ -334,6 +341,19 @@ impl Http {
                 answers[0] = Some(Err(ItemFailure::Temporary(format!("{}: {reason}", self.check.encoder()))));
                 Ok(())
             }
+            Ended::TimedOut(reason) => {
+                if self.served.load(Ordering::Relaxed) == 0 && !self.serves_anybody()? {
+                    return Err(self.unavailable(reason));
+                }
+                // A slow service gets through smaller ones, and through none that it is sent again and again.
+                let part = inputs.len() / 2;
+                self.embed_parts(part, inputs, answers, known, is_last)?;
+                // Where one text hangs the service, the others are no fewer for it.
+                if answers.iter().all(|answer| matches!(answer, Some(Ok(_)))) {
+                    lock(&self.ceiling).refused(inputs.len(), inputs.len() - part);
+                }
+                Ok(())
+            }
             Ended::Broke { reason, others_served } => {
                 if known != Some(&reason) && !others_served && !self.serves_anybody()? {
                     return Err(self.unavailable(reason));
@@ -443,7 +463,8 @@ impl Http {
                 }
                 Ok((ended, false))
             }
-            failed @ (Ended::Failed { .. } | Ended::Broke { .. }) => Ok((failed, false)),
+            Ended::TimedOut(_) if inputs.len() == 1 => Ok((self.insist(inputs, breaks)?, false)),
+            failed @ (Ended::Failed { .. } | Ended::Broke { .. } | Ended::TimedOut(_)) => Ok((failed, false)),
         }
     }
 
@@ -624,6 +645,8 @@ impl Http {
                     is_overloaded = true;
                     (reason, wait, false)
                 }
+                Outcome::TimedOut(reason) if inputs.len() > 1 => return Ok(Ended::TimedOut(reason)),
+                Outcome::TimedOut(reason) => (reason, None, false),
                 Outcome::Broke(reason) => {
                     broke = if reason == words { broke + 1 } else { 1 };
                     words.clone_from(&reason);
@@ -750,6 +773,7 @@ impl Http {
             .saturating_mul(self.check.space().dimension as u64)
             .saturating_mul(NUMBER_BYTES_MAX)
             .saturating_add(ANSWER_BYTES_MORE);
+        let lanes = self.lanes.load(Ordering::Relaxed);
         let response = request.send(&body[..]).map(|mut response| {
             let body = response.body_mut().with_config().limit(limit).read_to_vec();
             (response, body)
@@ -757,7 +781,13 @@ impl Http {
         drop(turn);
         let (response, body) = match response {
             Ok(answer) => answer,
-            Err(error) => return self.unreachable(&error, inputs.len(), reserved),
+            Err(error) => {
+                let outcome = self.unreachable(&error, inputs.len(), reserved)?;
+                if matches!(outcome, Outcome::TimedOut(_)) {
+                    self.narrow(lanes);
+                }
+                return Ok(outcome);
+            }
         };
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let status = response.status().as_u16();
@@ -898,7 +928,11 @@ impl Http {
         };
         let reason = match error {
             Failed::Timeout(_) => {
-                format!("no answer within timeout_seconds = {}", self.config.timeout_seconds)
+                let HttpConfig { timeout_seconds, batch, concurrency, .. } = &self.config;
+                format!(
+                    "no answer within timeout_seconds = {timeout_seconds}, of batch = {batch} texts a request at most and concurrency = {concurrency}: a slow service \
+                     wants a longer time, or less at once"
+                )
             }
             other => other.to_string(),
         };
@@ -907,10 +941,23 @@ impl Http {
             self.pace.correct(reserved, 0);
             self.unreserve(items, reserved);
             Outcome::Unreachable(reason)
-        } else {
+        } else if matches!(error, Failed::Timeout(_)) {
             // The tokens stay counted, since the service may have done its work.
+            Outcome::TimedOut(reason)
+        } else {
             Outcome::Again { reason, wait: None }
         })
+    }
+
+    /// Lets half as many requests be under way as there were when one was sent that got no answer in time.
+    fn narrow(&self, lanes: usize) {
+        let fewer = (lanes / 2).max(1);
+        if self.lanes.compare_exchange(lanes, fewer, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            for _ in fewer..lanes {
+                // Never given back.
+                std::mem::forget(self.slots.acquire());
+            }
+        }
     }
 
     fn unauthorised(&self, reason: &str) -> Error {

@@ -291,6 +291,34 @@ fn a_limit_by_the_minute_is_waited_out_and_kept() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a service takes its time")]
+fn a_service_that_is_slow_for_its_batches_gets_smaller_ones() {
+    let texts: Vec<String> = (0..300).map(|number| number.to_string()).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    for poisoned in [false, true] {
+        let stub = Stub::start(move |_, seen| {
+            if poisoned && seen.texts().iter().any(|text| text == "7") {
+                return Reply::Silence;
+            }
+            let each = if poisoned { 0 } else { 10 };
+            thread::sleep(Duration::from_millis(each * seen.texts().len() as u64));
+            Reply::Good
+        });
+        let (http, _) = open(&stub, |config| {
+            (config.batch, config.concurrency, config.timeout_seconds) = (64, 2, 0.5);
+        });
+        let answers = embed(&http, &texts).unwrap();
+        let right: Vec<bool> =
+            answers.iter().zip(right(&texts)).map(|(answer, right)| *answer == right).collect();
+        assert_eq!(right.iter().filter(|right| !**right).count(), usize::from(poisoned));
+        assert!(right[7] != poisoned);
+        let sent: usize = stub.seen().iter().map(|seen| seen.texts().len()).sum();
+        assert!(sent < 900, "{sent} texts were sent for 300");
+        assert_eq!(http.seats() < 60, !poisoned, "one text that hangs the service makes no request smaller");
+    }
+}
+
+#[test]
 fn what_an_answer_with_status_200_says_is_heard() {
     let limited = || Reply::Body("{\"error\": {\"message\": \"slow down\", \"code\": 429}}".into());
     let stub = Stub::script(vec![limited(), limited()]);
