@@ -1,9 +1,9 @@
 //! A function of the process as an encoder: a model that runs in the application itself.
 
-use rehang::{Error, Matrix, Result, Space};
+use rehang::{Error, ErrorKind, Matrix, Result, Space};
 
 use crate::check::Check;
-use crate::contract::{Answer, Encoder, Input, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::meter::Meter;
 
 /// What embeds: sources in, `[n, d]` out, one row a source and in their order.
@@ -34,8 +34,9 @@ impl Function {
     /// An encoder of a space. It is given at most `batch_max` sources at once; with `normalise`, vectors are scaled to length 1.
     /// `fingerprint` is what the vectors depend on ([`Encoder::fingerprint`]), where the caller knows it.
     ///
-    /// An error of the function, or another number of rows than of sources, ends the run. To fail one item alone, the function
-    /// gives it a row of NaN: only the function knows which item is to blame.
+    /// Where the function fails at several sources, it is asked for halves of them until the one is found that it fails at, and that item
+    /// fails alone. Where it gives a vector for none of them, its error ends the run; so does a cancelled one, and another number of rows
+    /// than of sources. An item fails at once by a row of NaN.
     pub fn new(
         space: &Space,
         batch_max: usize,
@@ -51,6 +52,43 @@ impl Function {
             meter: Meter::default(),
             embed: Box::new(embed),
         }
+    }
+}
+
+impl Function {
+    /// Appends the answers for some sources; `failed` is the error of a source that was asked for alone.
+    fn embed(
+        &self,
+        inputs: &[Input<'_>],
+        answers: &mut Vec<Answer>,
+        failed: &mut Option<Error>,
+    ) -> Result<()> {
+        let sources: Vec<&str> = inputs.iter().map(|input| input.source).collect();
+        let rows = match (self.embed)(&sources) {
+            Ok(rows) => rows,
+            // Only what it fails with itself can be a source's fault.
+            Err(error) if !matches!(error.kind(), ErrorKind::Unavailable { .. }) => return Err(error),
+            Err(_) if inputs.len() > 1 => {
+                let (left, right) = inputs.split_at(inputs.len() / 2);
+                self.embed(left, answers, failed)?;
+                return self.embed(right, answers, failed);
+            }
+            // Three sources by themselves, and none that it embeds.
+            Err(error) if answers.len() >= 2 && !answers.iter().any(Result::is_ok) => return Err(error),
+            Err(error) => {
+                answers.push(Err(ItemFailure::Permanent(error.to_string())));
+                *failed = Some(error);
+                return Ok(());
+            }
+        };
+        if rows.rows() != inputs.len() {
+            let detail = format!("{} rows came back for {} sources", rows.rows(), inputs.len());
+            return Err(Error::corrupt(format!("what {} gives", self.check.encoder()), detail));
+        }
+        for (row, input) in inputs.iter().enumerate() {
+            answers.push(self.check.vector(input.id, rows.row(row).to_vec())?);
+        }
+        Ok(())
     }
 }
 
@@ -72,17 +110,12 @@ impl Encoder for Function {
             return Ok(Vec::new());
         }
         self.meter.sent(inputs.len());
-        let sources: Vec<&str> = inputs.iter().map(|input| input.source).collect();
-        let rows = (self.embed)(&sources)?;
-        if rows.rows() != inputs.len() {
-            let detail = format!("{} rows came back for {} sources", rows.rows(), inputs.len());
-            return Err(Error::corrupt(format!("what {} gives", self.check.encoder()), detail));
+        let (mut answers, mut failed) = (Vec::with_capacity(inputs.len()), None);
+        self.embed(inputs, &mut answers, &mut failed)?;
+        match failed {
+            Some(error) if !answers.iter().any(Result::is_ok) => Err(error),
+            _ => Ok(answers),
         }
-        inputs
-            .iter()
-            .enumerate()
-            .map(|(row, input)| self.check.vector(input.id, rows.row(row).to_vec()))
-            .collect()
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {
@@ -108,6 +141,41 @@ mod tests {
         assert_eq!((encoder.batch_max(), encoder.fingerprint()?.as_deref()), (1, Some("m 1")));
         assert!(encoder.encode(&[])?.is_empty());
         encoder.encode(&[Input { id: "a", source: "x", payload: &Value::Null }])
+    }
+
+    #[test]
+    fn the_source_that_it_fails_at_is_found() {
+        let space = Space::new("m", 1, Distance::L2, false);
+        let fails = |bad: &'static [&'static str]| {
+            let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+            let counted = std::sync::Arc::clone(&calls);
+            let encoder = Function::new(&space, 64, false, None, move |sources| {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                if sources.iter().any(|source| bad.contains(source)) {
+                    let detail = "ValueError: no".to_owned();
+                    return Err(ErrorKind::Unavailable { service: "it".into(), detail }.into());
+                }
+                Ok(Matrix::from_fn(sources.len(), 1, |row, _| sources[row].len() as f32))
+            });
+            (encoder, calls)
+        };
+        let all: Vec<String> = (0..64).map(|number| format!("text {number}")).collect();
+        let inputs: Vec<Input<'_>> =
+            all.iter().map(|text| Input { id: text, source: text, payload: &Value::Null }).collect();
+        let (encoder, calls) = fails(&["text 17"]);
+        let answers = encoder.encode(&inputs).unwrap();
+        let failed: Vec<usize> = (0..64).filter(|at| answers[*at].is_err()).collect();
+        assert_eq!(
+            (failed.as_slice(), calls.load(std::sync::atomic::Ordering::Relaxed)),
+            ([17].as_slice(), 13)
+        );
+        assert!(matches!(&answers[17], Err(ItemFailure::Permanent(why)) if why.contains("ValueError: no")));
+        // Where it fails at all of them, none is to blame.
+        let (encoder, calls) = fails(&["text 0", "text 1", "text 2"]);
+        let error = encoder.encode(&inputs[..3]).unwrap_err();
+        assert!(error.to_string().contains("ValueError: no"), "{error}");
+        assert!(calls.load(std::sync::atomic::Ordering::Relaxed) <= 5);
+        assert!(encoder.encode(&inputs[..1]).is_err(), "alone, it says nothing of its text");
     }
 
     #[test]

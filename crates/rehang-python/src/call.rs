@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use rehang::{Error, Progress, Result};
 
-use crate::error::raised;
+use crate::error::{ending, raised};
 
 /// Time between two looks at signals and progress.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -58,6 +58,9 @@ pub fn call<T: Send + 'static>(
                         "rehang has a defect here: its work panicked, and the message is on stderr",
                     )
                 })?;
+                if let Some(ending) = ending(py) {
+                    return Err(ending);
+                }
                 return match (outcome, caught) {
                     // It was stopped by the signal, and not for a reason of its own.
                     (Err(error), Some(caught)) if error.is_cancelled() => Err(caught),

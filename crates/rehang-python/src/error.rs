@@ -1,14 +1,42 @@
 //! Errors of the libraries as exceptions of `rehang.errors`, in the words of Python.
 
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use rehang::{Error, ErrorKind, Verb, Wording};
 
-/// The exception that stands for an error.
+/// The exception that stands for an error. One that a callable raised is its cause.
 pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
-    match made(py, error) {
+    let exception = match made(py, error) {
         Ok(exception) => PyErr::from_value(exception),
-        Err(other) => other,
+        Err(other) => return other,
+    };
+    let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cause) = kept.take_if(|cause| error.to_string().contains(&cause.to_string())) {
+        exception.set_cause(py, Some(cause));
     }
+    exception
+}
+
+/// What a callable raised to end the process, such as a KeyboardInterrupt or a SystemExit.
+pub fn ending(py: Python<'_>) -> Option<PyErr> {
+    let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.take_if(|raised| !raised.is_instance_of::<PyException>(py))
+}
+
+/// What a callable raised last.
+static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
+
+/// The error of a library for what a callable raised.
+pub fn of_callable(py: Python<'_>, raised: PyErr) -> Error {
+    let error = if raised.is_instance_of::<PyException>(py) {
+        ErrorKind::Unavailable { service: "the encoder".into(), detail: raised.to_string() }
+    } else {
+        ErrorKind::Cancelled
+    };
+    *RAISED.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
+    error.into()
 }
 
 fn made<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {

@@ -18,7 +18,7 @@ use rehang_upgrade::{
 use serde_json::{Value, json};
 
 use crate::call::{Interrupted, call};
-use crate::error::raised;
+use crate::error::{of_callable, raised};
 use crate::sources::{Options, filled, source};
 use crate::verbs::{Findings, PyReport, said, to_json};
 
@@ -284,12 +284,7 @@ fn function(
             let rows = callable.bind(py).call1((sources,))?;
             source("encoder", &arrays.call_method1("matrix", ("encoder", rows))?)
         })
-        .map_err(|error| {
-            Error::from(rehang::ErrorKind::Unavailable {
-                service: "the encoder".into(),
-                detail: error.to_string(),
-            })
-        })
+        .map_err(|error| Python::attach(|py| of_callable(py, error)))
         .and_then(|rows| read_matrix(&rows))
     };
     Function::new(space, batch, normalise, fingerprint, call)

@@ -218,14 +218,39 @@ def test_what_a_callable_does_wrong_is_said(config: Path, demo: dict[str, np.nda
     def fails(sources: Sequence[str]) -> np.ndarray:
         raise RuntimeError("out of memory on the card")
 
-    with pytest.raises(rehang.UnavailableError, match="out of memory on the card"):
+    with pytest.raises(rehang.UnavailableError, match="out of memory on the card") as said:
         upgrade.pairs(encoder=fails, items=20)
+    cause = said.value.__cause__
+    assert isinstance(cause, RuntimeError) and cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_code.co_name == "fails", "with the place where it was raised"
+
+    def ends(sources: Sequence[str]) -> np.ndarray:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        upgrade.pairs(encoder=ends, items=20)
     with pytest.raises(rehang.MismatchError, match=f"{width - 1}|{width}"):
         upgrade.pairs(encoder=lambda sources: np.ones((len(sources), width - 1)), items=20)
     with pytest.raises(rehang.CorruptError, match="1 rows came back for"):
         upgrade.pairs(encoder=lambda sources: np.ones((1, width)), items=20, batch=10)
     with pytest.raises(rehang.OptionError, match="encoder"):
         upgrade.pairs(items=20)
+
+
+def test_one_item_that_the_callable_fails_at_stops_no_other(config: Path, demo: dict[str, np.ndarray]) -> None:
+    model = Model(demo["new"])
+
+    def encode(sources: Sequence[str]) -> np.ndarray:
+        if "image 11" in sources:
+            raise ValueError("cannot read image 11")
+        return model.encode(sources)
+
+    upgrade = rehang.Upgrade(config)
+    upgrade.pairs(encoder=encode, items=1797, worth=0, fingerprint="1")
+    status = upgrade.status(failures=5)
+    assert (status["counts"]["native"], status["counts"]["failed"]) == (1796, 1)
+    (failure,) = status["failures"]
+    assert failure["id"] == "i11" and "cannot read image 11" in failure["reason"]
 
 
 def test_items_of_which_the_callable_makes_nan_are_listed(config: Path, demo: dict[str, np.ndarray]) -> None:
