@@ -15,7 +15,7 @@ use crate::handle::Handle;
 use crate::ids::key_of;
 use crate::indexes::{self, FIELDS};
 use crate::meta::Meta;
-use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG};
+use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS};
 use crate::points::Point;
 use crate::scroll::With;
 use crate::tokens::Tokens;
@@ -66,6 +66,9 @@ pub(crate) fn adopt(
     }
     expect_room_for_indexes(&handle, &facts, &known)?;
     if known.options.is_none() {
+        if is_there {
+            expect_ours(&handle)?;
+        }
         expect_no_other_gallery(&handle)?;
         expect_ids(&handle)?;
     }
@@ -131,6 +134,27 @@ fn expect_room_for_indexes(handle: &Handle, facts: &Facts, known: &Meta) -> Resu
     ))
 }
 
+/// Fails where the application has a collection by the name of ours: a release would delete it.
+fn expect_ours(handle: &Handle) -> Result<()> {
+    let ours = &handle.ours;
+    let vectors = collection::look(&handle.client, ours)?.map(|found| found["config"]["params"].clone());
+    let has_vectors = |kind: &str| {
+        vectors
+            .as_ref()
+            .and_then(|params| params[kind].as_object())
+            .is_some_and(|vectors| !vectors.is_empty())
+    };
+    let others = handle.client.count(ours, &none_of([meta::has_states()]))?;
+    if others == 0 && !has_vectors("vectors") && !has_vectors("sparse_vectors") {
+        return Ok(());
+    }
+    let why = format!(
+        "a gallery of it keeps its state in a collection {ours:?}, and the application has one of that name; give that one another name, or reach \
+         this one by an alias, whose gallery has another"
+    );
+    Err(Error::conflict(handle.name(), why))
+}
+
 /// Fails where the collection is a gallery already, by another of its names.
 fn expect_no_other_gallery(handle: &Handle) -> Result<()> {
     let here = handle.collection();
@@ -183,21 +207,39 @@ fn take_in(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
+/// Takes out the indexes that an adoption has made which is refused.
+fn give_up_fields(handle: &Handle, facts: &Facts) -> Result<()> {
+    let is_new = |made: &str| !facts.indexes.iter().any(|there| there == made);
+    FIELDS.iter().filter(|(made, _)| is_new(made)).try_for_each(|(made, _)| handle.drop_index(made))
+}
+
+/// A filter for points with a tag of ours.
+fn is_tagged() -> Value {
+    all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])])
+}
+
 /// Fails where the application has fields of its own under the names of ours.
 fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
-    let tagged = all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])]);
-    let mut theirs = vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), tagged]))];
+    let mut theirs =
+        vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), is_tagged()]))];
     if !facts.limits.wants_indexes {
         theirs.push((TAG, json!({"must_not": [is_empty(TAG)], "must": [is_empty(NO_SOURCE)]})));
+    }
+    let is_dense = facts.vectors.iter().any(|(name, ..)| name == WITNESS);
+    // Where the state beside them is lost, points have tags.
+    if is_dense
+        || (facts.has_witness && handle.client.count(handle.collection(), &all_of([is_tagged()]))? == 0)
+    {
+        give_up_fields(handle, facts)?;
+        let why = format!(
+            "the collection has a vector {WITNESS:?} of the application's, whose name a gallery needs for its own; make it anew by another name"
+        );
+        return Err(Error::conflict(handle.name(), why));
     }
     for (field, filter) in theirs {
         let count = handle.client.count(handle.collection(), &filter)?;
         if count > 0 {
-            for (made, _) in
-                FIELDS.iter().filter(|(made, _)| !facts.indexes.iter().any(|there| there == made))
-            {
-                handle.drop_index(made)?;
-            }
+            give_up_fields(handle, facts)?;
             let why = format!(
                 "{count} points have a payload field {field:?} of the application's, whose name a gallery needs for its own; give that \
                  field another name"

@@ -191,6 +191,21 @@ pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
     Ok(aliases.map(|alias| (name(alias, "alias_name"), name(alias, "collection_name"))).collect())
 }
 
+/// Names of a collection's vectors, dense, of lists and sparse, but for the unnamed one.
+pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<String>> {
+    let found = look(client, collection)?.unwrap_or_default();
+    let params = &found["config"]["params"];
+    let named = |kind: &str| {
+        params[kind].as_object().filter(|named| !named.get("size").is_some_and(Value::is_u64)).cloned()
+    };
+    Ok(["vectors", "sparse_vectors"]
+        .iter()
+        .filter_map(|kind| named(kind))
+        .flatten()
+        .map(|(name, _)| name)
+        .collect())
+}
+
 /// How a collection is configured; a refusal where a gallery cannot keep its promises in it, or where it lacks the old model's vector.
 pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&String>) -> Result<Facts> {
     let found = look(client, collection)?;

@@ -10,9 +10,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::client::PATIENCE;
+use crate::collection;
 use crate::filters::{all_of, any_of, has_id, is, is_empty, none_of};
 use crate::handle::Handle;
-use crate::ids::{id_of, key_of_name};
+use crate::ids::{id_of, key_of, key_of_name};
 use crate::indexes;
 use crate::leases::end_leases;
 use crate::meta::{self, Meta};
@@ -317,12 +318,18 @@ fn put_together(
             let is_same = point.item(&handle.options).is_some_and(|item| item.source == write.source);
             is_same.then_some(point)
         };
+        let their_vectors = vectors_of_nobody(handle, meta, there.keys().copied())?;
         let (same, others): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|(key, write, _)| kept(key, write).is_some());
         let points = |of: &[(ItemKey, &'_ ItemWrite, Revision)]| -> Result<Value> {
             let new = of.iter().map(|(key, write, revision)| {
-                let point =
-                    new_point(handle, meta, (*key, write), (*revision, since[key]), kept(key, write))?;
+                let of_same_source = kept(key, write);
+                let mut point =
+                    new_point(handle, meta, (*key, write), (*revision, since[key]), of_same_source)?;
+                let theirs = of_same_source.and_then(|_| their_vectors.get(key)).into_iter().flatten();
+                point
+                    .vector
+                    .extend(theirs.map(|(name, vector)| (name.as_str(), Numbers::Others(vector.clone()))));
                 serde_json::to_value(point).map_err(|error| Error::corrupt(handle.name(), error))
             });
             new.collect::<Result<Vec<Value>>>().map(Value::Array)
@@ -355,6 +362,38 @@ fn put_together(
         of_same_source.extend(now.keys().filter(|key| left.iter().all(|(other, ..)| other != *key)));
     }
     Ok(of_same_source)
+}
+
+/// Vectors of points that are of no space and none of ours, by name: sparse ones of words, of another model. What changes no content leaves them.
+fn vectors_of_nobody(
+    handle: &Handle,
+    meta: &Meta,
+    keys: impl Iterator<Item = ItemKey>,
+) -> Result<BTreeMap<ItemKey, Map<String, Value>>> {
+    let keys: Vec<ItemKey> = keys.collect();
+    let is_ours = |name: &str| name == WITNESS || meta.spaces.iter().any(|space| space.vector == name);
+    let names = if keys.is_empty() {
+        Vec::new()
+    } else {
+        collection::names_of_vectors(&handle.client, handle.collection())?
+    };
+    let names: Vec<String> = names.into_iter().filter(|name| !is_ours(name)).collect();
+    let mut theirs = BTreeMap::new();
+    if names.is_empty() {
+        return Ok(theirs);
+    }
+    let path = format!("/collections/{}/points", handle.collection());
+    for some in keys.chunks(UPSERT) {
+        let ids: Vec<Value> = some.iter().map(|key| id_of(*key)).collect();
+        let body = json!({"ids": ids, "with_payload": false, "with_vector": names});
+        let mut answer = handle.client.ask("POST", &path, &body)?;
+        for point in answer.as_array_mut().into_iter().flatten() {
+            if let (Some(key), Value::Object(vectors)) = (key_of(&point["id"]), point["vector"].take()) {
+                theirs.insert(key, vectors);
+            }
+        }
+    }
+    Ok(theirs)
 }
 
 /// Whether a write brings a vector for a space that takes the place of a native one.

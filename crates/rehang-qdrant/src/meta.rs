@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use rehang::{Error, Remedy, Result};
+use rehang::{Error, ErrorKind, Remedy, Result};
 use rehang_store::{Document, Revision, check};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,9 @@ pub(crate) struct Meta {
     #[serde(default)]
     pub(crate) dropped: Vec<SpaceSlot>,
     pub(crate) serving: Option<String>,
+    /// Whether the release that has begun takes adapted vectors along.
+    #[serde(default)]
+    pub(crate) with_adapted: Option<bool>,
     pub(crate) documents: BTreeMap<String, Document>,
 }
 
@@ -61,7 +64,7 @@ impl Meta {
             return Ok(());
         }
         let what = format!("the gallery in collection {}", handle.collection());
-        Err(Error::wrong_phase(what, "being released; release it once more, which goes on where that ended"))
+        Err(Error::wrong_phase(what, "being released").advise(Remedy::ReleaseAgain))
     }
 
     pub(crate) fn find(&self, space: &str, whose: &str) -> Result<&SpaceSlot> {
@@ -83,6 +86,11 @@ impl Meta {
         self.documents.insert(name.to_owned(), (version, text.to_owned()));
         Ok(version)
     }
+}
+
+/// A filter for the points of our collection that keep states.
+pub(crate) fn has_states() -> Value {
+    has_id([META.into(), COUNTER.into()].into_iter())
 }
 
 /// A state with what its compare-and-set needs.
@@ -132,7 +140,11 @@ fn read_state<S: DeserializeOwned + Default>(
     point: u64,
 ) -> Result<Versioned<S>> {
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
-    let mut found = client.retrieve(ours, [point.into()].into_iter(), &with)?;
+    let is_gone = |error: Error| {
+        let is_missing = matches!(error.kind(), ErrorKind::NotFound { .. });
+        if is_missing { error.advise(Remedy::AdoptTable) } else { error }
+    };
+    let mut found = client.retrieve(ours, [point.into()].into_iter(), &with).map_err(is_gone)?;
     let Some(found) = found.pop() else { return Ok(Versioned::default()) };
     let wrong = |why: String| Error::corrupt(format!("the state in {ours} of {}", client.name()), why);
     let text = found.payload.get("state").and_then(Value::as_str).unwrap_or_default();
@@ -153,10 +165,11 @@ pub(crate) fn change<T>(handle: &Handle, mut change: impl FnMut(&mut Meta) -> Re
     })
 }
 
-/// Begins a release, or finds it begun. From here on calls on the gallery are refused. Gives what there is to take out.
-pub(crate) fn leave(handle: &Handle) -> Result<Meta> {
+/// Begins a release, or finds it begun, which then goes on as it was. From here on calls on the gallery are refused. Gives what there is to take out.
+pub(crate) fn leave(handle: &Handle, with_adapted: bool) -> Result<Meta> {
     change_state(handle, META, |meta: &mut Meta| {
         meta.is_listed = false;
+        meta.with_adapted.get_or_insert(with_adapted);
         Ok(meta.clone())
     })
 }

@@ -10,20 +10,23 @@ use crate::items::{has_source, tag_all};
 use crate::meta;
 use crate::payload::{ADAPTED, NO_SOURCE, REVISION, TAG, WITNESS};
 use crate::slot::SpaceSlot;
+use crate::vectors;
 
 pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     let meta = meta::read_any(handle)?;
     if meta.is_listed {
         tag_all(handle)?;
     }
+    // One that has begun goes on as it was.
+    let with_adapted = meta.with_adapted.unwrap_or(with_adapted);
     let stays = |space: &SpaceSlot| meta.serving.as_ref() == Some(&space.record.space.name);
     // One that is the application's own has no vectors of ours.
     let serving = meta.spaces.iter().find(|space| stays(space) && !space.is_applications);
-    let released = serving
-        .map(|space| standing(handle, space, with_adapted, meta.is_leaving()))
+    let adapted_now = serving
+        .map(|space| expect_decided(handle, space, with_adapted, meta.is_leaving()))
         .transpose()?
         .unwrap_or_default();
-    let meta = meta::leave(handle)?;
+    let meta = meta::leave(handle, with_adapted)?;
     if let Some(space) = serving {
         // While the tags say which they are. A call that goes on after a death does it once more.
         if with_adapted {
@@ -33,20 +36,20 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
             )?;
         } else {
             handle.change_each(
-                &adapted(space, false),
+                &space.made_by(&[Provenance::Adapted]),
                 |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}),
             )?;
         }
     }
     for space in meta.spaces.iter().filter(|space| !stays(space)).chain(&meta.dropped) {
-        if !space.is_applications {
-            handle.client.ask("DELETE", &handle.vector_path(&space.vector), &Value::Null)?;
-        }
+        vectors::take_out(handle, space)?;
     }
     if handle.facts()?.has_witness {
         handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
     }
     untag(handle)?;
+    let adapted = if with_adapted { adapted_now } else { 0 };
+    let released = serving.map(|space| left_there(handle, space, adapted)).transpose()?.unwrap_or_default();
     let indexes = handle.facts()?.indexes;
     let is_asked_for = |field: &str| [REVISION, NO_SOURCE].contains(&field);
     for field in indexes.iter().filter(|field| !is_asked_for(field)) {
@@ -58,7 +61,8 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     // What a call that was under way has tagged since. These two go last: the server may want an index of every field of a filter.
     untag(handle)?;
     indexes.iter().filter(|field| is_asked_for(field)).try_for_each(|field| handle.drop_index(field))?;
-    Ok(Released { empty, ..released })
+    let adapted_in = (serving.is_some() && with_adapted).then(|| ADAPTED.to_owned());
+    Ok(Released { adapted_in, empty, ..released })
 }
 
 /// Deletes the collection of ours; where the key is for that collection alone, everything in it, and gives its name.
@@ -77,10 +81,10 @@ fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
     all_of([has_source(sourced), space.made_by(&[Provenance::Adapted])])
 }
 
-/// What becomes of the vectors of the space that serves. Refused where items with a source have none that is native, and adapted ones are not to be
-/// taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more. A release that has
-/// begun goes on: of what it has untagged nothing is known.
-fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: bool) -> Result<Released> {
+/// How many items of the space that serves have an adapted vector. Refused where items with a source have none that is native, and adapted ones are not to
+/// be taken along: an application that still writes by the old model makes such items all the time, and nothing would follow it any more. A release
+/// that has begun goes on: of what it has untagged nothing is known.
+fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: bool) -> Result<u64> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
     let (embeddable, bare) = (count(adapted(space, true))?, count(adapted(space, false))?);
     let found_by_nobody = count(all_of([has_source(true), space.lacking(), none_of([is_empty(REVISION)])]))?;
@@ -93,20 +97,22 @@ fn standing(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: 
         );
         return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
     }
-    let items = count(none_of([is_empty(REVISION)]))?;
-    let lacking = count(json!({"must_not": [is_empty(REVISION), space.present()]}))?;
-    let without_source = count(all_of([has_source(false), space.waiting()]))?;
-    let without_source = if with_adapted { without_source.saturating_sub(bare) } else { without_source };
-    let taken = if with_adapted { embeddable + bare } else { 0 };
-    let vectors = items.saturating_sub(lacking + embeddable + bare) + taken;
-    Ok(Released {
-        vectors,
-        adapted: taken,
-        without_source,
-        waiting: items.saturating_sub(vectors + without_source),
-        adapted_in: with_adapted.then(|| ADAPTED.to_owned()),
-        empty: None,
-    })
+    Ok(embeddable + bare)
+}
+
+/// What lies in the vector of the space that serves when nothing else of ours does: it says nothing of tags, so it is right after a death, and for what the
+/// application has written meanwhile.
+fn left_there(handle: &Handle, space: &SpaceSlot, adapted: u64) -> Result<Released> {
+    let count = |filter: Value| handle.client.count(handle.collection(), &filter);
+    let has_none = none_of([space.has_vector()]);
+    let vectors = count(all_of([space.has_vector()]))?;
+    let lacking = count(has_none.clone())?;
+    let without_source = match &handle.options.source {
+        Some(source) => count(all_of([has_none, is_empty(source)]))?,
+        None => lacking,
+    };
+    let waiting = lacking.saturating_sub(without_source);
+    Ok(Released { vectors, adapted, without_source, waiting, ..Released::default() })
 }
 
 /// Takes our two fields out of every point that has one of them.

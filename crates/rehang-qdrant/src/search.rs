@@ -273,8 +273,14 @@ mod tests {
     fn what_has_no_number_for_a_score_has_no_distance() {
         let space = Space::new("m", 2, Distance::L2, false);
         let record = SpaceRecord { space, written_as: Provenance::Old, epoch: Epoch::FIRST };
-        let space =
-            SpaceSlot { record, slot: 1, vector: "m".into(), is_applications: true, is_witnessed: false };
+        let space = SpaceSlot {
+            record,
+            slot: 1,
+            vector: "m".into(),
+            is_applications: true,
+            is_witnessed: false,
+            was_there: true,
+        };
         let answer = json!([{"id": 1, "score": null}, {"id": 2, "score": 3.0}]);
         let points = Point::list(answer, "a server").unwrap();
         let distances: Vec<Option<f32>> = points.iter().map(|point| distance(&space, point)).collect();

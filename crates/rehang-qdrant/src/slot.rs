@@ -15,7 +15,12 @@ use crate::payload::WITNESS;
 #[serde(untagged)]
 pub(crate) enum Numbers<'a> {
     Dense(Cow<'a, [f32]>),
-    Sparse { indices: [u32; 1], values: [f32; 1] },
+    Sparse {
+        indices: [u32; 1],
+        values: [f32; 1],
+    },
+    /// One of the application's that is no space's, as the server gave it.
+    Others(serde_json::Value),
 }
 
 impl Numbers<'_> {
@@ -27,6 +32,7 @@ impl Numbers<'_> {
         match self {
             Self::Dense(numbers) => BYTES_OF_A_NUMBER * numbers.len(),
             Self::Sparse { .. } => 64,
+            Self::Others(value) => value.to_string().len(),
         }
     }
 }
@@ -47,6 +53,9 @@ pub(crate) struct SpaceSlot {
     /// Whether a [witness](WITNESS) is beside each of its vectors that we wrote. A space of an earlier version has none.
     #[serde(default)]
     pub(crate) is_witnessed: bool,
+    /// Whether the application had made its named vector before, which it keeps.
+    #[serde(default)]
+    pub(crate) was_there: bool,
 }
 
 impl SpaceSlot {

@@ -17,8 +17,15 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let conflict = |why: String| Error::conflict(format!("space {:?}", space.name), why);
     let own = handle.options.vector.clone().filter(|_| handle.old.as_ref() == Some(&space.name));
     let is_applications = own.is_some();
-    // No slash may be in the name of a vector.
-    let vector = own.unwrap_or_else(|| space.name.replace(['/', '\\'], "_"));
+    // The server takes no name with one of these.
+    let vector = own.unwrap_or_else(|| space.name.replace(|letter| "<>:\"/\\|?*\0".contains(letter), "_"));
+    if vector == WITNESS {
+        return Err(Error::option(
+            "[new] name",
+            &space.name,
+            "another one: a gallery needs a vector of that name for its own",
+        ));
+    }
     let is_there = |meta: &Meta| {
         if let Some(there) = meta.spaces.iter().find(|there| there.record.space.name == space.name) {
             return check::same_space(&there.record, space, written_as).map(|()| true);
@@ -37,6 +44,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let bytes = |width: usize| facts.points.saturating_mul(4 * width as u64);
     let all = facts.vectors.iter().map(|(_, width, _)| bytes(*width)).sum::<u64>();
     let found = facts.vectors.iter().find(|(name, ..)| *name == vector).cloned();
+    let has_found = found.is_some();
     if found.is_none() && all.saturating_add(bytes(space.dimension)) > facts.limits.vector_bytes {
         return Err(Error::option(
             format!("max_collection_vector_size_bytes of collection {}", handle.collection()),
@@ -92,10 +100,12 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
         Ok(Some(meta.slots))
     })?;
     let Some(slot) = slot else { return Ok(()) };
+    let was_ours = left.is_some() || meta::read(handle)?.dropped.iter().any(|other| other.vector == vector);
+    let was_there = has_found && !was_ours;
     let record = SpaceRecord { space: space.clone(), written_as, epoch: Epoch::FIRST };
     // Natives of a gallery of an earlier version may have no witness.
     let is_witnessed = !is_applications && (left.is_none() || facts.has_witness);
-    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed };
+    let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed, was_there };
     for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
         handle.index(handle.collection(), &field, kind)?;
     }
@@ -186,9 +196,7 @@ pub(crate) fn drop_space(handle: &Handle, space: &str) -> Result<()> {
     }
     for dropped in &dropped {
         // The application's own vectors are its own to drop.
-        if !dropped.is_applications {
-            handle.client.ask("DELETE", &handle.vector_path(&dropped.vector), &Value::Null)?;
-        }
+        vectors::take_out(handle, dropped)?;
         // By the fields that have an index, since the server may want one: of every vector it is said who made it, and of others why not.
         let tag = format!("{TAG}.{}", dropped.field());
         let said = ["p", "f"].map(|field| none_of([is_empty(&dropped.path(field))]));

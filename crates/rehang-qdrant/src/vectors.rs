@@ -270,6 +270,18 @@ struct PointVectors<'a> {
     vector: BTreeMap<&'a str, Numbers<'a>>,
 }
 
+/// Takes the vectors of a space out of the collection: all of its named vector, or those that we wrote where the application had made that.
+pub(crate) fn take_out(handle: &Handle, space: &SpaceSlot) -> Result<()> {
+    if space.is_applications {
+        return Ok(());
+    }
+    if !space.was_there {
+        return handle.client.ask("DELETE", &handle.vector_path(&space.vector), &Value::Null).map(drop);
+    }
+    let adapted = space.made_by(&[Provenance::Adapted]);
+    handle.change_each(&adapted, |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}))
+}
+
 /// Puts a witness into the points of `keys` that pass a filter.
 pub(crate) fn witness(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Result<()> {
     put_where(handle, keys, filter, |_| BTreeMap::from([(WITNESS, Numbers::WITNESS)]))

@@ -317,10 +317,10 @@ pub(crate) fn backfill_beside(
     })
 }
 
-/// Whether the gallery is none any more: it was released.
+/// Whether the gallery is none any more: it was released, or is being.
 fn is_gone(store: &dyn Ledger) -> bool {
     let is_missing = |error: Error| {
-        error.remedy() == Some(&Remedy::AdoptTable)
+        matches!(error.remedy(), Some(Remedy::AdoptTable | Remedy::ReleaseAgain))
             || matches!(error.kind(), ErrorKind::NotFound { what, .. } if what == "upgrade")
     };
     Recorded::expect(store).is_err_and(is_missing)

@@ -54,6 +54,8 @@ pub enum Remedy {
     EmbedBeforeFinish,
     /// Embed what is adapted before the release, or take it along as it is.
     EmbedOrTakeAlong,
+    /// Release the gallery once more, which goes on where that ended.
+    ReleaseAgain,
     /// Move the vectors that serve into a column of the table, or drop them all the same.
     MoveOrDrop,
     /// Let a follower adapt and embed what an application writes.
@@ -148,6 +150,9 @@ impl Remedy {
                 verb(Verb::Run),
                 verb(Verb::ReleaseWithAdapted)
             ),
+            Self::ReleaseAgain => {
+                format!("{call} {} once more, which goes on where that ended", verb(Verb::Release))
+            }
             Self::MoveOrDrop => format!(
                 "{} moves them into a column of the table, or drop them all the same ({})",
                 verb(Verb::Release),

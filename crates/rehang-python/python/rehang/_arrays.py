@@ -63,9 +63,13 @@ def _typed(name: str, made: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             return made
         try:
             # Numbers that were kept as objects, as pandas does beside texts.
-            return _typed(name, np.array(made.tolist()))
-        except (ValueError, RecursionError) as error:
+            again = np.array(made.tolist())
+        except ValueError as error:
             raise CorruptError(f"{name} holds neither numbers nor texts: {error}") from None
+        if again.dtype.kind != "O":
+            return _typed(name, again)
+        row, other = next((row, one) for row, one in enumerate(made) if not isinstance(one, str))
+        raise CorruptError(f"{name} holds neither numbers nor texts: row {row} is {other!r:.60}, a {type(other).__name__}")
     if kind in "US":
         if made.ndim == 1:
             return made.astype(str)

@@ -197,7 +197,7 @@ fn a_release_that_died_keeps_its_natives_and_goes_on() {
     let (refusals, released) = heard.recv().unwrap();
     for refused in refusals {
         let error = refused.unwrap_err();
-        assert!(error.is_conflict() && error.to_string().contains("release it once more"), "{error}");
+        assert!(error.is_conflict() && error.remedy() == Some(&Remedy::ReleaseAgain), "{error}");
     }
     released.unwrap();
     for id in 1..=3 {
@@ -824,4 +824,143 @@ fn indexes_that_say_otherwise_than_the_points_are_made_anew() {
     );
     let said = open(None).get(&["1"]).unwrap_err();
     assert!(matches!(said.kind(), ErrorKind::Corrupt { .. }), "{said}");
+}
+
+#[test]
+fn collections_and_vectors_under_our_names_are_not_taken() {
+    let Some(server) = server::server() else { return };
+    let adopt = |name: &str| QdrantStore::adopt(&server.address(), &options(name), Some("old"), &|_, _| true);
+    let count = |name: &str| {
+        send(&server.url, "POST", &format!("/collections/{name}/points/count"), &json!({}))["count"].clone()
+    };
+    // A collection by the name of the one of ours: with points, or with vectors alone.
+    for points in [vec![json!({"id": 100, "vector": {"embedding": [1, 0, 0, 0]}})], Vec::new()] {
+        let name = server::fresh("theirs");
+        server::collection(&server.url, &name, WIDTH);
+        upsert(server, &name, &[point(1, "text")]);
+        server::collection(&server.url, &format!("rehang_{name}"), WIDTH);
+        if !points.is_empty() {
+            upsert(server, &format!("rehang_{name}"), &points);
+        }
+        let said = adopt(&name).unwrap_err();
+        assert!(said.is_conflict() && said.to_string().contains(&format!("rehang_{name}")), "{said}");
+        assert_eq!(count(&format!("rehang_{name}")), points.len(), "it is as it was");
+        assert_eq!(
+            payload_of(server, &name, 1)["payload"],
+            point(1, "text")["payload"],
+            "nothing is written"
+        );
+    }
+    // A vector by the name of the witness, sparse or dense.
+    for kind in [
+        json!({"sparse_vectors": {"rehang": {}}}),
+        json!({"vectors": {"rehang": {"size": 2, "distance": "Dot"}}}),
+    ] {
+        let name = server::fresh("witness");
+        let mut made = json!({"vectors": {"embedding": {"size": WIDTH, "distance": "Euclid"}}});
+        for (part, vectors) in kind.as_object().unwrap() {
+            for (vector, config) in vectors.as_object().unwrap() {
+                made[part][vector] = config.clone();
+            }
+        }
+        send(&server.url, "PUT", &format!("/collections/{name}"), &made);
+        upsert(server, &name, &[point(1, "text")]);
+        let said = adopt(&name).unwrap_err();
+        assert!(said.is_conflict() && said.to_string().contains("a vector \"rehang\""), "{said}");
+        let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
+        assert_eq!(there["payload_schema"], json!({}), "no index is left");
+    }
+    let (_, store) = gallery(server, "name", 1);
+    let said =
+        store.create_space(&Space::new("rehang", 2, Distance::L2, false), Provenance::Native).unwrap_err();
+    assert!(said.to_string().contains("[new] name"), "{said}");
+    store.create_space(&Space::new("what?*", 2, Distance::L2, false), Provenance::Native).unwrap();
+}
+
+#[test]
+fn a_put_that_changes_no_source_leaves_vectors_of_other_models() {
+    let Some(server) = server::server() else { return };
+    let name = server::fresh("others");
+    let made = json!({
+        "vectors": {"embedding": {"size": WIDTH, "distance": "Euclid"}, "other": {"size": 2, "distance": "Dot"}},
+        "sparse_vectors": {"words": {}},
+    });
+    send(&server.url, "PUT", &format!("/collections/{name}"), &made);
+    let words = json!({"indices": [3, 9], "values": [0.5, 2.0]});
+    let mut whole = point(1, "text");
+    (whole["vector"]["other"], whole["vector"]["words"]) = (json!([1.0, 2.0]), words.clone());
+    upsert(server, &name, &[whole]);
+    let store = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+    let old = NewVector::of_model("old", vec![9.0, 0.0, 0.0, 0.0], Provenance::Old);
+    store.put(&[ItemWrite::new("1", Some("text".into()), vec![old.clone()])]).unwrap();
+    let now = payload_of(server, &name, 1)["vector"].clone();
+    assert_eq!((&now["other"], &now["words"]), (&json!([1.0, 2.0]), &words));
+    assert_eq!(now["embedding"], json!([9.0, 0.0, 0.0, 0.0]));
+    store.put(&[ItemWrite::new("1", Some("another text".into()), vec![old])]).unwrap();
+    assert!(payload_of(server, &name, 1)["vector"]["words"].is_null(), "they were of the text before");
+}
+
+#[test]
+fn a_release_says_what_lies_there_in_the_end_and_goes_on_as_it_began() {
+    let Some(server) = server::server() else { return };
+    for with_adapted in [true, false] {
+        let (name, store) = gallery(server, "leaves", 6);
+        let mut items: Vec<_> =
+            (1..=6).map(|id| store.get(&[&id.to_string()]).unwrap().remove(0).unwrap()).collect();
+        let last = items.split_off(5);
+        let write =
+            |item: &rehang_store::Item, provenance| write(item.key.bits() as u64, item.revision, provenance);
+        let mut writes: Vec<VectorWrite> = items.iter().map(|item| write(item, Provenance::Native)).collect();
+        writes.extend(last.iter().map(|item| write(item, Provenance::Adapted)));
+        store.write_vectors(NEW, Some(Epoch::FIRST), &writes).unwrap();
+        store.switch_serving("old", NEW).unwrap();
+        if !with_adapted {
+            store.write_vectors(NEW, None, &[write(&last[0], Provenance::Native)]).unwrap();
+        }
+        // An application that lags writes on while it goes on.
+        let url = server::before(&server.url, format!("DELETE /collections/{name}/vectors"), {
+            let (url, name) = (server.url.clone(), name.clone());
+            move || {
+                let points = json!([point(1, "late"), point(50, "late")]);
+                send(
+                    &url,
+                    "PUT",
+                    &format!("/collections/{name}/points?wait=true"),
+                    &json!({"points": points}),
+                );
+            }
+        });
+        let through = QdrantStore::open(&QdrantAddress::new(url), &options(&name), Some("old")).unwrap();
+        let released = through.release(with_adapted).unwrap();
+        assert_eq!((released.vectors, released.waiting), (5, 2), "of 1 to 6 and 50, {with_adapted}");
+        assert_eq!(released.adapted, u64::from(with_adapted));
+    }
+}
+
+#[test]
+fn a_named_vector_that_was_there_before_stays() {
+    let Some(server) = server::server() else { return };
+    let name = server::fresh("before");
+    let made = json!({"vectors": {
+        "embedding": {"size": WIDTH, "distance": "Euclid"}, "large": {"size": 2, "distance": "Euclid"},
+    }});
+    send(&server.url, "PUT", &format!("/collections/{name}"), &made);
+    upsert(server, &name, &[point(1, "text"), point(2, "text 2")]);
+    let store = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
+    store.create_space(&Space::new("old", WIDTH, Distance::L2, false), Provenance::Old).unwrap();
+    store.create_space(&Space::new("large", 2, Distance::L2, false), Provenance::Native).unwrap();
+    let item = store.get(&["2"]).unwrap().remove(0).unwrap();
+    store.write_vectors("large", None, &[VectorWrite::native(&item, vec![5.0, 6.0])]).unwrap();
+    let mut own = point(1, "text");
+    own["vector"]["large"] = json!([1.0, 2.0]);
+    upsert(server, &name, &[own]);
+    store.release(false).unwrap();
+    assert_eq!(payload_of(server, &name, 1)["vector"]["large"], json!([1.0, 2.0]), "the application's own");
+    assert_eq!(
+        payload_of(server, &name, 2)["vector"]["large"],
+        json!([5.0, 6.0]),
+        "a native one may be, too"
+    );
+    upsert(server, &name, &[json!({"id": 3, "vector": {"large": [1, 1]}})]);
 }
