@@ -105,8 +105,8 @@ pub(crate) fn tag_new_points(handle: &Handle, each: &mut dyn FnMut(u64) -> bool)
         }
         if !witnessed.is_empty() {
             let ours = all_of([these(), vec![json!({"has_vector": WITNESS})]].concat());
-            let stale = [names(&witnessed), vec![WITNESS.to_owned()]].concat();
-            operations.push(json!({"delete_vectors": {"filter": ours, "vector": stale}}));
+            // The witness stays: a server that is killed applies this once more to what it had flushed, and would not find the vector without it.
+            operations.push(json!({"delete_vectors": {"filter": ours, "vector": names(&witnessed)}}));
         }
         let came = any_of(witnessed.iter().map(|space| space.came_with_point()).collect::<Vec<_>>());
         let has_came = !witnessed.is_empty()

@@ -291,7 +291,9 @@ pub(crate) fn witness(handle: &Handle, keys: &[ItemKey], filter: &Value) -> Resu
 fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name: &str) -> Result<()> {
     let of: BTreeMap<ItemKey, &VectorWrite> = writes.iter().map(|write| (write.key, *write)).collect();
     let keys: Vec<ItemKey> = of.keys().copied().collect();
-    put_where(handle, &keys, &is(&space.path("k"), name), |key| {
+    // Also where this write is said already: a server that was killed applies it once more to what it had flushed, which may be the payload and not the witness.
+    let is_this_write = any_of([is(&space.path("k"), name), is(&space.path("w"), name)]);
+    put_where(handle, &keys, &is_this_write, |key| {
         space.sent(space.at_length_1(&of[&key].vector)).collect()
     })
 }
