@@ -293,9 +293,7 @@ fn put_vectors(handle: &Handle, space: &SpaceSlot, writes: &[&VectorWrite], name
     let keys: Vec<ItemKey> = of.keys().copied().collect();
     // Also where this write is said already: a server that was killed applies it once more to what it had flushed, which may be the payload and not the witness.
     let is_this_write = any_of([is(&space.path("k"), name), is(&space.path("w"), name)]);
-    put_where(handle, &keys, &is_this_write, |key| {
-        space.sent(space.at_length_1(&of[&key].vector)).collect()
-    })
+    put_where(handle, &keys, &is_this_write, |key| space.sent(space.at_length_1(&of[&key].vector)).collect())
 }
 
 /// Writes vectors of those points that pass a filter. A point that is gone fails the whole request, of which a part may have been applied: it is sent

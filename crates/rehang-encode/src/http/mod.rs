@@ -792,8 +792,7 @@ impl Http {
         let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
         let status = response.status().as_u16();
         if status != 200 {
-            self.pace.correct(reserved, 0);
-            self.unreserve(inputs.len(), reserved);
+            self.take_back(status, inputs.len(), reserved);
             let body = body.unwrap_or_default();
             let wait = header("retry-after-ms")
                 .and_then(retry_after_ms)
@@ -812,8 +811,7 @@ impl Http {
                 return Ok(Outcome::Again { reason: format!("it gave no vectors: {said}"), wait });
             };
             // The status that it should have had.
-            self.pace.correct(reserved, 0);
-            self.unreserve(inputs.len(), reserved);
+            self.take_back(code, inputs.len(), reserved);
             return self.refused(code, body, wait, None);
         }
         Ok(match read {
@@ -1022,6 +1020,14 @@ impl Http {
         let mut spent = self.meter.lock();
         spent.items -= items as u64;
         spent.tokens = spent.tokens.saturating_sub(tokens);
+    }
+
+    /// Counts no token of a request that was refused, and no text of one that was refused whatever its texts.
+    fn take_back(&self, status: u16, items: usize, reserved: u64) {
+        self.correct(reserved, 0);
+        if matches!(status, 429 | 503 | 529) {
+            self.unreserve(items, 0);
+        }
     }
 
     /// Replaces reserved tokens by those that were used.
