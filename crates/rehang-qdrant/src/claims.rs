@@ -17,7 +17,7 @@ use crate::leases::{Lease, end_leases, lease_of, leases};
 use crate::meta;
 use crate::pages::{in_order, record};
 use crate::points::Point;
-use crate::queue::walk_queue;
+use crate::queue::{waiting_in_sample, walk_queue};
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 
@@ -119,8 +119,7 @@ fn free_records(
         Queue::All => walk_queue(handle, space, &with, limit, held, &mut take)?,
         Queue::Sample { seed, size } => {
             let mut drawn = handle.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-            let free: Vec<ItemKey> = drawn
-                .waiting(handle, space, seed, size)?
+            let free: Vec<ItemKey> = waiting_in_sample(handle, space, &mut drawn, seed, size)?
                 .into_iter()
                 .filter(|key| held.binary_search(key).is_err())
                 .take(limit)

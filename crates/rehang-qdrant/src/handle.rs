@@ -5,17 +5,24 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use rehang::{Error, Result};
-use rehang_store::LeaseClock;
+use rehang_store::{ItemKey, LeaseClock};
 use serde_json::{Value, json};
 
 use crate::client::{Client, PAGE};
 use crate::collection::{self, CollectionOptions, Facts, Limits};
 use crate::filters::{all_of, has_id};
 use crate::payload::{REVISION, TAG};
-use crate::queue::DrawnKeys;
 use crate::scroll::With;
 use crate::slot::SpaceSlot;
 use crate::tokens::Tokens;
+
+/// The first items of a shuffle, as they were when they were drawn.
+#[derive(Debug, Default)]
+pub(crate) struct DrawnKeys {
+    /// The space's slot, the seed and the size.
+    pub(crate) sample: Option<(u32, u64, usize)>,
+    pub(crate) keys: Vec<ItemKey>,
+}
 
 /// A gallery in a collection, as the functions of this crate take it.
 pub(crate) struct Handle {

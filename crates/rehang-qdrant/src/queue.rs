@@ -7,7 +7,7 @@ use rehang_store::{Among, FirstKeys, ItemKey, QueueBand};
 use serde_json::{Value, json};
 
 use crate::filters::{all_of, has_id, is, is_empty, none_of};
-use crate::handle::Handle;
+use crate::handle::{DrawnKeys, Handle};
 use crate::items::has_source;
 use crate::payload::REVISION;
 use crate::points::Point;
@@ -112,35 +112,25 @@ pub(crate) fn first(
     Ok(first.keys())
 }
 
-/// The first items of a shuffle, as they were when they were drawn. Drawing is a pass over all ids, so claims go by these until all of them are
-/// native, and only then look for items that have come since.
-#[derive(Debug, Default)]
-pub(crate) struct DrawnKeys {
-    /// The space's slot, the seed and the size.
-    of: Option<(u32, u64, usize)>,
-    keys: Vec<ItemKey>,
-}
-
-impl DrawnKeys {
-    /// Items of a sample that wait for a vector, in its order.
-    pub(crate) fn waiting(
-        &mut self,
-        handle: &Handle,
-        space: &SpaceSlot,
-        seed: u64,
-        size: usize,
-    ) -> Result<Vec<ItemKey>> {
-        let of = Some((space.slot, seed, size));
-        if self.of == of {
-            let waiting = waiting_of(handle, space, &self.keys)?;
-            if !waiting.is_empty() {
-                return Ok(waiting);
-            }
+/// Items of a sample that wait for a vector, in its order. Drawing is a pass over all ids, so claims go by what was drawn until all of it is native, and
+/// only then look for items that have come since.
+pub(crate) fn waiting_in_sample(
+    handle: &Handle,
+    space: &SpaceSlot,
+    drawn: &mut DrawnKeys,
+    seed: u64,
+    size: usize,
+) -> Result<Vec<ItemKey>> {
+    let sample = Some((space.slot, seed, size));
+    if drawn.sample == sample {
+        let waiting = waiting_of(handle, space, &drawn.keys)?;
+        if !waiting.is_empty() {
+            return Ok(waiting);
         }
-        (self.keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
-        self.of = of;
-        waiting_of(handle, space, &self.keys)
     }
+    (drawn.keys, _) = first(handle, space, Among::Embeddable, seed, size)?;
+    drawn.sample = sample;
+    waiting_of(handle, space, &drawn.keys)
 }
 
 /// Those of some items that wait for a vector, in the same order.
