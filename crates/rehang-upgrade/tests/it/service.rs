@@ -42,7 +42,8 @@ fn run_with(store: &MemoryStore, world: &World, more: &Value) -> Result<Summary>
 #[test]
 fn a_service_that_serves_nobody_ends_the_run_and_fails_no_item() {
     let down: [fn() -> Reply; 3] = [
-        || Reply::Status(503, vec![], String::new()),
+        // One that says that it is loading, 503, is waited for.
+        || Reply::Status(502, vec![], String::new()),
         || Reply::Status(429, vec![("Retry-After", "3600".into())], String::new()),
         || Reply::Close,
     ];
