@@ -6,12 +6,11 @@ A server of its own, points of 8 coordinates with a text and so many characters 
 line, one after the other; `--until VERB` ends after that one. In the end every point has what a search needs, or it fails. It needs numpy and requests.
 """
 
-import argparse
 import pathlib
 import tempfile
 import time
 
-from qdrant_server import WIDTHS, Server, configure, run, serve, vectors
+from qdrant_server import WIDTHS, Server, configure, parser, run, serve, vectors
 
 PAGE = 500
 
@@ -29,14 +28,11 @@ def fill(server, points, payload, has_graphs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rehang", required=True)
-    parser.add_argument("--qdrant", required=True)
-    parser.add_argument("--points", type=int, default=1_000_000)
-    parser.add_argument("--payload", type=int, default=200)
-    parser.add_argument("--graphs", action="store_true", help="the server makes graphs of the vectors (HNSW), as it does by default")
-    parser.add_argument("--until", default="release")
-    asked = parser.parse_args()
+    arguments = parser(__doc__, 1_000_000)
+    arguments.add_argument("--payload", type=int, default=200)
+    arguments.add_argument("--graphs", action="store_true", help="the server makes graphs of the vectors (HNSW), as it does by default")
+    arguments.add_argument("--until", default="release")
+    asked = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         server = Server(asked.qdrant, folder / "server")

@@ -6,18 +6,15 @@
 application's alone or ours alone are set back to a snapshot. In the end every point has the application's payload and the new model's vector of its text, or it fails. It needs numpy and requests.
 """
 
-import argparse
-import json
 import pathlib
 import random
-import subprocess
 import tempfile
 import threading
 import time
 
 import numpy as np
 import requests
-from qdrant_server import WIDTHS, Server, configure, run, serve, vectors
+from qdrant_server import WIDTHS, Server, configure, parser, run, serve, vectors
 
 CHANGED = 1_000_000
 
@@ -202,13 +199,10 @@ def snapshots(asked, folder, which):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rehang", required=True)
-    parser.add_argument("--qdrant", required=True)
-    parser.add_argument("--points", type=int, default=4000)
-    parser.add_argument("--seconds", type=int, default=120)
-    parser.add_argument("--only", default="cluster,both,points,state")
-    asked = parser.parse_args()
+    arguments = parser(__doc__, 4000)
+    arguments.add_argument("--seconds", type=int, default=120)
+    arguments.add_argument("--only", default="cluster,both,points,state")
+    asked = arguments.parse_args()
     for which in asked.only.split(","):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)

@@ -3,6 +3,7 @@
 It needs numpy and requests.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -114,6 +115,15 @@ class Server:
         self.program.wait(60)
 
 
+def parser(text, points):
+    """Arguments that both scripts take."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rehang", required=True)
+    made.add_argument("--qdrant", required=True)
+    made.add_argument("--points", type=int, default=points)
+    return made
+
+
 def serve():
     """The address of the new model's service."""
     service = ThreadingHTTPServer(("127.0.0.1", 0), Service)
@@ -145,11 +155,9 @@ revision = "1"
 """)
 
 
-def run(program, line, folder, server, wait=True):
-    """A command of rehang: its exit code and what it said; the process itself where nobody waits."""
+def run(program, line, folder, server):
+    """A command of rehang: its exit code and what it said."""
     environment = dict(os.environ, QDRANT_URL=server.url, NO_COLOR="1")
     process = subprocess.Popen([program, *line.split()], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if not wait:
-        return process
     said = process.communicate(timeout=3600)[0]
     return process.returncode, said

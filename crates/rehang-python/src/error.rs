@@ -19,13 +19,13 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
     exception
 }
 
-/// What a callable raised to end the process, such as a KeyboardInterrupt or a SystemExit.
+/// Takes the exception by which a callable ends the process, such as a KeyboardInterrupt or a SystemExit.
 pub fn ending(py: Python<'_>) -> Option<PyErr> {
     let mut kept = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
     kept.take_if(|raised| !raised.is_instance_of::<PyException>(py))
 }
 
-/// What a callable raised last.
+/// Keeps the last exception of a callable.
 static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
 
 /// The error of a library for what a callable raised.

@@ -227,9 +227,7 @@ fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     }
     let is_dense = facts.vectors.iter().any(|(name, ..)| name == WITNESS);
     // Where the state beside them is lost, points have tags.
-    if is_dense
-        || (facts.has_witness && handle.client.count(handle.collection(), &all_of([is_tagged()]))? == 0)
-    {
+    if is_dense || (facts.has_witness && handle.client.count(handle.collection(), &is_tagged())? == 0) {
         give_up_fields(handle, facts)?;
         let why = format!(
             "the collection has a vector {WITNESS:?} of the application's, whose name a gallery needs for its own; make it anew by another name"

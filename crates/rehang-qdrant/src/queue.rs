@@ -133,7 +133,7 @@ pub(crate) fn waiting_in_sample(
     waiting_of(handle, space, &drawn.keys)
 }
 
-/// Those of some items that wait for a vector, in the same order.
+/// Filters items by whether they wait for a vector; their order stays.
 fn waiting_of(handle: &Handle, space: &SpaceSlot, keys: &[ItemKey]) -> Result<Vec<ItemKey>> {
     let mut waiting = queueable(space).to_vec();
     waiting.extend([space.waiting(), has_id(keys.iter().copied())]);

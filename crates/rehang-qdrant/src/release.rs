@@ -100,7 +100,7 @@ fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_dec
     Ok(embeddable + bare)
 }
 
-/// What lies in the vector of the space that serves when nothing else of ours does: it says nothing of tags, so it is right after a death, and for what the
+/// Counts what lies in the vector of the space that serves when nothing else of ours does: it says nothing of tags, so it is right after a death, and for what the
 /// application has written meanwhile.
 fn left_there(handle: &Handle, space: &SpaceSlot, adapted: u64) -> Result<Released> {
     let count = |filter: Value| handle.client.count(handle.collection(), &filter);
