@@ -46,6 +46,25 @@ impl fmt::Display for ItemFailure {
     }
 }
 
+/// How an encoder gives one source different vectors, each by the largest [`rehang::difference`] that was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Noise {
+    /// From call to call.
+    Call(f64),
+    /// By what stands beside it in a call, as models with integer weights do; alone it has the same vector each time.
+    Batch(f64),
+}
+
+impl Noise {
+    /// The largest difference.
+    pub fn difference(self) -> f64 {
+        match self {
+            Self::Call(difference) | Self::Batch(difference) => difference,
+        }
+    }
+}
+
 /// What the sources of an encoder are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
@@ -149,9 +168,9 @@ pub trait Encoder: Send + Sync {
     /// What it has used so far.
     fn spent(&self) -> Spent;
 
-    /// How far apart two vectors of one source were at most, as [`rehang::difference`] measures: `None` where it gives a
-    /// source the same vector each time, as far as it was compared with itself.
-    fn noise(&self) -> Option<f64> {
+    /// How far apart two vectors of one source were: `None` where it gives a source the same vector each time, as far as it was compared with
+    /// itself.
+    fn noise(&self) -> Option<Noise> {
         None
     }
 

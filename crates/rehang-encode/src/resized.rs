@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use rehang::{Error, Result, Space};
 
 use crate::check::Check;
-use crate::contract::{Answer, Encoder, Input, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, Noise, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::reading::Cut;
 
@@ -105,7 +105,7 @@ impl Encoder for Resized {
         self.encoder.spent()
     }
 
-    fn noise(&self) -> Option<f64> {
+    fn noise(&self) -> Option<Noise> {
         self.encoder.noise()
     }
 

@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex};
 use rehang::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
 use serde_json::Value;
 
-use crate::contract::{Answer, Input, peculiar};
+use crate::contract::{Answer, Input, Noise, peculiar};
 use crate::meter::lock;
 
 /// The nearest two of four vectors of one text are at least this part of the farthest two apart where it is noise. Where a service has two
 /// models, two of four are of one.
 const NOISE_SPREAD: f64 = 1.0 / 8.0;
+
+/// An encoder that gives a text another vector beside other texts stays below this: integers for weights go to a third of it (cosine 0.987).
+const BATCH_MAX: f64 = 0.1;
 
 /// Items of the first answer that are kept: where one cannot be embedded any more, the next one is asked for.
 const KNOWN_MAX: usize = 3;
@@ -26,6 +29,26 @@ pub(crate) struct Known {
     text: String,
     payload: Value,
     vector: Vec<f32>,
+    /// The items that it was embedded among, if there were others, and its place: asked for the same once more, an encoder that is itself gives the
+    /// same vector.
+    among: Option<(Arc<Vec<Owned>>, usize)>,
+}
+
+/// An item, to be asked for again.
+struct Owned {
+    id: String,
+    text: String,
+    payload: Value,
+}
+
+impl Owned {
+    fn new(input: &Input<'_>) -> Self {
+        Self { id: input.id.to_owned(), text: input.source.to_owned(), payload: input.payload.clone() }
+    }
+
+    fn input(&self) -> Input<'_> {
+        Input { id: &self.id, source: &self.text, payload: &self.payload }
+    }
 }
 
 impl Known {
@@ -40,7 +63,10 @@ struct State {
     /// The first one rides.
     known: Vec<Arc<Known>>,
     texts_since: u64,
-    noise: Option<f64>,
+    noise: Option<Noise>,
+    /// The vector of the first known item in a call of its own, once one among others was found to be another: all comparisons are of such
+    /// ones from then on.
+    alone: Option<Vec<f32>>,
     /// The service takes no text more than a request had.
     needs_seat: bool,
     /// Comparisons that were begun, by number, and the last one that was good.
@@ -104,7 +130,8 @@ impl Rider {
         state.begun += 1;
         let turn = Turn { known, number: state.begun };
         let is_late = state.texts_unvouched >= self.texts_between * LATE_TIMES;
-        if (state.needs_seat && !has_seat) || is_late { Ride::Alone(turn) } else { Ride::Along(turn) }
+        let needs_call = (state.needs_seat && !has_seat) || state.alone.is_some();
+        if needs_call || is_late { Ride::Alone(turn) } else { Ride::Along(turn) }
     }
 
     /// A comparison for its own sake; `None` where nothing is known.
@@ -134,9 +161,12 @@ impl Rider {
             .filter(|(input, vector)| peculiar(input.source).is_none() && norm(vector) > 0.0)
             .collect();
         good.sort_by_key(|(input, _)| input.source.len());
+        let all = Arc::new(inputs.iter().map(Owned::new).collect::<Vec<_>>());
         let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
             let (id, text) = (input.id.to_owned(), input.source.to_owned());
-            Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone() })
+            let place = inputs.iter().position(|other| std::ptr::eq(other, input));
+            let among = place.filter(|_| inputs.len() > 1).map(|place| (Arc::clone(&all), place));
+            Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone(), among })
         };
         state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
         !state.known.is_empty()
@@ -156,6 +186,7 @@ impl Rider {
     pub(crate) fn forget(&self, known: &Arc<Known>) {
         let mut state = lock(&self.state);
         state.known.retain(|other| !Arc::ptr_eq(other, known));
+        state.alone = None;
         if state.known.is_empty() {
             let awaited = state.awaited;
             state.vouch(awaited);
@@ -186,8 +217,9 @@ impl Rider {
         lock(&self.state).needs_seat
     }
 
-    /// Fails where an encoder gives a text another vector `now` than at first, unless it never gives it the same one twice: it is asked
-    /// twice more for that, by `again`.
+    /// Fails where an encoder gives a text another vector `now` than at first, unless it never gives it the same one twice, or gives it another
+    /// one beside other texts: it is asked for that, by `ask`, which gives the vector of the item at a place of a call. By then the text itself is
+    /// asked for twice more, in calls of its own; where these agree, the first call once more, as it was.
     ///
     /// # Errors
     ///
@@ -197,19 +229,25 @@ impl Rider {
         encoder: &str,
         turn: &Turn,
         now: &[f32],
-        again: impl Fn() -> Option<Vec<f32>>,
+        ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
     ) -> Result<()> {
         let known = &turn.known;
-        if self.agree(&known.vector, now) {
-            lock(&self.state).vouch(turn.number);
+        let alone = lock(&self.state).alone.clone();
+        let first = alone.as_deref().unwrap_or(&known.vector);
+        let vouch = || lock(&self.state).vouch(turn.number);
+        if self.agree(first, now) {
+            vouch();
             return Ok(());
         }
-        let again = [again(), again()];
-        let all: Vec<&[f32]> =
-            [&known.vector[..], now].into_iter().chain(again.iter().flatten().map(Vec::as_slice)).collect();
-        if all.len() == 4 && self.is_noise(&all) {
-            lock(&self.state).vouch(turn.number);
-            return Ok(());
+        let again = [(); 2].map(|()| ask(&[known.input()], 0));
+        if let [Some(once), Some(twice)] = &again {
+            let all = [first, now, once, twice];
+            // One that came among others while that was found out.
+            let is_as_alone = alone.is_some() && self.agree(first, once) && self.agree(first, twice);
+            if is_as_alone || self.is_noise(&all) || (alone.is_none() && self.is_of_batch(known, &all, ask)) {
+                vouch();
+                return Ok(());
+            }
         }
         Err(Error::conflict(
             format!("the encoder {encoder} has changed"),
@@ -218,34 +256,73 @@ impl Rider {
                  mixed; what it gave since the last comparison is not used. Look which model is served, and go on when it is the one of the \
                  beginning",
                 start_of(&known.text),
-                difference_in_words(self.distance, &known.vector, now),
+                difference_in_words(self.distance, first, now),
             ),
         ))
     }
 
     /// Whether two vectors of the text are of one model.
     fn agree(&self, a: &[f32], b: &[f32]) -> bool {
-        let noise = lock(&self.state).noise.unwrap_or(0.0);
+        let noise = match lock(&self.state).noise {
+            Some(Noise::Call(noise)) => noise,
+            // Only vectors of calls of their own are compared by then.
+            Some(Noise::Batch(_)) | None => 0.0,
+        };
         difference(self.distance, a, b) <= DIFFERENCE_MAX.max(NOISE_TIMES * noise)
     }
 
-    /// Whether vectors of one text, two of which do not agree, differ as those of a service with noise do; it is remembered then.
-    fn is_noise(&self, vectors: &[&[f32]]) -> bool {
-        let apart: Vec<f64> = vectors
+    /// How far apart each two of some vectors are.
+    fn apart(&self, vectors: &[&[f32]]) -> Vec<f64> {
+        let pairs = vectors
             .iter()
             .enumerate()
-            .flat_map(|(place, a)| vectors[place + 1..].iter().map(move |b| difference(self.distance, a, b)))
-            .collect();
+            .flat_map(|(place, a)| vectors[place + 1..].iter().map(move |b| (*a, *b)));
+        pairs.map(|(a, b)| difference(self.distance, a, b)).collect()
+    }
+
+    /// Whether vectors of one text, two of which do not agree, differ as those of a service with noise do; it is remembered then.
+    fn is_noise(&self, vectors: &[&[f32]; 4]) -> bool {
+        let apart = self.apart(vectors);
         let largest = apart.iter().copied().fold(0.0, f64::max);
         let is_noise = largest < 1.0 && apart.iter().all(|&apart| apart >= largest * NOISE_SPREAD);
         if is_noise {
             let mut state = lock(&self.state);
-            state.noise = Some(state.noise.unwrap_or(0.0).max(largest));
+            let before = state.noise.map_or(0.0, Noise::difference);
+            state.noise = Some(Noise::Call(before.max(largest)));
         }
         is_noise
     }
 
-    pub(crate) fn noise(&self) -> Option<f64> {
+    /// Whether a text of which two vectors do not agree has another one beside other texts: the last two, of calls of its own, agree, and the first
+    /// call gives what it gave at first. That is remembered then.
+    fn is_of_batch(
+        &self,
+        known: &Arc<Known>,
+        vectors: &[&[f32]; 4],
+        ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
+    ) -> bool {
+        let [first, _, once, twice] = vectors;
+        let largest = self.apart(vectors).into_iter().fold(0.0, f64::max);
+        let Some((among, place)) =
+            known.among.as_ref().filter(|_| largest <= BATCH_MAX && self.agree(once, twice))
+        else {
+            return false;
+        };
+        let inputs: Vec<Input<'_>> = among.iter().map(Owned::input).collect();
+        let is_of_batch = ask(&inputs, *place).is_some_and(|same| self.agree(first, &same));
+        if is_of_batch {
+            let mut state = lock(&self.state);
+            state.noise = Some(Noise::Batch(largest));
+            if state.known.first().is_some_and(|first| Arc::ptr_eq(first, known)) {
+                // The others are known among others alone.
+                state.known.truncate(1);
+                state.alone = Some(once.to_vec());
+            }
+        }
+        is_of_batch
+    }
+
+    pub(crate) fn noise(&self) -> Option<Noise> {
         lock(&self.state).noise
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use rehang::{Error, ErrorKind, Result, Space};
 
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent};
 use crate::meter::lock;
 use crate::reading::Cut;
 use crate::rider::{Ride, Rider, Turn};
@@ -15,7 +15,7 @@ const TEXTS_BETWEEN: u64 = 128;
 /// Another encoder, with one item of the first call embedded again, in a call of its own, after every 128 others. Where its vector is
 /// another one by then, what the last call gave is thrown away, and every later call fails; what came between two comparisons is
 /// [vouched for](Encoder::is_vouched_for) by the second one. An encoder that never gives an item the same
-/// vector twice is told from one that has changed.
+/// vector twice, or another one beside other items, is told from one that has changed.
 ///
 /// ```
 /// use rehang::{Distance, Matrix, Space};
@@ -52,9 +52,9 @@ impl Watched {
     fn compare(&self, mut turn: Turn) -> Result<bool> {
         loop {
             // What the call gave is paid for: where the item cannot be embedded now, nothing is known of it.
-            let once_more = || {
-                let answers = self.encoder.encode(&[turn.known.input()]).unwrap_or_default();
-                answers.into_iter().next()?.ok()
+            let once_more = |inputs: &[Input<'_>], place: usize| {
+                let answers = self.encoder.encode(inputs).unwrap_or_default();
+                answers.into_iter().nth(place)?.ok()
             };
             let Ok(answers) = self.encoder.encode(&[turn.known.input()]) else { return Ok(false) };
             match answers.into_iter().next() {
@@ -145,7 +145,7 @@ impl Encoder for Watched {
         self.encoder.spent()
     }
 
-    fn noise(&self) -> Option<f64> {
+    fn noise(&self) -> Option<Noise> {
         self.rider.noise()
     }
 
@@ -171,5 +171,46 @@ impl Encoder for Watched {
 
     fn interrupt(&self) {
         self.encoder.interrupt();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rehang::{Distance, Matrix};
+
+    use super::*;
+    use crate::Noise;
+    use crate::function::Function;
+
+    /// A model whose vectors lie an angle apart alone and among others, and later another one.
+    #[test]
+    fn vectors_that_depend_on_the_batch_are_no_other_model() {
+        let angle = |most: f32, number: f32, is_alone: bool| number + if is_alone { 0.0 } else { most };
+        for (most, later, is_kept) in [(0.16, 0.0, true), (0.16, 0.15, false), (1.2, 0.0, false)] {
+            let turned = AtomicBool::new(false);
+            let model = move |sources: &[&str]| {
+                let late = turned.load(Ordering::SeqCst);
+                turned.fetch_or(sources.contains(&"900"), Ordering::SeqCst);
+                let turn = if late { later } else { 0.0 };
+                let of = |source: &str| angle(most, source.parse().unwrap(), sources.len() == 1) + turn;
+                Ok(Matrix::from_fn(sources.len(), 2, |row, column| {
+                    [f32::cos, f32::sin][column](of(sources[row]))
+                }))
+            };
+            let space = Space::new("m", 2, Distance::Cosine, false);
+            let encoder = Watched::new(Box::new(Function::new(&space, 100, false, None, model)));
+            let texts: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
+            let inputs: Vec<Input<'_>> = texts
+                .iter()
+                .map(|source| Input { id: source, source, payload: &serde_json::Value::Null })
+                .collect();
+            let ended = inputs.chunks(100).find_map(|some| encoder.encode(some).err());
+            assert_eq!(ended.is_none(), is_kept, "{most} {later}: {ended:?}");
+            assert!(ended.is_none_or(|error| error.to_string().contains("has changed")));
+            let is_measured = matches!(encoder.noise(), Some(Noise::Batch(difference)) if difference < 0.03);
+            assert_eq!(is_measured, most < 1.0, "{:?}", encoder.noise());
+        }
     }
 }

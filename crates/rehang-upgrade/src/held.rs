@@ -264,12 +264,14 @@ pub(crate) fn encode_rest(
     let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &kept[place], now) <= most;
     let differs = |place: &usize| matches!(&answers[place], Ok(now) if !is_near(place, now, DIFFERENCE_MAX));
     let doubtful: Vec<usize> = witnesses.iter().copied().filter(differs).collect();
-    // An encoder that gives a source different vectors is no other encoder for that.
-    let once_more = ask(&doubtful)?;
-    let is_another = |place: &usize| match (&answers[place], once_more.get(place)) {
-        (Ok(now), Some(Ok(again))) => !is_near(place, now, NOISE_TIMES * difference(distance, now, again)),
-        _ => true,
-    };
+    // An encoder that gives a source different vectors, or another one beside other sources, is no other encoder for that.
+    let once_more = doubtful.chunks(1).map(ask).collect::<Result<Vec<_>>>()?;
+    let with_itself = doubtful.iter().zip(&once_more).filter_map(|(place, once_more)| {
+        Some(difference(distance, answers[place].as_ref().ok()?, once_more.get(place)?.as_ref().ok()?))
+    });
+    let noise = with_itself.fold(0.0, f64::max);
+    let is_another =
+        |place: &usize| !matches!(&answers[place], Ok(now) if is_near(place, now, NOISE_TIMES * noise));
     let another: BTreeSet<usize> = doubtful.into_iter().filter(is_another).collect();
     let is_same = |places: &Vec<usize>| {
         let witnesses = witnesses_of(places);

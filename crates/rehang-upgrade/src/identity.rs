@@ -136,14 +136,17 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
         .collect();
     let inputs: Vec<Input<'_>> = natives.iter().filter_map(input_of).collect();
     let distance = encoder.space().distance;
-    let (Some(again), Some(once_more)) = (embedded(encoder, &inputs)?, embedded(encoder, &inputs)?) else {
+    let (Some(again), Some(once_more)) = (embedded(encoder, &inputs)?, embedded_alone(encoder, &inputs)?)
+    else {
         return Ok(());
     };
-    for ((record, again), once_more) in natives.iter().zip(&again).zip(&once_more) {
-        let (Some(native), Some(again), Some(once_more)) = (&record.vector, again, once_more) else {
-            continue;
-        };
-        let noise = difference(distance, again, once_more);
+    let with_itself = again
+        .iter()
+        .zip(&once_more)
+        .filter_map(|(again, once_more)| Some(difference(distance, again.as_ref()?, once_more.as_ref()?)));
+    let noise = with_itself.fold(0.0, f64::max);
+    for (record, again) in natives.iter().zip(&again) {
+        let (Some(native), Some(again)) = (&record.vector, again) else { continue };
         if difference(distance, &native.vector, again) > DIFFERENCE_MAX.max(NOISE_TIMES * noise) {
             return Err(Error::conflict(
                 format!("the encoder is another one than made the last native vectors of {space:?}"),
@@ -208,9 +211,9 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
         .filter(|(_, native, again)| difference(distance, native, again) > DIFFERENCE_MAX)
         .collect();
     if different.len() as f64 > SHARE_MAX * compared.len() as f64 {
-        // An encoder that gives a source different vectors is no other encoder for that.
+        // An encoder that gives a source different vectors, or another one beside other sources, is no other encoder for that.
         let few = &inputs[..inputs.len().min(COMPARED_WITH_ITSELF)];
-        let Some(once_more) = embedded(encoder, few)? else { return Ok(()) };
+        let Some(once_more) = embedded_alone(encoder, few)? else { return Ok(()) };
         let noise = middle(again.iter().zip(&once_more).filter_map(|(again, once_more)| {
             Some(difference(distance, again.as_ref()?, once_more.as_ref()?))
         }));
@@ -252,6 +255,12 @@ fn embedded(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Op
         }
     }
     Ok(Some(vectors))
+}
+
+/// The same, each in a call of its own.
+fn embedded_alone(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Option<Vec<f32>>>>> {
+    let each = inputs.chunks(1).map(|input| embedded(encoder, input));
+    Ok(each.collect::<Result<Option<Vec<_>>>>()?.map(|vectors| vectors.concat()))
 }
 
 /// The middle one of some numbers; 0 of none.

@@ -9,7 +9,7 @@ use std::{mem, thread};
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_clock::Clock;
-use rehang_encode::{Cut, Encoder, Input, ItemFailure, Spent};
+use rehang_encode::{Cut, Encoder, Input, ItemFailure, Noise, Spent};
 use rehang_store::{
     ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Scan, Select, Store,
     VectorWrite, WriteOutcome,
@@ -117,7 +117,7 @@ pub struct Summary {
     pub spent: Spent,
     /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
     /// ([`Encoder::noise`]).
-    pub encoder_noise: Option<f64>,
+    pub encoder_noise: Option<Noise>,
     /// Where the encoder stops reading a text, in silence ([`Encoder::cut`]); `None` where that is not known.
     pub encoder_cut: Option<Cut>,
     /// Milliseconds, by the clock given.

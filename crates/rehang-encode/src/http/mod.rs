@@ -23,7 +23,7 @@ use crate::ceiling::Ceiling;
 use crate::check::Check;
 use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent, peculiar};
 use crate::fingerprint::Fingerprint;
 use crate::learnt::Learnt;
 use crate::meter::{Meter, lock};
@@ -523,8 +523,11 @@ impl Http {
             Ok(self.check.vector(turn.known.input().id, vector)?.ok())
         };
         let Some(now) = checked(vector)? else { return Ok(false) };
-        let again = || self.vector_of(&turn.known).ok().flatten().and_then(|vector| checked(vector).ok()?);
-        self.rider.expect_itself(self.check.encoder(), turn, &now, again)?;
+        let ask = |inputs: &[Input<'_>], place: usize| match self.insist(inputs, usize::MAX) {
+            Ok(Ended::Vectors(vectors)) => checked(vectors.into_iter().nth(place)?).ok()?,
+            _ => None,
+        };
+        self.rider.expect_itself(self.check.encoder(), turn, &now, ask)?;
         Ok(true)
     }
 
@@ -1165,7 +1168,7 @@ impl Encoder for Http {
         Spent { money: spent.tokens as f64 * self.config.price(), ..spent }
     }
 
-    fn noise(&self) -> Option<f64> {
+    fn noise(&self) -> Option<Noise> {
         self.rider.noise()
     }
 

@@ -1370,6 +1370,58 @@ fn a_service_with_noise_is_compared_with_itself() {
     }
 }
 
+/// A vector that depends on the texts beside it, by an angle of so much at most, from a text on turned by an angle.
+fn among(seen: &Seen, text: &str, most: f32, turn: f32) -> Vec<f32> {
+    let texts = seen.texts();
+    let longest = texts.iter().filter_map(|text| text.parse::<usize>().ok()).max().unwrap_or_default();
+    let beside = [0.5, -0.5][longest / 64 % 2];
+    on_circle(text, if texts.len() > 1 { most * beside } else { 0.0 } + turn)
+}
+
+#[test]
+fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
+    // An angle of 0.16 is a cosine of 0.987; of 1.2, one of another model.
+    for (most, is_kept) in [(0.01, true), (0.16, true), (1.2, false)] {
+        let stub = Stub::start(move |_, seen| {
+            let model = |text: &str| among(seen, text, most, 0.0);
+            Reply::Body(good_of(seen, model, |_| {}))
+        });
+        let (http, _) = open(&stub, |config| config.batch = 64);
+        let texts = numbers(600);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let answers = embed(&http, &texts);
+        let is_all = answers.as_ref().is_ok_and(|answers| answers.iter().all(Result::is_ok));
+        assert_eq!(is_all, is_kept, "{most}: {answers:?}");
+        match http.noise() {
+            Some(Noise::Batch(difference)) => {
+                assert!((0.01..0.03).contains(&difference), "{most}: {difference}")
+            }
+            noise => assert!(noise.is_none() && most != 0.16, "{most}: {noise:?}"),
+        }
+    }
+}
+
+/// By as little as its vectors depend on the batch.
+#[test]
+fn a_service_whose_vectors_depend_on_the_batch_and_that_becomes_another_one_is_found() {
+    let turned = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stub = Stub::start(move |_, seen| {
+        let late = turned.load(Ordering::SeqCst);
+        turned.fetch_or(seen.texts().iter().any(|text| text == "500"), Ordering::SeqCst);
+        let model = |text: &str| among(seen, text, 0.16, if late { 0.15 } else { 0.0 });
+        Reply::Body(good_of(seen, model, |_| {}))
+    });
+    let (http, _) = open(&stub, |config| config.batch = 64);
+    let texts = numbers(2000);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let said = match embed(&http, &texts) {
+        Ok(_) => embed(&http, &texts).unwrap_err().to_string(),
+        Err(error) => error.to_string(),
+    };
+    // Alone and alone, the difference is that of the models.
+    assert!(said.contains("has changed") && said.contains("cosine 0.99"), "{said}");
+}
+
 #[test]
 fn a_rider_costs_one_text_a_request_and_no_request_more() {
     let stub = Stub::script(vec![]);

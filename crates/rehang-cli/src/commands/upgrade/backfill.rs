@@ -1,7 +1,7 @@
 //! `rehang upgrade run`: the backfill.
 
 use rehang::Result;
-use rehang_upgrade::{Cut, Ending, Run, RunOptions, Until, parse_rate, parse_until};
+use rehang_upgrade::{Cut, Ending, Noise, Run, RunOptions, Until, parse_rate, parse_until};
 
 use super::learn::refit_text;
 use super::shared::{duration, open};
@@ -109,12 +109,18 @@ pub fn run_text(run: &Run) -> String {
 }
 
 /// How an encoder differs from itself, in a line; nothing where it does not.
-pub fn noise_text(noise: Option<f64>) -> String {
+pub fn noise_text(noise: Option<Noise>) -> String {
     noise.map_or_else(String::new, |noise| {
-        format!(
-            "The encoder gives one text different vectors (cosine {:.3} between two calls): what searches find depends on that.\n",
-            1.0 - noise / 2.0
-        )
+        let cosine = 1.0 - noise.difference() / 2.0;
+        match noise {
+            Noise::Call(_) => format!(
+                "The encoder gives one text different vectors (cosine {cosine:.3} between two calls): what searches find depends on that.\n"
+            ),
+            Noise::Batch(_) => format!(
+                "The encoder gives a text another vector beside other texts than alone (cosine {cosine:.3}), as models with integer weights \
+                 do. Queries come alone, items in batches: `batch = 1` makes both alike, and takes longer.\n"
+            ),
+        }
     })
 }
 
