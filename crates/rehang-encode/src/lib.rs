@@ -26,6 +26,7 @@ mod fingerprint;
 mod function;
 #[cfg(feature = "http")]
 mod http;
+mod json;
 mod learnt;
 mod meter;
 #[cfg(feature = "onnx")]

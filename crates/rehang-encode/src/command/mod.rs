@@ -23,6 +23,7 @@ use crate::config::keys::{at_least_one, resolve, seconds};
 use crate::config::{CommandConfig, CommandFormat};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Spent};
 use crate::fingerprint::Fingerprint;
+use crate::json::read_json;
 use crate::meter::{Meter, lock};
 use process::{Launch, Output, Process, Said};
 
@@ -269,7 +270,7 @@ impl Command {
 
     /// One line of a program.
     fn answer(&self, input: &Input<'_>, line: &[u8]) -> Result<Answer, Stop> {
-        let line: Line = serde_json::from_slice(line)
+        let line: Line = read_json(line)
             .map_err(|error| broken(format!("a line is not as it should be ({error}): {}", shown(line))))?;
         if line.id != input.id {
             return Err(broken(format!("it answered item {:?} where item {:?} was next", line.id, input.id)));
@@ -399,7 +400,7 @@ struct Asked<'a> {
 
 /// Reads bytes as a line of a program and as a matrix of one, for [`crate::doors`].
 pub(crate) fn take_in(bytes: &[u8]) {
-    drop((serde_json::from_slice::<Line>(bytes).map(drop), read_npy(bytes)));
+    drop((read_json::<Line>(bytes).map(drop), read_npy(bytes)));
 }
 
 /// An item as the program writes it.

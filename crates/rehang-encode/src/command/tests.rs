@@ -141,6 +141,21 @@ fn errors_of_the_program_are_the_items_own() {
 }
 
 #[test]
+fn numbers_that_are_not_finite_fail_their_item_and_no_process() {
+    let body = format!(
+        "case $id in
+           b) echo \"{{\\\"id\\\":\\\"b\\\",\\\"vector\\\":[NaN,-Infinity]}}\";;
+           *) {ANSWER};;
+         esac"
+    );
+    let (_folder, command) = shell(&body, |_| {});
+    let answers = command.encode(&abcd()).unwrap();
+    assert!(matches!(&answers[1], Err(ItemFailure::Permanent(why)) if why.contains("NaN")), "{answers:?}");
+    assert_eq!(answers[3], Ok(vec![4.0, 0.5]));
+    assert_eq!(command.spent().items, 4, "each was asked for once");
+}
+
+#[test]
 fn the_item_that_kills_the_program_is_found_and_the_others_are_served() {
     let body = format!("[ $id = c ] && {{ echo 'no memory for c' >&2; exit 9; }}\n{ANSWER}");
     let (_folder, command) = shell(&body, |_| {});
@@ -188,7 +203,6 @@ fn broken_output_is_a_temporary_failure_with_the_line_in_it() {
         ("echo 'loading model'", "loading model"),
         ("echo '{\"id\":\"a\"}'", "either a vector or an error"),
         ("echo '{\"id\":\"zzz\",\"vector\":[1,2]}'", "zzz"),
-        ("echo '{\"id\":\"a\",\"vector\":[NaN,2]}'", "NaN"),
         ("head -c 100000 /dev/zero | tr '\\0' x; echo", "more than"),
     ];
     for (output, reason) in cases {

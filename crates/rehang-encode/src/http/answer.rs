@@ -9,6 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::json::read_json;
+
 /// The body of a request.
 #[derive(Serialize)]
 pub(super) struct Request<'a> {
@@ -65,12 +67,7 @@ struct Entry {
 /// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come in any order; each
 /// belongs to the input that its `index` names. A number that is `null` becomes NaN.
 pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
-    let parsed = serde_json::from_slice(body).or_else(|error: serde_json::Error| {
-        // Python's writers say NaN, which no JSON has.
-        let finite = without_words(body).filter(|_| !error.is_data());
-        finite.map_or(Err(error), |body| serde_json::from_slice(&body))
-    });
-    let body: Body = parsed.map_err(|error| {
+    let body: Body = read_json(body).map_err(|error| {
         if error.is_data() {
             Unread::Form(format!("its answer has another form ({error})"))
         } else {
@@ -107,34 +104,6 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
     let counts = [count("total_tokens"), count("prompt_tokens"), number(&body.prompt_eval_count)];
     let tokens = counts.into_iter().flatten().fold(0.0, f64::max) as u64;
     Ok(Answer { vectors, tokens: Some(tokens).filter(|tokens| *tokens > 0) })
-}
-
-/// A body with null in place of each NaN and Infinity outside of texts; `None` where there is none.
-fn without_words(body: &[u8]) -> Option<Vec<u8>> {
-    let (mut without, mut rest, mut is_in_text, mut is_changed) =
-        (Vec::with_capacity(body.len()), body, false, false);
-    while let Some((&first, more)) = rest.split_first() {
-        let word = ["-Infinity", "Infinity", "NaN"]
-            .iter()
-            .find(|word| !is_in_text && rest.starts_with(word.as_bytes()));
-        if let Some(word) = word {
-            without.extend(b"null");
-            is_changed = true;
-            rest = &rest[word.len()..];
-            continue;
-        }
-        without.push(first);
-        rest = more;
-        match (first, is_in_text) {
-            (b'"', _) => is_in_text = !is_in_text,
-            (b'\\', true) => {
-                without.extend(rest.first());
-                rest = rest.get(1..).unwrap_or_default();
-            }
-            _ => {}
-        }
-    }
-    is_changed.then_some(without)
 }
 
 /// The error that an answer with status 200 holds in place of vectors, with the status that it names.
