@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -116,11 +118,44 @@ def test_a_curve_as_a_table_and_a_picture(gallery: Any) -> None:
         (lambda old: [[1.0], [1.0, 2.0]], rehang.CorruptError, "cannot be made an array"),
         (lambda old: np.ma.masked_array(old), rehang.OptionError, "masked"),
         (lambda old: "missing.npy", rehang.FileError, "missing.npy"),
+        (lambda old: open(__file__, "rb"), rehang.OptionError, "open file"),
+        (lambda old: io.BytesIO(b"x"), rehang.OptionError, "open file"),
+        (lambda old: {"a": old}, rehang.OptionError, "is a dict"),
+        (lambda old: (row for row in old), rehang.OptionError, "is a generator"),
     ],
 )
 def test_what_cannot_be_used_is_said(what: Any, error: type, said: str, adapter: rehang.Adapter, gallery: Any) -> None:
     with pytest.raises(error, match=said):
         adapter.transform(what(gallery[0]))
+
+
+class Tensor:
+    """What a tensor of PyTorch does."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def detach(self) -> Tensor:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> Any:
+        return self.values
+
+
+def test_a_list_of_tensors_is_their_rows(adapter: rehang.Adapter, gallery: Any) -> None:
+    old = gallery[0]
+    made = adapter.transform([Tensor(row) for row in old])
+    np.testing.assert_array_equal(made, adapter.transform(old))
+
+
+def test_columns_that_hold_no_numbers_are_named(adapter: rehang.Adapter, gallery: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    old = gallery[0]
+    np.testing.assert_array_equal(adapter.transform(pandas.DataFrame(old)), adapter.transform(old))
+    with pytest.raises(rehang.OptionError, match="'name' holds no numbers"):
+        adapter.transform(pandas.DataFrame(old).assign(name="x"))
 
 
 def test_errors_are_of_their_kind_and_name_arguments(pairs: Any, tmp_path: Path) -> None:
@@ -140,6 +175,9 @@ def test_errors_are_of_their_kind_and_name_arguments(pairs: Any, tmp_path: Path)
     (tmp_path / "bad.safetensors").write_bytes(b"no adapter")
     with pytest.raises(rehang.CorruptError, match="bad.safetensors"):
         rehang.load(tmp_path / "bad.safetensors")
+    with pytest.raises(rehang.FileError) as missing:
+        rehang.fit("missing.npy", new)
+    assert missing.value.errno == errno.ENOENT and "missing.npy" in str(missing.value)
     with pytest.raises(OSError, match="nowhere"):
         rehang.fit(old, new, method="ridge").save(tmp_path / "nowhere" / "a.safetensors")
     assert issubclass(rehang.MismatchError, ValueError) and issubclass(rehang.ConflictError, rehang.Error)

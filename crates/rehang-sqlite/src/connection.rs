@@ -1,5 +1,6 @@
 //! Connections to the file, and transactions on them.
 
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use crate::fairness::Fairness;
 use crate::migration;
 use crate::schema;
-use crate::trouble::{BUSY, Step, refuse, sentence};
+use crate::trouble::{BUSY, Step, Trouble, refuse, sentence};
 
 /// How often it looks meanwhile. SQLite's own waiting looks ever more rarely, down to every 100 ms, and misses the moment between
 /// two large transactions of the other process again and again.
@@ -21,11 +22,23 @@ const LOOKS: Duration = Duration::from_micros(500);
 /// Pages of the log that are written before they are moved into the file: 32 MiB.
 const CHECKPOINT_PAGES: u32 = 4096;
 
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// To be made, where it is not there.
+    Create,
+    Write,
+    Read,
+    /// To be read where not even the files that SQLite keeps beside it can be made, as on a file system that is mounted read-only. SQLite takes no
+    /// locks then. Only without a log: what is in it would not be seen.
+    Sealed,
+}
+
 /// One gallery file: a connection that writes, and as many that read as there are readers at a time.
 #[derive(Debug)]
 pub(crate) struct Database {
     path: PathBuf,
-    writable: bool,
+    access: Access,
     writer: Mutex<Connection>,
     /// Opened when it is needed first; used under the lock of `writer`, so that the two never wait for each other.
     bulk: Mutex<Option<Connection>>,
@@ -49,7 +62,7 @@ impl Database {
         Self::make(path)
     }
 
-    /// Opens a gallery. A file that is marked read-only can be read.
+    /// Opens a gallery. A file that is marked read-only can be read, as can one in a file system that is.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let nothing = "nothing is in it, so it is no gallery; create one there, or name another file";
         Self::find(path)?.ok_or_else(|| Error::corrupt(path.display(), nothing))
@@ -73,7 +86,7 @@ impl Database {
             let reason = format!("there is no folder {}; create it first", folder.display());
             return Err(refuse("create", path, &reason));
         }
-        let connection = connect(path, true, true)?;
+        let connection = connect(path, Access::Create).map_err(|trouble| sentence(path, trouble))?;
         let make = |connection: &Connection| -> Step<()> {
             // Larger pages keep vectors of up to 1,900 coordinates inside a page.
             connection.pragma_update(None, "page_size", 8192)?;
@@ -94,7 +107,7 @@ impl Database {
             Ok(())
         };
         make(&connection).map_err(|trouble| sentence(path, trouble))?;
-        Ok(Self::on(path, true, connection))
+        Ok(Self::on(path, Access::Write, connection))
     }
 
     /// The gallery of a file; `None` where the file is empty or a database in which nothing is yet, as a process leaves it that
@@ -107,8 +120,9 @@ impl Database {
         if metadata.len() == 0 {
             return Ok(None);
         }
-        let writable = !metadata.permissions().readonly();
-        let connection = connect(path, false, writable)?;
+        let (access, connection) =
+            connect_there(path, &metadata).map_err(|trouble| sentence(path, trouble))?;
+        let writable = access == Access::Write;
         let content = |connection: &Connection| -> Step<Content> {
             // One snapshot: another process may be making the gallery at this moment.
             let snapshot = Transaction::new_unchecked(connection, TransactionBehavior::Deferred)?;
@@ -128,7 +142,7 @@ impl Database {
                     // A copy that `VACUUM INTO` made has lost its log, as has one that an application switched off.
                     keep_a_log(&connection).map_err(|trouble| sentence(path, trouble))?;
                 }
-                Ok(Some(Self::on(path, writable, connection)))
+                Ok(Some(Self::on(path, access, connection)))
             }
             Content::Foreign => {
                 let detail = "it is an SQLite database, but no gallery of rehang; what an application keeps in a table of its own is \
@@ -138,10 +152,10 @@ impl Database {
         }
     }
 
-    fn on(path: &Path, writable: bool, writer: Connection) -> Self {
+    fn on(path: &Path, access: Access, writer: Connection) -> Self {
         Self {
             path: path.to_path_buf(),
-            writable,
+            access,
             writer: Mutex::new(writer),
             bulk: Mutex::default(),
             light: Mutex::default(),
@@ -155,16 +169,16 @@ impl Database {
     }
 
     pub(crate) fn writable(&self) -> bool {
-        self.writable
+        self.access == Access::Write
     }
 
     /// One transaction that writes: all of it happens, or nothing.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
-        if !self.writable {
+        if !self.writable() {
             return Err(refuse(
                 "write",
                 &self.path,
-                "the file is marked read-only; allow writing, then try again",
+                "the file, or its file system, is read-only; allow writing, then try again",
             ));
         }
         let mut writer = lock(&self.writer);
@@ -185,7 +199,7 @@ impl Database {
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Step<T>,
     ) -> Result<T> {
-        if !self.writable {
+        if !self.writable() {
             return self.write(work);
         }
         let rest = lock(&self.fairness).rest(rehang_clock::now());
@@ -198,7 +212,7 @@ impl Database {
             let connection = match &mut *bulk {
                 Some(connection) => connection,
                 none => {
-                    let connection = connect(&self.path, false, true)?;
+                    let connection = connect(&self.path, Access::Write)?;
                     // Another connection counts the commits of others in its own way.
                     *lock(&self.fairness) = Fairness::default();
                     none.insert(connection)
@@ -225,7 +239,7 @@ impl Database {
     /// One transaction that a machine without power may forget, as it never happened: for what costs nothing to lose. A kill of
     /// the process loses nothing of it.
     pub(crate) fn write_lightly<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
-        if !self.writable {
+        if !self.writable() {
             return self.write(work);
         }
         let _writer = lock(&self.writer);
@@ -234,7 +248,7 @@ impl Database {
             let connection = match &mut *light {
                 Some(connection) => connection,
                 none => {
-                    let connection = connect(&self.path, false, true)?;
+                    let connection = connect(&self.path, Access::Write)?;
                     connection.pragma_update(None, "synchronous", "NORMAL")?;
                     none.insert(connection)
                 }
@@ -296,7 +310,10 @@ impl Database {
         let pooled = lock(&self.readers).pop();
         let mut connection = match pooled {
             Some(connection) => connection,
-            None => connect(&self.path, false, false)?,
+            None => {
+                let access = if self.writable() { Access::Read } else { self.access };
+                connect(&self.path, access).map_err(|trouble| sentence(&self.path, trouble))?
+            }
         };
         let run = || -> Step<T> {
             let transaction = connection.transaction()?;
@@ -428,33 +445,68 @@ fn count_no_allocations() {
     });
 }
 
-fn connect(path: &Path, create: bool, write: bool) -> Result<Connection> {
+fn connect(path: &Path, access: Access) -> Step<Connection> {
     count_no_allocations();
+    let write = matches!(access, Access::Create | Access::Write);
     let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags |= if write { OpenFlags::SQLITE_OPEN_READ_WRITE } else { OpenFlags::SQLITE_OPEN_READ_ONLY };
-    if create {
+    if access == Access::Create {
         flags |= OpenFlags::SQLITE_OPEN_CREATE;
     }
-    let open = || -> Step<Connection> {
-        let mut connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_handler(Some(look_again))?;
-        connection.set_prepared_statement_cache_capacity(128);
-        // Triggers of ours do what foreign keys would, so that it holds for writers who do not switch them on.
-        connection.pragma_update(None, "foreign_keys", false)?;
-        connection.pragma_update(None, "cache_size", if write { -65_536 } else { -16_384 })?;
-        connection.pragma_update(None, "temp_store", "MEMORY")?;
-        if write {
-            // A commit is on the disk when it returns, also if the machine loses power.
-            connection.pragma_update(None, "synchronous", "FULL")?;
-            // On macOS an ordinary sync may leave bytes in the disk's own memory; elsewhere these two do nothing.
-            connection.pragma_update(None, "fullfsync", true)?;
-            connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-            connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-            connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
-        }
-        Ok(connection)
+    let mut connection = match access {
+        Access::Sealed => Connection::open_with_flags(sealed(path), flags | OpenFlags::SQLITE_OPEN_URI)?,
+        _ => Connection::open_with_flags(path, flags)?,
     };
-    open().map_err(|trouble| sentence(path, trouble))
+    connection.busy_handler(Some(look_again))?;
+    connection.set_prepared_statement_cache_capacity(128);
+    // Triggers of ours do what foreign keys would, so that it holds for writers who do not switch them on.
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "cache_size", if write { -65_536 } else { -16_384 })?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    if write {
+        // A commit is on the disk when it returns, also if the machine loses power.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        // On macOS an ordinary sync may leave bytes in the disk's own memory; elsewhere these two do nothing.
+        connection.pragma_update(None, "fullfsync", true)?;
+        connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    }
+    Ok(connection)
+}
+
+/// A connection to a file that is there, with as much access as the system gives.
+fn connect_there(path: &Path, metadata: &Metadata) -> Step<(Access, Connection)> {
+    // SQLite itself asks the system: a file of its own that is closed would take the locks of this process with it.
+    let may_write = || -> Step<bool> {
+        let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_READ_WRITE;
+        Ok(!Connection::open_with_flags(path, flags)?.is_readonly("main")?)
+    };
+    let access =
+        if !metadata.permissions().readonly() && may_write()? { Access::Write } else { Access::Read };
+    match connect(path, access) {
+        Err(Trouble::Sql(error))
+            if error.sqlite_error_code() == Some(ErrorCode::CannotOpen) && !log_of(path).exists() =>
+        {
+            Ok((Access::Sealed, connect(path, Access::Sealed)?))
+        }
+        connection => Ok((access, connection?)),
+    }
+}
+
+/// The log that SQLite keeps beside a file while anybody has it open for writing.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// A path as an address of SQLite's, for a file that nobody changes.
+fn sealed(path: &Path) -> String {
+    let path = path.display().to_string().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    // A drive of Windows is no host.
+    let path = if cfg!(windows) { format!("/{}", path.replace('\\', "/")) } else { path };
+    format!("file:{path}?immutable=1")
 }
 
 /// Waits before the next look at a lock that another process holds; `false` when it has been waited for long enough.

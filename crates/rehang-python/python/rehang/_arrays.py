@@ -43,9 +43,22 @@ def array(name: str, value: Any) -> np.ndarray[Any, Any]:
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is not None and isinstance(value, (pyarrow.Array, pyarrow.ChunkedArray)):
         made = _of_arrow(name, value)
-    elif hasattr(value, "detach"):
+    elif _is_tensor(value):
         made = _of_torch(value)
+    elif hasattr(value, "read") or isinstance(value, (bytes, bytearray)):
+        raise OptionError(f"{name} is an open file, or its bytes; give its path, or numpy.load(…) of it")
+    elif isinstance(value, (dict, set)) or hasattr(value, "__next__"):
+        raise OptionError(f"{name} is a {type(value).__name__}; a path, an array or a list of rows is needed")
     else:
+        if isinstance(value, (list, tuple)) and value and all(map(_is_tensor, value)):
+            value = [_of_torch(row) for row in value]
+        if hasattr(value, "select_dtypes"):
+            others = [str(column) for column in value.columns if column not in value.select_dtypes("number").columns]
+            if others and len(value.columns) > 1:
+                raise OptionError(
+                    f"{name} is a DataFrame whose column {others[0]!r} holds no numbers; choose the columns of numbers, or give "
+                    "numpy.stack(frame[column]) where each value of a column is a vector"
+                )
         try:
             made = np.asarray(value)
         except ValueError as error:
@@ -79,6 +92,11 @@ def _typed(name: str, made: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if made.dtype == np.uint64 and made.ndim == 1 and made.size and made.max() > np.iinfo(np.int64).max:
         return made.astype(str)
     return made
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of PyTorch, which may be on a card; files have ``detach`` too."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def _of_torch(value: Any) -> np.ndarray[Any, Any]:

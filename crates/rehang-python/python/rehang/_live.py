@@ -15,7 +15,7 @@ from ._items import id_text, plain, records
 from ._verbs import Distance, Path, Report, Vectors
 from .errors import Error
 
-Encode = Callable[[Sequence[str]], Any]
+Encode = Callable[[list[str]], Any]
 """Embeds sources: gets a list of them, gives rows of numbers, ``[n, d]``, in their order. A row of NaN says that its item has failed."""
 
 

@@ -25,7 +25,7 @@ class OptionError(Error, ValueError):
 
 
 class FileError(Error, OSError):
-    """The system does not let a file be read or written."""
+    """The system does not let a file be read or written; ``errno`` is its number for why, where it has one."""
 
 
 class NotFoundError(Error, LookupError):

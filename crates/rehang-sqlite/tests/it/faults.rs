@@ -142,6 +142,39 @@ fn a_read_only_file_is_read_and_not_written() {
     assert_eq!(store.counts("old").unwrap().items, 3);
 }
 
+/// A file system that is mounted read-only, in which SQLite can make no file beside the gallery.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_in_a_read_only_file_system_is_read_and_not_written() {
+    const FOLDER: &str = "REHANG_TEST_READ_ONLY_FOLDER";
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let path = PathBuf::from(folder).join("gallery? 1%.db");
+        let store = SqliteStore::open(&path).unwrap();
+        assert_eq!(store.counts("old").unwrap().items, 3);
+        let query = rehang::Matrix::new(2, vec![1.0, 0.0]).unwrap();
+        let found = store.search("old", &query, 9, &rehang_store::Filter::default()).unwrap();
+        assert_eq!(found[0].len(), 3);
+        let error = store.put(&[item("x")]).unwrap_err();
+        assert!(error.to_string().contains("read-only"), "{error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    drop(gallery(&folder.path().join("gallery? 1%.db")));
+    let this = std::env::current_exe().unwrap();
+    let name = "a_file_in_a_read_only_file_system_is_read_and_not_written";
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\" || exit 77; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", script]).arg(folder.path()).arg(this);
+    command.args(["--exact", &format!("faults::{name}"), "--nocapture"]).env(FOLDER, folder.path());
+    match command.output() {
+        Ok(output) if output.status.code() == Some(77) || output.stderr.starts_with(b"unshare:") => {
+            eprintln!("skipped: nothing can be mounted here: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => eprintln!("skipped: no unshare here: {error}"),
+    }
+}
+
 /// `VACUUM INTO` copies no log, and without one a writer that found no room leaves a journal that no reader can take back.
 #[test]
 fn a_copy_without_a_log_is_given_one() {
