@@ -225,9 +225,10 @@ fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     if !facts.limits.wants_indexes {
         theirs.push((TAG, json!({"must_not": [is_empty(TAG)], "must": [is_empty(NO_SOURCE)]})));
     }
-    let is_dense = facts.vectors.iter().any(|(name, ..)| name == WITNESS);
+    let is_there = facts.has_sparse_witness || facts.vectors.iter().any(|(name, ..)| name == WITNESS);
+    let may_be_ours = facts.has_sparse_witness || facts.has_witness;
     // Where the state beside them is lost, points have tags.
-    if is_dense || (facts.has_witness && handle.client.count(handle.collection(), &is_tagged())? == 0) {
+    if is_there && (!may_be_ours || handle.client.count(handle.collection(), &is_tagged())? == 0) {
         give_up_fields(handle, facts)?;
         let why = format!(
             "the collection has a vector {WITNESS:?} of the application's, whose name a gallery needs for its own; make it anew by another name"

@@ -43,8 +43,10 @@ pub(crate) struct Facts {
     pub(crate) vectors: Vec<(String, usize, Distance)>,
     /// Vectors of the collection as the server describes them: all by name, or the unnamed one.
     pub(crate) described: Value,
-    /// Whether the collection has the sparse vector of [witnesses](WITNESS).
+    /// Whether the collection has the vector of [witnesses](WITNESS).
     pub(crate) has_witness: bool,
+    /// Whether it has the sparse one of an earlier version.
+    pub(crate) has_sparse_witness: bool,
     /// Payload fields that have an index.
     pub(crate) indexes: Vec<String>,
     pub(crate) limits: Limits,
@@ -273,9 +275,10 @@ pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&Strin
             }
             _ => Health::Yellow,
         },
+        has_witness: vectors.iter().any(|(name, size, _)| name == WITNESS && *size == 1),
+        has_sparse_witness: !params["sparse_vectors"][WITNESS].is_null(),
         vectors,
         described: params["vectors"].clone(),
-        has_witness: !params["sparse_vectors"][WITNESS].is_null(),
         indexes: found["payload_schema"]
             .as_object()
             .into_iter()

@@ -7,8 +7,11 @@ pub(crate) const REVISION: &str = "rehang";
 /// The payload field with everything else of ours.
 pub(crate) const TAG: &str = "rehang_tag";
 
-/// The sparse vector that every write of ours puts beside a vector of ours. Whoever replaces a point takes it away, and whoever replaces its payload
+/// The vector of one number that every write of ours puts beside a vector of ours. Whoever replaces a point takes it away, and whoever replaces its payload
 /// alone does not: so it tells a vector that came with a point of the application's from one of ours whose tag is gone.
+///
+/// It is no sparse vector: a server that was killed while it wrote down which ones are absent takes one that is written later for absent too
+/// (seen in 1.18.0 and 1.18.3).
 pub(crate) const WITNESS: &str = "rehang";
 
 /// The payload field that stays after a release where a vector is adapted.

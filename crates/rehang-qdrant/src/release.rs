@@ -44,7 +44,8 @@ pub(crate) fn release(handle: &Handle, with_adapted: bool) -> Result<Released> {
     for space in meta.spaces.iter().filter(|space| !stays(space)).chain(&meta.dropped) {
         vectors::take_out(handle, space)?;
     }
-    if handle.facts()?.has_witness {
+    let facts = handle.facts()?;
+    if facts.has_witness || facts.has_sparse_witness {
         handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
     }
     untag(handle)?;

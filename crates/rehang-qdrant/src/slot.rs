@@ -15,23 +15,18 @@ use crate::payload::WITNESS;
 #[serde(untagged)]
 pub(crate) enum Numbers<'a> {
     Dense(Cow<'a, [f32]>),
-    Sparse {
-        indices: [u32; 1],
-        values: [f32; 1],
-    },
     /// One of the application's that is no space's, as the server gave it.
     Others(serde_json::Value),
 }
 
 impl Numbers<'_> {
     /// The one number of a [witness](crate::payload::WITNESS).
-    pub(crate) const WITNESS: Self = Self::Sparse { indices: [0], values: [1.0] };
+    pub(crate) const WITNESS: Self = Self::Dense(Cow::Borrowed(&[1.0]));
 
     /// Bytes of a request that they take at most.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(numbers) => BYTES_OF_A_NUMBER * numbers.len(),
-            Self::Sparse { .. } => 64,
             Self::Others(value) => value.to_string().len(),
         }
     }
@@ -50,8 +45,8 @@ pub(crate) struct SpaceSlot {
     pub(crate) vector: String,
     /// Whether that is the application's own.
     pub(crate) is_applications: bool,
-    /// Whether a [witness](WITNESS) is beside each of its vectors that we wrote. A space of an earlier version has none.
-    #[serde(default)]
+    /// Whether a [witness](WITNESS) is beside each of its vectors that we wrote. A space of an earlier version has none, or a sparse one.
+    #[serde(default, rename = "has_dense_witness")]
     pub(crate) is_witnessed: bool,
     /// Whether the application had made its named vector before, which it keeps.
     #[serde(default)]

@@ -45,13 +45,13 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let all = facts.vectors.iter().map(|(_, width, _)| bytes(*width)).sum::<u64>();
     let found = facts.vectors.iter().find(|(name, ..)| *name == vector).cloned();
     let has_found = found.is_some();
-    if found.is_none() && all.saturating_add(bytes(space.dimension)) > facts.limits.vector_bytes {
+    if found.is_none() && all.saturating_add(bytes(space.dimension + 1)) > facts.limits.vector_bytes {
         return Err(Error::option(
             format!("max_collection_vector_size_bytes of collection {}", handle.collection()),
             format!("{} in its strict mode", facts.limits.vector_bytes),
             format!(
                 "{} or more: so many bytes have the vectors of all points with those of space {:?}",
-                all.saturating_add(bytes(space.dimension)),
+                all.saturating_add(bytes(space.dimension + 1)),
                 space.name
             ),
         ));
@@ -69,17 +69,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
                 "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
             )));
         }
-        None => {
-            let distance = match space.distance {
-                Distance::L2 => "Euclid",
-                Distance::Cosine => "Cosine",
-                Distance::Dot => "Dot",
-            };
-            make_like_old(handle, &facts, &vector, json!({"size": space.dimension, "distance": distance}))?;
-        }
-    }
-    if !is_applications && !facts.has_witness {
-        handle.client.ask("PUT", &handle.vector_path(WITNESS), &json!({"sparse": {}}))?;
+        None => {}
     }
     let left = if filled > 0 { slot_left(handle, &vector)? } else { None };
     let slot = meta::change(handle, |meta| {
@@ -109,6 +99,13 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
         handle.index(handle.collection(), &field, kind)?;
     }
+    // After the indexes: the server rearranges its points where vectors are configured, and may lose an index that comes about meanwhile.
+    if !has_found {
+        make_like_old(handle, &facts, &vector, space)?;
+    }
+    if !is_applications && !facts.has_witness {
+        make_witness(handle, &facts)?;
+    }
     if left.is_some() {
         take_natives(handle, &new)?;
     }
@@ -124,7 +121,13 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
 }
 
 /// Makes a named vector, which lies as the old one does: in memory or on disk, of half width, quantised, with its graph.
-fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, mut dense: Value) -> Result<()> {
+fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, space: &Space) -> Result<()> {
+    let distance = match space.distance {
+        Distance::L2 => "Euclid",
+        Distance::Cosine => "Cosine",
+        Distance::Dot => "Dot",
+    };
+    let mut dense = json!({"size": space.dimension, "distance": distance});
     let old = match handle.options.vector.as_deref() {
         None => &Value::Null,
         Some("") => &facts.described,
@@ -138,10 +141,26 @@ fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, mut dense: Value)
         ["hnsw_config", "quantization_config", "on_disk"].map(|field| (field.to_owned(), old[field].clone()));
     let like: serde_json::Map<String, Value> =
         like.into_iter().filter(|(_, value)| !value.is_null()).collect();
-    if like.is_empty() {
-        return Ok(());
+    if like.is_empty() { Ok(()) } else { configure(handle, vector, &json!(like)) }
+}
+
+/// Makes the vector of witnesses: a byte a point, without a graph where that may be configured.
+fn make_witness(handle: &Handle, facts: &Facts) -> Result<()> {
+    if facts.has_sparse_witness {
+        handle.client.ask("DELETE", &handle.vector_path(WITNESS), &Value::Null)?;
     }
-    let body = json!({"vectors": {vector: like}});
+    let dense = json!({"size": 1, "distance": "Dot", "datatype": "uint8"});
+    handle.client.ask("PUT", &handle.vector_path(WITNESS), &json!({"dense": dense}))?;
+    match configure(handle, WITNESS, &json!({"hnsw_config": {"m": 0}})) {
+        // A token for the collection alone does not reach so far.
+        Err(error) if error.is_unauthorised() => Ok(()),
+        configured => configured,
+    }
+}
+
+/// Sets what the server takes only of a named vector that is there.
+fn configure(handle: &Handle, vector: &str, set: &Value) -> Result<()> {
+    let body = json!({"vectors": {vector: set}});
     handle.client.ask("PATCH", &format!("/collections/{}", handle.collection()), &body).map(drop)
 }
 

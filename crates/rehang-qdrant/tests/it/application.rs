@@ -418,10 +418,7 @@ fn a_vector_that_came_with_a_point_is_native_and_one_that_stayed_behind_is_not()
     assert_eq!(store.release(true).unwrap().vectors, 3);
     assert_eq!((of(50), of(8), of(9)), (Some(numbers.clone()), Some(numbers.clone()), Some(numbers.clone())));
     let there = send(&server.url, "GET", &format!("/collections/{name}"), &Value::Null);
-    assert!(
-        there["config"]["params"]["sparse_vectors"].as_object().is_none_or(serde_json::Map::is_empty),
-        "{there}"
-    );
+    assert!(there["config"]["params"]["vectors"]["rehang"].is_null(), "{there}");
 }
 
 /// The collection of ours is deleted, or the application's alone is restored: every tag says whose vector a point has, and what was paid for is used again.

@@ -174,7 +174,7 @@ fn what_would_end_an_upgrade_half_way_is_refused_before_anything_is_written() {
     let store = adopt(server, &collection).unwrap();
     limits_of(server, &collection, &limit);
     let error = store.create_space(&new_space(), Provenance::Native).unwrap_err().to_string();
-    assert!(error.contains("max_collection_vector_size_bytes") && error.contains("400"), "{error}");
+    assert!(error.contains("max_collection_vector_size_bytes") && error.contains("480"), "{error}");
 }
 
 /// Where the server refuses an adoption half-way, it goes on when it may, and can be taken back.
