@@ -1,13 +1,15 @@
 """An upgrade in Qdrant while the server has trouble: a cluster whose shards move and whose nodes die, and snapshots that are restored.
 
-    python3 scripts/qdrant-trouble.py --rehang PROGRAM --qdrant PROGRAM [--points 4000] [--seconds 120] [--only cluster,both,points,state]
+    python3 scripts/qdrant-trouble.py --rehang PROGRAM --qdrant PROGRAM [--points 4000] [--seconds 120] [--only cluster,both,points,state,flags]
 
 `cluster`: three nodes, six shards, one replica each; two workers and an application write while shards are moved and nodes are killed. `both`, `points`, `state`: both collections, the
-application's alone or ours alone are set back to a snapshot. In the end every point has the application's payload and the new model's vector of its text, or it fails. It needs numpy and requests.
+application's alone or ours alone are set back to a snapshot. In the end every point has the application's payload and the new model's vector of its text, or it fails. `flags`: why our witness is a dense vector: a server that died between two
+files of a flush finds out which vectors points have that are written afterwards. It needs numpy and requests.
 """
 
 import pathlib
 import random
+import shutil
 import tempfile
 import threading
 import time
@@ -198,10 +200,38 @@ def snapshots(asked, folder, which):
         server.end()
 
 
+def flags(asked, folder):
+    """Which points lack a vector that they were given, where only the flags of absent vectors had been flushed before."""
+    server = Server(asked.qdrant, folder / "flags")
+    vectors = {name: {"size": 1, "distance": "Dot"} for name in ("embedding", "dense")}
+    server.ask("PUT", "/collections/docs", {"vectors": vectors, "sparse_vectors": {"sparse": {}}, "shard_number": 1, "optimizers_config": {"flush_interval_sec": 1, "default_segment_number": 1}})
+    time.sleep(4)
+    storage, before = server.folder / "storage", server.folder / "before"
+    shutil.copytree(storage, before)
+
+    def put(more):
+        points = [{"id": one, "vector": {"embedding": [1.0], **more}} for one in range(10)]
+        server.ask("PUT", "/collections/docs/points?wait=true", {"points": points})
+
+    put({})
+    time.sleep(4)
+    server.kill()
+    for flushed in storage.glob("collections/docs/0/segments/*/vector_storage-*/deleted/*"):
+        shutil.copy(flushed, before / flushed.relative_to(storage))
+    shutil.rmtree(storage)
+    before.rename(storage)
+    server.start()
+    put({"dense": [1.0], "sparse": {"indices": [0], "values": [1.0]}})
+    for name in ("dense", "sparse"):
+        lacking = server.ask("POST", "/collections/docs/points/count", {"filter": {"must_not": [{"has_vector": name}]}, "exact": True})
+        print(f"flags: of 10 points that were given a {name} vector, {lacking['count']} have none", flush=True)
+    server.end()
+
+
 def main():
     arguments = parser(__doc__, 4000)
     arguments.add_argument("--seconds", type=int, default=120)
-    arguments.add_argument("--only", default="cluster,both,points,state")
+    arguments.add_argument("--only", default="cluster,both,points,state,flags")
     asked = arguments.parse_args()
     for which in asked.only.split(","):
         with tempfile.TemporaryDirectory() as folder:
@@ -209,6 +239,8 @@ def main():
             configure(folder, serve())
             if which == "cluster":
                 cluster(asked, folder)
+            elif which == "flags":
+                flags(asked, folder)
             else:
                 snapshots(asked, folder, which)
 
