@@ -63,7 +63,7 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
             };
         }
         let id = table.key.iter().map(|column| column.name.clone()).collect();
-        Ok(Looked { dimension, id, texts, vectors })
+        Ok(Looked { dimension, id, texts, vectors, graphs: 0 })
     })
 }
 

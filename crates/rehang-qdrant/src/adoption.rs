@@ -13,9 +13,9 @@ use crate::collection::{self, CollectionOptions, Facts};
 use crate::filters::{all_of, is, is_empty, none_of};
 use crate::handle::Handle;
 use crate::ids::key_of;
-use crate::indexes::{self, FIELDS};
+use crate::indexes;
 use crate::meta::Meta;
-use crate::payload::{NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS};
+use crate::payload::{FIELDS, NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS};
 use crate::points::Point;
 use crate::scroll::With;
 use crate::tokens::Tokens;
@@ -33,7 +33,8 @@ pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> R
     options.check()?;
     let client = Client::new(address)?;
     collection::expect_server(&client)?;
-    let Facts { vectors, .. } = collection::facts(&client, &options.collection, options.vector.as_ref())?;
+    let Facts { vectors, indexed: graphs, .. } =
+        collection::facts(&client, &options.collection, options.vector.as_ref())?;
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
     let mut texts: Vec<String> = Vec::new();
     for point in client.scroll(&options.collection, &Value::Null, None, 32, &with)? {
@@ -45,8 +46,8 @@ pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> R
     }
     let named = vectors.iter().find(|(name, ..)| options.vector.as_ref() == Some(name));
     let dimension = named.map(|(_, width, _)| *width);
-    let vectors = vectors.into_iter().map(|(name, ..)| name).collect();
-    Ok(Looked { dimension, id: Vec::new(), texts, vectors })
+    let vectors = vectors.into_iter().map(|(name, ..)| name).filter(|name| name != WITNESS).collect();
+    Ok(Looked { dimension, id: Vec::new(), texts, vectors, graphs })
 }
 
 pub(crate) fn adopt(

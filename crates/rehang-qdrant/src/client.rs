@@ -171,6 +171,13 @@ impl Client {
         }
     }
 
+    /// Makes an index of a payload field, in each part of the collection that has none.
+    pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
+        let schema = json!({"type": kind, "on_disk": true, "enable_hnsw": false});
+        let body = json!({"field_name": field, "field_schema": schema});
+        self.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
+    }
+
     /// How many points pass a filter.
     pub(crate) fn count(&self, collection: &str, filter: &Value) -> Result<u64> {
         let body = json!({"filter": filter, "exact": true});

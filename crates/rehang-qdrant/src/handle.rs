@@ -104,8 +104,7 @@ impl Handle {
 
     /// Makes an index of a payload field. No search of the application's asks for it, so its graphs get no further links by it.
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
-        let body = json!({"field_name": field, "field_schema": {"type": kind, "enable_hnsw": false}});
-        self.client.ask("PUT", &format!("/collections/{collection}/index?wait=true"), &body).map(drop)
+        self.client.index(collection, field, kind)
     }
 
     pub(crate) fn drop_index(&self, field: &str) -> Result<()> {

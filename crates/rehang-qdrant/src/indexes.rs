@@ -7,14 +7,9 @@ use rehang::Result;
 use crate::collection::{Facts, Limits};
 use crate::handle::Handle;
 use crate::meta;
-use crate::payload::{NO_SOURCE, REVISION, SOURCE_REVISION};
+use crate::payload::{FIELDS, FIELDS_OF_A_SPACE, SOURCE_REVISION};
 use crate::slot::SpaceSlot;
 
-/// Fields of ours that filters ask for, with the kind of their index.
-pub(crate) const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
-/// Fields of a space's part of the tag that filters ask for, with the kind of their index.
-const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
-    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
 /// Those that filters ask for of a few points at a time: an index of them is of use only where the server wants one of every field.
 const FIELDS_OF_FEW: [(&str, &str); 6] = [
     ("k", "keyword"),
@@ -34,6 +29,11 @@ pub(crate) fn fields_of_a_space(limits: &Limits) -> usize {
 pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String, &'static str)> {
     let few = if limits.wants_indexes { &FIELDS_OF_FEW[..] } else { &[] };
     FIELDS_OF_A_SPACE.iter().chain(few).map(|(field, kind)| (space.path(field), *kind)).collect()
+}
+
+/// Makes the indexes of a gallery in parts of the collection that lack them: the server may lose one that came about while it rearranged points.
+pub(crate) fn make_again(handle: &Handle) -> Result<()> {
+    of_ours(handle, |field, kind| handle.index(handle.collection(), field, kind))
 }
 
 /// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
@@ -80,12 +80,16 @@ pub(crate) fn index_once(handle: &Handle) -> Result<()> {
 
 /// Makes every index of ours on the application's collection anew.
 pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
+    of_ours(handle, |field, kind| {
+        handle.drop_index(field)?;
+        handle.index(handle.collection(), field, kind)
+    })
+}
+
+/// Every field of ours on the application's collection that has an index, with its kind.
+fn of_ours(handle: &Handle, mut each: impl FnMut(&str, &str) -> Result<()>) -> Result<()> {
     let meta = meta::read_any(handle)?;
     let of_spaces = meta.spaces.iter().flat_map(|space| indexed_fields(space, &handle.limits));
     let of_gallery = FIELDS.into_iter().map(|(field, kind)| (field.to_owned(), kind));
-    for (field, kind) in of_gallery.chain(of_spaces) {
-        handle.drop_index(&field)?;
-        handle.index(handle.collection(), &field, kind)?;
-    }
-    Ok(())
+    of_gallery.chain(of_spaces).try_for_each(|(field, kind)| each(&field, kind))
 }

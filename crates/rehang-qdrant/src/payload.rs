@@ -24,6 +24,20 @@ pub(crate) const SOURCE_REVISION: &str = "rehang_tag.r";
 /// The revision that an application writes to say that it has written the old vector, and left the source as it was.
 pub(crate) const NEW_OLD_VECTOR: u64 = 0;
 
+/// Fields of ours that filters ask for, with the kind of their index.
+pub(crate) const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE, "bool")];
+/// Fields of a space's part of the tag that filters ask for, with the kind of their index.
+pub(crate) const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
+    [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
+
+/// The kind of the index of a field that has one always.
+pub(crate) fn kind_of(path: &str) -> &'static str {
+    let ends = |field: &str| path.rsplit_once('.').is_some_and(|(_, last)| last == field);
+    let of_space = FIELDS_OF_A_SPACE.iter().find(|(field, _)| ends(field));
+    let of_gallery = FIELDS.iter().find(|(field, _)| *field == path);
+    of_gallery.or(of_space).map_or("integer", |(_, kind)| kind)
+}
+
 /// What a payload's value says in words: the server takes null and an empty list for nothing, and so does this.
 pub(crate) fn text_in(value: &Value) -> Option<String> {
     match value {

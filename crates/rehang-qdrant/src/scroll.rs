@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, PAGE};
 use crate::ids::id_of;
-use crate::payload::REVISION;
+use crate::payload::{REVISION, kind_of};
 use crate::points::Point;
 
 /// Points of one page of a scroll with vectors.
@@ -114,7 +114,19 @@ impl Client {
     pub(crate) fn largest(&self, collection: &str, by: &str, with: &With) -> Result<Option<Point>> {
         let body =
             json!({"limit": 1, "with_payload": with.payload, "order_by": {"key": by, "direction": "desc"}});
-        Ok(self.page(collection, &body)?.0.pop())
+        Ok(self.page_by(collection, by, &body)?.pop())
+    }
+
+    /// A page in the order of a payload number, whose index is made again where a part of the collection has none.
+    fn page_by(&self, collection: &str, by: &str, body: &Value) -> Result<Vec<Point>> {
+        let page = match self.page(collection, body) {
+            Err(error) if error.to_string().contains("No range index") => {
+                self.index(collection, by, kind_of(by))?;
+                self.page(collection, body)
+            }
+            page => page,
+        };
+        Ok(page?.0)
     }
 
     /// Points in the order of a payload number: the largest first, equal ones by key.
@@ -136,7 +148,7 @@ impl Client {
                 "filter": {"must": conditions}, "limit": asked, "with_payload": with.payload,
                 "with_vector": with.vectors, "order_by": {"key": by, "direction": "desc"},
             });
-            let (mut points, _) = self.page(collection, &body)?;
+            let mut points = self.page_by(collection, by, &body)?;
             points.sort_by(|a, b| b.order_value.total_cmp(&a.order_value).then(a.key.cmp(&b.key)));
             points.dedup_by_key(|point| point.key);
             let Some(last) = points.last().map(|point| point.order_value).filter(|_| points.len() >= asked)

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::collection::Health;
 use crate::filters::{all_of, any_of, is, is_empty, none_of};
 use crate::handle::Handle;
+use crate::indexes;
 use crate::meta;
 use crate::payload::REVISION;
 use crate::points::Point;
@@ -233,7 +234,7 @@ pub(crate) fn prepare(handle: &Handle, space: &str, advance: &dyn Fn(u64, u64) -
     loop {
         let facts = handle.facts()?;
         match facts.health {
-            Health::Green => return Ok(()),
+            Health::Green => return indexes::make_again(handle),
             Health::Yellow => grey_since = None,
             Health::Grey => match grey_since {
                 None => {

@@ -27,6 +27,8 @@ pub struct Looked {
     pub texts: Vec<String>,
     /// Columns or named vectors; empty text is the unnamed one of a collection.
     pub vectors: Vec<String>,
+    /// Vectors in search graphs that the server makes anew when every point is written; 0 where none is, and for tables.
+    pub graphs: u64,
 }
 
 /// Items of a gallery that was released, by what became of their vectors.

@@ -48,6 +48,8 @@ pub struct Initialised {
     pub old: Space,
     /// The space that replaces it, as the adapter gives it; without one as the old one is, but for its name.
     pub new: Space,
+    /// Vectors in search graphs that the server makes anew while the gallery is adopted, and again while it is filled: each writes every point.
+    pub graphs: u64,
 }
 
 /// Writes a configuration with a comment on every part. The old space is the gallery's space with the name of the adapter's
@@ -62,8 +64,8 @@ pub fn init(init: &Init) -> Result<Initialised> {
         return Err(taken(&init.path));
     }
     let adapter = init.adapter.as_ref().map(rehang_files::adapter_file::load).transpose()?;
-    let (mut gallery, old) = match &init.gallery {
-        Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?),
+    let (mut gallery, old, graphs) = match &init.gallery {
+        Location::File(_) => (init.gallery.clone(), old_space(&*init.gallery.open()?, adapter.as_ref())?, 0),
         application => look(application, adapter.as_ref(), init.old_distance)?,
     };
     let outputs = adapter.as_ref().map(Adapter::output_space);
@@ -110,11 +112,15 @@ pub fn init(init: &Init) -> Result<Initialised> {
         init.forecast.as_deref().map(from_file).transpose()?.as_deref(),
     );
     write_new(folder, &init.path, &text)?;
-    Ok(Initialised { path: init.path.clone(), old, new })
+    Ok(Initialised { path: init.path.clone(), old, new, graphs })
 }
 
-/// Finds what of a table or a collection was not named, and what its vectors are.
-fn look(application: &Location, adapter: Option<&Adapter>, distance: Distance) -> Result<(Location, Space)> {
+/// Finds what of a table or a collection was not named, what its vectors are, and how many of them are in graphs.
+fn look(
+    application: &Location,
+    adapter: Option<&Adapter>,
+    distance: Distance,
+) -> Result<(Location, Space, u64)> {
     let named = application.to_string();
     let mut location = application.clone();
     let is_table = matches!(location, Location::Table(_));
@@ -152,7 +158,7 @@ fn look(application: &Location, adapter: Option<&Adapter>, distance: Distance) -
     if let Some(adapter) = adapter {
         adapter.expect_input_width(dimension)?;
     }
-    Ok((location, old))
+    Ok((location, old, seen.graphs))
 }
 
 /// The keys of `[gallery]` for a collection. The key of a server is never written down.

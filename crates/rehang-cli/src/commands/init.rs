@@ -42,8 +42,15 @@ pub fn run(arguments: &InitArguments, json: bool) -> Result<Exit> {
     let next = if arguments.adapter.is_some() { "plan" } else { "auto" };
     let path = written.path.display();
     let adopt = if is_file { String::new() } else { format!("rehang gallery adopt --config {path}, then: ") };
+    let graphs = match written.graphs {
+        0 => String::new(),
+        graphs => format!(
+            "Adopting writes into every point, and so does filling: each time the server makes the graphs of {graphs} vectors anew. Searches go \
+             on meanwhile, and take longer.\n"
+        ),
+    };
     let text = format!(
-        "{path} is written: from {} to {}.\nChoose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
+        "{path} is written: from {} to {}.\n{graphs}Choose the new model's [encoder] there, then: {adopt}rehang upgrade {next} --config {path}\n",
         written.old, written.new,
     );
     Exit::Done.print(json, &written, &text)

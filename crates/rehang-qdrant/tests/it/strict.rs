@@ -177,6 +177,31 @@ fn what_would_end_an_upgrade_half_way_is_refused_before_anything_is_written() {
     assert!(error.contains("max_collection_vector_size_bytes") && error.contains("480"), "{error}");
 }
 
+/// The server may lose an index that comes about while it rearranges points.
+#[test]
+fn an_index_that_the_server_lost_is_made_again() {
+    let Some(server) = server::server() else { return };
+    let collection = collection(server, 20, &json!({}));
+    let store = adopt(server, &collection).unwrap();
+    store.create_space(&Space::new("old", 2, Distance::Cosine, false), Provenance::Old).unwrap();
+    store.create_space(&new_space(), Provenance::Native).unwrap();
+    let (before, newest) = (indexes_of(server, &collection), store.newest_revision().unwrap());
+    let lose = |field: &str| {
+        let path = format!("/collections/{collection}/index/{field}?wait=true");
+        send(&server.url, "DELETE", &path, &Value::Null);
+    };
+    let fields = ["rehang", "rehang_tag.s2.q", "rehang_tag.s2.t"];
+    fields.iter().for_each(|field| lose(field));
+    assert_eq!(store.newest_revision().unwrap(), newest);
+    assert_eq!(store.claim(NEW, Queue::All, "worker", 12, Duration::from_mins(1)).unwrap().records.len(), 12);
+    assert_eq!(store.errors(NEW, 9), Ok(vec![]));
+    assert_eq!(indexes_of(server, &collection), before);
+    // Those that nothing is put in order by, once the server is at rest.
+    lose("rehang_tag.s2.p");
+    store.prepare(NEW, &|_, _| true).unwrap();
+    assert_eq!(indexes_of(server, &collection), before);
+}
+
 /// Where the server refuses an adoption half-way, it goes on when it may, and can be taken back.
 #[test]
 fn an_adoption_that_failed_goes_on_or_is_released() {
