@@ -1,0 +1,118 @@
+//! The HTTP client of encoders and of Qdrant: its authorities, its proxy, and whose fault it is that a request found nobody.
+
+use std::io::ErrorKind as Io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rehang::{Error, Result};
+use rustls::crypto::ring;
+use ureq::config::ConfigBuilder;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::AgentScope;
+use ureq::{Error as Failed, Timeout};
+
+use crate::place::Place;
+use crate::proxy::{Proxies, Proxy};
+use crate::refused::{certificate_error, untrusted};
+use crate::roots::{OwnRoots, Roots};
+
+/// How a service is reached: the authorities that are trusted, and the proxy before it.
+#[derive(Debug)]
+pub struct Connection {
+    place: Option<Place>,
+    proxy: Option<Proxy>,
+    spoken: Option<ureq::Proxy>,
+    roots: Option<Roots>,
+    key: String,
+    file: Option<PathBuf>,
+}
+
+impl Connection {
+    /// Reads what the environment and the configuration say of a service at `url`. Nothing is asked of it yet. The authorities are read
+    /// where TLS is spoken, and the file of the configuration in any case.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of a proxy that cannot be one.
+    pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let place = Place::of(url);
+        let proxies = Proxies::of(variable)?;
+        let proxy = place.as_ref().and_then(|place| proxies.before(place)).cloned();
+        let spoken = proxy.as_ref().map(|proxy| {
+            let expected = "the address of a proxy, such as http://proxy.corp.example:3128";
+            let refused = |_| Error::option(proxy, "(not shown)", expected);
+            ureq::Proxy::new(proxy.address()).map_err(refused)
+        });
+        let speaks_tls =
+            place.as_ref().is_some_and(|place| place.is_tls) || proxy.as_ref().is_some_and(Proxy::is_tls);
+        let roots = (speaks_tls || own.file.is_some()).then(|| Roots::load(Some(own), variable));
+        Ok(Self {
+            place,
+            proxy,
+            spoken: spoken.transpose()?,
+            roots: roots.transpose()?,
+            key: own.key.to_owned(),
+            file: own.file.map(Path::to_path_buf),
+        })
+    }
+
+    /// The same settings with these authorities and this proxy.
+    pub fn configure(&self, settings: ConfigBuilder<AgentScope>) -> ConfigBuilder<AgentScope> {
+        let settings = settings.proxy(self.spoken.clone());
+        let Some(roots) = &self.roots else { return settings };
+        let certificates = roots.certificates().iter().map(|one| Certificate::from_der(one).to_owned());
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::from(certificates))
+            .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()));
+        settings.tls_config(tls.build())
+    }
+
+    /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt; `None`
+    /// where it may have failed at the service or on the way there.
+    pub fn blame(&self, error: &Failed) -> Option<Error> {
+        let host = self.place.as_ref().map_or("the service", |place| place.host.as_str());
+        let certificate = match error {
+            Failed::Io(error) => certificate_error(error),
+            Failed::Rustls(error) => certificate_error(error),
+            _ => None,
+        };
+        if let Some(why) = certificate {
+            let own = OwnRoots { key: &self.key, file: self.file.as_deref() };
+            let whose = match &self.proxy {
+                Some(proxy) if proxy.is_tls() => format!("{host}, or of {proxy} before it,"),
+                Some(proxy) => format!("{host}, seen through {proxy},"),
+                None => host.to_owned(),
+            };
+            let trusted = self.roots.as_ref().map_or("none", Roots::trusted);
+            return Some(untrusted(whose, why, trusted, Some(&own)));
+        }
+        let proxy = self.proxy.as_ref()?;
+        match error {
+            Failed::ConnectProxyFailed(said) => match status_in(said) {
+                Some(407) => Some(proxy.wants_password()),
+                // It has tried: the service is not there, or not now.
+                Some(500..=599) => None,
+                Some(status) => Some(proxy.refuses(host, format!("status {status}"))),
+                None => Some(proxy.is_down(host, said)),
+            },
+            Failed::HostNotFound if self.spoken.as_ref().is_some_and(ureq::Proxy::resolve_target) => None,
+            Failed::HostNotFound => Some(proxy.is_down(host, "no such host")),
+            Failed::ConnectionFailed => Some(proxy.is_down(host, "it takes no connection")),
+            Failed::Timeout(Timeout::Resolve | Timeout::Connect) => {
+                Some(proxy.is_down(host, "no connection came about in time"))
+            }
+            Failed::Io(error)
+                if [Io::ConnectionRefused, Io::HostUnreachable, Io::NetworkUnreachable]
+                    .contains(&error.kind()) =>
+            {
+                Some(proxy.is_down(host, error))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The status in what the client says of a proxy that makes no connection: "proxy server responded 407/407".
+fn status_in(said: &str) -> Option<u16> {
+    said.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
+}
