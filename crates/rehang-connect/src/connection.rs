@@ -1,7 +1,6 @@
 //! The HTTP client of encoders and of Qdrant: its authorities, its proxy, and whose fault it is that a request found nobody.
 
 use std::io::ErrorKind as Io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rehang::{Error, Result};
@@ -24,7 +23,6 @@ pub struct Connection {
     spoken: Option<ureq::Proxy>,
     roots: Option<Roots>,
     key: String,
-    file: Option<PathBuf>,
 }
 
 impl Connection {
@@ -52,7 +50,6 @@ impl Connection {
             spoken: spoken.transpose()?,
             roots: roots.transpose()?,
             key: own.key.to_owned(),
-            file: own.file.map(Path::to_path_buf),
         })
     }
 
@@ -77,14 +74,13 @@ impl Connection {
             _ => None,
         };
         if let Some(why) = certificate {
-            let own = OwnRoots { key: &self.key, file: self.file.as_deref() };
             let whose = match &self.proxy {
                 Some(proxy) if proxy.is_tls() => format!("{host}, or of {proxy} before it,"),
                 Some(proxy) => format!("{host}, seen through {proxy},"),
                 None => host.to_owned(),
             };
             let trusted = self.roots.as_ref().map_or("none", Roots::trusted);
-            return Some(untrusted(whose, why, trusted, Some(&own)));
+            return Some(untrusted(whose, why, trusted, &[&self.key]));
         }
         let proxy = self.proxy.as_ref()?;
         match error {

@@ -7,8 +7,6 @@ use std::io;
 use rehang::Error;
 use rustls::CertificateError;
 
-use crate::roots::OwnRoots;
-
 /// Why a certificate was refused, where that is what an error is about at its bottom.
 pub fn certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CertificateError> {
     let mut cause = Some(error);
@@ -28,17 +26,12 @@ pub fn certificate_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a 
 
 /// The error for a certificate that is refused. It is the same at every attempt.
 ///
-/// `whose` is who showed it, `trusted` says which authorities are trusted, and `own` is the key that adds some, if there is one.
-pub fn untrusted(
-    whose: impl Display,
-    why: &CertificateError,
-    trusted: &str,
-    own: Option<&OwnRoots<'_>>,
-) -> Error {
-    let key = own.map_or(String::new(), |own| format!("{} or ", own.key));
+/// `whose` is who showed it, `trusted` says which authorities are trusted, and `keys` are those that add some.
+pub fn untrusted(whose: impl Display, why: &CertificateError, trusted: &str, keys: &[&str]) -> Error {
+    let keys: String = keys.iter().map(|key| format!("{key} or ")).collect();
     let detail = match why {
         CertificateError::UnknownIssuer => format!(
-            "the authority that signed it is not trusted: it is not among {trusted}; name a file with the certificate of that authority in {key}the variable \
+            "the authority that signed it is not trusted: it is not among {trusted}; name a file with the certificate of that authority in {keys}the variable \
              SSL_CERT_FILE"
         ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {

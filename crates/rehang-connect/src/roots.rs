@@ -72,10 +72,20 @@ impl Roots {
                 }
             }
         }
-        if let Some((key, file)) = own.and_then(|own| Some((own.key, own.file?))) {
-            roots.add_file(key, file)?;
-            roots.trusted += &format!(", nor in {}", file.display());
-        }
+        roots.add_own(own)?;
+        Ok(roots)
+    }
+
+    /// Those of a file alone, which `named_by` names, and of the file of `own`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Roots::load`].
+    pub fn of_file(named_by: &str, file: &Path, own: Option<&OwnRoots<'_>>) -> Result<Self> {
+        let trusted = format!("those of {named_by} ({})", file.display());
+        let mut roots = Self { certificates: Vec::new(), store: RootCertStore::empty(), trusted };
+        roots.add_file(named_by, file)?;
+        roots.add_own(own)?;
         Ok(roots)
     }
 
@@ -100,6 +110,14 @@ impl Roots {
                 self.certificates.push(certificate);
             }
         }
+    }
+
+    fn add_own(&mut self, own: Option<&OwnRoots<'_>>) -> Result<()> {
+        if let Some((key, file)) = own.and_then(|own| Some((own.key, own.file?))) {
+            self.add_file(key, file)?;
+            self.trusted += &format!(", nor in {}", file.display());
+        }
+        Ok(())
     }
 
     /// Adds those of a file that `named_by` names.
