@@ -9,6 +9,8 @@ use rustls::pki_types::pem::PemObject;
 
 const FILE: &str = "SSL_CERT_FILE";
 const FOLDERS: &str = "SSL_CERT_DIR";
+/// Variables by which other programs name such a file: whoever has set one wonders why that is not enough.
+const OF_OTHERS: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
 /// What the environment of the process says of a name; an empty value is none.
 pub fn environment(name: &str) -> Option<String> {
@@ -48,6 +50,9 @@ impl Roots {
             (None, None) => {
                 roots.extend(rustls_native_certs::load_native_certs().certs);
                 roots.trusted = "those of the system".into();
+                if let Some(other) = OF_OTHERS.iter().find(|name| given(name).is_some()) {
+                    roots.trusted += &format!(" ({other} is of other programs, and not read here)");
+                }
                 if roots.certificates.is_empty() {
                     roots.extend(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
                     roots.trusted = "the public ones that are built in, since the system has none".into();
@@ -168,6 +173,8 @@ mod tests {
         assert!(usual > 1, "{usual}");
         assert_eq!(load(Some(&file), &[]).unwrap().certificates().len(), usual + 1);
         assert_eq!(load(None, &[("SSL_CERT_FILE", "")]).unwrap().certificates().len(), usual);
+        let of_others = load(None, &[("REQUESTS_CA_BUNDLE", path)]).unwrap();
+        assert!(of_others.trusted().contains("REQUESTS_CA_BUNDLE"), "{}", of_others.trusted());
         for variable in [("SSL_CERT_FILE", path), ("SSL_CERT_DIR", place)] {
             let roots = load(None, &[variable]).unwrap();
             assert_eq!(roots.certificates().len(), 1);
