@@ -91,8 +91,11 @@ impl Connection {
                 Some(status) => Some(proxy.refuses(host, format!("status {status}"))),
                 None => Some(proxy.is_down(host, said)),
             },
-            Failed::HostNotFound if self.spoken.as_ref().is_some_and(ureq::Proxy::resolve_target) => None,
-            Failed::HostNotFound => Some(proxy.is_down(host, "no such host")),
+            _ if is_unknown(error) && self.spoken.as_ref().is_some_and(ureq::Proxy::resolve_target) => {
+                let why = "the name is looked up on this machine, which does not know it; with socks5h:// the proxy looks it up";
+                Some(proxy.is_down(host, why))
+            }
+            _ if is_unknown(error) => Some(proxy.is_down(host, "no such host")),
             Failed::ConnectionFailed => Some(proxy.is_down(host, "it takes no connection")),
             Failed::Timeout(Timeout::Resolve | Timeout::Connect) => {
                 Some(proxy.is_down(host, "no connection came about in time"))
@@ -108,7 +111,44 @@ impl Connection {
     }
 }
 
+/// Whether a name was not found.
+fn is_unknown(error: &Failed) -> bool {
+    match error {
+        Failed::HostNotFound => true,
+        // The system's own words, for which there is no kind; on Windows its number.
+        Failed::Io(error) => {
+            error.raw_os_error() == Some(11001) || error.to_string().starts_with("failed to lookup address")
+        }
+        _ => false,
+    }
+}
+
 /// The status in what the client says of a proxy that makes no connection: "proxy server responded 407/407".
 fn status_in(said: &str) -> Option<u16> {
     said.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_found_is_that_of_the_proxy_or_one_that_it_should_look_up() {
+        let blamed = |proxy: &str| {
+            let variable = |name: &str| (name == "ALL_PROXY").then(|| proxy.to_owned());
+            let own = OwnRoots { key: "root_certificates", file: None };
+            let connection = Connection::to("http://embed.corp.example", &own, &variable).unwrap();
+            let said = std::io::Error::other("failed to lookup address information: unknown");
+            [Failed::HostNotFound, Failed::Io(said)]
+                .map(|error| connection.blame(&error).unwrap().to_string())
+        };
+        for (proxy, words) in [("http://proxy:3128", "no such host"), ("socks5://proxy", "socks5h://")] {
+            for said in blamed(proxy) {
+                assert!(
+                    said.contains(&format!("the proxy {proxy} (ALL_PROXY)")) && said.contains(words),
+                    "{said}"
+                );
+            }
+        }
+    }
 }

@@ -687,7 +687,7 @@ mod tests {
             stream.write_all(b"S")?;
             let mut stream = tls::secure(stream)?;
             stream.read_exact(&mut [0; 4])?;
-            stream.write_all(b"E\0\0\0\x14SFATAL\0C28P01\0\0")
+            stream.write_all(b"E\0\0\0\x17SFATAL\0C28P01\0Mno\0\0")
         });
         let folder = tempfile::tempdir().unwrap();
         let file = tls::authority(folder.path());
