@@ -10,7 +10,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 use ureq::{Error as Failed, Timeout};
 
-use crate::place::Place;
+use crate::machine::Machine;
 use crate::proxy::{Proxies, Proxy};
 use crate::refused::{certificate_error, untrusted};
 use crate::roots::{OwnRoots, Roots};
@@ -18,7 +18,7 @@ use crate::roots::{OwnRoots, Roots};
 /// How a service is reached: the authorities that are trusted, and the proxy before it.
 #[derive(Debug)]
 pub struct Connection {
-    place: Option<Place>,
+    machine: Option<Machine>,
     proxy: Option<Proxy>,
     spoken: Option<ureq::Proxy>,
     roots: Option<Roots>,
@@ -33,19 +33,19 @@ impl Connection {
     ///
     /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of a proxy that cannot be one.
     pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
-        let place = Place::of(url);
+        let machine = Machine::of(url);
         let proxies = Proxies::of(variable)?;
-        let proxy = place.as_ref().and_then(|place| proxies.before(place)).cloned();
+        let proxy = machine.as_ref().and_then(|machine| proxies.before(machine)).cloned();
         let spoken = proxy.as_ref().map(|proxy| {
             let expected = "the address of a proxy, such as http://proxy.corp.example:3128";
             let refused = |_| Error::option(proxy, "(not shown)", expected);
             ureq::Proxy::new(proxy.address()).map_err(refused)
         });
-        let speaks_tls =
-            place.as_ref().is_some_and(|place| place.is_tls) || proxy.as_ref().is_some_and(Proxy::is_tls);
+        let speaks_tls = machine.as_ref().is_some_and(|machine| machine.is_tls)
+            || proxy.as_ref().is_some_and(Proxy::is_tls);
         let roots = (speaks_tls || own.file.is_some()).then(|| Roots::load(Some(own), variable));
         Ok(Self {
-            place,
+            machine,
             proxy,
             spoken: spoken.transpose()?,
             roots: roots.transpose()?,
@@ -67,7 +67,7 @@ impl Connection {
     /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt; `None`
     /// where it may have failed at the service or on the way there.
     pub fn blame(&self, error: &Failed) -> Option<Error> {
-        let host = self.place.as_ref().map_or("the service", |place| place.host.as_str());
+        let host = self.machine.as_ref().map_or("the service", |machine| machine.host.as_str());
         let certificate = match error {
             Failed::Io(error) => certificate_error(error),
             Failed::Rustls(error) => certificate_error(error),

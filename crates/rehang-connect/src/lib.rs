@@ -3,7 +3,7 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`Roots`] | the authorities: the system's, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name, and a file of the configuration |
-//! | [`Place`] | a host and a port, out of an address |
+//! | [`Machine`] | a host and a port, out of an address |
 //! | [`Proxies`] | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` |
 //! | [`Connection`] (feature `http`) | both, for the HTTP client of encoders and of Qdrant |
 //!
@@ -12,14 +12,14 @@
 
 #[cfg(feature = "http")]
 mod connection;
-mod place;
+mod machine;
 mod proxy;
 mod refused;
 mod roots;
 
 #[cfg(feature = "http")]
 pub use connection::Connection;
-pub use place::{Place, is_loopback};
+pub use machine::{Machine, is_loopback};
 pub use proxy::{Proxies, Proxy};
 pub use refused::{certificate_error, untrusted};
 pub use roots::{OwnRoots, Roots, environment};

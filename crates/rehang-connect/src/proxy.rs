@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rehang::{Error, ErrorKind, Result};
 
-use crate::place::{Place, plain, split_port};
+use crate::machine::{Machine, plain, split_port};
 
 /// Schemes of proxies that are spoken to.
 const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h", "socks"];
@@ -13,11 +13,11 @@ const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "soc
 /// What the environment says of proxies. Each name is read in capital letters, then in small ones.
 ///
 /// ```
-/// use rehang_connect::{Place, Proxies};
+/// use rehang_connect::{Machine, Proxies};
 ///
 /// let set = [("https_proxy", "http://me:word@proxy:3128"), ("NO_PROXY", "10.0.0.0/8, .corp.example")];
 /// let proxies = Proxies::of(&|name| Some(set.iter().find(|(known, _)| *known == name)?.1.to_owned()))?;
-/// let before = |url| proxies.before(&Place::of(url).unwrap()).map(ToString::to_string);
+/// let before = |url| proxies.before(&Machine::of(url).unwrap()).map(ToString::to_string);
 /// assert_eq!(before("https://api.example"), Some("the proxy http://proxy:3128 (https_proxy)".into()));
 /// assert_eq!(before("https://embed.corp.example"), None);
 /// assert_eq!(before("https://10.1.2.3"), None);
@@ -63,10 +63,11 @@ impl Proxies {
     }
 
     /// The proxy before a machine; there is none before this one, and none before those that `NO_PROXY` names.
-    pub fn before(&self, place: &Place) -> Option<&Proxy> {
-        let proxy = if place.is_tls { &self.https } else { &self.http };
+    pub fn before(&self, machine: &Machine) -> Option<&Proxy> {
+        let proxy = if machine.is_tls { &self.https } else { &self.http };
         let proxy = proxy.as_ref().or(self.all.as_ref())?;
-        let is_free = place.is_loopback() || self.exceptions.iter().any(|exception| exception.holds(place));
+        let is_free =
+            machine.is_loopback() || self.exceptions.iter().any(|exception| exception.holds(machine));
         (!is_free).then_some(proxy)
     }
 
@@ -186,19 +187,19 @@ fn exceptions(list: &str) -> Vec<Exception> {
 }
 
 impl Exception {
-    fn holds(&self, place: &Place) -> bool {
+    fn holds(&self, machine: &Machine) -> bool {
         let is_host = match &self.hosts {
             Hosts::All => true,
             Hosts::Block(block, bits) => {
-                let address = place.host.parse::<IpAddr>();
+                let address = machine.host.parse::<IpAddr>();
                 address.is_ok_and(|address| first_bits(&address, *bits) == first_bits(block, *bits))
             }
             Hosts::Name(name) => {
-                let before = place.host.strip_suffix(name.as_str());
+                let before = machine.host.strip_suffix(name.as_str());
                 before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
             }
         };
-        is_host && self.port.is_none_or(|port| port == place.port)
+        is_host && self.port.is_none_or(|port| port == machine.port)
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
     }
 
     fn before(set: &[(&str, &str)], url: &str) -> Option<String> {
-        proxies(set).unwrap().before(&Place::of(url).unwrap()).map(ToString::to_string)
+        proxies(set).unwrap().before(&Machine::of(url).unwrap()).map(ToString::to_string)
     }
 
     #[test]
@@ -320,9 +321,9 @@ mod tests {
         #[test]
         fn nothing_that_an_environment_says_panics(proxy in ".*", list in ".*", url in ".*") {
             if let Ok(proxies) = proxies(&[("ALL_PROXY", &proxy), ("NO_PROXY", &list)])
-                && let Some(place) = Place::of(&format!("http://{url}"))
+                && let Some(machine) = Machine::of(&format!("http://{url}"))
             {
-                drop(proxies.before(&place).map(|proxy| proxy.is_down("host", "why").to_string()));
+                drop(proxies.before(&machine).map(|proxy| proxy.is_down("host", "why").to_string()));
             }
         }
     }

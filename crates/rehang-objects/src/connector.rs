@@ -9,7 +9,7 @@ use object_store::client::{
 };
 use object_store::{Certificate, ClientConfigKey, ClientOptions};
 use rehang::{Error, Result};
-use rehang_connect::{Place, Proxies, Proxy, Roots, certificate_error, untrusted};
+use rehang_connect::{Machine, Proxies, Proxy, Roots, certificate_error, untrusted};
 
 /// Services of a cloud's machine itself, which no proxy knows.
 const OF_THE_MACHINE: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
@@ -77,10 +77,10 @@ impl HttpService for Service {
         Self: 'call,
     {
         Box::pin(async move {
-            let place = Place::of(&request.uri().to_string());
-            let host = place.as_ref().map_or("", |place| place.host.as_str());
-            let place = place.as_ref().filter(|_| !OF_THE_MACHINE.contains(&host));
-            let proxy = place.and_then(|place| self.proxies.before(place));
+            let machine = Machine::of(&request.uri().to_string());
+            let host = machine.as_ref().map_or("", |machine| machine.host.as_str());
+            let machine = machine.as_ref().filter(|_| !OF_THE_MACHINE.contains(&host));
+            let proxy = machine.and_then(|machine| self.proxies.before(machine));
             let client = self.proxied.iter().find(|(known, _)| Some(known) == proxy);
             match client.map_or(&self.direct, |(_, client)| client).execute(request).await {
                 Ok(answer) => match proxy.filter(|_| answer.status().as_u16() == 407) {

@@ -544,7 +544,6 @@ mod tls;
 mod tests {
     use super::*;
     use crate::connection::Database;
-    use crate::table::TableOptions;
 
     #[test]
     fn passwords_come_from_the_first_line_that_fits() {
@@ -692,10 +691,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = tls::authority(folder.path());
         let address = format!("postgresql://me:word@localhost:{}/shop", server.port);
-        let open = |address: &str, own| {
-            let options = TableOptions { root_certificates: own, ..TableOptions::default() };
-            Database::open(address, &options).err().expect("there is no database")
-        };
+        let open = |address: &str, own| Database::open(address, own).expect_err("there is no database");
         let error = open(&format!("{address}?sslmode=verify-full"), None);
         let said = error.to_string();
         for words in
@@ -705,7 +701,7 @@ mod tests {
         }
         assert!(error.is_conflict(), "{error:?}");
         assert_eq!(server.connections(), 1);
-        let error = open(&address, Some(file.clone()));
+        let error = open(&address, Some(&file));
         assert!(error.is_unauthorised(), "the password was asked for: {error:?}");
         let error = open(&format!("{address}?sslmode=verify-full&sslrootcert={}", file.display()), None);
         assert!(error.is_unauthorised(), "the password was asked for: {error:?}");

@@ -1,6 +1,7 @@
 //! Connections, and transactions that are made again where the server was away or another transaction was in the way.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,6 @@ use tokio_postgres::error::SqlState;
 
 use crate::address::{Address, ROOT_CERTIFICATES};
 pub(crate) use crate::client::{Connection, Parameters};
-use crate::table::TableOptions;
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -115,8 +115,8 @@ pub(crate) type Step<T> = std::result::Result<T, StepError>;
 
 impl Database {
     /// Reads the address, and sees whether a server is there.
-    pub(crate) fn open(address: &str, options: &TableOptions) -> Result<Self> {
-        let address = Address::parse(address, options.root_certificates.as_deref())?;
+    pub(crate) fn open(address: &str, root_certificates: Option<&Path>) -> Result<Self> {
+        let address = Address::parse(address, root_certificates)?;
         let database = Self {
             name: address.shown(),
             address,

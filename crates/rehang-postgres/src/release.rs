@@ -459,7 +459,7 @@ pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
 
 /// Takes a gallery out by what our own tables say of it: its table may be called otherwise by now, have other columns or rules, or be gone.
 pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
-    let database = Database::open(address, options)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let table = options.table.as_str();
     let found = database.run(Mode::Read, |connection| {
         let oid = guard::seen_by_application(connection, table)?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// The machine that an address leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Machine {
     /// Its name or number, in small letters, without brackets and without a dot at its end.
     pub host: String,
     /// The port, or the usual one of the scheme.
@@ -13,14 +13,14 @@ pub struct Place {
     pub is_tls: bool,
 }
 
-impl Place {
+impl Machine {
     /// The machine of an address that begins with `http://` or `https://`; `None` for any other.
     ///
     /// ```
-    /// use rehang_connect::Place;
+    /// use rehang_connect::Machine;
     ///
-    /// let place = Place::of("https://Qdrant.corp.example/collections").unwrap();
-    /// assert_eq!((place.host.as_str(), place.port, place.is_tls), ("qdrant.corp.example", 443, true));
+    /// let machine = Machine::of("https://Qdrant.corp.example/collections").unwrap();
+    /// assert_eq!((machine.host.as_str(), machine.port, machine.is_tls), ("qdrant.corp.example", 443, true));
     /// ```
     pub fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
@@ -43,7 +43,7 @@ impl Place {
 
 /// Whether an address is this machine, which no proxy and no reader stands in front of.
 pub fn is_loopback(url: &str) -> bool {
-    Place::of(url).is_some_and(|place| place.is_loopback())
+    Machine::of(url).is_some_and(|machine| machine.is_loopback())
 }
 
 /// The host of `host:port` or `[address]:port`, and the port where there is one.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_port_is_told_from_a_piece_of_an_address() {
-        let of = |url| Place::of(url).map(|place| (place.host, place.port));
+        let of = |url| Machine::of(url).map(|machine| (machine.host, machine.port));
         assert_eq!(of("http://me:word@host.example.:81/a:b"), Some(("host.example".into(), 81)));
         assert_eq!(of("https://[FD00::1]"), Some(("fd00::1".into(), 443)));
         assert_eq!(of("http://[fd00::1]:82?x"), Some(("fd00::1".into(), 82)));
