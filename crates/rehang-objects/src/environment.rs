@@ -7,8 +7,10 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ObjectStore};
 use rehang::Result;
+use rehang_connect::environment;
 
 use crate::address::{Address, Scheme};
+use crate::connector::Connector;
 use crate::refusal::said;
 
 /// Connections that were idle for longer are not used again: nothing looks after them while vectors are computed.
@@ -22,6 +24,7 @@ pub fn open(address: &Address) -> Result<Arc<dyn ObjectStore>> {
     let refused = |error: object_store::Error| {
         address.refused(format!("{}; the environment needs {}", said(&error), address.credentials()))
     };
+    let connector = Connector::of(&environment)?;
     let (root, idle) = (address.root(), ClientConfigKey::PoolIdleTimeout);
     Ok(match address.scheme {
         Scheme::S3 => {
@@ -31,16 +34,16 @@ pub fn open(address: &Address) -> Result<Arc<dyn ObjectStore>> {
             if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
                 builder = builder.with_allow_http(true);
             }
-            Arc::new(builder.with_url(root).build().map_err(refused)?)
+            Arc::new(builder.with_url(root).with_http_connector(connector).build().map_err(refused)?)
         }
         Scheme::Google => {
             let builder =
                 GoogleCloudStorageBuilder::from_env().with_config(GoogleConfigKey::Client(idle), IDLE);
-            Arc::new(builder.with_url(root).build().map_err(refused)?)
+            Arc::new(builder.with_url(root).with_http_connector(connector).build().map_err(refused)?)
         }
         Scheme::Azure(_) => {
             let builder = MicrosoftAzureBuilder::from_env().with_config(AzureConfigKey::Client(idle), IDLE);
-            Arc::new(builder.with_url(root).build().map_err(refused)?)
+            Arc::new(builder.with_url(root).with_http_connector(connector).build().map_err(refused)?)
         }
     })
 }

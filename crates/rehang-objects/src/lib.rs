@@ -6,6 +6,7 @@
 //! `object_store`.
 
 mod address;
+mod connector;
 mod environment;
 mod refusal;
 

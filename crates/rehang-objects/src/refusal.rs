@@ -10,6 +10,9 @@ const SAID_MAX: usize = 300;
 
 /// The error for what a store says about `what`, an object or a folder at an address.
 pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
+    if let Some(error) = ours(refusal) {
+        return error.clone();
+    }
     let said = said(refusal);
     let is_of = |words: &[&str]| words.iter().any(|word| said.starts_with(word));
     let kind = match refusal {
@@ -37,6 +40,18 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
         _ => ErrorKind::Unavailable { service: what.into(), detail: said },
     };
     kind.into()
+}
+
+/// The error of a connection that [`Connector`](crate::connector::Connector) has found the cause of.
+fn ours(refusal: &Refusal) -> Option<&Error> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(refusal);
+    while let Some(error) = cause {
+        if let Some(ours) = error.downcast_ref() {
+            return Some(ours);
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// How a refusal of credentials begins, where the crate does not tell it from others: lists.

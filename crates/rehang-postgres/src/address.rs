@@ -1,16 +1,17 @@
 //! Where the server is and how it is spoken to: an address as libpq writes it, and its secrets from where libpq finds them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rehang::{Error, Result};
+use rehang_connect::{OwnRoots, Roots, environment};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -19,7 +20,12 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 pub(crate) struct Address {
     config: Config,
     tls: MakeRustlsConnect,
+    /// Which authorities are trusted, for people.
+    trusted: String,
 }
+
+/// The key of a configuration that names authorities.
+pub(crate) const ROOT_CERTIFICATES: &str = "[gallery] root_certificates";
 
 /// How far a server has to prove who it is, in libpq's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +46,16 @@ impl Address {
     /// and `sslkey` name the certificate and the key, not encrypted, by which the server knows the client. Each has its variable:
     /// `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`.
     ///
+    /// `own` is a file with authorities that are trusted besides the usual ones. With it, the server has to prove who it is in any case, by
+    /// these or by those of `sslrootcert`.
+    ///
     /// An address may be as an application's own driver has it: in quotes, with `jdbc:` or the name of a driver (`postgresql+psycopg://`) in front,
     /// with `ssl=true` (`verify-full`) or `sslmode=no-verify`, and with what only such a driver reads, which is passed over.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
-        Self::parse_with(text, &variable)
+    pub(crate) fn parse(text: &str, own: Option<&Path>) -> Result<Self> {
+        Self::parse_with(text, own, &environment)
     }
 
-    fn parse_with(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    fn parse_with(text: &str, own: Option<&Path>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let wrong = |detail: String| Error::option("the address of the server", "given", detail);
         let text = as_libpq(text)?;
         if is_cut_short(&text) {
@@ -68,6 +77,7 @@ impl Address {
         // The reason never repeats the address, which may hold a password.
         let mut config = Config::from_str(&text)
             .map_err(|error| wrong(format!("postgresql://USER@HOST:PORT/DATABASE ({error})")))?;
+        let mode = mode.or_else(|| own.map(|_| "verify-full".into()));
         let (mode, mut verify) = match mode.as_deref() {
             None | Some("prefer" | "allow") => (SslMode::Prefer, Verify::Not),
             Some("disable") => (SslMode::Disable, Verify::Not),
@@ -80,6 +90,13 @@ impl Address {
         };
         let unproven = given[0].as_deref() == Some("no-verify");
         if authorities.is_some() && mode == SslMode::Require && !unproven {
+            verify = Verify::Full;
+        }
+        if let Some(file) = own {
+            if mode != SslMode::Require || unproven {
+                let expected = "left out, or an address with sslmode=verify-full: this one asks the server for no proof of who it is";
+                return Err(Error::option(ROOT_CERTIFICATES, file.display(), expected));
+            }
             verify = Verify::Full;
         }
         config.ssl_mode(mode);
@@ -123,14 +140,19 @@ impl Address {
         {
             config.password(password);
         }
-        let own = match (certificate.as_deref(), key.as_deref()) {
+        let certified = match (certificate.as_deref(), key.as_deref()) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             (Some(_), None) => return Err(Error::missing("sslkey", "sslcert")),
             (None, Some(_)) => return Err(Error::missing("sslcert", "sslkey")),
         };
-        let tls = client_config(verify, authorities.as_deref(), own)?;
-        Ok(Self { tls: MakeRustlsConnect::new(tls), config })
+        let roots = match verify {
+            Verify::Not => None,
+            Verify::Full => Some(trusted_roots(authorities.as_deref(), own, variable)?),
+        };
+        let tls = client_config(roots.as_ref(), certified)?;
+        let trusted = roots.map_or_else(String::new, |roots| roots.trusted().to_owned());
+        Ok(Self { tls: MakeRustlsConnect::new(tls), trusted, config })
     }
 
     /// How to connect there, with settings of the session besides those that the address has.
@@ -145,6 +167,11 @@ impl Address {
 
     pub(crate) fn tls(&self) -> MakeRustlsConnect {
         self.tls.clone()
+    }
+
+    /// Which authorities are trusted, for people.
+    pub(crate) fn trusted(&self) -> &str {
+        &self.trusted
     }
 
     /// `host:port/database`: what may be shown.
@@ -403,10 +430,6 @@ fn is_cut_short(text: &str) -> bool {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 /// The password of libpq's file, lines of `host:port:database:user:password` with `*` for anything.
 fn from_password_file(config: &Config, variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let path = variable("PGPASSFILE")
@@ -439,42 +462,38 @@ fn password_of(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-/// How TLS is spoken; `own` are the files of the client's certificate and of its key.
-fn client_config(
-    verify: Verify,
+/// The authorities that a server is held to: those of `sslrootcert` alone where it names a file, as in libpq, and the file of the
+/// configuration.
+fn trusted_roots(
     authorities: Option<&str>,
-    own: Option<(&str, &str)>,
-) -> Result<ClientConfig> {
+    own: Option<&Path>,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<Roots> {
+    let own = OwnRoots { key: ROOT_CERTIFICATES, file: own };
+    match authorities {
+        None | Some("system") => Roots::load(Some(&own), variable),
+        Some(path) => Roots::of_file("sslrootcert", Path::new(path), Some(&own)),
+    }
+}
+
+/// How TLS is spoken: the authorities that the server is held to, if any, and the files of the client's certificate and of its key.
+fn client_config(roots: Option<&Roots>, own: Option<(&str, &str)>) -> Result<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::corrupt("the TLS library", error))?;
-    let certificates = |name: &str, path: &str| -> Result<Vec<CertificateDer<'static>>> {
-        CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect)
-            .map_err(|error| Error::corrupt(path, format!("{name}: {error}")))
-    };
-    let builder = if verify == Verify::Not {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
-    } else {
-        let mut roots = RootCertStore::empty();
-        match authorities {
-            None | Some("system") => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-            Some(path) => {
-                for certificate in certificates("sslrootcert", path)? {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| Error::corrupt(path, format!("sslrootcert: {error}")))?;
-                }
-            }
-        }
-        builder.with_root_certificates(roots)
+    let builder = match roots {
+        None => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider))),
+        Some(roots) => builder.with_root_certificates(roots.store().clone()),
     };
     let Some((certificate, key)) = own else { return Ok(builder.with_no_client_auth()) };
     let secret =
         PrivateKeyDer::from_pem_file(key).map_err(|error| Error::corrupt(key, format!("sslkey: {error}")))?;
+    let chain = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect)
+        .map_err(|error| Error::corrupt(certificate, format!("sslcert: {error}")))?;
     builder
-        .with_client_auth_cert(certificates("sslcert", certificate)?, secret)
+        .with_client_auth_cert(chain, secret)
         .map_err(|error| Error::corrupt(certificate, format!("sslcert: {error}")))
 }
 
@@ -518,8 +537,13 @@ impl ServerCertVerifier for AnyServer {
 }
 
 #[cfg(test)]
+#[path = "../../rehang-connect/tests/tls/mod.rs"]
+mod tls;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Database;
 
     #[test]
     fn passwords_come_from_the_first_line_that_fits() {
@@ -532,7 +556,7 @@ mod tests {
     #[test]
     fn what_an_address_leaves_out_comes_from_the_variables_of_libpq() {
         let of = |text: &str| {
-            Address::parse_with(text, &|name| {
+            Address::parse_with(text, None, &|name| {
                 let set =
                     [("PGHOST", "db.example"), ("PGPORT", "6432"), ("PGDATABASE", "shop"), ("PGUSER", "me")];
                 set.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
@@ -550,8 +574,9 @@ mod tests {
             "postgresql://a@[::1]:9,b:1,[::2]:3/x"
         );
         assert_eq!(with_port("host=b password=a://b", 9), "host=b password=a://b");
-        let error =
-            Address::parse_with("host=a", &|name| (name == "PGPORT").then(|| "many".into())).err().unwrap();
+        let error = Address::parse_with("host=a", None, &|name| (name == "PGPORT").then(|| "many".into()))
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("PGPORT"), "{error}");
     }
 
@@ -577,7 +602,7 @@ mod tests {
     #[test]
     fn addresses_of_other_drivers_are_read_and_what_is_unknown_is_named() {
         let plain = "postgresql://me:secret@db:6000/shop";
-        let parsed = |text: &str| Address::parse_with(text, &|_| None);
+        let parsed = |text: &str| Address::parse_with(text, None, &|_| None);
         for address in [
             format!("{plain}?schema=public"),
             format!("{plain}?pgbouncer=true&connection_limit=1&pool_timeout=0"),
@@ -624,18 +649,78 @@ mod tests {
     }
 
     #[test]
+    fn authorities_of_the_configuration_ask_for_a_proof() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = tls::authority(folder.path());
+        let parsed = |text: &str, own| Address::parse_with(text, own, &|_| None);
+        for address in [
+            "postgresql://db/shop",
+            "postgresql://db/shop?sslmode=require",
+            "postgresql://db/shop?sslmode=verify-full&sslrootcert=system",
+            "host=db sslmode=verify-ca",
+        ] {
+            let address = parsed(address, Some(&file)).unwrap();
+            assert_eq!(address.config.get_ssl_mode(), SslMode::Require);
+            let trusted = address.trusted();
+            assert!(trusted.contains("the system") && trusted.contains("authority.pem"), "{trusted}");
+        }
+        let alone = format!("postgresql://db/shop?sslmode=verify-full&sslrootcert={}", file.display());
+        let alone = parsed(&alone, None).unwrap();
+        assert!(alone.trusted().starts_with("those of sslrootcert"), "{}", alone.trusted());
+        assert_eq!(parsed("postgresql://db/shop", None).unwrap().config.get_ssl_mode(), SslMode::Prefer);
+        for mode in ["disable", "prefer", "no-verify"] {
+            let error = parsed(&format!("postgresql://db/shop?sslmode={mode}"), Some(&file)).err().unwrap();
+            assert!(error.to_string().contains(ROOT_CERTIFICATES), "{mode}: {error}");
+        }
+        let error =
+            parsed("postgresql://db/shop", Some(Path::new("/nowhere.pem"))).err().unwrap().to_string();
+        assert!(error.contains(ROOT_CERTIFICATES) && error.contains("/nowhere.pem"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_proves_nothing_is_left_at_once() {
+        use std::io::{Read, Write};
+        let server = tls::TlsServer::start(|mut stream| {
+            // The request for TLS, and that there is some.
+            stream.read_exact(&mut [0; 8])?;
+            stream.write_all(b"S")?;
+            let mut stream = tls::secure(stream)?;
+            stream.read_exact(&mut [0; 4])?;
+            stream.write_all(b"E\0\0\0\x17SFATAL\0C28P01\0Mno\0\0")
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let file = tls::authority(folder.path());
+        let address = format!("postgresql://me:word@localhost:{}/shop", server.port);
+        let open = |address: &str, own| Database::open(address, own).expect_err("there is no database");
+        let error = open(&format!("{address}?sslmode=verify-full"), None);
+        let said = error.to_string();
+        for words in
+            ["the certificate of PostgreSQL at localhost", "not trusted", ROOT_CERTIFICATES, "sslrootcert"]
+        {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(error.is_conflict(), "{error:?}");
+        assert_eq!(server.connections(), 1);
+        let error = open(&address, Some(&file));
+        assert!(error.is_unauthorised(), "the password was asked for: {error:?}");
+        let error = open(&format!("{address}?sslmode=verify-full&sslrootcert={}", file.display()), None);
+        assert!(error.is_unauthorised(), "the password was asked for: {error:?}");
+    }
+
+    #[test]
     fn an_address_is_shown_without_its_password() {
         let address = Address::parse(
             "postgresql://me:secret@db.example:6000/shop?sslmode=verify-full&connect_timeout=3",
+            None,
         )
         .unwrap();
         assert_eq!(address.shown(), "db.example:6000/shop");
         assert_eq!(
-            Address::parse("host=db.example dbname=shop sslmode=disable").unwrap().shown(),
+            Address::parse("host=db.example dbname=shop sslmode=disable", None).unwrap().shown(),
             "db.example/shop"
         );
         let address =
-            Address::parse("postgresql://me%40corp:se%40cret@db/shop?application_name=a@b").unwrap();
+            Address::parse("postgresql://me%40corp:se%40cret@db/shop?application_name=a@b", None).unwrap();
         assert_eq!(address.shown(), "db/shop");
         for bad in [
             "postgresql://me:secret@db/shop?sslmode=maybe",
@@ -646,7 +731,7 @@ mod tests {
             "postgresql:///shop?host=db&user=me&password=p@secret",
             "postgresql://db?user=me&password=p@secret",
         ] {
-            let error = Address::parse(bad).err().expect("it is no address").to_string();
+            let error = Address::parse(bad, None).err().expect("it is no address").to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

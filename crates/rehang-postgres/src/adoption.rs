@@ -29,7 +29,7 @@ const ADOPTED_TOGETHER: i64 = 5_000;
 const ADOPTION: i64 = 0x7265_6861_6e67;
 
 pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
-    let database = Database::open(address)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     expect_of_its_row(&database, options)?;
     database.run(Mode::Read, |connection| {
@@ -68,7 +68,7 @@ pub(crate) fn inspect(address: &str, options: &TableOptions) -> Result<Looked> {
 }
 
 pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String> {
-    let database = Database::open(address)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     expect_of_its_row(&database, options)?;
     database.run(Mode::Read, |connection| {
@@ -101,7 +101,7 @@ pub(crate) fn statements(address: &str, options: &TableOptions) -> Result<String
 /// look at the width of each row.
 pub(crate) fn expect_vectors(address: &str, options: &TableOptions, space: &Space) -> Result<()> {
     let Some(column) = &options.vector else { return Ok(()) };
-    let database = Database::open(address)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
@@ -119,7 +119,7 @@ pub(crate) fn adopt(
     old: Option<&str>,
     advance: &dyn Fn(u64, u64) -> bool,
 ) -> Result<Handle> {
-    let database = Database::open(address)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     let made = database.run(Mode::Write, |connection| {
         // Two that adopt at once come one after the other.
@@ -175,7 +175,7 @@ fn take_turn(connection: &mut Connection) -> Step<()> {
 
 /// Opens a gallery. Where its table is not what it was made of any more, what is known of it can be read all the same, and searches be led back.
 pub(crate) fn open(address: &str, options: &TableOptions, old: Option<&str>) -> Result<Handle> {
-    let database = Database::open(address)?;
+    let database = Database::open(address, options.root_certificates.as_deref())?;
     let pgvector = expect_server(&database)?;
     let found = database.run(Mode::Read, |connection| {
         let table = Table::inspect(connection, options)?;
@@ -258,6 +258,7 @@ fn remembered(
             published: options.published,
             keep_paid_s: options.keep_paid_s,
             column: options.column.clone(),
+            root_certificates: options.root_certificates.clone(),
             ..was
         };
         let renamed = known.renamed(connection, there)?;
@@ -913,6 +914,7 @@ fn expect_options(
         condition: was.condition,
         published: options.published,
         column: options.column.clone(),
+        root_certificates: options.root_certificates.clone(),
         keep_paid_s: options.keep_paid_s,
     };
     if was == *options {

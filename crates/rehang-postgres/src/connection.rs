@@ -1,14 +1,16 @@
 //! Connections, and transactions that are made again where the server was away or another transaction was in the way.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Remedy, Result};
+use rehang_connect::{certificate_error, untrusted};
 use tokio_postgres::error::SqlState;
 
-use crate::address::Address;
+use crate::address::{Address, ROOT_CERTIFICATES};
 pub(crate) use crate::client::{Connection, Parameters};
 
 /// How long a call tries to reach a server that is away, as while it starts again, or that another transaction keeps locked.
@@ -113,8 +115,8 @@ pub(crate) type Step<T> = std::result::Result<T, StepError>;
 
 impl Database {
     /// Reads the address, and sees whether a server is there.
-    pub(crate) fn open(address: &str) -> Result<Self> {
-        let address = Address::parse(address)?;
+    pub(crate) fn open(address: &str, root_certificates: Option<&Path>) -> Result<Self> {
+        let address = Address::parse(address, root_certificates)?;
         let database = Self {
             name: address.shown(),
             address,
@@ -243,9 +245,8 @@ impl Database {
             if detail.contains("password missing") {
                 return Error::missing("a password (PGPASSWORD, or a line of .pgpass)", service);
             }
-            if detail.contains("peer certificate") {
-                let said = format!("{detail}; sslrootcert names the authorities that are trusted");
-                return Error::conflict(format!("the certificate of {service}"), said);
+            if let Some(why) = certificate_error(error) {
+                return untrusted(service, why, self.address.trusted(), &[ROOT_CERTIFICATES, "sslrootcert"]);
             }
             return ErrorKind::Unavailable { service, detail }.into();
         };

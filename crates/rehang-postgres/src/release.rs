@@ -12,7 +12,7 @@ use crate::handle::Handle;
 use crate::ignored::{Event, expect_no_rules, held_back, remark};
 use crate::locks::{lock_in_turn, without_vacuum};
 use crate::schema::{self, ColumnOfVectors};
-use crate::table::{literal, quoted};
+use crate::table::{TableOptions, literal, quoted};
 use crate::{reading, row_security, search, serving, spaces};
 
 /// Begins the comment of a column that vectors are being moved into, and says that the column was there before.
@@ -458,8 +458,9 @@ pub(crate) fn release(handle: &Handle, settled: Option<&str>) -> Result<()> {
 }
 
 /// Takes a gallery out by what our own tables say of it: its table may be called otherwise by now, have other columns or rules, or be gone.
-pub(crate) fn take_out(address: &str, table: &str) -> Result<()> {
-    let database = Database::open(address)?;
+pub(crate) fn take_out(address: &str, options: &TableOptions) -> Result<()> {
+    let database = Database::open(address, options.root_certificates.as_deref())?;
+    let table = options.table.as_str();
     let found = database.run(Mode::Read, |connection| {
         let oid = guard::seen_by_application(connection, table)?;
         guard::expect_ours_beside(connection, oid, Whose::Trusted)?;

@@ -136,7 +136,7 @@ impl PostgresStore {
     /// As [`PostgresStore::release`]; not found where no table of that name is, or was when it was adopted, a gallery; a conflict where
     /// several were.
     pub fn take_out(address: &str, options: &TableOptions) -> Result<()> {
-        release::take_out(address, &options.table)
+        release::take_out(address, options)
     }
 
     /// The application's table.

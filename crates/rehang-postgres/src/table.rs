@@ -1,6 +1,7 @@
 //! The application's own table: what is an item in it, and whether it can be a gallery.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,7 @@ use crate::guard::{self, EQUALS};
 /// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
 /// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
 /// | `column` | none | the column that the new vectors are to move into at the end, of which [`Examined::remarks`](rehang_store::Examined::remarks) speaks |
+/// | `root_certificates` | none | a file in the PEM format with authorities that are trusted besides the system's; the server has to prove then who it is |
 /// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row to come back |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
@@ -46,6 +48,9 @@ pub struct TableOptions {
     /// The column that the new vectors are to move into at the end.
     #[serde(skip)]
     pub column: Option<String>,
+    /// A file with authorities that are trusted besides the system's.
+    #[serde(skip)]
+    pub root_certificates: Option<PathBuf>,
     /// How many seconds the native vector of a row that is gone waits for the row to come back: a day where nothing is said, and 0 keeps none.
     #[serde(skip)]
     pub keep_paid_s: Option<u32>,

@@ -1,6 +1,7 @@
 //! Where a server is, and the key that it asks for.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use rehang::{Error, Result};
 
@@ -18,6 +19,7 @@ pub struct QdrantAddress {
     key: Option<String>,
     plain_http: bool,
     request_max: usize,
+    root_certificates: Option<PathBuf>,
 }
 
 /// Bytes of the largest request where nothing else is said: some less than a server takes by default, 32 MiB.
@@ -26,7 +28,13 @@ const REQUEST_MAX: usize = 30 << 20;
 impl QdrantAddress {
     /// A server by its URL: `http://` or `https://`, a host, and a port.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), key: None, plain_http: false, request_max: REQUEST_MAX }
+        Self {
+            url: url.into(),
+            key: None,
+            plain_http: false,
+            request_max: REQUEST_MAX,
+            root_certificates: None,
+        }
     }
 
     /// The same with a key.
@@ -46,6 +54,16 @@ impl QdrantAddress {
     #[must_use]
     pub fn with_request_max(self, bytes: usize) -> Self {
         Self { request_max: bytes, ..self }
+    }
+
+    /// The same; a file in the PEM format with authorities that are trusted besides the system's.
+    #[must_use]
+    pub fn with_root_certificates(self, file: Option<PathBuf>) -> Self {
+        Self { root_certificates: file, ..self }
+    }
+
+    pub(crate) fn root_certificates(&self) -> Option<&Path> {
+        self.root_certificates.as_deref()
     }
 
     pub(crate) fn request_max(&self) -> usize {
@@ -91,11 +109,7 @@ impl QdrantAddress {
 
     /// Whether the server is on this machine, where no proxy and no reader is in between.
     pub(crate) fn is_loopback(&self) -> bool {
-        let rest = self.url.trim().split_once("://").map_or("", |(_, rest)| rest);
-        let host = rest.split('/').next().unwrap_or_default();
-        ["127.0.0.1", "localhost", "[::1]"]
-            .iter()
-            .any(|own| host.strip_prefix(own).is_some_and(|port| port.is_empty() || port.starts_with(':')))
+        rehang_connect::is_loopback(self.url.trim())
     }
 }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::{Error, ErrorKind, Result};
+use rehang_connect::{Connection, OwnRoots, environment};
 use serde::Serialize;
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -28,6 +29,8 @@ pub(crate) const PAGE: usize = 1_000;
 
 pub(crate) struct Client {
     agent: Agent,
+    /// Who is to blame for a request that found nobody.
+    connection: Connection,
     base: String,
     key: Option<String>,
     /// Bytes of a request at most.
@@ -44,18 +47,18 @@ impl Client {
             let expected = format!("{REQUEST_MIN} bytes or more: a page of ids is named in one request");
             return Err(Error::option("[gallery] request_max", address.request_max(), expected));
         }
-        let mut config = Agent::config_builder()
+        let own = OwnRoots { key: "[gallery] root_certificates", file: address.root_certificates() };
+        let connection = Connection::to(&base, &own, &environment)?;
+        let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_global(Some(REQUEST_MAX))
             .timeout_connect(Some(CONNECT_MAX))
             .user_agent(concat!("rehang/", env!("CARGO_PKG_VERSION")));
-        if address.is_loopback() {
-            config = config.proxy(None);
-        }
         let (key, request_max) = (address.key().map(str::to_owned), address.request_max());
-        Ok(Self { agent: config.build().into(), base, key, request_max, page_max: usize::MAX })
+        let agent = connection.configure(config).build().into();
+        Ok(Self { agent, connection, base, key, request_max, page_max: usize::MAX })
     }
 
     /// The server, for people.
@@ -111,7 +114,10 @@ impl Client {
                     }
                     said
                 }
-                Err(error) => error.to_string(),
+                Err(error) => match self.connection.blame(&error) {
+                    Some(blamed) => return Err(blamed),
+                    None => error.to_string(),
+                },
             };
             if began.elapsed() >= patience {
                 return Err(ErrorKind::Unavailable { service: self.name(), detail }.into());

@@ -1,6 +1,7 @@
 //! How a configuration names a gallery that lies in a collection of an application.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// The variable that holds the address where a configuration names none.
 pub const QDRANT_URL_ENV: &str = "QDRANT_URL";
@@ -18,6 +19,8 @@ pub struct CollectionLocation {
     pub key_env: Option<String>,
     /// Whether the key is sent over `http://` to another machine, where it can be read on the way.
     pub plain_http: bool,
+    /// A file in the PEM format with authorities that are trusted besides the system's.
+    pub root_certificates: Option<PathBuf>,
     /// Bytes of a request at most, where that is less than the server takes.
     pub request_max: Option<usize>,
     /// The collection.

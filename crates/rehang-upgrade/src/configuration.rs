@@ -50,6 +50,7 @@ struct GalleryPart {
     key_env: Option<String>,
     plain_http: Option<bool>,
     request_max: Option<usize>,
+    root_certificates: Option<PathBuf>,
     collection: Option<String>,
     table: Option<String>,
     id: Option<Names>,
@@ -83,6 +84,7 @@ impl GalleryPart {
             ("key_env", self.key_env.is_some(), qdrant),
             ("plain_http", self.plain_http.is_some(), qdrant),
             ("request_max", self.request_max.is_some(), qdrant),
+            ("root_certificates", self.root_certificates.is_some(), postgres || qdrant),
             ("collection", self.collection.is_some(), qdrant),
             ("table", self.table.is_some(), postgres),
             ("id", self.id.is_some(), postgres),
@@ -108,10 +110,12 @@ impl GalleryPart {
         }
         let missing =
             |key: &str| Error::missing(format!("[gallery] {key}"), format!("a gallery of kind {kind:?}"));
+        let root_certificates = self.root_certificates.map(|path| base.join(path));
         if postgres {
             return Ok(Location::Table(Box::new(TableLocation {
                 url: self.url,
                 url_env: self.url_env,
+                root_certificates,
                 table: self.table.ok_or_else(|| missing("table"))?,
                 id: match self.id {
                     None => Vec::new(),
@@ -140,6 +144,7 @@ impl GalleryPart {
                 key_env: self.key_env,
                 plain_http: self.plain_http.unwrap_or_default(),
                 request_max: self.request_max,
+                root_certificates,
                 collection: self.collection.ok_or_else(|| missing("collection"))?,
                 source: self.source,
                 label: self.label,
@@ -794,5 +799,25 @@ mod tests {
         let address =
             rehang_qdrant::QdrantAddress::new("http://10.0.0.1:6333").with_key(std::env::var("PATH").ok());
         assert_eq!(collection.address().unwrap(), address.with_plain_http(true));
+    }
+
+    #[cfg(all(feature = "postgres", feature = "qdrant"))]
+    #[test]
+    fn a_servers_own_authority_is_looked_for_beside_the_file() {
+        let read = |gallery: &str| {
+            let spaces = "[old]\nname = \"a\"\ndimension = 2\ndistance = \"l2\"\n[new]\nname = \"b\"\ndimension = 2\ndistance = \"l2\"";
+            let text = format!("[gallery]\n{gallery}\nroot_certificates = \"corp.pem\"\n{spaces}");
+            Configuration::of(toml::from_str(&text).unwrap(), Path::new("there/rehang.toml"))
+        };
+        for gallery in [
+            "kind = \"qdrant\"\nurl = \"https://10.0.0.1:6333\"\ncollection = \"notes\"",
+            "kind = \"postgres\"\nurl = \"postgresql://10.0.0.1/shop\"\ntable = \"notes\"",
+        ] {
+            let refused = read(gallery).unwrap().gallery.open().err().unwrap().to_string();
+            let path = Path::new("there").join("corp.pem").display().to_string();
+            assert!(refused.contains("[gallery] root_certificates") && refused.contains(&path), "{refused}");
+        }
+        let refused = read("path = \"gallery.db\"").unwrap_err().to_string();
+        assert!(refused.contains("[gallery] root_certificates"), "{refused}");
     }
 }

@@ -164,10 +164,12 @@ fn look(
 /// The keys of `[gallery]` for a collection. The key of a server is never written down.
 fn of_collection(collection: &CollectionLocation) -> String {
     let url_env = collection.url_env.as_deref();
+    let authorities = collection.root_certificates.as_ref().map(|path| path.to_string_lossy());
     let keys = [
         ("url", collection.url.as_deref()),
         ("url_env", url_env.or(collection.url.is_none().then_some(QDRANT_URL_ENV))),
         ("key_env", collection.key_env.as_deref()),
+        ("root_certificates", authorities.as_deref()),
         ("collection", Some(collection.collection.as_str())),
         ("source", collection.source.as_deref()),
         ("label", collection.label.as_deref()),
@@ -191,6 +193,7 @@ fn of_table(table: &TableLocation) -> String {
     let url = table.url.as_deref().filter(is_open).filter(|url| !url.contains("password"));
     say("url", url);
     say("url_env", table.url_env.as_deref().or(url.is_none().then_some(URL_ENV)));
+    say("root_certificates", table.root_certificates.as_ref().map(|path| path.to_string_lossy()).as_deref());
     say("table", Some(&table.table));
     say("source", table.source.as_deref());
     say("label", table.label.as_deref());

@@ -23,6 +23,7 @@ impl TableLocation {
             published: self.published,
             column: Some(self.new_column()),
             keep_paid_s: self.keep_paid_s,
+            root_certificates: self.root_certificates.clone(),
         }
     }
 

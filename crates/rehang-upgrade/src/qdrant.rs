@@ -43,7 +43,10 @@ impl CollectionLocation {
                 Some(variable(name).ok_or_else(missing)?)
             }
         };
-        let address = QdrantAddress::new(url).with_key(key).with_plain_http(self.plain_http);
+        let address = QdrantAddress::new(url)
+            .with_key(key)
+            .with_plain_http(self.plain_http)
+            .with_root_certificates(self.root_certificates.clone());
         Ok(match self.request_max {
             Some(bytes) => address.with_request_max(bytes),
             None => address,

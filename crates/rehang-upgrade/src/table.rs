@@ -1,6 +1,7 @@
 //! How a configuration names a gallery that lies in a table of an application.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,9 @@ pub struct TableLocation {
     pub url: Option<String>,
     /// The variable of the environment that holds it.
     pub url_env: Option<String>,
+    /// A file in the PEM format with authorities that are trusted besides the system's; the server has to prove then who it is.
+    #[serde(default)]
+    pub root_certificates: Option<PathBuf>,
     /// The table, `schema.name` or `name`.
     pub table: String,
     /// Columns that say which item a row is; the primary key where there are none.

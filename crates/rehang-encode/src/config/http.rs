@@ -1,10 +1,11 @@
 //! `kind = "http"`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::number;
+use super::keys::{number, resolve};
 use crate::contract::Spent;
 
 /// Tokens that a price is given for.
@@ -21,6 +22,7 @@ const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// | `headers` | none | headers of every request, such as `{ x-team = "search", x-token = "$TOKEN" }`; a value that begins with `$` is that of an environment variable | |
 /// | `body` | none | more fields of every request, such as Voyage's `{ output_dimension = 512, truncation = false }` | none that other keys are for |
 /// | `plain_http` | `false` | send the key over `http://`, where it can be read on the way; to this machine it always may | |
+/// | `root_certificates` | none | a file in the PEM format with authorities that are trusted besides the system's, such as a company's own | |
 /// | `batch` | 64 | texts a request | from 1 |
 /// | `concurrency` | 4 | requests at a time | from 1 |
 /// | `requests_per_minute` | no limit | requests a minute, evenly spread | above 0 |
@@ -60,6 +62,8 @@ pub struct HttpConfig {
     /// Whether the key is sent over `http://` to another machine.
     #[serde(default)]
     pub plain_http: bool,
+    /// A file with authorities that are trusted besides the system's.
+    pub root_certificates: Option<PathBuf>,
     /// Texts a request.
     #[serde(default = "number::<64, _>")]
     pub batch: usize,
@@ -121,6 +125,12 @@ impl HttpConfig {
     pub fn money(&self, tokens: f64) -> Option<f64> {
         let price = Some(self.price_per_million_tokens).filter(|price| *price > 0.0);
         price.map(|price| tokens * price / TOKENS_OF_A_PRICE)
+    }
+
+    /// The same with its path seen from the folder of the configuration file.
+    pub(crate) fn seen_from(&self, base: &Path) -> Self {
+        let root_certificates = self.root_certificates.as_ref().map(|path| resolve(base, path));
+        Self { root_certificates, ..self.clone() }
     }
 
     /// Money that a token costs.

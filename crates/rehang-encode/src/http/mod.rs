@@ -7,6 +7,11 @@ mod pace;
 mod stub;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_connections;
+#[cfg(test)]
+#[path = "../../../rehang-connect/tests/tls/mod.rs"]
+mod tls;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +21,7 @@ use std::time::Duration;
 use rehang::check::expect_width;
 use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
 use rehang_clock::{Clock, SystemClock};
+use rehang_connect::{Connection, OwnRoots, is_loopback};
 use serde_json::Value;
 use ureq::Agent;
 
@@ -70,6 +76,8 @@ pub(crate) struct Http {
     /// What no error repeats: the key, and values of headers that come from the environment.
     secrets: Vec<String>,
     agent: Agent,
+    /// Who is to blame for a request that found nobody.
+    connection: Connection,
     clock: Arc<dyn Clock>,
     pace: Pace,
     backoff: Backoff,
@@ -190,7 +198,7 @@ impl Http {
         check_keys(config, space)?;
         let timeout = seconds("timeout_seconds", config.timeout_seconds)?;
         let shown_url = without_values(&url);
-        let (headers, secrets) = headers(config, variable)?;
+        let (headers, secrets) = headers(config, &variable)?;
         if !secrets.is_empty() && url.starts_with("http://") && !is_loopback(&url) && !config.plain_http {
             return Err(Error::option(
                 "url",
@@ -198,7 +206,9 @@ impl Http {
                 "an address with https://, since the key can be read on its way to this one; plain_http = true sends it all the same",
             ));
         }
-        let mut agent = Agent::config_builder()
+        let own = OwnRoots { key: "[encoder] root_certificates", file: config.root_certificates.as_deref() };
+        let connection = Connection::to(&url, &own, &variable)?;
+        let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -207,17 +217,15 @@ impl Http {
             .max_idle_connections_per_host(config.concurrency)
             .max_idle_connections(config.concurrency)
             .user_agent(concat!("rehang/", env!("CARGO_PKG_VERSION")));
-        if is_loopback(&url) {
-            agent = agent.proxy(None);
-        }
         Ok(Self {
+            agent: connection.configure(agent).build().into(),
+            connection,
             check: Check::new(space, format!("{} at {shown_url}", config.model), config.normalise),
             names_format: AtomicBool::new(!url_of_ollama(&url)),
             url,
             shown_url,
             headers,
             secrets,
-            agent: agent.build().into(),
             clock,
             pace: Pace::new(config.requests_per_minute, config.tokens_per_minute),
             backoff: Backoff::new(config.seed),
@@ -902,6 +910,12 @@ impl Http {
     fn unreachable(&self, error: &ureq::Error, items: usize, reserved: u64) -> Result<Outcome> {
         use std::io::ErrorKind as Io;
         use ureq::{Error as Failed, Timeout};
+        if let Some(error) = self.connection.blame(error) {
+            // Nothing was sent.
+            self.pace.correct(reserved, 0);
+            self.unreserve(items, reserved);
+            return Err(error);
+        }
         // What is the same at every attempt stops the run; a name that is not found may only be a network that is down.
         match error {
             // The library's words would repeat the address with its values.
@@ -920,6 +934,7 @@ impl Http {
         let never_there = match error {
             Failed::HostNotFound
             | Failed::ConnectionFailed
+            | Failed::ConnectProxyFailed(_)
             | Failed::Timeout(Timeout::Resolve | Timeout::Connect) => true,
             Failed::Io(error) => matches!(
                 error.kind(),
@@ -1412,15 +1427,6 @@ fn without_values(url: &str) -> String {
         .map(|pair| pair.split_once('=').map_or("…".into(), |(name, _)| format!("{name}=…")))
         .collect();
     format!("{path}?{}", names.join("&"))
-}
-
-/// Whether an address is this machine, which no proxy stands in front of.
-fn is_loopback(url: &str) -> bool {
-    let host = url.split_once("://").map_or("", |(_, rest)| rest);
-    let authority = host.split(['/', '?']).next().unwrap_or_default();
-    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// The key that an environment variable holds. Neither the key nor what may be one by mistake is ever printed.

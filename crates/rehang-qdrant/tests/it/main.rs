@@ -8,3 +8,5 @@ mod twin;
 
 #[path = "../server/mod.rs"]
 mod server;
+#[path = "../../../rehang-connect/tests/tls/mod.rs"]
+mod tls;

@@ -10,6 +10,7 @@ use rehang_store::{Examined, ItemKey, ItemWrite, Ledger, NewVector, Queue, Vecto
 use serde_json::{Value, json};
 
 use crate::server;
+use crate::tls::{TlsServer, authority};
 
 fn options(collection: &str, vector: Option<&str>) -> CollectionOptions {
     CollectionOptions {
@@ -290,4 +291,28 @@ fn requests_are_no_larger_than_a_proxy_takes() {
     let outcomes = store.write_vectors("new", None, &writes).unwrap();
     assert!(outcomes.iter().all(|outcome| *outcome == WriteOutcome::Written), "{outcomes:?}");
     assert!(vectors(&keys()) == wanted, "as they were written");
+}
+
+#[test]
+fn a_server_over_tls_is_trusted_by_its_authority_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TlsServer::http(|_, _| r#"{"title":"qdrant","version":"1.17.1"}"#.into());
+    let look = |file| {
+        let address = QdrantAddress::new(server.url()).with_root_certificates(file);
+        QdrantStore::inspect(&address, &options("c", None)).unwrap_err()
+    };
+    let error = look(None);
+    let said = error.to_string();
+    for words in
+        ["the certificate of localhost", "not trusted", "[gallery] root_certificates", "SSL_CERT_FILE"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(error.is_conflict(), "{error:?}");
+    assert_eq!(server.connections(), 1, "no attempt more");
+    let said = look(Some(folder.path().join("nowhere.pem"))).to_string();
+    assert!(said.contains("[gallery] root_certificates") && said.contains("nowhere.pem"), "{said}");
+    // It is heard, and too old.
+    let said = look(Some(authority(folder.path()))).to_string();
+    assert!(said.contains("1.17.1"), "{said}");
 }

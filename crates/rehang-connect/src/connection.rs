@@ -1,0 +1,154 @@
+//! The HTTP client of encoders and of Qdrant: its authorities, its proxy, and whose fault it is that a request found nobody.
+
+use std::io::ErrorKind as Io;
+use std::sync::Arc;
+
+use rehang::{Error, Result};
+use rustls::crypto::ring;
+use ureq::config::ConfigBuilder;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::AgentScope;
+use ureq::{Error as Failed, Timeout};
+
+use crate::machine::Machine;
+use crate::proxy::{Proxies, Proxy};
+use crate::refused::{certificate_error, untrusted};
+use crate::roots::{OwnRoots, Roots};
+
+/// How a service is reached: the authorities that are trusted, and the proxy before it.
+#[derive(Debug)]
+pub struct Connection {
+    machine: Option<Machine>,
+    proxy: Option<Proxy>,
+    spoken: Option<ureq::Proxy>,
+    roots: Option<Roots>,
+    key: String,
+}
+
+impl Connection {
+    /// Reads what the environment and the configuration say of a service at `url`. Nothing is asked of it yet. The authorities are read
+    /// where TLS is spoken, and the file of the configuration in any case.
+    ///
+    /// # Errors
+    ///
+    /// An invalid option for a file of certificates that cannot be read or holds none, and for the address of a proxy that cannot be one.
+    pub fn to(url: &str, own: &OwnRoots<'_>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        let machine = Machine::of(url);
+        let proxies = Proxies::of(variable)?;
+        let proxy = machine.as_ref().and_then(|machine| proxies.before(machine)).cloned();
+        let spoken = proxy.as_ref().map(|proxy| {
+            let expected = "the address of a proxy, such as http://proxy.corp.example:3128";
+            let refused = |_| Error::option(proxy, "(not shown)", expected);
+            ureq::Proxy::new(proxy.address()).map_err(refused)
+        });
+        let speaks_tls = machine.as_ref().is_some_and(|machine| machine.is_tls)
+            || proxy.as_ref().is_some_and(Proxy::is_tls);
+        let roots = (speaks_tls || own.file.is_some()).then(|| Roots::load(Some(own), variable));
+        Ok(Self {
+            machine,
+            proxy,
+            spoken: spoken.transpose()?,
+            roots: roots.transpose()?,
+            key: own.key.to_owned(),
+        })
+    }
+
+    /// The same settings with these authorities and this proxy.
+    pub fn configure(&self, settings: ConfigBuilder<AgentScope>) -> ConfigBuilder<AgentScope> {
+        let settings = settings.proxy(self.spoken.clone());
+        let Some(roots) = &self.roots else { return settings };
+        let certificates = roots.certificates().iter().map(|one| Certificate::from_der(one).to_owned());
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::from(certificates))
+            .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()));
+        settings.tls_config(tls.build())
+    }
+
+    /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt; `None`
+    /// where it may have failed at the service or on the way there.
+    pub fn blame(&self, error: &Failed) -> Option<Error> {
+        let host = self.machine.as_ref().map_or("the service", |machine| machine.host.as_str());
+        let certificate = match error {
+            Failed::Io(error) => certificate_error(error),
+            Failed::Rustls(error) => certificate_error(error),
+            _ => None,
+        };
+        if let Some(why) = certificate {
+            let whose = match &self.proxy {
+                Some(proxy) if proxy.is_tls() => format!("{host}, or of {proxy} before it,"),
+                Some(proxy) => format!("{host}, seen through {proxy},"),
+                None => host.to_owned(),
+            };
+            let trusted = self.roots.as_ref().map_or("none", Roots::trusted);
+            return Some(untrusted(whose, why, trusted, &[&self.key]));
+        }
+        let proxy = self.proxy.as_ref()?;
+        match error {
+            Failed::ConnectProxyFailed(said) => match status_in(said) {
+                Some(407) => Some(proxy.wants_password()),
+                // It has tried: the service is not there, or not now.
+                Some(500..=599) => None,
+                Some(status) => Some(proxy.refuses(host, format!("status {status}"))),
+                None => Some(proxy.is_down(host, said)),
+            },
+            _ if is_unknown(error) && self.spoken.as_ref().is_some_and(ureq::Proxy::resolve_target) => {
+                let why = "the name is looked up on this machine, which does not know it; with socks5h:// the proxy looks it up";
+                Some(proxy.is_down(host, why))
+            }
+            _ if is_unknown(error) => Some(proxy.is_down(host, "no such host")),
+            Failed::ConnectionFailed => Some(proxy.is_down(host, "it takes no connection")),
+            Failed::Timeout(Timeout::Resolve | Timeout::Connect) => {
+                Some(proxy.is_down(host, "no connection came about in time"))
+            }
+            Failed::Io(error)
+                if [Io::ConnectionRefused, Io::HostUnreachable, Io::NetworkUnreachable]
+                    .contains(&error.kind()) =>
+            {
+                Some(proxy.is_down(host, error))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a name was not found.
+fn is_unknown(error: &Failed) -> bool {
+    match error {
+        Failed::HostNotFound => true,
+        // The system's own words, for which there is no kind; on Windows its number.
+        Failed::Io(error) => {
+            error.raw_os_error() == Some(11001) || error.to_string().starts_with("failed to lookup address")
+        }
+        _ => false,
+    }
+}
+
+/// The status in what the client says of a proxy that makes no connection: "proxy server responded 407/407".
+fn status_in(said: &str) -> Option<u16> {
+    said.split(|letter: char| !letter.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_found_is_that_of_the_proxy_or_one_that_it_should_look_up() {
+        let blamed = |proxy: &str| {
+            let variable = |name: &str| (name == "ALL_PROXY").then(|| proxy.to_owned());
+            let own = OwnRoots { key: "root_certificates", file: None };
+            let connection = Connection::to("http://embed.corp.example", &own, &variable).unwrap();
+            let said = std::io::Error::other("failed to lookup address information: unknown");
+            [Failed::HostNotFound, Failed::Io(said)]
+                .map(|error| connection.blame(&error).unwrap().to_string())
+        };
+        for (proxy, words) in [("http://proxy:3128", "no such host"), ("socks5://proxy", "socks5h://")] {
+            for said in blamed(proxy) {
+                assert!(
+                    said.contains(&format!("the proxy {proxy} (ALL_PROXY)")) && said.contains(words),
+                    "{said}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! How requests reach an object store: whose certificates are trusted and which proxy is in between, as everywhere in rehang.
+
+use std::error::Error as StdError;
+
+use futures_util::future::BoxFuture;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
+    ReqwestConnector,
+};
+use object_store::{Certificate, ClientConfigKey, ClientOptions};
+use rehang::{Error, Result};
+use rehang_connect::{Machine, Proxies, Proxy, Roots, certificate_error, untrusted};
+
+/// Services of a cloud's machine itself, which no proxy knows.
+const OF_THE_MACHINE: [&str; 3] = ["169.254.169.254", "169.254.170.2", "metadata.google.internal"];
+
+/// Makes the clients of an object store.
+#[derive(Debug)]
+pub struct Connector {
+    roots: Roots,
+    proxies: Proxies,
+}
+
+impl Connector {
+    /// Reads what the environment says of authorities and proxies.
+    ///
+    /// # Errors
+    ///
+    /// As [`Roots::load`] and [`Proxies::of`].
+    pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        Ok(Self { roots: Roots::load(None, variable)?, proxies: Proxies::of(variable)? })
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let mut options = options.clone().with_no_system_certificates(true);
+        for certificate in self.roots.certificates() {
+            options = options.with_root_certificate(Certificate::from_der(certificate)?);
+        }
+        // A proxy that is named for this object store alone.
+        let is_named = options.get_config_value(&ClientConfigKey::ProxyUrl).is_some();
+        let proxies = if is_named { Proxies::default() } else { self.proxies.clone() };
+        let client = |options: ClientOptions| ReqwestConnector::default().connect(&options);
+        let through = |proxy: &Proxy| {
+            let options = options.clone().with_proxy_url(proxy.address());
+            Ok::<_, object_store::Error>((proxy.clone(), client(options)?))
+        };
+        let proxied = proxies.all().map(through).collect::<Result<_, _>>()?;
+        // Without a proxy of its own, a client would look for one in the environment.
+        let direct = if is_named {
+            options
+        } else {
+            options.with_proxy_url("http://localhost").with_proxy_excludes("*")
+        };
+        let trusted = self.roots.trusted().to_owned();
+        Ok(HttpClient::new(Service { direct: client(direct)?, proxied, proxies, trusted }))
+    }
+}
+
+/// One client for each proxy, and one without.
+#[derive(Debug)]
+struct Service {
+    direct: HttpClient,
+    proxied: Vec<(Proxy, HttpClient)>,
+    proxies: Proxies,
+    trusted: String,
+}
+
+impl HttpService for Service {
+    fn call<'service, 'call>(
+        &'service self,
+        request: HttpRequest,
+    ) -> BoxFuture<'call, Result<HttpResponse, HttpError>>
+    where
+        'service: 'call,
+        Self: 'call,
+    {
+        Box::pin(async move {
+            let machine = Machine::of(&request.uri().to_string());
+            let host = machine.as_ref().map_or("", |machine| machine.host.as_str());
+            let machine = machine.as_ref().filter(|_| !OF_THE_MACHINE.contains(&host));
+            let proxy = machine.and_then(|machine| self.proxies.before(machine));
+            let client = self.proxied.iter().find(|(known, _)| Some(known) == proxy);
+            match client.map_or(&self.direct, |(_, client)| client).execute(request).await {
+                Ok(answer) => match proxy.filter(|_| answer.status().as_u16() == 407) {
+                    Some(proxy) => Err(for_good(proxy.wants_password())),
+                    None => Ok(answer),
+                },
+                Err(error) => Err(self.blame(&error, host, proxy).map_or(error, for_good)),
+            }
+        })
+    }
+}
+
+impl Service {
+    /// The error of a request that failed for a certificate that is not trusted, or at the proxy, and so would at every attempt.
+    fn blame(&self, error: &HttpError, host: &str, proxy: Option<&Proxy>) -> Option<Error> {
+        if let Some(why) = certificate_error(error) {
+            let whose = match proxy {
+                Some(proxy) => format!("{host}, seen through {proxy},"),
+                None => host.to_owned(),
+            };
+            return Some(untrusted(whose, why, &self.trusted, &[]));
+        }
+        let proxy = proxy?;
+        let client = error.source()?.downcast_ref::<reqwest::Error>()?;
+        if !client.is_connect() {
+            return None;
+        }
+        let mut chain = Vec::new();
+        let mut cause: Option<&dyn StdError> = Some(client);
+        while let Some(error) = cause {
+            chain.push(error.to_string());
+            cause = error.source();
+        }
+        let says = |words: &str| chain.iter().any(|text| text.contains(words));
+        if says("proxy authorization required") {
+            return Some(proxy.wants_password());
+        }
+        if says("unsuccessful") {
+            return Some(proxy.refuses(host, "it makes no tunnel"));
+        }
+        let is_down = client.is_timeout() || says("tcp connect error") || says("dns error");
+        is_down.then(|| proxy.is_down(host, chain.last().map_or("", String::as_str)))
+    }
+}
+
+/// An error that is the same at every attempt, so that none follows.
+fn for_good(error: Error) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, error)
+}
+
+#[cfg(test)]
+#[path = "../../rehang-connect/tests/tls/mod.rs"]
+mod tls;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use object_store::aws::AmazonS3Builder;
+    use rehang_files::folders::Folder;
+
+    use super::tls::{TlsServer, authority};
+    use super::*;
+    use crate::ObjectFolder;
+
+    /// What listing a bucket of a server gives, in an environment.
+    fn list(endpoint: &str, set: &[(&str, &str)]) -> Result<usize> {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let variable =
+            |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let store = AmazonS3Builder::new()
+            .with_endpoint(endpoint)
+            .with_allow_http(true)
+            .with_access_key_id("key")
+            .with_secret_access_key("word")
+            .with_url("s3://bucket")
+            .with_http_connector(Connector::of(&variable)?)
+            .build()
+            .unwrap();
+        Ok(ObjectFolder::of_store("s3://bucket/old", Arc::new(store))?.list()?.len())
+    }
+
+    fn bucket() -> TlsServer {
+        TlsServer::http(|_, _| {
+            "<ListBucketResult><Contents><Key>old/a.npy</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><Size>1</Size>\
+             </Contents></ListBucketResult>"
+                .into()
+        })
+    }
+
+    #[test]
+    fn an_authority_is_trusted_where_it_is_named_and_else_the_first_handshake_is_the_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = authority(folder.path());
+        let server = bucket();
+        for (name, value) in [("SSL_CERT_FILE", file.as_path()), ("SSL_CERT_DIR", folder.path())] {
+            assert_eq!(list(&server.url(), &[(name, value.to_str().unwrap())]), Ok(1), "{name}");
+        }
+        let before = server.connections();
+        let error = list(&server.url(), &[]).unwrap_err();
+        let said = error.to_string();
+        for words in ["the certificate of localhost", "not trusted", "SSL_CERT_FILE"] {
+            assert!(said.contains(words), "{said}");
+        }
+        assert!(error.is_conflict(), "{error:?}");
+        assert_eq!(server.connections(), before + 1, "no attempt more");
+        let nowhere = Path::new("/nowhere/a.pem").to_str().unwrap();
+        let said = list(&server.url(), &[("SSL_CERT_FILE", nowhere)]).unwrap_err().to_string();
+        assert!(said.contains("SSL_CERT_FILE") && said.contains(nowhere), "{said}");
+    }
+
+    #[test]
+    fn a_proxy_that_is_down_or_wants_a_password_is_blamed_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = authority(folder.path());
+        let (server, file) = (bucket(), file.to_str().unwrap());
+        let down = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let unasked = TlsServer::start(|mut stream| {
+            use std::io::{Read, Write};
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte)?;
+                seen.push(byte[0]);
+            }
+            stream.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
+        });
+        let unasked = format!("127.0.0.1:{}", unasked.port);
+        for endpoint in ["http://s3.corp.example", "https://s3.corp.example"] {
+            for (at, words) in [(&down, "does not answer"), (&unasked, "status 407")] {
+                let set = [("ALL_PROXY", &*format!("http://me:secret@{at}"))];
+                let said = list(endpoint, &set).unwrap_err().to_string();
+                assert!(said.contains(&format!("the proxy http://{at} (ALL_PROXY)")), "{said}");
+                assert!(said.contains(words) && !said.contains("secret"), "{said}");
+            }
+        }
+        // None stands before this machine.
+        assert_eq!(list(&server.url(), &[("SSL_CERT_FILE", file), ("ALL_PROXY", &down)]), Ok(1));
+    }
+}
