@@ -27,6 +27,7 @@ mod function;
 #[cfg(feature = "http")]
 mod http;
 mod learnt;
+mod lengths;
 mod meter;
 #[cfg(feature = "onnx")]
 mod onnx;
@@ -43,6 +44,7 @@ pub use config::{
 };
 pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
+pub use lengths::Lengths;
 pub use open::open;
 pub use reading::Cut;
 pub use resized::Resized;
