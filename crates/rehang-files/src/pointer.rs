@@ -48,9 +48,10 @@ mod tests {
         for name in ["a.npy", "a.safetensors", "a.fvecs", "a.txt", "a.jsonl", "a.csv"] {
             let path = folder.path().join(name);
             fs_err::write(&path, pointer).unwrap();
+            let source = crate::VectorSource::from(path.as_path());
             let read = match name {
-                "a.txt" | "a.jsonl" | "a.csv" => crate::read_ids(&path).map(drop),
-                _ => crate::read_matrix(&path).map(drop),
+                "a.txt" | "a.jsonl" | "a.csv" => crate::read_ids(&source).map(drop),
+                _ => crate::read_matrix(&source).map(drop),
             };
             let error = read.unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("git lfs pull"), "{error}");
