@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rehang::finding::Finding;
 use rehang::{Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -177,6 +178,12 @@ pub trait Encoder: Send + Sync {
     /// Where it stops reading a text, in silence, as far as it was found out. `None` where it reads all, or that is not known.
     fn cut(&self) -> Option<Cut> {
         None
+    }
+
+    /// What is doubtful about the sources that it was given so far, such as texts that were longer than is read of them. Empty where it noticed
+    /// nothing.
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
     }
 
     /// Tells the encoder what workers on other machines and earlier runs have used, since they share its budgets. An encoder without

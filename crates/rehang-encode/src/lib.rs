@@ -28,6 +28,7 @@ mod function;
 mod http;
 mod json;
 mod learnt;
+mod lengths;
 mod meter;
 #[cfg(feature = "onnx")]
 mod onnx;
@@ -44,6 +45,7 @@ pub use config::{
 };
 pub use contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent, peculiar};
 pub use function::Function;
+pub use lengths::Lengths;
 pub use open::open;
 pub use reading::Cut;
 pub use resized::Resized;

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use rehang::finding::Finding;
 use rehang::{Error, Result, Space};
 
 use crate::check::Check;
@@ -111,6 +112,10 @@ impl Encoder for Resized {
 
     fn cut(&self) -> Option<Cut> {
         self.encoder.cut()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        self.encoder.findings()
     }
 
     fn learnt(&self) -> Option<String> {

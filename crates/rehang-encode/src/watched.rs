@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use rehang::finding::Finding;
 use rehang::{Error, ErrorKind, Result, Space};
 
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent};
@@ -151,6 +152,10 @@ impl Encoder for Watched {
 
     fn cut(&self) -> Option<Cut> {
         self.encoder.cut()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        self.encoder.findings()
     }
 
     fn watches_itself(&self) -> bool {

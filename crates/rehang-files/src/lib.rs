@@ -37,6 +37,7 @@ mod opened;
 mod parquet;
 pub mod partitions;
 mod paths;
+mod pointer;
 pub mod qrels;
 mod raw;
 mod rows;
@@ -59,6 +60,7 @@ pub use inputs::{
 pub use named::{NamedFile, expect_distinct};
 pub use npy::{Array, ArrayNumbers, array_from_bytes, read_array};
 pub use paths::{expect_apart, folder_of, is_address, is_same_file};
+pub use pointer::{LFS_POINTER, expect_no_lfs_pointer, is_lfs_pointer};
 pub use rows::{Columns, IdKind, Ids};
 pub use source::{VectorSource, said};
 pub use text::{next_line, read_lines};

@@ -6,6 +6,7 @@ use fs_err::File;
 use rehang::{Error, ErrorKind, Result};
 
 use crate::paths::is_address;
+use crate::pointer::expect_no_lfs_pointer;
 
 /// A file that is open, with its length.
 pub(crate) struct Opened {
@@ -41,6 +42,10 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
     }
     if !metadata.is_file() {
         return refuse("it is a device or a pipe; write it to a file first");
+    }
+    // Such files have some hundred bytes.
+    if metadata.len() < 1024 {
+        expect_no_lfs_pointer(path)?;
     }
     let file = File::open(path).map_err(|error| named(&error))?;
     Ok(Opened { path: path.to_path_buf(), file, bytes: metadata.len() })

@@ -13,7 +13,7 @@ use rehang_fit::Method;
 use rehang_store::Filter;
 use rehang_upgrade::{
     AutoOptions, IdentifyOptions, Import, Init, Location, PairsFiles, PairsOptions, Put, Query, Request,
-    RunOptions, Search, SearchQueries, Serving, Upgrade, Way,
+    RunOptions, Search, SearchQueries, Serving, StepResult, Upgrade, Way,
 };
 use serde_json::{Value, json};
 
@@ -330,15 +330,20 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             let asked = AutoOptions { go: flag("yes")?, way, ..asked };
             let (queries, clicks) = (path("queries")?, path("clicks")?);
             Box::new(move |upgrade, encoder, progress| {
-                let mut steps = Vec::new();
+                let (mut steps, mut findings) = (Vec::new(), Vec::new());
                 let (queries, clicks) = (queries.as_deref(), clicks.as_deref());
                 let files = PairsFiles { folder: None, queries, clicks };
                 let halt = upgrade.auto(&asked, &files, encoder, progress, |taken| {
                     let (step, result) = taken.result()?;
                     steps.push(json!({ "step": step, "result": result }));
+                    findings.extend_from_slice(match *taken {
+                        StepResult::Pairs(drawn) => &drawn.findings,
+                        StepResult::Run(run) => &run.findings,
+                        _ => &[],
+                    });
                     Ok(())
                 })?;
-                plain(&json!({ "steps": steps, "halt": halt }))
+                warned(&json!({ "steps": steps, "halt": halt }), &findings)
             })
         }
         "pairs" => {
@@ -347,7 +352,8 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
             Box::new(move |upgrade, encoder, progress| {
                 let (folder, queries, clicks) = (folder.as_deref(), queries.as_deref(), clicks.as_deref());
                 let files = PairsFiles { folder, queries, clicks };
-                plain(&upgrade.pairs(&asked, &files, encoder, progress)?)
+                let drawn = upgrade.pairs(&asked, &files, encoder, progress)?;
+                warned(&drawn, &drawn.findings)
             })
         }
         "fit" => {

@@ -164,3 +164,62 @@ def test_subinterpreters_are_refused(tmp_path: Path) -> None:
     failed = interpreters.run_string(interpreter, code % sys.path)
     interpreters.destroy(interpreter)
     assert failed is None
+
+
+MODELS = Path(__file__).parents[2] / "rehang-encode" / "tests" / "models"
+
+# What a server does that loads its application before it forks: a gallery and an encoder in the parent, and others in each child.
+FORKED = """
+import os, sys, time, pathlib, numpy, rehang
+folder, model = sys.argv[1:]
+config = folder + "/rehang.toml"
+sources = [str([float(value) for value in row]) for row in numpy.random.default_rng(1).normal(size=(300, 5)).round(3)]
+old = numpy.array([[float(value) for value in source[1:-1].split(",")] for source in sources])
+items = [{"id": f"i{number}", "source": source} for number, source in enumerate(sources)]
+rehang.import_items(folder + "/gallery.db", old, items, space="small", distance="l2")
+rehang.init(folder + "/gallery.db", config, new_name="large", new_dimension=3)
+text = pathlib.Path(config).read_text().split("[encoder]")[0].rstrip("# \\n")
+encoder = f'kind = "onnx"\\nmodel = "{model}"\\n[encoder.input]\\nkind = "vector"\\n'
+pathlib.Path(config).write_text(f"{text}\\n\\n[encoder]\\n{encoder}")
+
+def step(upgrade):
+    upgrade.start()
+    upgrade.switch(anyway=True)
+    upgrade.run(budget=20)
+    return [hits[0].id for hits in upgrade.gallery.search(sources[:3], k=1)]
+
+parent = rehang.Upgrade(config)
+parent.pairs(items=100, worth=0)
+parent.fit("ridge")
+expected = step(parent)
+inherited = parent.gallery
+
+def ends(work):
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    for _ in range(1200):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return "hangs"
+
+print(ends(lambda: rehang.Gallery.open(config).search(sources[:3], k=1) is not None))
+print(ends(lambda: step(rehang.Upgrade(config)) is not None))
+print(ends(lambda: rehang.Upgrade(config).run(budget=20) is not None))
+print(len(expected))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_was_forked_after_an_onnx_model_was_used_goes_on(tmp_path: Path) -> None:
+    line = [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path), str(MODELS / "mlp.onnx")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600)
+    assert done.stdout.split() == ["0", "0", "0", "3"], (done.stdout, done.stderr)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
-use rehang::Result;
+use rehang::{Result, in_parallel};
 use rehang_store::{IndexHealth, IndexKind};
 use rusqlite::Transaction;
 
@@ -363,7 +363,7 @@ impl SharedIndex {
             {
                 let _work = lock(&shared.work);
                 // Searches are right without it, so a failure is noted, not raised.
-                let trouble = shared.look_after().err().map(|error| error.to_string());
+                let trouble = in_parallel(|| shared.look_after()).err().map(|error| error.to_string());
                 lock(&shared.notes).trouble = trouble;
             }
             shared.busy.store(false, Ordering::Release);

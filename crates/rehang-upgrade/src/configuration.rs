@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::{Adapter, Bridge, Distance, Error, Head, HeadKind, Remedy, Result, Space};
-use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Resized};
+use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
@@ -583,14 +583,14 @@ impl Configuration {
     /// What can be seen of the gallery before the encoder is paid for: sources that it may refuse, and vectors that it cut. Nothing where
     /// the configuration has no encoder.
     pub(crate) fn outlook(&self, store: &dyn Ledger) -> Result<Vec<Finding>> {
-        if self.encoder.is_none() {
-            return Ok(Vec::new());
-        }
+        let Some(encoder) = &self.encoder else { return Ok(Vec::new()) };
         let mut findings = Vec::new();
         if find_space(store, &self.old.name)?.is_some() {
             let learnt = manners::kept(store, &self.new.name)?;
             let cut = self.service().zip(learnt).and_then(|(service, learnt)| service.known_cut(&learnt));
-            findings.extend(outlook::sources(store, &self.old.name, cut)?);
+            // A tokeniser that cannot be read is an error of whoever embeds.
+            let lengths = Lengths::open(encoder, folder_of(&self.path)).ok().flatten();
+            findings.extend(outlook::sources(store, &self.old.name, cut, lengths)?);
         }
         if let Some(new) = find_space(store, &self.new.name)? {
             findings.extend(outlook::cut_vectors(store, &new.space, self.service())?);

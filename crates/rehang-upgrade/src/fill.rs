@@ -10,7 +10,7 @@ use std::thread;
 
 use rehang::adapter::{Adapter, Applier};
 use rehang::order::{self, Arrangement, OrderInput, Page};
-use rehang::{Distance, Error, Head, Matrix, Provenance, Result};
+use rehang::{Distance, Error, Head, Matrix, Provenance, Result, in_parallel};
 use rehang_store::{
     Among, Epoch, ItemKey, Ledger, Priority, QueueBand, Record, Revision, Sample, Scan, Select, VectorWrite,
     WriteOutcome, shuffled,
@@ -111,7 +111,7 @@ impl Filler {
         let (pages, to_write) = sync_channel(PAGES_AHEAD);
         let to_write = Mutex::new(Some(to_write));
         thread::scope(|scope| {
-            scope.spawn(move || {
+            let read = move || {
                 let mut walk = Some(self.walk(select.clone(), None));
                 while let Some(page) = self.next_page(store, &mut walk, None, observer).transpose() {
                     let is_last = page.is_err();
@@ -120,9 +120,11 @@ impl Filler {
                         break;
                     }
                 }
-            });
+            };
+            scope.spawn(move || in_parallel(read));
             let write = || self.write_pages(store, epoch, &to_write, observer);
-            let others: Vec<_> = (1..store.writers()).map(|_| scope.spawn(write)).collect();
+            let others: Vec<_> =
+                (1..store.writers()).map(|_| scope.spawn(move || in_parallel(write))).collect();
             let mut written = write()?;
             for other in others {
                 written += other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

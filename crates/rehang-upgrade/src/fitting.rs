@@ -42,6 +42,7 @@ use crate::observe::{Observation, Observer, expect_going};
 use crate::record::Recorded;
 use crate::refit;
 use crate::sample;
+use crate::setup::as_sentences;
 use crate::verbs::expect_may_bridge;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
@@ -298,6 +299,9 @@ pub struct PairsDrawn {
     pub encoder_noise: Option<Noise>,
     /// Where the encoder stops reading a text, in silence ([`Encoder::cut`](rehang_encode::Encoder::cut)); `None` where that is not known.
     pub encoder_cut: Option<Cut>,
+    /// What the encoder found doubtful about the sources ([`Encoder::findings`](rehang_encode::Encoder::findings)).
+    #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
     pub queries: Option<usize>,
     /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go

@@ -2,7 +2,7 @@
 
 use rehang::finding::Finding;
 use rehang::{Distance, Provenance, Result, Space, norm};
-use rehang_encode::{Cut, HttpConfig, peculiar};
+use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 
 use crate::sample;
@@ -18,8 +18,13 @@ const VECTORS_MAX: usize = 256;
 const LENGTHS_MIN: f64 = 1.01;
 
 /// Sources of a gallery that are blank or hold a NUL character, counted and named, and those that are longer than a service reads, where it
-/// is known to stop. Reads the first 200,000 sources, and says so where there are more.
-pub(crate) fn sources(store: &dyn Ledger, space: &str, cut: Option<Cut>) -> Result<Vec<Finding>> {
+/// is known to stop, or than a model of this machine reads. Reads the first 200,000 sources, and says so where there are more.
+pub(crate) fn sources(
+    store: &dyn Ledger,
+    space: &str,
+    cut: Option<Cut>,
+    mut lengths: Option<Lengths>,
+) -> Result<Vec<Finding>> {
     let (mut looked_at, mut is_all) = (0, false);
     let (mut is_cut, mut may_be_cut) = (0_u64, 0_u64);
     let mut found: Vec<(&'static str, u64, Vec<String>)> = Vec::new();
@@ -38,6 +43,9 @@ pub(crate) fn sources(store: &dyn Ledger, space: &str, cut: Option<Cut>) -> Resu
                 is_cut += u64::from(characters > cut);
                 may_be_cut += u64::from(characters > read && characters <= cut);
             }
+            if let (Some(lengths), Some(source)) = (&mut lengths, &item.source) {
+                lengths.count(source);
+            }
             let Some(why) = item.source.as_deref().and_then(peculiar) else { continue };
             let at = found.iter().position(|(known, ..)| *known == why).unwrap_or_else(|| {
                 found.push((why, 0, Vec::new()));
@@ -55,6 +63,7 @@ pub(crate) fn sources(store: &dyn Ledger, space: &str, cut: Option<Cut>) -> Resu
         .filter(|_| is_cut + may_be_cut > 0)
         .map(|cut| cut_sources(cut, is_cut, may_be_cut, &of))
         .into_iter()
+        .chain(lengths.iter().flat_map(Lengths::findings))
         .collect();
     if found.is_empty() {
         return Ok(findings);
@@ -155,11 +164,11 @@ mod tests {
     fn blank_sources_are_counted_and_named() {
         let (store, _) = gallery(Distance::Cosine);
         (0..9000).for_each(|id| put(&store, id, "a text", None));
-        assert_eq!(sources(&store, "old", None).unwrap(), []);
+        assert_eq!(sources(&store, "old", None, None).unwrap(), []);
         for (id, source) in [(7, ""), (300, "   "), (8191, "\n\n"), (8999, "\t"), (5000, "a\0b")] {
             put(&store, id, source, None);
         }
-        let found = sources(&store, "old", None).unwrap().remove(0);
+        let found = sources(&store, "old", None, None).unwrap().remove(0);
         let seen = "4 items: its source is blank (d7, d300, d8191, …); 1 item: its source has a NUL character (U+0000) (d5000).";
         assert_eq!((found.seen.as_str(), found.may_mean.contains("looked at")), (seen, false));
     }
@@ -170,7 +179,7 @@ mod tests {
         for (id, characters) in [(0, 10), (1, 1900), (2, 2100), (3, 2300), (4, 9000)] {
             put(&store, id, &"ä".repeat(characters), None);
         }
-        let cut = |read, cut| sources(&store, "old", Some(Cut { read, cut })).unwrap();
+        let cut = |read, cut| sources(&store, "old", Some(Cut { read, cut }), None).unwrap();
         let found = cut(2000, 2200).remove(0);
         assert!(
             ["some 2000 to 2200 characters", "2 sources of more than 2200", "1 of more than 2000 may be"]
@@ -180,6 +189,24 @@ mod tests {
         );
         assert!(found.remedy.contains("truncate = false"));
         assert_eq!(cut(9000, 9500), []);
+    }
+
+    #[cfg(feature = "tokenizers")]
+    #[test]
+    fn sources_that_a_model_of_this_machine_cuts_are_counted() {
+        let (store, _) = gallery(Distance::Cosine);
+        for (id, words) in [(0, 1), (1, 3), (2, 4), (3, 90)] {
+            put(&store, id, &"cat ".repeat(words), None);
+        }
+        let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-encode/tests/models");
+        let config = "kind = 'onnx'\nmodel = 'm'\n[input]\nkind = 'text'\ntokenizer = 'tokenizer.json'\nmax_tokens = 5";
+        let lengths = Lengths::open(&toml::from_str(config).unwrap(), &base).unwrap();
+        let found = sources(&store, "old", None, lengths).unwrap().remove(0);
+        assert_eq!(
+            (found.code.as_str(), found.seen.starts_with("2 of 4 texts")),
+            ("cut-texts", true),
+            "{found}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::thread;
 
 use rehang::adapter::Adapter;
 use rehang::finding::Finding;
-use rehang::{Error, Progress, Result};
+use rehang::{Error, Progress, Result, in_parallel};
 use rehang_fit::Method;
 use rehang_store::Counts;
 
@@ -102,7 +102,7 @@ impl<'a> Refitting<'a> {
             let (counted, heard) = channel();
             let set = |to| *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = to;
             set(Some(counted));
-            let asking = scope.spawn(move || self.answer(&heard));
+            let asking = scope.spawn(move || in_parallel(move || self.answer(&heard)));
             let summary = run(self);
             set(None);
             let is_over = summary.as_ref().map_or(true, |summary| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use rehang::adapter::Adapter;
-use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
+use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
 use rehang_clock::Clock;
 use rehang_encode::{Cut, Encoder, Input, ItemFailure, Noise, Spent};
 use rehang_store::{
@@ -249,12 +249,12 @@ pub(crate) fn backfill_beside(
     thread::scope(|scope| {
         for _ in 0..setup.limits.workers.max(1) {
             let (to_do, done) = (Arc::clone(&to_do), done.clone());
-            scope.spawn(move || work(setup.encoder, &to_do, &done));
+            scope.spawn(move || in_parallel(move || work(setup.encoder, &to_do, &done)));
         }
         drop(done);
         let (rested, rests) = channel::<()>();
         if setup.limits.follow {
-            scope.spawn(move || settle(setup.store, space, &rests, observer));
+            scope.spawn(move || in_parallel(move || settle(setup.store, space, &rests, observer)));
         }
         let mut run = Run {
             setup,

@@ -374,6 +374,7 @@ impl Upgrade {
             encoder_said,
             encoder_noise: encoder.noise(),
             encoder_cut: encoder.cut(),
+            findings: encoder.findings(),
             queries,
             queries_left_out: left_out,
             clicks,
@@ -755,7 +756,8 @@ impl Upgrade {
             Ending::Released => 0,
             _ => self.store.counts(&self.configuration.new.name)?.failed,
         };
-        let Refitted { refits, findings } = refitted;
+        let Refitted { refits, mut findings } = refitted;
+        findings.extend(setup.encoder.findings());
         Ok(Run { summary, failed_in_all, refits, findings, until: limits.until, asked_until })
     }
 

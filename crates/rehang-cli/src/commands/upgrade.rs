@@ -102,7 +102,10 @@ fn taken_text(
             (text, examined.bad == 0)
         }
         StepResult::Ways(ways) => (ways_text(ways), true),
-        StepResult::Pairs(pairs) => (pairs_text(pairs, asked.pairs.worth), pairs.is_complete()),
+        StepResult::Pairs(pairs) => {
+            say_findings(&pairs.findings);
+            (pairs_text(pairs, asked.pairs.worth), pairs.is_complete())
+        }
         StepResult::Fit(answer) => {
             super::fit::say(answer);
             (super::fit::text(answer), super::fit::outcome(answer) == Exit::Done)

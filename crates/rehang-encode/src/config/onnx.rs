@@ -59,8 +59,8 @@ pub enum OnnxInput {
 #[serde(deny_unknown_fields)]
 pub struct VectorInput {}
 
-/// Images as sources. PNG and JPEG are read, whatever their names end in; their orientation tags are not followed. Images that are
-/// damaged, cut off or too large to decode in 1 GiB of memory are refused.
+/// Images as sources. PNG, JPEG, WebP, GIF, TIFF and BMP are read, whatever their names end in; of several frames the first. Images that
+/// are damaged, cut off or too large to decode in 1 GiB of memory are refused.
 ///
 /// A pixel becomes `(value / 255 − mean) / std`, channel by channel.
 ///
@@ -75,6 +75,7 @@ pub struct VectorInput {}
 /// | `std` | `[1]` | what each channel is divided by | as `mean`; not 0 |
 /// | `layout` | `"nchw"` | order of the model's image: channels first or last | `nchw`, `nhwc` |
 /// | `invert` | `false` | turn light and dark around first | |
+/// | `exif_orientation` | `false` | turn images as their orientation tags ask; those of TIFF files are followed in any case | |
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageInput {
@@ -105,6 +106,9 @@ pub struct ImageInput {
     /// Whether light and dark are turned around first.
     #[serde(default)]
     pub invert: bool,
+    /// Whether images are turned as their orientation tags ask. `None` is as `false`, but that tags are there is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exif_orientation: Option<bool>,
 }
 
 /// How an image of another size is fitted.
@@ -149,7 +153,7 @@ pub enum ImageLayout {
 /// | Name | Default | Purpose | Range |
 /// |---|---|---|---|
 /// | `tokenizer` | | the model's `tokenizer.json` | |
-/// | `max_tokens` | the tokeniser's own limit, or else 512 | tokens that are read of a text, special ones included | from 1 |
+/// | `max_tokens` | the tokeniser's own limit, or else 512 | tokens that are read of a text, special ones included | from 1 to the positions that the model has |
 /// | `pooling` | `"mean"` | how the tokens' states become one vector | `mean`, `cls`, `last`, `none` |
 /// | `prefix` | none | text in front of every source, such as `"passage: "` | |
 /// | `query_prefix` | as `prefix` | the same for queries, such as `"query: "` | |

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use image::imageops::FilterType;
 use rehang::{Error, Result, Semaphore};
+use rehang_files::{LFS_POINTER, is_lfs_pointer};
 use rten::Dimension;
 
 use super::model::{fixed, shown};
@@ -83,24 +84,29 @@ impl ImageInput {
         }
     }
 
-    /// The numbers of an image file.
+    /// The numbers of an image file, and whether it has an orientation tag that was not followed.
     pub(super) fn pixels(
         &self,
         bytes: &[u8],
         path: &Path,
         memory: &Semaphore,
-    ) -> Result<Vec<f32>, ItemFailure> {
+    ) -> Result<(Vec<f32>, bool), ItemFailure> {
         let refused = |error: String| {
             ItemFailure::Permanent(format!("{} is no image that can be read: {error}", path.display()))
         };
-        let picture = Picture::open(bytes).map_err(refused)?;
+        if is_lfs_pointer(bytes) {
+            return Err(refused(LFS_POINTER.into()));
+        }
+        let mut picture = Picture::open(bytes).map_err(refused)?;
+        let (turn, has_unfollowed_tag) = picture.turn(self.exif_orientation == Some(true));
         let size = (self.width as u32, self.height as u32);
         let scaled = match self.resize {
             ImageResize::Exact => size,
-            ImageResize::ShorterSideCrop => covering(picture.size(), size, self.shorter_side),
+            ImageResize::ShorterSideCrop => covering(turn.size(picture.size()), size, self.shorter_side),
         };
-        let fitted = picture.fitted(self.channels, scaled, size, self.filter(), memory).map_err(refused)?;
-        Ok(self.numbers(fitted.as_bytes()))
+        let fitted =
+            picture.fitted(turn, self.channels, scaled, size, self.filter(), memory).map_err(refused)?;
+        Ok((self.numbers(fitted.as_bytes()), has_unfollowed_tag))
     }
 
     fn filter(&self) -> FilterType {

@@ -4,19 +4,21 @@ mod image;
 mod model;
 mod pooling;
 mod source;
+mod tags;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(not(feature = "tokenizers"), path = "text_left_out.rs")]
 mod text;
+mod threads;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
+use rehang::finding::Finding;
 use rehang::{Error, Result, Semaphore, Space};
-use rehang_files::folder_of;
-use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueOrView};
+use rehang_files::{expect_no_lfs_pointer, folder_of};
+use rten::{Model, NodeId, RunOptions, Value, ValueOrView};
 use rten_tensor::Layout as _;
 
 use crate::check::Check;
@@ -25,9 +27,13 @@ use crate::config::{ImageInput, OnnxConfig, OnnxInput, Pooling, VectorInput};
 use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::fingerprint::Fingerprint;
 use crate::meter::Meter;
-use model::{fixed, inputs, only_input, shown};
+use model::{fixed, inputs, only_input, places, shown};
 use source::Sources;
+use tags::Tags;
+#[cfg(feature = "tokenizers")]
+pub(crate) use text::Reader;
 use text::Texts;
+use threads::Threads;
 
 /// The encoder behind [`OnnxConfig`].
 pub(crate) struct Onnx {
@@ -35,7 +41,7 @@ pub(crate) struct Onnx {
     model: Model,
     /// The model's file, and the tokeniser's: what a fingerprint reads.
     files: Vec<PathBuf>,
-    /// Without what is for queries only, which changes no vector of an item.
+    /// Without what changes no vector of an item.
     input: OnnxInput,
     kind: Kind,
     sources: Sources,
@@ -43,14 +49,15 @@ pub(crate) struct Onnx {
     batch: usize,
     /// Items of every run, where the model was exported for one number of them only.
     batch_fixed: Option<usize>,
-    pool: Option<Arc<ThreadPool>>,
+    threads: Option<usize>,
+    pool: Threads,
     meter: Meter,
     answered: AtomicBool,
 }
 
 /// How sources become what the model reads.
 enum Kind {
-    Image { config: ImageInput, node: NodeId, memory: Semaphore },
+    Image { config: ImageInput, node: NodeId, memory: Semaphore, tags: Tags },
     Text(Box<Texts>),
     Vector { node: NodeId, width: Option<usize> },
 }
@@ -64,13 +71,9 @@ enum Ready {
 impl Onnx {
     pub(crate) fn open(config: &OnnxConfig, space: &Space, base: &Path) -> Result<Self> {
         at_least_one("batch", config.batch)?;
-        let pool = match config.threads {
-            Some(threads) => {
-                at_least_one("threads", threads)?;
-                Some(Arc::new(ThreadPool::with_num_threads(threads)))
-            }
-            None => None,
-        };
+        if let Some(threads) = config.threads {
+            at_least_one("threads", threads)?;
+        }
         let path = resolve(base, &config.model);
         let name = path.display().to_string();
         let model = load(&path)?;
@@ -86,7 +89,9 @@ impl Onnx {
         }
         let check = Check::new(space, format!("the model {name}"), config.normalise);
         let kind = match &config.input {
-            OnnxInput::Text(text) => Kind::Text(Box::new(Texts::open(text, base, &inputs, &name)?)),
+            OnnxInput::Text(text) => {
+                Kind::Text(Box::new(Texts::open(text, base, &inputs, (&name, places(&model)))?))
+            }
             OnnxInput::Image(image) => {
                 let input = only_input(&inputs, &name)?;
                 image.check(&input.shape, &name)?;
@@ -94,6 +99,7 @@ impl Onnx {
                     config: image.clone(),
                     node: input.node,
                     memory: Semaphore::new(image::DECODING_BYTES_MAX),
+                    tags: Tags::default(),
                 }
             }
             OnnxInput::Vector(VectorInput {}) => {
@@ -113,8 +119,10 @@ impl Onnx {
             OnnxInput::Image(_) | OnnxInput::Vector(_) => None,
         };
         let mut input = config.input.clone();
-        if let OnnxInput::Text(text) = &mut input {
-            text.query_prefix = None;
+        match &mut input {
+            OnnxInput::Text(text) => text.query_prefix = None,
+            OnnxInput::Image(image) => image.exif_orientation = image.exif_orientation.filter(|&it| it),
+            OnnxInput::Vector(_) => {}
         }
         let encoder = Self {
             check,
@@ -126,7 +134,8 @@ impl Onnx {
             output,
             batch: config.batch,
             batch_fixed,
-            pool,
+            threads: config.threads,
+            pool: Threads::new(),
             meter: Meter::default(),
             answered: AtomicBool::new(false),
         };
@@ -156,9 +165,11 @@ impl Onnx {
     /// What the model reads of one item.
     fn ready(&self, input: &Input<'_>) -> Result<Ready, ItemFailure> {
         match &self.kind {
-            Kind::Image { config, memory, .. } => {
+            Kind::Image { config, memory, tags, .. } => {
                 let (path, bytes) = self.sources.read(input.source)?;
-                config.pixels(&bytes, &path, memory).map(Ready::Numbers)
+                let (pixels, has_tag) = config.pixels(&bytes, &path, memory)?;
+                tags.note(has_tag);
+                Ok(Ready::Numbers(pixels))
             }
             Kind::Text(texts) => texts.tokens(input.source).map(Ready::Tokens),
             Kind::Vector { width, .. } => self.sources.vector(input.source, *width).map(Ready::Numbers),
@@ -187,8 +198,7 @@ impl Onnx {
                 numbers(items, count, &[width]).map(|it| vec![(*node, it)])
             }
         };
-        let mut options = RunOptions::default();
-        options.thread_pool.clone_from(&self.pool);
+        let options = RunOptions::default().with_thread_pool(Some(self.pool.pool(self.threads)));
         let run = feeds.and_then(|feeds| {
             self.model.run(feeds, &[self.output.0], Some(options)).map_err(|error| error.to_string())
         });
@@ -294,8 +304,7 @@ impl Encoder for Onnx {
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
         self.meter.sent(inputs.len());
         let prepare = || inputs.par_iter().map(|input| self.ready(input)).collect::<Vec<_>>();
-        let pool = self.pool.as_deref().unwrap_or_else(|| rten::thread_pool());
-        let ready = pool.run(prepare);
+        let ready = self.pool.pool(self.threads).run(prepare);
         let good: Vec<&Ready> = ready.iter().filter_map(|it| it.as_ref().ok()).collect();
         self.meter.tokens(tokens(&good).iter().map(|tokens| tokens.len() as u64).sum());
         let mut vectors = Vec::with_capacity(good.len());
@@ -320,6 +329,14 @@ impl Encoder for Onnx {
                 },
             })
             .collect()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        match &self.kind {
+            Kind::Text(texts) => texts.findings(),
+            Kind::Image { config, tags, .. } => tags.findings(config),
+            Kind::Vector { .. } => Vec::new(),
+        }
     }
 
     fn spent(&self) -> Spent {
@@ -358,8 +375,19 @@ fn weights_beside(model: &Path) -> Result<Vec<PathBuf>> {
 fn load(path: &Path) -> Result<Model> {
     // A missing file is the system's error; the runtime's own would not name the path.
     fs_err::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    Model::load_file(path).map_err(|error| {
-        Error::corrupt(path.display(), format!("it is no ONNX model that can be run: {error}"))
+    threads::reading().load_file(path).map_err(|error| {
+        let beside = weights_beside(path).unwrap_or_default();
+        let mut files = std::iter::once(path).chain(beside.iter().map(PathBuf::as_path));
+        if let Some(error) = files.find_map(|file| expect_no_lfs_pointer(file).err()) {
+            return error;
+        }
+        let advice = if error.to_string().contains("com.microsoft") {
+            "; operators of com.microsoft are what ONNX Runtime's optimiser puts in the place of several (exports such as model_O2.onnx to \
+             model_O4.onnx): take the plain export, model.onnx, which most folders have beside them"
+        } else {
+            ""
+        };
+        Error::corrupt(path.display(), format!("it is no ONNX model that can be run: {error}{advice}"))
     })
 }
 

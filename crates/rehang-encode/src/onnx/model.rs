@@ -1,7 +1,7 @@
 //! What a model says of its inputs.
 
 use rehang::{Error, Result};
-use rten::{Dimension, Model, NodeId};
+use rten::{Dimension, Model, NodeId, NodeInfo};
 
 /// An input of a model.
 pub(super) struct ModelInput {
@@ -17,6 +17,38 @@ pub(super) fn inputs(model: &Model, name: &str) -> Result<Vec<ModelInput>> {
     };
     let inputs: Option<Vec<ModelInput>> = model.input_ids().iter().map(described).collect();
     inputs.ok_or_else(|| Error::corrupt(name, "one of its inputs has no name"))
+}
+
+/// The most tokens that a model has positions for, and the table that says so.
+pub(super) struct Places {
+    pub(super) count: usize,
+    pub(super) table: String,
+}
+
+/// The positions that a model of texts has learnt, found by the names that such tables have; `None` for models that reckon positions, and
+/// where an exporter has given the table another name.
+pub(super) fn places(model: &Model) -> Option<Places> {
+    const NAMES: [&str; 3] = ["position_embed", "embed_positions", "wpe.weight"];
+    // Nodes that the runtime has replaced leave gaps in the numbers.
+    const GAP_MAX: u32 = 1 << 16;
+    let (mut found, mut number, mut gap): (Option<Places>, u32, u32) = (None, 0, 0);
+    while gap < GAP_MAX {
+        let node = model.node_info(NodeId::from_u32(number));
+        (number, gap) = (number + 1, if node.is_some() { 0 } else { gap + 1 });
+        let Some(table) = node.as_ref().and_then(NodeInfo::name) else { continue };
+        let shape = node.as_ref().and_then(NodeInfo::shape).unwrap_or_default();
+        let (true, &[Dimension::Fixed(rows), Dimension::Fixed(_)]) =
+            (NAMES.iter().any(|name| table.contains(name)), shape.as_slice())
+        else {
+            continue;
+        };
+        // RoBERTa and its kin leave the first two places of their tables empty.
+        let count = if rows > 2 && (rows - 2).is_power_of_two() { rows - 2 } else { rows };
+        if found.as_ref().is_none_or(|found| found.count < count) {
+            found = Some(Places { count, table: format!("{table} is {}", shown(&shape)) });
+        }
+    }
+    found
 }
 
 pub(super) fn only_input<'a>(inputs: &'a [ModelInput], name: &str) -> Result<&'a ModelInput> {

@@ -235,7 +235,7 @@ fn images_are_fitted() {
     let pixels = |config: Json| {
         let input: ImageInput = serde_json::from_value(config).unwrap();
         input.check(&[], "m").unwrap();
-        let numbers =
+        let (numbers, _) =
             input.pixels(png.get_ref(), Path::new("p"), &Semaphore::new(image::DECODING_BYTES_MAX)).unwrap();
         numbers.into_iter().map(|value| (value * 255.0).round() as i32).collect::<Vec<_>>()
     };
@@ -265,7 +265,7 @@ fn images_are_fitted() {
 fn photographs_are_read_whole_or_not_at_all() {
     let input: ImageInput = serde_json::from_value(json!({"width": 128, "height": 96})).unwrap();
     let memory = Semaphore::new(image::DECODING_BYTES_MAX);
-    let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory);
+    let pixels = |bytes: &[u8]| input.pixels(bytes, Path::new("p"), &memory).map(|(pixels, _)| pixels);
     for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
         let whole = fs_err::read(models().join(name)).unwrap();
         let lenient = ::image::load_from_memory(&whole).unwrap().into_rgb8();
@@ -284,6 +284,217 @@ fn photographs_are_read_whole_or_not_at_all() {
             let failure = pixels(&whole[..cut]).expect_err(name);
             assert!(matches!(failure, ItemFailure::Permanent(_)), "{name} cut at {cut}: {failure:?}");
         }
+    }
+}
+
+/// Red grows to the right and green downwards, so that a picture says how it lies; blue is its first corner.
+fn ramp(width: u32, height: u32, at: impl Fn(u32, u32) -> (u32, u32)) -> Vec<[u8; 3]> {
+    (0..height)
+        .flat_map(|y| (0..width).map(move |x| (x, y)))
+        .map(|(x, y)| {
+            let (column, row) = at(x, y);
+            [column as u8 * 40, row as u8 * 60, if (column, row) == (0, 0) { 255 } else { 0 }]
+        })
+        .collect()
+}
+
+fn read(config: Json, name: &str) -> (Vec<[u8; 3]>, bool) {
+    let input: ImageInput = serde_json::from_value(config).unwrap();
+    let bytes = fs_err::read(models().join(name)).unwrap();
+    let memory = Semaphore::new(image::DECODING_BYTES_MAX);
+    let (numbers, has_tag) = input.pixels(&bytes, Path::new(name), &memory).unwrap();
+    let bytes: Vec<u8> = numbers.iter().map(|value| (value * 255.0).round() as u8).collect();
+    (bytes.chunks_exact(3).map(|pixel| pixel.try_into().unwrap()).collect(), has_tag)
+}
+
+#[test]
+fn images_of_other_formats_are_read_as_pillow_reads_them() {
+    let config = json!({"width": 6, "height": 4, "layout": "nhwc"});
+    let upright = ramp(6, 4, |x, y| (x, y));
+    for name in ["lossless.webp", "anim.webp", "two-frames.gif", "colours.tiff", "colours.bmp"] {
+        assert_eq!(read(config.clone(), name), (upright.clone(), false), "{name}");
+        let whole = fs_err::read(models().join(name)).unwrap();
+        let input: ImageInput = serde_json::from_value(config.clone()).unwrap();
+        for cut in 0..whole.len() - 1 {
+            // Some formats have something behind their pixels; what is read must be the whole picture.
+            let memory = Semaphore::new(image::DECODING_BYTES_MAX);
+            if let Ok((pixels, _)) = input.pixels(&whole[..cut], Path::new("p"), &memory) {
+                let whole = input.pixels(&whole, Path::new("p"), &memory).unwrap().0;
+                assert_eq!(pixels, whole, "{name} cut at {cut} of {}", upright.len());
+            }
+        }
+    }
+    assert_eq!(read(config, "lossy.webp").0.len(), 24);
+}
+
+#[test]
+fn orientation_tags_are_followed_where_that_is_asked_for() {
+    let stored = json!({"width": 6, "height": 4, "layout": "nhwc"});
+    let turned = json!({"width": 4, "height": 6, "layout": "nhwc", "exif_orientation": true});
+    let clockwise = ramp(4, 6, |x, y| (y, 3 - x));
+    for name in ["turned.png", "turned.webp"] {
+        assert_eq!(read(stored.clone(), name), (ramp(6, 4, |x, y| (x, y)), true), "{name}");
+        assert_eq!(read(turned.clone(), name), (clockwise.clone(), false), "{name}");
+    }
+    // Pillow turns TIFF files whoever asks.
+    let mut unasked = turned.clone();
+    unasked["exif_orientation"] = json!(false);
+    assert_eq!(read(unasked, "turned.tiff"), (clockwise.clone(), false));
+    let mut large = turned;
+    large["resize"] = json!("shorter-side-crop");
+    let (photo, has_tag) = read(large, "turned.jpg");
+    // Blue is one pixel, and spreads.
+    let red_and_green =
+        |pixels: &[[u8; 3]]| pixels.iter().flat_map(|&[red, green, _]| [red, green]).collect::<Vec<_>>();
+    let apart = red_and_green(&photo).iter().zip(red_and_green(&clockwise)).map(|(a, b)| a.abs_diff(b)).max();
+    assert!(!has_tag && apart < Some(30), "{apart:?}");
+}
+
+#[test]
+fn orientation_tags_that_are_not_followed_are_said_and_change_no_fingerprint() {
+    let mut config = cnn();
+    config["input"]["resize"] = json!("exact");
+    let plain = open(config.clone(), 6).unwrap();
+    encode(&plain, &["turned.jpg", "colours.png", "turned.png"]).unwrap();
+    let said = plain.findings().remove(0);
+    assert!(said.seen.contains("2 of 3 images") && said.remedy.contains("exif_orientation"), "{said}");
+    for (value, is_same) in [(false, true), (true, false)] {
+        config["input"]["exif_orientation"] = json!(value);
+        let onnx = open(config.clone(), 6).unwrap();
+        encode(&onnx, &["turned.jpg"]).unwrap();
+        assert_eq!(onnx.findings(), []);
+        assert_eq!(onnx.fingerprint().unwrap() == plain.fingerprint().unwrap(), is_same, "{value}");
+    }
+}
+
+/// The bytes of a model, with the name of its table of 16 places as exporters give it.
+fn with_places() -> Vec<u8> {
+    let model = fs_err::read(models().join("text.onnx")).unwrap();
+    let (from, to) = (b"places.weight", b"tr.wpe.weight");
+    let mut renamed = model.clone();
+    for at in memchr::memmem::find_iter(&model, from) {
+        renamed[at..at + to.len()].copy_from_slice(to);
+    }
+    assert_ne!(renamed, model);
+    renamed
+}
+
+#[test]
+fn texts_that_are_cut_are_counted_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs_err::write(path("places.onnx"), with_places()).unwrap();
+    let mut tokenizer: Json =
+        serde_json::from_slice(&fs_err::read(models().join("tokenizer.json")).unwrap()).unwrap();
+    tokenizer["truncation"] =
+        json!({"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0});
+    fs_err::write(path("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let said = |model: Json, tokenizer: Json, key: Json| {
+        let mut config = text("mean");
+        config["model"] = model;
+        config["input"]["tokenizer"] = tokenizer;
+        config["input"]["max_tokens"] = key;
+        let onnx = open(config, 8).unwrap();
+        encode(&onnx, &["the cat sat on the mat", "the cat", "a dog sat on a red mat"]).unwrap();
+        onnx.findings().iter().map(ToString::to_string).collect::<Vec<_>>().concat()
+    };
+    let cutting = json!(path("tokenizer.json"));
+    // Whose setting it is, and what can be done.
+    let of_file = said(json!(path("places.onnx")), cutting.clone(), Json::Null);
+    for word in ["2 of 3 texts are longer than the 5 tokens", "tokenizer.json says", "max_tokens", "up to 16"]
+    {
+        assert!(of_file.contains(word), "{word}: {of_file}");
+    }
+    fs_err::write(path("sentence_bert_config.json"), r#"{"max_seq_length": 12}"#).unwrap();
+    let elsewhere = said(json!("text.onnx"), cutting.clone(), Json::Null);
+    assert!(elsewhere.contains("sentence-transformers reads 12"), "{elsewhere}");
+    // The same without the model, from the tokeniser alone.
+    let mut alone = text("mean");
+    alone["input"]["tokenizer"] = cutting.clone();
+    let alone = EncoderConfig::Onnx(serde_json::from_value(alone).unwrap());
+    let mut lengths = crate::Lengths::open(&alone, &models()).unwrap().unwrap();
+    assert_eq!(lengths.findings(), []);
+    for it in ["the cat sat on the mat", "the cat", "a dog sat on a red mat", "a"] {
+        lengths.count(it);
+    }
+    let told = lengths.findings().remove(0);
+    assert!(told.seen.contains("2 of 4 texts") && told.remedy.contains("reads 12"), "{told}");
+    let images = EncoderConfig::Onnx(serde_json::from_value(cnn()).unwrap());
+    assert!(crate::Lengths::open(&images, &models()).unwrap().is_none());
+    // The key beats the file, and what is the person's own wish is a note.
+    assert_eq!(said(json!("text.onnx"), cutting.clone(), json!(12)), "");
+    let of_key = said(json!("text.onnx"), cutting.clone(), json!(4));
+    assert!(of_key.contains("the 4 tokens that are read of each, as max_tokens"), "{of_key}");
+    assert_eq!(said(json!("text.onnx"), json!("tokenizer.json"), Json::Null), "");
+    // No more than the model has places for.
+    let refused = |key: Json| {
+        let mut config = text("mean");
+        config["model"] = json!(path("places.onnx"));
+        config["input"]["max_tokens"] = key;
+        open(config, 8)
+    };
+    let error = refused(json!(17)).err().unwrap().to_string();
+    assert!(error.contains("max_tokens") && error.contains("at most 16") && error.contains("wpe"), "{error}");
+    assert!(refused(json!(16)).is_ok());
+    let whole = refused(Json::Null).unwrap();
+    assert!(encode(&whole, &[&"cat ".repeat(40)]).unwrap()[0].is_ok(), "cut at what the model takes");
+    assert!(whole.findings()[0].remedy.contains("reads no more"));
+}
+
+#[test]
+fn pointers_of_git_lfs_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935\nsize 90387606\n";
+    for name in ["model.onnx", "tokenizer.json", "photo.jpg"] {
+        fs_err::write(folder.path().join(name), pointer).unwrap();
+    }
+    let at = |name: &str| json!(folder.path().join(name));
+    let mut model = cnn();
+    model["model"] = at("model.onnx");
+    let mut tokenizer = text("mean");
+    tokenizer["input"]["tokenizer"] = at("tokenizer.json");
+    for (config, width, name) in [(model, 6, "model.onnx"), (tokenizer, 8, "tokenizer.json")] {
+        let error = open(config, width).err().unwrap().to_string();
+        assert!(error.contains(name) && error.contains("git lfs pull"), "{error}");
+    }
+    let mut images = cnn();
+    images["root"] = json!(folder.path());
+    let answers = encode(&open(images, 6).unwrap(), &["photo.jpg"]).unwrap();
+    assert!(matches!(&answers[0], Err(ItemFailure::Permanent(why)) if why.contains("git lfs pull")));
+}
+
+/// The smallest model of one operator, as the format of ONNX has it: each field is its number, its length and its bytes.
+fn model_of(domain: &str, operator: &str) -> Vec<u8> {
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
+    let value = |name: &str| {
+        let sides = [field(1, &[8, 1]), field(1, &[8, 3])].concat();
+        let tensor = [vec![8, 1], field(2, &sides)].concat();
+        [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
+    };
+    let node = [
+        field(1, b"x"),
+        field(2, b"y"),
+        field(3, b"n"),
+        field(4, operator.as_bytes()),
+        field(7, domain.as_bytes()),
+    ];
+    let graph = [field(1, &node.concat()), field(2, b"g"), field(11, &value("x")), field(12, &value("y"))];
+    [vec![8, 8], field(8, &[16, 17]), field(7, &graph.concat())].concat()
+}
+
+#[test]
+fn operators_of_an_optimiser_are_told_from_broken_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model_O2.onnx");
+    let opened = |bytes: Vec<u8>| {
+        fs_err::write(&path, bytes).unwrap();
+        open(json!({"model": path, "input": {"kind": "vector"}}), 3)
+    };
+    assert!(opened(model_of("", "Relu")).is_ok());
+    assert!(opened(model_of("com.microsoft", "FastGelu")).is_ok());
+    let error = opened(model_of("com.microsoft", "Attention")).err().unwrap().to_string();
+    for word in ["model_O2.onnx", "com.microsoft/Attention", "take the plain export, model.onnx"] {
+        assert!(error.contains(word), "{word}: {error}");
     }
 }
 
@@ -381,7 +592,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = byte;
         match input.pixels(&bytes, Path::new("p"), &Semaphore::new(image::DECODING_BYTES_MAX)) {
-            Ok(pixels) => prop_assert_eq!(pixels.len(), 48),
+            Ok((pixels, _)) => prop_assert_eq!(pixels.len(), 48),
             Err(failure) => prop_assert!(matches!(failure, ItemFailure::Permanent(_))),
         }
     }

@@ -1,12 +1,15 @@
 //! Texts as a model reads them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use rehang::finding::{Finding, Severity};
 use rehang::{Error, Result, catch_panic};
+use rehang_files::{expect_no_lfs_pointer, folder_of};
 use rten::{NodeId, Value, ValueOrView};
 use tokenizers::{Tokenizer, TruncationParams};
 
-use super::model::{ModelInput, fixed, shown};
+use super::model::{ModelInput, Places, fixed, shown};
 use crate::config::keys::{at_least_one, resolve};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
@@ -26,12 +29,81 @@ enum Feed {
 /// Turns texts into the inputs of one model.
 pub(super) struct Texts {
     pooling: Pooling,
-    tokenizer: Tokenizer,
-    prefix: String,
-    padding: i32,
+    reader: Reader,
     feeds: Vec<(NodeId, Feed)>,
     /// Tokens of every run, where the model was exported for one number of them only.
     tokens_fixed: Option<usize>,
+}
+
+/// Texts as tokens, cut where they are longer than is read of them.
+pub(crate) struct Reader {
+    tokenizer: Tokenizer,
+    prefix: String,
+    padding: i32,
+    length: Length,
+    /// Texts that came, and those among them that were longer than is read.
+    texts: AtomicU64,
+    cut: AtomicU64,
+}
+
+/// How much is read of a text, and why no more.
+struct Length {
+    tokens: usize,
+    because: Because,
+    /// The most that the model takes, where it says so.
+    taken: Option<Places>,
+    /// What sentence-transformers reads, by a file beside the tokeniser's.
+    elsewhere: Option<usize>,
+}
+
+/// Who has set how much is read of a text.
+enum Because {
+    Key,
+    Tokenizer(PathBuf),
+    Nobody,
+    Model,
+}
+
+impl Length {
+    /// Reads no more than a model was made for; a key above that is refused.
+    fn of(
+        key: Option<usize>,
+        tokenizer: (Option<usize>, &Path),
+        taken: Option<Places>,
+        fixed: Option<usize>,
+    ) -> Result<Self> {
+        let (own, path) = tokenizer;
+        let (mut tokens, mut because) = match (key, own) {
+            (Some(key), _) => (key, Because::Key),
+            (None, Some(own)) => (own, Because::Tokenizer(path.into())),
+            (None, None) => (TOKENS_MAX, Because::Nobody),
+        };
+        at_least_one("max_tokens", tokens)?;
+        if let (Some(key), Some(places)) = (key, &taken)
+            && key > places.count
+        {
+            let Places { count, table } = places;
+            return Err(Error::option(
+                "max_tokens",
+                key,
+                format!("at most {count}, the positions that the model has ({table})"),
+            ));
+        }
+        if let Some(least) = taken.iter().map(|places| places.count).chain(fixed).min()
+            && least < tokens
+        {
+            (tokens, because) = (least, Because::Model);
+        }
+        let elsewhere = read_elsewhere(path);
+        Ok(Self { tokens, because, taken, elsewhere })
+    }
+}
+
+/// What sentence-transformers reads of a text, by the file that it has beside a tokeniser's.
+fn read_elsewhere(tokenizer: &Path) -> Option<usize> {
+    let text = fs_err::read_to_string(folder_of(tokenizer).join("sentence_bert_config.json")).ok()?;
+    let read: serde_json::Value = serde_json::from_str(&text).ok()?;
+    usize::try_from(read.get("max_seq_length")?.as_u64()?).ok()
 }
 
 impl Texts {
@@ -39,55 +111,25 @@ impl Texts {
         self.pooling
     }
 
-    pub(super) fn open(config: &TextInput, base: &Path, inputs: &[ModelInput], model: &str) -> Result<Self> {
-        let path = resolve(base, &config.tokenizer);
-        let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-        let corrupt = |error: &str| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
-        let mut tokenizer = catch_panic(|| Tokenizer::from_bytes(&bytes))
-            .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
-            .map_err(|error| corrupt(&error.to_string()))?;
+    pub(super) fn open(
+        config: &TextInput,
+        base: &Path,
+        inputs: &[ModelInput],
+        (model, places): (&str, Option<Places>),
+    ) -> Result<Self> {
+        let tokens_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 1));
+        let reader = Reader::open(config, base, places, tokens_fixed)?;
         let feeds =
             inputs.iter().map(|input| feed(input, inputs.len(), model)).collect::<Result<Vec<_>>>()?;
-        let tokens_fixed = inputs.iter().find_map(|input| fixed(&input.shape, 1));
-        let own = tokenizer.get_truncation().map(|own| own.max_length);
-        let mut tokens_max = config.max_tokens.or(own).unwrap_or(TOKENS_MAX);
-        at_least_one("max_tokens", tokens_max)?;
-        if let Some(fixed) = tokens_fixed {
-            tokens_max = tokens_max.min(fixed);
-        }
-        let padding = padding(&tokenizer);
-        let truncation = TruncationParams { max_length: tokens_max, ..TruncationParams::default() };
-        tokenizer.with_truncation(Some(truncation)).map_err(|error| {
-            Error::option(
-                "max_tokens",
-                tokens_max,
-                format!("room for the tokeniser's special tokens ({error})"),
-            )
-        })?;
-        // Batches are padded here, to their own longest text.
-        tokenizer.with_padding(None);
-        Ok(Self {
-            pooling: config.pooling,
-            tokenizer,
-            prefix: config.prefix.clone(),
-            padding,
-            feeds,
-            tokens_fixed,
-        })
+        Ok(Self { pooling: config.pooling, reader, feeds, tokens_fixed })
     }
 
-    /// The tokens of a text; at least one.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        self.reader.findings()
+    }
+
     pub(super) fn tokens(&self, text: &str) -> Result<Vec<u32>, ItemFailure> {
-        let whole = format!("{}{text}", self.prefix);
-        let unreadable =
-            |why: &str| ItemFailure::Permanent(format!("the tokeniser cannot read the text: {why}"));
-        let encoding = catch_panic(|| self.tokenizer.encode(whole, true))
-            .ok_or_else(|| unreadable("its crate panics at it; its file may be damaged"))?
-            .map_err(|error| unreadable(&error.to_string()))?;
-        if encoding.get_ids().is_empty() {
-            return Err(ItemFailure::Permanent("the text has no token".into()));
-        }
-        Ok(encoding.get_ids().to_vec())
+        self.reader.tokens(text)
     }
 
     /// The inputs of a run of `count` texts, all as long as the longest; the places beyond the texts are padding.
@@ -112,7 +154,7 @@ impl Texts {
             .map(|&(node, feed)| {
                 let value: &dyn Fn(&[u32], usize) -> i32 = match feed {
                     Feed::Ids => {
-                        &|tokens, place| tokens.get(place).map_or(self.padding, |&token| token as i32)
+                        &|tokens, place| tokens.get(place).map_or(self.reader.padding, |&token| token as i32)
                     }
                     Feed::Mask => &|tokens, place| i32::from(place < tokens.len()),
                     Feed::Types => &|_, _| 0,
@@ -121,6 +163,116 @@ impl Texts {
                 Ok((node, tensor(value)?))
             })
             .collect()
+    }
+}
+
+impl Reader {
+    /// By the tokeniser alone: how much the model takes is not known.
+    pub(crate) fn of_tokenizer(config: &TextInput, base: &Path) -> Result<Self> {
+        Self::open(config, base, None, None)
+    }
+
+    fn open(
+        config: &TextInput,
+        base: &Path,
+        places: Option<Places>,
+        tokens_fixed: Option<usize>,
+    ) -> Result<Self> {
+        let path = resolve(base, &config.tokenizer);
+        let bytes = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
+        expect_no_lfs_pointer(&path)?;
+        let corrupt = |error: &str| Error::corrupt(path.display(), format!("it is no tokeniser: {error}"));
+        let mut tokenizer = catch_panic(|| Tokenizer::from_bytes(&bytes))
+            .ok_or_else(|| corrupt("reading it makes the tokenisers' crate panic"))?
+            .map_err(|error| corrupt(&error.to_string()))?;
+        let own = tokenizer.get_truncation().map(|own| own.max_length);
+        let length = Length::of(config.max_tokens, (own, &path), places, tokens_fixed)?;
+        let padding = padding(&tokenizer);
+        let truncation = TruncationParams { max_length: length.tokens, ..TruncationParams::default() };
+        tokenizer.with_truncation(Some(truncation)).map_err(|error| {
+            Error::option(
+                "max_tokens",
+                length.tokens,
+                format!("room for the tokeniser's special tokens ({error})"),
+            )
+        })?;
+        // Batches are padded here, to their own longest text.
+        tokenizer.with_padding(None);
+        Ok(Self {
+            tokenizer,
+            prefix: config.prefix.clone(),
+            padding,
+            length,
+            texts: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
+        })
+    }
+
+    /// Counts a text as one that came, and whether it is longer than is read; texts that are short anyhow are not looked into.
+    pub(crate) fn count(&self, text: &str) {
+        // No token is shorter than a byte, and few tokens are put around a text.
+        if self.prefix.len() + text.len() + 16 <= self.length.tokens || self.tokens(text).is_err() {
+            self.texts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// That texts are cut, how many of how many, by whose setting, and what can be done.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let (cut, texts) = (self.cut.load(Ordering::Relaxed), self.texts.load(Ordering::Relaxed));
+        if cut == 0 {
+            return Vec::new();
+        }
+        let Length { tokens, because, taken, elsewhere } = &self.length;
+        let (severity, who) = match because {
+            Because::Key => (Severity::Note, "as max_tokens in [encoder.input] says".to_owned()),
+            Because::Tokenizer(path) => (Severity::Warning, format!("as {} says", path.display())),
+            Because::Nobody => {
+                (Severity::Warning, "as is done where neither max_tokens nor the tokeniser says more".into())
+            }
+            Because::Model => (Severity::Warning, "the most that this model takes".into()),
+        };
+        let known = elsewhere.filter(|it| it > tokens).map_or_else(String::new, |it| {
+            format!(" (sentence-transformers reads {it}, by sentence_bert_config.json)")
+        });
+        let shorter = "give it shorter texts, such as a passage an item, or take a model that reads more";
+        let remedy = match (taken.as_ref().map(|places| places.count), because) {
+            (_, Because::Model) => format!("The model reads no more: {shorter}."),
+            (Some(most), _) if most <= *tokens => format!("The model reads no more: {shorter}."),
+            (most, _) => {
+                let most = most.map_or_else(
+                    || "where the model takes more".to_owned(),
+                    |most| format!("which may be up to {most} with this model"),
+                );
+                format!(
+                    "Set max_tokens in [encoder.input], {most}{known}, before more is embedded: with another length it is another \
+                     model. Or {shorter}."
+                )
+            }
+        };
+        let seen = format!(
+            "{cut} of {texts} texts are longer than the {tokens} tokens that are read of each, {who}: the rest of them is cut off."
+        );
+        let finding = Finding::new(severity, "cut-texts", seen)
+            .may_mean("What follows there is in no vector, so no search finds an item by it.")
+            .remedy(remedy)
+            .evidence(&[("cut", cut as f64), ("texts", texts as f64), ("tokens", *tokens as f64)]);
+        vec![finding]
+    }
+
+    /// The tokens of a text; at least one.
+    fn tokens(&self, text: &str) -> Result<Vec<u32>, ItemFailure> {
+        let whole = format!("{}{text}", self.prefix);
+        let unreadable =
+            |why: &str| ItemFailure::Permanent(format!("the tokeniser cannot read the text: {why}"));
+        let encoding = catch_panic(|| self.tokenizer.encode(whole, true))
+            .ok_or_else(|| unreadable("its crate panics at it; its file may be damaged"))?
+            .map_err(|error| unreadable(&error.to_string()))?;
+        self.texts.fetch_add(1, Ordering::Relaxed);
+        self.cut.fetch_add(u64::from(!encoding.get_overflowing().is_empty()), Ordering::Relaxed);
+        if encoding.get_ids().is_empty() {
+            return Err(ItemFailure::Permanent("the text has no token".into()));
+        }
+        Ok(encoding.get_ids().to_vec())
     }
 }
 

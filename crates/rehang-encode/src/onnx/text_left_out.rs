@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use rehang::finding::Finding;
 use rehang::{ErrorKind, Result};
 use rten::{NodeId, ValueOrView};
 
-use super::model::ModelInput;
+use super::model::{ModelInput, Places};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
@@ -13,11 +14,15 @@ use crate::contract::ItemFailure;
 pub(super) enum Texts {}
 
 impl Texts {
-    pub(super) fn open(_: &TextInput, _: &Path, _: &[ModelInput], _: &str) -> Result<Self> {
+    pub(super) fn open(_: &TextInput, _: &Path, _: &[ModelInput], _: (&str, Option<Places>)) -> Result<Self> {
         Err(ErrorKind::MissingFeature { feature: "tokenizers" }.into())
     }
 
     pub(super) fn pooling(&self) -> Pooling {
+        match *self {}
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
         match *self {}
     }
 

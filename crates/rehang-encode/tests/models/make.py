@@ -70,6 +70,26 @@ def run(name, feeds, output=0):
     return session.run(None, feeds)[output]
 
 
+def formats():
+    """A picture of 6 x 4 pixels in formats beside PNG and JPEG, and with orientation tags: red grows to the right, green downwards."""
+    pixels = numpy.zeros((4, 6, 3), numpy.uint8)
+    pixels[..., 0], pixels[..., 1] = numpy.arange(6)[None] * 40, numpy.arange(4)[:, None] * 60
+    pixels[0, 0, 2] = 255
+    picture, other = PIL.Image.fromarray(pixels), PIL.Image.new("RGB", (6, 4), (9, 9, 9))
+    picture.save(HERE / "lossless.webp", lossless=True)
+    picture.save(HERE / "lossy.webp", quality=90)
+    picture.save(HERE / "anim.webp", save_all=True, append_images=[other], lossless=True)
+    picture.save(HERE / "colours.bmp")
+    picture.save(HERE / "colours.tiff", compression="tiff_lzw")
+    picture.quantize(64).save(HERE / "two-frames.gif", save_all=True, append_images=[other.quantize(4)])
+    exif = PIL.Image.Exif()
+    exif[0x112] = 6
+    for name in ["turned.tiff", "turned.png", "turned.webp"]:
+        picture.save(HERE / name, exif=exif, **({"lossless": True} if name.endswith("webp") else {}))
+    large = PIL.Image.fromarray(numpy.kron(pixels, numpy.ones((16, 16, 1), numpy.uint8)))
+    large.save(HERE / "turned.jpg", exif=exif, quality=95)
+
+
 def photographs():
     """JPEG files of every form: with a thumbnail that has an end marker of its own, progressive, grey, of four inks."""
     rows, columns = numpy.mgrid[0:96, 0:128]
@@ -105,6 +125,7 @@ def kept():
 def main():
     expected = {}
     photographs()
+    formats()
     kept()
 
     # Images: a png with colours that differ at every pixel, of the model's own size.

@@ -134,11 +134,12 @@ fn decode(path: &Path, size: [usize; 2], channels: usize, memory: &Semaphore) ->
     if bytes.is_empty() {
         return Err("the file is empty".into());
     }
-    let picture = Picture::open(&bytes)?;
+    let mut picture = Picture::open(&bytes)?;
+    let (turn, _) = picture.turn(false);
     // What an encoder does in service with `shorter-side-crop`.
     let size = (size[1] as u32, size[0] as u32);
-    let scaled = covering(picture.size(), size, None);
-    let fitted = picture.fitted(channels, scaled, size, FilterType::Triangle, memory)?;
+    let scaled = covering(turn.size(picture.size()), size, None);
+    let fitted = picture.fitted(turn, channels, scaled, size, FilterType::Triangle, memory)?;
     let mixed = fitted.as_bytes();
     Ok((0..channels).flat_map(|channel| mixed[channel..].iter().step_by(channels).copied()).collect())
 }

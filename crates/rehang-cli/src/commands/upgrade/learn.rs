@@ -12,7 +12,7 @@ use crate::arguments::upgrade::{
     UpgradeOrderArguments, UpgradePairsArguments, UpgradeReportArguments,
 };
 use crate::bar::with_bar;
-use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal};
+use crate::commands::{self, Exit, end_at_ctrl_c, one_decimal, say_findings};
 
 pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
     let SampleSize { items, worth, ref asked } = arguments.sample;
@@ -23,6 +23,7 @@ pub fn pairs(arguments: &UpgradePairsArguments, json: bool) -> Result<Exit> {
         end_at_ctrl_c(progress);
         upgrade.pairs(&options, &files, None, progress)
     })?;
+    say_findings(&drawn.findings);
     let next = match drawn.enough {
         Enough::Ended(_) => "",
         _ if upgrade.configuration().names_adapter() => "Next: `rehang upgrade report`.\n",

@@ -4,6 +4,7 @@
 use std::io::Cursor;
 
 use image::imageops::FilterType;
+use image::metadata::Orientation;
 use image::{DynamicImage, GrayImage, ImageDecoder as _, ImageFormat, ImageReader, RgbImage};
 use rehang::Semaphore;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -38,7 +39,31 @@ pub(crate) fn covering(
 pub(crate) enum Picture<'a> {
     /// Decoded by the library behind `image`, but strictly: what is damaged is an error there, and grey otherwise.
     Jpeg(Box<zune_jpeg::JpegDecoder<ZCursor<&'a [u8]>>>),
+    /// Turned by its own tag whoever reads it, as Pillow does with TIFF alone.
+    Turned(Box<dyn image::ImageDecoder + 'a>),
     Other(Box<dyn image::ImageDecoder + 'a>),
+}
+
+/// The quarter turn and mirroring that the orientation tag of an image asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn(Orientation);
+
+impl Turn {
+    pub(crate) const NONE: Self = Self(Orientation::NoTransforms);
+
+    /// A size after it.
+    pub(crate) fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
+        match self.0 {
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => (height, width),
+            Orientation::NoTransforms
+            | Orientation::Rotate180
+            | Orientation::FlipHorizontal
+            | Orientation::FlipVertical => (width, height),
+        }
+    }
 }
 
 impl<'a> Picture<'a> {
@@ -49,7 +74,9 @@ impl<'a> Picture<'a> {
         let picture = if reader.format() == Some(ImageFormat::Jpeg) {
             Self::open_jpeg(bytes)?
         } else {
-            Self::Other(Box::new(reader.into_decoder().map_err(|error| error.to_string())?))
+            let is_turned = reader.format() == Some(ImageFormat::Tiff);
+            let decoder = Box::new(reader.into_decoder().map_err(|error| error.to_string())?);
+            if is_turned { Self::Turned(decoder) } else { Self::Other(decoder) }
         };
         let (width, height) = picture.size();
         if width == 0 || height == 0 {
@@ -80,26 +107,43 @@ impl<'a> Picture<'a> {
             Self::Jpeg(decoder) => {
                 decoder.dimensions().map_or((0, 0), |(width, height)| (width as u32, height as u32))
             }
-            Self::Other(decoder) => decoder.dimensions(),
+            Self::Turned(decoder) | Self::Other(decoder) => decoder.dimensions(),
         }
     }
 
-    /// Its pixels, grey where there is one channel and red, green and blue otherwise, scaled and then cut to the middle.
+    /// How it is to be turned, where its orientation tag is to be followed or the format asks for that in any case; and whether it has one that
+    /// is not followed. A tag that cannot be read asks for nothing.
+    pub(crate) fn turn(&mut self, is_followed: bool) -> (Turn, bool) {
+        let tag = match self {
+            Self::Jpeg(decoder) => decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif)),
+            Self::Turned(decoder) | Self::Other(decoder) => decoder.orientation().ok(),
+        };
+        let asked = tag.map_or(Turn::NONE, Turn);
+        if is_followed || matches!(self, Self::Turned(_)) {
+            (asked, false)
+        } else {
+            (Turn::NONE, asked != Turn::NONE)
+        }
+    }
+
+    /// Its pixels, grey where there is one channel and red, green and blue otherwise, turned, scaled and then cut to the middle.
     pub(crate) fn fitted(
         self,
+        turn: Turn,
         channels: usize,
         scaled: (u32, u32),
         (width, height): (u32, u32),
         filter: FilterType,
         memory: &Semaphore,
     ) -> Result<DynamicImage, String> {
-        let _room = memory.acquire_many(self.places(scaled.1)?);
+        let _room = memory.acquire_many(self.places(turn, scaled.1)?);
         let decoded = self.decode()?;
         // Colours first, size second: the order of the common libraries, and the size is then the cheaper step.
         let mut image = match channels {
             1 => DynamicImage::ImageLuma8(decoded.into_luma8()),
             _ => DynamicImage::ImageRgb8(decoded.into_rgb8()),
         };
+        image.apply_orientation(turn.0);
         if (image.width(), image.height()) != scaled {
             image = image.resize_exact(scaled.0, scaled.1, filter);
         }
@@ -112,11 +156,13 @@ impl<'a> Picture<'a> {
     }
 
     /// Bytes that decoding and then scaling to a height may take; fails for more than there are for all images.
-    fn places(&self, scaled_height: u32) -> Result<usize, String> {
-        let (width, height) = self.size();
+    fn places(&self, turn: Turn, scaled_height: u32) -> Result<usize, String> {
+        let (width, height) = turn.size(self.size());
         // The first of two passes of scaling changes the height, with four numbers of four bytes a pixel.
         let scaling = u64::from(width) * u64::from(scaled_height) * 16;
-        let bytes = self.bytes().saturating_add(scaling);
+        // Turning by a quarter makes a copy.
+        let turning = if turn == Turn::NONE { 0 } else { u64::from(width) * u64::from(height) * 3 };
+        let bytes = self.bytes().saturating_add(scaling).saturating_add(turning);
         usize::try_from(bytes).ok().filter(|&bytes| bytes <= DECODING_BYTES_MAX).ok_or_else(|| {
             format!(
                 "decoding its {width} × {height} pixels takes {bytes} bytes of memory; at most {DECODING_BYTES_MAX} are given"
@@ -134,14 +180,14 @@ impl<'a> Picture<'a> {
                 let components = decoder.info().map_or(4, |info| u64::from(info.components));
                 pixels * (2 * components + 3 + 3)
             }
-            Self::Other(decoder) => decoder.total_bytes().saturating_add(pixels * 3),
+            Self::Turned(decoder) | Self::Other(decoder) => decoder.total_bytes().saturating_add(pixels * 3),
         }
     }
 
     fn decode(self) -> Result<DynamicImage, String> {
         let mut decoder = match self {
             Self::Jpeg(decoder) => decoder,
-            Self::Other(decoder) => {
+            Self::Turned(decoder) | Self::Other(decoder) => {
                 return DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
             }
         };

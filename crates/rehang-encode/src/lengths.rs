@@ -1,0 +1,63 @@
+//! How many texts a model of this machine cuts, told without running it.
+
+use std::path::Path;
+
+use rehang::Result;
+use rehang::finding::Finding;
+
+use crate::config::EncoderConfig;
+#[cfg(feature = "tokenizers")]
+use crate::config::OnnxInput;
+#[cfg(feature = "tokenizers")]
+use crate::onnx::Reader;
+
+/// Texts that are looked at: some seconds' work.
+const TEXTS_MAX: usize = 20_000;
+
+/// Counts the texts that an ONNX model would cut, by its tokeniser alone.
+pub struct Lengths {
+    #[cfg(feature = "tokenizers")]
+    reader: Reader,
+    texts: usize,
+}
+
+impl Lengths {
+    /// Those of a configuration; `None` where its model reads no texts, or this build has no tokenisers. Relative paths are relative to
+    /// `base`.
+    ///
+    /// # Errors
+    ///
+    /// A tokeniser that cannot be read.
+    #[cfg_attr(
+        not(feature = "tokenizers"),
+        expect(clippy::unnecessary_wraps, reason = "without tokenisers nothing is read")
+    )]
+    pub fn open(config: &EncoderConfig, base: &Path) -> Result<Option<Self>> {
+        #[cfg(feature = "tokenizers")]
+        if let EncoderConfig::Onnx(config) = config
+            && let OnnxInput::Text(text) = &config.input
+        {
+            return Ok(Some(Self { reader: Reader::of_tokenizer(text, base)?, texts: 0 }));
+        }
+        let _ = (config, base);
+        Ok(None)
+    }
+
+    /// Takes in a text; the first 20,000 of them.
+    pub fn count(&mut self, text: &str) {
+        if self.texts < TEXTS_MAX {
+            self.texts += 1;
+            #[cfg(feature = "tokenizers")]
+            self.reader.count(text);
+            let _ = text;
+        }
+    }
+
+    /// How many of them are longer than is read, by whose setting, and what can be done; empty where none is.
+    pub fn findings(&self) -> Vec<Finding> {
+        #[cfg(feature = "tokenizers")]
+        return self.reader.findings();
+        #[cfg(not(feature = "tokenizers"))]
+        Vec::new()
+    }
+}

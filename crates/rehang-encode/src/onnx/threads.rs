@@ -1,0 +1,75 @@
+//! The threads that models run on, in processes that fork, too.
+//!
+//! A process that was forked has its parent's memory and none of its threads: work that is handed to a pool of the parent is waited for
+//! for ever. So every pool here is made anew in a child. The runtime has one more, of its own, which cannot be made anew; it serves no run
+//! here, only what is computed when a model is read.
+
+use std::process;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rten::{ModelOptions, ThreadPool};
+
+use crate::meter::lock;
+
+/// The process that the runtime's own pool is of, and how many threads it chose to have.
+static OF_RUNTIME: OnceLock<(u32, usize)> = OnceLock::new();
+/// The pool of models whose configuration names no number of threads.
+static SHARED: Threads = Threads::new();
+
+/// A pool of threads that is made when it is first needed, and again in a process that was forked since.
+pub(super) struct Threads(Mutex<Option<(u32, Arc<ThreadPool>)>>);
+
+impl Threads {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The pool of this process: its own where the configuration names a number of threads, or else the one of all models.
+    pub(super) fn pool(&self, threads: Option<usize>) -> Arc<ThreadPool> {
+        match threads {
+            Some(threads) => self.of(process::id(), threads),
+            None => SHARED.of(process::id(), of_runtime().1),
+        }
+    }
+
+    fn of(&self, process: u32, threads: usize) -> Arc<ThreadPool> {
+        let mut kept = lock(&self.0);
+        if let Some((of, pool)) = &*kept
+            && *of == process
+        {
+            return Arc::clone(pool);
+        }
+        // Dropping the parent's would wake threads that are not here.
+        std::mem::forget(kept.take());
+        let pool = Arc::new(ThreadPool::with_num_threads(threads));
+        *kept = Some((process, Arc::clone(&pool)));
+        pool
+    }
+}
+
+/// How a model is read in this process. The runtime computes what is constant in a model beforehand, on its own pool: a process that was
+/// forked from one that did so leaves that out, since it would wait for ever. Such models run slower, and give the same vectors but for rounding.
+pub(super) fn reading() -> ModelOptions {
+    let mut options = ModelOptions::with_all_ops();
+    options.enable_optimization(of_runtime().0 == process::id());
+    options
+}
+
+fn of_runtime() -> (u32, usize) {
+    *OF_RUNTIME.get_or_init(|| (process::id(), rten::thread_pool().run(rayon::current_num_threads)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_keeps_its_pool_and_a_forked_one_gets_its_own() {
+        let threads = Threads::new();
+        let parents = threads.of(1, 2);
+        assert!(Arc::ptr_eq(&parents, &threads.of(1, 2)));
+        let childs = threads.of(2, 3);
+        assert!(!Arc::ptr_eq(&parents, &childs) && Arc::ptr_eq(&childs, &threads.of(2, 3)));
+        assert_eq!(childs.run(rayon::current_num_threads), 3);
+    }
+}
