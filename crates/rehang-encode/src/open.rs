@@ -34,7 +34,7 @@ pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dy
             if command.may_drift() { Box::new(Watched::new(command)) } else { command }
         }
         #[cfg(feature = "http")]
-        EncoderConfig::Http(config) => Box::new(Http::open(config, space)?),
+        EncoderConfig::Http(config) => Box::new(Http::open(config, space)?.with_batches(base)?),
         #[cfg(not(feature = "http"))]
         EncoderConfig::Http(_) => return Err(ErrorKind::MissingFeature { feature: "http" }.into()),
         #[cfg(feature = "onnx")]

@@ -29,6 +29,12 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    /// What an encoder gave an item.
+    pub(crate) fn of(input: &Input<'_>, vector: &[f32]) -> Self {
+        let (id, text) = (input.id.to_owned(), input.source.to_owned());
+        Self { id, text, payload: input.payload.clone(), vector: vector.to_vec() }
+    }
+
     /// What the encoder is asked with once more.
     pub(crate) fn input(&self) -> Input<'_> {
         Input { id: &self.id, source: &self.text, payload: &self.payload }
@@ -134,11 +140,8 @@ impl Rider {
             .filter(|(input, vector)| peculiar(input.source).is_none() && norm(vector) > 0.0)
             .collect();
         good.sort_by_key(|(input, _)| input.source.len());
-        let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
-            let (id, text) = (input.id.to_owned(), input.source.to_owned());
-            Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone() })
-        };
-        state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
+        let known = good.into_iter().take(KNOWN_MAX);
+        state.known = known.map(|(input, vector)| Arc::new(Known::of(input, vector))).collect();
         !state.known.is_empty()
     }
 
@@ -199,16 +202,30 @@ impl Rider {
         now: &[f32],
         again: impl Fn() -> Option<Vec<f32>>,
     ) -> Result<()> {
-        let known = &turn.known;
+        self.expect_same(encoder, &turn.known, now, again)?;
+        lock(&self.state).vouch(turn.number);
+        Ok(())
+    }
+
+    /// As [`Self::expect_itself`] of one that vouches for no others.
+    ///
+    /// # Errors
+    ///
+    /// A conflict.
+    pub(crate) fn expect_same(
+        &self,
+        encoder: &str,
+        known: &Known,
+        now: &[f32],
+        again: impl Fn() -> Option<Vec<f32>>,
+    ) -> Result<()> {
         if self.agree(&known.vector, now) {
-            lock(&self.state).vouch(turn.number);
             return Ok(());
         }
         let again = [again(), again()];
         let all: Vec<&[f32]> =
             [&known.vector[..], now].into_iter().chain(again.iter().flatten().map(Vec::as_slice)).collect();
         if all.len() == 4 && self.is_noise(&all) {
-            lock(&self.state).vouch(turn.number);
             return Ok(());
         }
         Err(Error::conflict(

@@ -241,6 +241,8 @@ pub struct Backfill {
     rolled_back: bool,
     is_over: bool,
     interrupted: bool,
+    /// No more items are taken in hand than are sent.
+    is_in_bulk: bool,
     /// A follower's encoder has spent its budget.
     encoder_spent: bool,
     /// Times in a row that a follower's encoder has not answered, and until when it is left alone.
@@ -325,6 +327,12 @@ impl Backfill {
     /// A backfill that has not begun.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
+    }
+
+    /// The same for an encoder that may take a day for a batch ([`rehang_encode::Encoder::bulk_max`]): nothing is claimed ahead for so long.
+    #[must_use]
+    pub(crate) fn in_bulk(self, is_in_bulk: bool) -> Self {
+        Self { is_in_bulk, ..self }
     }
 
     /// What follows from an event at a time (milliseconds of any clock that does not go back).
@@ -596,7 +604,8 @@ impl Backfill {
             actions.push(Action::Encode { batch, keys });
         }
         // One batch a worker is kept ready, so that no worker waits for the store.
-        let ahead = self.batch_items() * self.limits.workers;
+        let idle = self.limits.workers.saturating_sub(self.encoding.len());
+        let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
         if may_begin && !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::de::{self, DeserializeOwned, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// The body of a request.
@@ -46,7 +46,7 @@ pub(super) enum Unread {
 
 /// An answer of OpenAI's protocol (`data`), or of Ollama's `/api/embed` (`embeddings`).
 #[derive(Deserialize)]
-struct Body {
+pub(super) struct Body {
     data: Option<Vec<Entry>>,
     embeddings: Option<Vec<Numbers>>,
     /// Whatever it is: a count that cannot be read must not cost the vectors beside it.
@@ -62,21 +62,29 @@ struct Entry {
     embedding: Numbers,
 }
 
+/// JSON of some form, where Python's NaN and Infinity, which no JSON has, stand for null.
+pub(super) fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(json).or_else(|error: serde_json::Error| {
+        let finite = without_words(json).filter(|_| !error.is_data());
+        finite.map_or(Err(error), |json| serde_json::from_slice(&json))
+    })
+}
+
 /// Reads the answer to a request of `count` inputs, or says what is wrong with it. Entries of `data` may come in any order; each
 /// belongs to the input that its `index` names. A number that is `null` becomes NaN.
 pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
-    let parsed = serde_json::from_slice(body).or_else(|error: serde_json::Error| {
-        // Python's writers say NaN, which no JSON has.
-        let finite = without_words(body).filter(|_| !error.is_data());
-        finite.map_or(Err(error), |body| serde_json::from_slice(&body))
-    });
-    let body: Body = parsed.map_err(|error| {
+    let body: Body = parse(body).map_err(|error| {
         if error.is_data() {
             Unread::Form(format!("its answer has another form ({error})"))
         } else {
             Unread::Broken(format!("its answer is broken ({error})"))
         }
     })?;
+    vectors_of(body, count)
+}
+
+/// As [`read`], of what was parsed.
+pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
     let entries: Vec<(usize, Numbers)> = match (body.data, body.embeddings) {
         (Some(data), _) => data
             .into_iter()
