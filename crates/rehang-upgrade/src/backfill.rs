@@ -949,6 +949,35 @@ mod tests {
         assert_eq!(state.tally, Tally { native: 10, ..Tally::default() });
     }
 
+    /// A batch may be away for a day, and the next ones need not be leased meanwhile.
+    #[test]
+    fn nothing_is_claimed_ahead_of_an_encoder_that_takes_a_day() {
+        for (is_in_bulk, ahead) in [(false, true), (true, false)] {
+            let limits = Limits { batch: 3, workers: 2, ..Limits::default() };
+            let looked = Event::Looked {
+                items: 20,
+                native_before: 0,
+                request: Request::Run,
+                rolled_back: false,
+                is_over: false,
+                others: 0,
+                waits: true,
+            };
+            let (state, _) = Backfill::new(limits).in_bulk(is_in_bulk).step(0, Event::Begin);
+            let (state, actions) = state.step(0, looked);
+            assert!(actions.contains(&Action::Claim { limit: 6 }), "{actions:?}");
+            let (state, actions) = state.step(0, claimed(keys(0..6)));
+            assert_eq!(state.encoding.len(), 2);
+            assert_eq!(
+                actions.iter().any(|action| matches!(action, Action::Claim { .. })),
+                ahead,
+                "{actions:?}"
+            );
+            let (_, actions) = state.step(1, Event::Encoded { batch: 0, failures: vec![] });
+            assert!(ahead || actions.contains(&Action::Claim { limit: 3 }), "{actions:?}");
+        }
+    }
+
     #[test]
     fn an_empty_gallery_is_done_at_once() {
         assert_eq!(World::of(0).run(Limits::default()).1, Ending::NothingLeft);

@@ -485,6 +485,9 @@ struct Run<'a> {
 impl Run<'_> {
     fn go(&mut self) -> Result<Summary> {
         let is_in_bulk = self.setup.encoder.bulk_max().is_some();
+        if is_in_bulk {
+            self.outwait_the_dead()?;
+        }
         let mut state = Backfill::new(self.setup.limits).in_bulk(is_in_bulk);
         let mut events = VecDeque::from([Event::Begin]);
         let mut interrupted = false;
@@ -612,6 +615,21 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Waits until the leases of workers that died have run out, one lease long at most: what they had sent in bulk comes first. Else this run
+    /// would send as much again beside it.
+    fn outwait_the_dead(&mut self) -> Result<()> {
+        let BackfillSetup { clock, limits, worker, .. } = *self.setup;
+        let until_ms = clock.now_ms().saturating_add(limits.lease_ms);
+        while clock.now_ms() < until_ms && !self.observer.wants_stop() {
+            let at_work = self.patiently(|run| run.setup.store.at_work(run.space))?;
+            if at_work.iter().all(|other| other.worker == worker) {
+                break;
+            }
+            clock.wait(WAIT_MAX);
+        }
+        Ok(())
     }
 
     /// Keeps an error of the store for the end while batches are at the encoder: they are paid for, so they are waited for and written first.

@@ -54,6 +54,8 @@ const OUTAGE_MAX: Duration = Duration::from_hours(1);
 /// How often, and after which rests, a batch that the service was asked for without an answer is looked for in its list.
 const LISTED_TRIES: usize = 3;
 const LISTED_RESTS: Duration = Duration::from_secs(20);
+/// How often batches of the texts of a call are sent that come to nothing: smaller and smaller ones, or ones that are not created.
+const ROUNDS_MAX: usize = 32;
 /// Pages of the list, and batches of a page.
 const PAGES_MAX: usize = 10;
 const PAGE: usize = 100;
@@ -91,7 +93,9 @@ struct Sent {
     sent_ms: u64,
     /// Tokens that it was reckoned to take.
     tokens: u64,
-    /// Whether those that it took beside these are counted.
+    /// Whether the budget's account was told what it was reckoned to take. A process that died before leaves that to the next one.
+    is_told: bool,
+    /// Whether tokens that it took beside these are counted.
     #[serde(default)]
     is_counted: bool,
     /// Its texts, in the order of its lines.
@@ -101,8 +105,12 @@ struct Sent {
 /// A batch that has texts of ours.
 struct Batch {
     sent: Sent,
-    /// Whether this process has sent it and nothing has come of it yet: what it was reckoned to take is in this process's count.
+    /// Whether this process has sent it, and nothing has come of it yet.
     is_own: bool,
+    /// Whether what it was reckoned to take is in this process's count, and what it took is not.
+    is_reckoned: bool,
+    /// How often the account was brought up since it was sent.
+    told: u8,
     /// Whether some of its vectors were compared with what the service gives directly.
     is_compared: bool,
     /// What came of it and is not handed out yet, once it has ended.
@@ -120,7 +128,7 @@ struct State {
 }
 
 impl State {
-    fn add(&mut self, sent: Sent, is_own: bool) {
+    fn add(&mut self, sent: Sent, is_own: bool, is_reckoned: bool) {
         let own: Arc<str> = sent.own.as_str().into();
         for id in sent.texts.iter().filter_map(|text| id_of(text)) {
             // Of two batches with a text, the later one has it because the earlier one gave nothing for it.
@@ -131,7 +139,8 @@ impl State {
                 self.of_text.insert(id, Arc::clone(&own));
             }
         }
-        self.batches.insert(own, Batch { sent, is_own, is_compared: false, answers: None });
+        self.batches
+            .insert(own, Batch { sent, is_own, is_reckoned, told: 0, is_compared: false, answers: None });
     }
 
     /// Forgets that a batch has some texts: they may be sent again.
@@ -285,16 +294,29 @@ impl Batches {
             .then(|| format!("waiting for {batches} batches at the service, with {done} of {all} texts done"))
     }
 
+    /// The account of the budget was told what this process has used until some moment.
+    pub(super) fn told(&self) {
+        let mut told = Vec::new();
+        for batch in lock(&self.state).batches.values_mut().filter(|batch| !batch.sent.is_told) {
+            batch.told += 1;
+            // The first time, it may have been told of a moment before.
+            if batch.told > 1 {
+                batch.sent.is_told = true;
+                told.push(batch.sent.clone());
+            }
+        }
+        for sent in told {
+            // Where it cannot be written, the next process counts it once more, and stays within the budget all the same.
+            drop(self.keep(&sent));
+        }
+    }
+
     fn id(&self, text: &str) -> Id {
         let mut hash = Sha256::new();
         hash.update(self.of.as_bytes());
         hash.update(text.as_bytes());
-        let (start, _) = hash
-            .finalize()
-            .as_slice()
-            .split_first_chunk::<16>()
-            .map_or(([0; 16], ()), |(start, _)| (*start, ()));
-        Id::from_be_bytes(start)
+        let hash: [u8; 32] = hash.finalize().into();
+        Id::from_be_bytes(hash.first_chunk().copied().unwrap_or_default())
     }
 
     fn path(&self, own: &str) -> PathBuf {
@@ -379,7 +401,10 @@ impl Http {
             .iter()
             .map(|input| batches.id(&format!("{}{}", self.config.prefix, input.source)))
             .collect();
-        loop {
+        for round in 0.. {
+            if round > ROUNDS_MAX {
+                return Err(self.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
+            }
             let unsent = unsent(&lock(&batches.state), &ids, answers);
             let sending = match unsent.len() {
                 0 => Ok(()),
@@ -585,10 +610,11 @@ impl Http {
         let own = Fingerprint::new("own").with(&(&file, sent_ms, std::process::id(), number)).text();
         let texts = texts.into_iter().map(name_of).collect();
         let of = batches.of.clone();
-        let sent = Sent { of, own, batch: None, file, sent_ms, tokens, is_counted: false, texts };
+        let sent =
+            Sent { of, own, batch: None, file, sent_ms, tokens, is_told: false, is_counted: false, texts };
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         batches.keep(&sent)?;
-        lock(&batches.state).add(sent.clone(), true);
+        lock(&batches.state).add(sent.clone(), true, true);
         let refused = loop {
             let said = self.create(batches, &sent);
             match said.or_else(|error| batches.drop_sent(&sent.own).and(Err(error)))? {
@@ -703,7 +729,7 @@ impl Http {
         heard: &mut Duration,
     ) -> Result<Option<Came>> {
         let nothing = || Came { why: String::new(), is_own: false, is_limit: false, is_cancelled: false };
-        let name = {
+        let (name, is_own) = {
             let state = lock(&batches.state);
             let Some(batch) = state.batches.get(own) else { return Ok(Some(nothing())) };
             let is_here =
@@ -711,7 +737,7 @@ impl Http {
             if batch.answers.as_ref().is_some_and(is_here) {
                 return Ok(Some(nothing()));
             }
-            batch.sent.batch.clone()
+            (batch.sent.batch.clone(), batch.is_own)
         };
         let Some(name) = name.map_or_else(|| self.find_created(batches, own), |name| Ok(Some(name)))? else {
             batches.drop_sent(own)?;
@@ -725,6 +751,8 @@ impl Http {
                 }
             }
             Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(*heard, reason),
+            // One that is a moment old may not be everywhere yet.
+            Said::Refused(_, reason) if is_own => return self.unheard(*heard, reason),
             Said::Refused(_, reason) => {
                 return Err(Error::not_found(
                     "batch",
@@ -839,7 +867,7 @@ impl Http {
         // What a service says is not trusted further than the texts could have tokens.
         let bytes = (reckoned as f64 * self.config.characters_per_token * UTF8_BYTES_MAX) as u64;
         let used = used.min(bytes + TOKENS_MORE * texts.len() as u64);
-        if batch.is_own {
+        if batch.is_reckoned {
             let mut spent = self.meter.lock();
             spent.items -= left.len() as u64;
             spent.tokens = (spent.tokens + used).saturating_sub(reckoned);
@@ -847,7 +875,7 @@ impl Http {
             // What it was reckoned to take is in the count of the process that sent it.
             self.meter.tokens(used.saturating_sub(reckoned));
         }
-        batch.is_own = false;
+        (batch.is_own, batch.is_reckoned) = (false, false);
         if !mem::replace(&mut batch.sent.is_counted, true) {
             let sent = batch.sent.clone();
             drop(state);
@@ -1025,7 +1053,12 @@ impl Http {
             return Ok(());
         }
         for sent in batches.kept()? {
-            lock(&batches.state).add(sent, false);
+            let is_reckoned = !sent.is_told;
+            if is_reckoned {
+                self.meter.sent(sent.texts.len());
+                self.meter.tokens(sent.tokens);
+            }
+            lock(&batches.state).add(sent, false, is_reckoned);
         }
         for there in self.list()?.unwrap_or_default() {
             let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
@@ -1061,11 +1094,12 @@ impl Http {
                 file,
                 sent_ms,
                 tokens: 0,
+                is_told: true,
                 is_counted: true,
                 texts,
             };
             batches.keep(&sent)?;
-            lock(&batches.state).add(sent, false);
+            lock(&batches.state).add(sent, false, false);
         }
         lock(&batches.state).is_read = true;
         Ok(())
@@ -1096,7 +1130,7 @@ impl Http {
             }
         }
         if let Some(batch) = lock(&batches.state).batches.get(own)
-            && batch.is_own
+            && batch.is_reckoned
         {
             self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
         }

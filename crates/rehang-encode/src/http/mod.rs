@@ -1254,6 +1254,9 @@ impl Encoder for Http {
 
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
+        if let Some(batches) = &self.batches {
+            batches.told();
+        }
     }
 
     fn learnt(&self) -> Option<String> {

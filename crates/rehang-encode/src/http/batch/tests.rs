@@ -130,15 +130,20 @@ fn what_is_under_way_is_waited_for_and_only_the_rest_is_sent() {
     desk.books().polls = 5;
     desk.next_process(Some(Death { after: 5, is_heard: true }));
     let all = texts(60);
-    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &all[..30]).unwrap_err();
+    let first = open_at(&desk.stub.url, journal.path(), |_| {}).0;
+    embed(&first, &all[..30]).unwrap_err();
+    for _ in 0..2 {
+        first.note_others(Spent::default());
+    }
     let http = open(&desk, &journal);
+    desk.books().asked.insert("batch_0".into(), 4);
     // What comes first is handed out, and the rest by the next call.
     let first = embed(&http, &all).unwrap();
     assert_eq!(first[..30], right(&all)[..30]);
     assert!(first[30..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
     assert_eq!(embed(&http, &all[30..]).unwrap(), right(&all[30..]));
     assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
-    // What the first process has sent is in its count alone.
+    // What the first process has sent is on the account.
     assert_eq!(http.spent().items, 30 + 1 + 2 * 5);
     // Of another model or prefix nothing is known.
     let other = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into()).0;
@@ -319,7 +324,16 @@ fn a_budget_is_what_is_sent() {
     assert_eq!((there, http.spent().items), (50 - 1 - 5, 50));
     assert!(embed(&http, &all[there..]).unwrap_err().is_budget_spent());
     assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
-    // The next process takes what is there, and has nothing left for more.
+    // The next process takes what is there, and has nothing left for more: not where the account was told of the batch, and not where the
+    // first one died before.
+    let beside = Spent { items: 6, ..Spent::default() };
+    let died = open();
+    died.note_others(beside);
+    assert_eq!(embed(&died, &all[..there]).unwrap(), right(&all[..there]));
+    assert_eq!(died.spent().items, 44);
+    for _ in 0..2 {
+        died.note_others(beside);
+    }
     let next = open();
     next.note_others(http.spent());
     assert_eq!(embed(&next, &all[..there]).unwrap(), right(&all[..there]));
