@@ -90,7 +90,7 @@ struct Sent {
     /// The service's name for the file of its texts.
     file: String,
     /// When it was sent, in milliseconds since 1970.
-    sent_ms: u64,
+    at_ms: u64,
     /// Tokens that it was reckoned to take.
     tokens: u64,
     /// Whether the budget's account was told what it was reckoned to take. A process that died before leaves that to the next one.
@@ -132,9 +132,8 @@ impl State {
         let own: Arc<str> = sent.own.as_str().into();
         for id in sent.texts.iter().filter_map(|text| id_of(text)) {
             // Of two batches with a text, the later one has it because the earlier one gave nothing for it.
-            let later = |other: &Arc<str>| {
-                self.batches.get(other).is_some_and(|other| other.sent.sent_ms > sent.sent_ms)
-            };
+            let later =
+                |other: &Arc<str>| self.batches.get(other).is_some_and(|other| other.sent.at_ms > sent.at_ms);
             if !self.of_text.get(&id).is_some_and(later) {
                 self.of_text.insert(id, Arc::clone(&own));
             }
@@ -370,14 +369,14 @@ impl Batches {
             if sent.of != self.of {
                 continue;
             }
-            if sent.sent_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
+            if sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
                 // What is left of it costs a little room.
                 drop(fs_err::remove_file(&path));
                 continue;
             }
             kept.push(sent);
         }
-        kept.sort_by_key(|sent| sent.sent_ms);
+        kept.sort_by_key(|sent| sent.at_ms);
         Ok(kept)
     }
 }
@@ -605,13 +604,13 @@ impl Http {
     /// Sends a batch. What happens from the moment when it may be created is in the journal.
     fn send_file(&self, batches: &Batches, file: &[u8], texts: Vec<Id>, tokens: u64) -> Result<()> {
         let file = self.upload(file)?;
-        let sent_ms = rehang_clock::unix_ms();
+        let at_ms = rehang_clock::unix_ms();
         let number = batches.sent.fetch_add(1, Ordering::Relaxed);
-        let own = Fingerprint::new("own").with(&(&file, sent_ms, std::process::id(), number)).text();
+        let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
         let texts = texts.into_iter().map(name_of).collect();
         let of = batches.of.clone();
         let sent =
-            Sent { of, own, batch: None, file, sent_ms, tokens, is_told: false, is_counted: false, texts };
+            Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         batches.keep(&sent)?;
         lock(&batches.state).add(sent.clone(), true, true);
@@ -747,12 +746,12 @@ impl Http {
             Said::Good(mut response) => {
                 match read(&mut response).and_then(|body| serde_json::from_slice(&body)) {
                     Ok(there) => there,
-                    Err(error) => return self.unheard(*heard, format!("its answer is broken ({error})")),
+                    Err(error) => return self.unheard(*heard, &format!("its answer is broken ({error})")),
                 }
             }
-            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(*heard, reason),
+            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(*heard, &reason),
             // One that is a moment old may not be everywhere yet.
-            Said::Refused(_, reason) if is_own => return self.unheard(*heard, reason),
+            Said::Refused(_, reason) if is_own => return self.unheard(*heard, &reason),
             Said::Refused(_, reason) => {
                 return Err(Error::not_found(
                     "batch",
@@ -774,7 +773,7 @@ impl Http {
     }
 
     /// Nothing new is known of a batch. That is nothing bad, for a while.
-    fn unheard(&self, heard: Duration, reason: String) -> Result<Option<Came>> {
+    fn unheard(&self, heard: Duration, reason: &str) -> Result<Option<Came>> {
         if self.clock.now().saturating_sub(heard) > OUTAGE_MAX {
             return Err(
                 self.unavailable(format!("{reason}; what was sent is not lost: a later run waits for it"))
@@ -1086,13 +1085,13 @@ impl Http {
                 let line: Value = serde_json::from_slice(line).unwrap_or_default();
                 texts.extend(line.get("custom_id").and_then(Value::as_str).map(str::to_owned));
             })?;
-            let sent_ms = created_ms.unwrap_or_else(rehang_clock::unix_ms);
+            let at_ms = created_ms.unwrap_or_else(rehang_clock::unix_ms);
             let sent = Sent {
                 of: batches.of.clone(),
                 own: own.to_owned(),
                 batch: Some(there.id.clone()),
                 file,
-                sent_ms,
+                at_ms,
                 tokens: 0,
                 is_told: true,
                 is_counted: true,
@@ -1300,7 +1299,7 @@ fn unsent(state: &State, ids: &[Id], answers: &[Option<Answer>]) -> Vec<usize> {
 
 fn read(response: &mut Response<Body>) -> serde_json::Result<Vec<u8>> {
     let body = response.body_mut().with_config().limit(SAID_BYTES_MAX).read_to_vec();
-    body.map_err(|error| serde::de::Error::custom(error))
+    body.map_err(serde::de::Error::custom)
 }
 
 fn without_query(path: &str) -> &str {

@@ -48,7 +48,7 @@ fn right(texts: &[String]) -> Vec<Answer> {
 }
 
 fn journal_files(journal: &TempDir) -> usize {
-    std::fs::read_dir(journal.path().join(JOURNAL)).map_or(0, Iterator::count)
+    fs_err::read_dir(journal.path().join(JOURNAL)).map_or(0, Iterator::count)
 }
 
 fn reason(answer: &Answer) -> &str {
@@ -76,7 +76,7 @@ fn texts_go_in_a_file_and_come_back_whatever_their_order() {
     assert_eq!(desk.direct(), ["rehang", "100", "108", "116", "124", "rehang"]);
     assert!(http.is_vouched_for(http.receipt()));
     assert_eq!(http.spent(), Spent { items: 30 + 6, tokens: 30 * 3 + 4 * 3 + 12, money: 0.0 });
-    assert_eq!(clock.waits(), [Duration::from_secs(60); 3]);
+    assert_eq!(clock.waits(), [Duration::from_mins(1); 3]);
     assert_eq!((http.bulk_max(), http.awaits()), (Some(10_000), None));
     assert!(desk.stub.seen().iter().all(|seen| seen.authorization.as_deref() == Some("Bearer sk-secret")));
 }
@@ -380,7 +380,7 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert_eq!(desk.books().batches.len(), 1);
     let error = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
     assert!(error.is_conflict() && error.to_string().contains(JOURNAL), "{error}");
-    std::fs::remove_dir_all(journal.path().join(JOURNAL)).unwrap();
+    fs_err::remove_dir_all(journal.path().join(JOURNAL)).unwrap();
     assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
     // One that the service does not know is not sent again either, unless its file is removed.
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
@@ -442,8 +442,8 @@ fn keys_that_cannot_be_are_refused() {
     assert!(refusal(&|config| config.batch_api_poll_seconds = 0.0).contains("batch_api_poll_seconds"));
     // A broken journal is no empty one.
     let journal = tempfile::tempdir().unwrap();
-    std::fs::create_dir(journal.path().join(JOURNAL)).unwrap();
-    std::fs::write(journal.path().join(JOURNAL).join("a.json"), "{").unwrap();
+    fs_err::create_dir(journal.path().join(JOURNAL)).unwrap();
+    fs_err::write(journal.path().join(JOURNAL).join("a.json"), "{").unwrap();
     let error = embed(&open(&Desk::good(model), &journal), &texts(20)).unwrap_err();
     assert!(error.is_corrupt() && error.to_string().contains("a.json"), "{error}");
 }
