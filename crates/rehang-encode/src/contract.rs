@@ -145,6 +145,28 @@ pub trait Encoder: Send + Sync {
     /// wait. A budget that is spent ([`rehang::Error::is_budget_spent`]) ends a backfill in an orderly way.
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>>;
 
+    /// The inputs that one call of [`Encoder::encode_in_bulk`] should have, where it hands them to a service that may take a day for them: no
+    /// more are taken in hand than are sent then, and a process that ends meanwhile says nothing against its items. `None` for an
+    /// encoder that answers at once.
+    fn bulk_max(&self) -> Option<usize> {
+        None
+    }
+
+    /// As [`Encoder::encode`], for items that nobody waits for: the answers may take as long as [`Encoder::bulk_max`] says. Once some are
+    /// there, the others may be [`ItemFailure::Untried`] though they are sent: the next call that has them takes up what was sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Encoder::encode`].
+    fn encode_in_bulk(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        self.encode(inputs)
+    }
+
+    /// What its calls wait for, in words, where that takes hours.
+    fn awaits(&self) -> Option<String> {
+        None
+    }
+
     /// What its vectors depend on, as a short text: the model's files and the keys that change a vector. Two encoders with the same
     /// text give the same vectors. `None` where that cannot be known, as behind a service or a program; a backfill then embeds some
     /// items again and compares.

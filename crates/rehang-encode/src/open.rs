@@ -34,7 +34,9 @@ pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dy
             if command.may_drift() { Box::new(Watched::new(command)) } else { command }
         }
         #[cfg(feature = "http")]
-        EncoderConfig::Http(config) => Box::new(Http::open(&config.seen_from(base), space)?),
+        EncoderConfig::Http(config) => {
+            Box::new(Http::open(&config.seen_from(base), space)?.with_batches(base)?)
+        }
         #[cfg(not(feature = "http"))]
         EncoderConfig::Http(_) => return Err(ErrorKind::MissingFeature { feature: "http" }.into()),
         #[cfg(feature = "onnx")]

@@ -63,6 +63,17 @@ impl Resized {
     fn of_width(&self, text: &str) -> String {
         Fingerprint::new("shortened").with(&text).with(&self.check.space().dimension).text()
     }
+
+    fn resized(&self, inputs: &[Input<'_>], answers: Vec<Answer>) -> Result<Vec<Answer>> {
+        let resize = |(input, answer): (&Input<'_>, Answer)| match answer {
+            Ok(mut vector) => {
+                vector.resize(self.check.space().dimension, 0.0);
+                self.check.vector(input.id, vector)
+            }
+            failure => Ok(failure),
+        };
+        inputs.iter().zip(answers).map(resize).collect()
+    }
 }
 
 impl Encoder for Resized {
@@ -83,15 +94,19 @@ impl Encoder for Resized {
     }
 
     fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
-        let answers = self.encoder.encode(inputs)?;
-        let resize = |(input, answer): (&Input<'_>, Answer)| match answer {
-            Ok(mut vector) => {
-                vector.resize(self.check.space().dimension, 0.0);
-                self.check.vector(input.id, vector)
-            }
-            failure => Ok(failure),
-        };
-        inputs.iter().zip(answers).map(resize).collect()
+        self.resized(inputs, self.encoder.encode(inputs)?)
+    }
+
+    fn bulk_max(&self) -> Option<usize> {
+        self.encoder.bulk_max()
+    }
+
+    fn encode_in_bulk(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        self.resized(inputs, self.encoder.encode_in_bulk(inputs)?)
+    }
+
+    fn awaits(&self) -> Option<String> {
+        self.encoder.awaits()
     }
 
     fn fingerprint(&self) -> Result<Option<String>> {

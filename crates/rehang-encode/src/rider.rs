@@ -25,9 +25,7 @@ const LATE_TIMES: u64 = 4;
 
 /// An item and the vector that the encoder gave it first.
 pub(crate) struct Known {
-    id: String,
-    text: String,
-    payload: Value,
+    item: Owned,
     vector: Vec<f32>,
     /// The items that it was embedded among, if there were others, and its place: asked for the same once more, an encoder that is itself gives the
     /// same vector.
@@ -52,9 +50,14 @@ impl Owned {
 }
 
 impl Known {
+    /// What an encoder gave an item.
+    pub(crate) fn of(input: &Input<'_>, vector: &[f32]) -> Self {
+        Self { item: Owned::new(input), vector: vector.to_vec(), among: None }
+    }
+
     /// What the encoder is asked with once more.
     pub(crate) fn input(&self) -> Input<'_> {
-        Input { id: &self.id, source: &self.text, payload: &self.payload }
+        self.item.input()
     }
 }
 
@@ -163,10 +166,9 @@ impl Rider {
         good.sort_by_key(|(input, _)| input.source.len());
         let all = Arc::new(inputs.iter().map(Owned::new).collect::<Vec<_>>());
         let known = |(input, vector): (&Input<'_>, &Vec<f32>)| {
-            let (id, text) = (input.id.to_owned(), input.source.to_owned());
             let place = inputs.iter().position(|other| std::ptr::eq(other, input));
             let among = place.filter(|_| inputs.len() > 1).map(|place| (Arc::clone(&all), place));
-            Arc::new(Known { id, text, payload: input.payload.clone(), vector: vector.clone(), among })
+            Arc::new(Known { among, ..Known::of(input, vector) })
         };
         state.known = good.into_iter().take(KNOWN_MAX).map(known).collect();
         !state.known.is_empty()
@@ -231,12 +233,30 @@ impl Rider {
         now: &[f32],
         ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
     ) -> Result<()> {
-        let known = &turn.known;
-        let alone = lock(&self.state).alone.clone();
+        self.expect_same(encoder, &turn.known, now, ask)?;
+        lock(&self.state).vouch(turn.number);
+        Ok(())
+    }
+
+    /// As [`Self::expect_itself`] of one that vouches for no others.
+    ///
+    /// # Errors
+    ///
+    /// A conflict.
+    pub(crate) fn expect_same(
+        &self,
+        encoder: &str,
+        known: &Arc<Known>,
+        now: &[f32],
+        ask: impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>>,
+    ) -> Result<()> {
+        let alone = {
+            let state = lock(&self.state);
+            let is_first = state.known.first().is_some_and(|first| Arc::ptr_eq(first, known));
+            state.alone.clone().filter(|_| is_first)
+        };
         let first = alone.as_deref().unwrap_or(&known.vector);
-        let vouch = || lock(&self.state).vouch(turn.number);
         if self.agree(first, now) {
-            vouch();
             return Ok(());
         }
         let again = [(); 2].map(|()| ask(&[known.input()], 0));
@@ -245,7 +265,6 @@ impl Rider {
             // One that came among others while that was found out.
             let is_as_alone = alone.is_some() && self.agree(first, once) && self.agree(first, twice);
             if is_as_alone || self.is_noise(&all) || (alone.is_none() && self.is_of_batch(known, &all, ask)) {
-                vouch();
                 return Ok(());
             }
         }
@@ -255,7 +274,7 @@ impl Rider {
                 "it gives the text {:?} another vector than at the beginning of this call ({}), so vectors of before and after cannot be \
                  mixed; what it gave since the last comparison is not used. Look which model is served, and go on when it is the one of the \
                  beginning",
-                start_of(&known.text),
+                start_of(&known.item.text),
                 difference_in_words(self.distance, first, now),
             ),
         ))

@@ -241,6 +241,8 @@ pub struct Backfill {
     rolled_back: bool,
     is_over: bool,
     interrupted: bool,
+    /// No more items are taken in hand than are sent.
+    is_in_bulk: bool,
     /// A follower's encoder has spent its budget.
     encoder_spent: bool,
     /// Times in a row that a follower's encoder has not answered, and until when it is left alone.
@@ -325,6 +327,12 @@ impl Backfill {
     /// A backfill that has not begun.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
+    }
+
+    /// The same for an encoder that may take a day for a batch ([`rehang_encode::Encoder::bulk_max`]): nothing is claimed ahead for so long.
+    #[must_use]
+    pub(crate) fn in_bulk(self, is_in_bulk: bool) -> Self {
+        Self { is_in_bulk, ..self }
     }
 
     /// What follows from an event at a time (milliseconds of any clock that does not go back).
@@ -596,7 +604,8 @@ impl Backfill {
             actions.push(Action::Encode { batch, keys });
         }
         // One batch a worker is kept ready, so that no worker waits for the store.
-        let ahead = self.batch_items() * self.limits.workers;
+        let idle = self.limits.workers.saturating_sub(self.encoding.len());
+        let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
         if may_begin && !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little
         {
@@ -938,6 +947,35 @@ mod tests {
         assert_eq!(ending, Ending::NothingLeft);
         assert_eq!(world.encoded, keys(0..10));
         assert_eq!(state.tally, Tally { native: 10, ..Tally::default() });
+    }
+
+    /// A batch may be away for a day, and the next ones need not be leased meanwhile.
+    #[test]
+    fn nothing_is_claimed_ahead_of_an_encoder_that_takes_a_day() {
+        for (is_in_bulk, ahead) in [(false, true), (true, false)] {
+            let limits = Limits { batch: 3, workers: 2, ..Limits::default() };
+            let looked = Event::Looked {
+                items: 20,
+                native_before: 0,
+                request: Request::Run,
+                rolled_back: false,
+                is_over: false,
+                others: 0,
+                waits: true,
+            };
+            let (state, _) = Backfill::new(limits).in_bulk(is_in_bulk).step(0, Event::Begin);
+            let (state, actions) = state.step(0, looked);
+            assert!(actions.contains(&Action::Claim { limit: 6 }), "{actions:?}");
+            let (state, actions) = state.step(0, claimed(keys(0..6)));
+            assert_eq!(state.encoding.len(), 2);
+            assert_eq!(
+                actions.iter().any(|action| matches!(action, Action::Claim { .. })),
+                ahead,
+                "{actions:?}"
+            );
+            let (_, actions) = state.step(1, Event::Encoded { batch: 0, failures: vec![] });
+            assert!(ahead || actions.contains(&Action::Claim { limit: 3 }), "{actions:?}");
+        }
     }
 
     #[test]

@@ -688,7 +688,7 @@ impl Configuration {
             None if self.says_batch => limits.batch,
             None => {
                 // In whole calls: what is left over would be a request of its own.
-                let at_once = encoder.batch_max().max(1);
+                let at_once = encoder.bulk_max().unwrap_or_else(|| encoder.batch_max()).max(1);
                 limits.batch.div_ceil(at_once).saturating_mul(at_once)
             }
         };

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rehang::{Error, Result};
-use rehang_encode::{Encoder, Input, ItemFailure};
+use rehang_encode::{Answer, Encoder, Input, ItemFailure};
 use rehang_store::Record;
 
 /// What an encoder is given of an item; `None` without a source.
@@ -18,11 +18,24 @@ pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
 /// # Errors
 ///
 /// Corrupt where it gives more or fewer answers than it was asked for; those of the encoder.
-pub(crate) fn encode(
-    encoder: &dyn Encoder,
+pub(crate) fn encode(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+    encode_by(&|inputs| encoder.encode(inputs), inputs)
+}
+
+/// As [`encode`], for items that nobody waits for.
+///
+/// # Errors
+///
+/// As [`encode`].
+pub(crate) fn encode_in_bulk(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+    encode_by(&|inputs| encoder.encode_in_bulk(inputs), inputs)
+}
+
+fn encode_by(
+    asked: &dyn Fn(&[Input<'_>]) -> Result<Vec<Answer>>,
     inputs: &[Input<'_>],
-) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
-    let panic = match catch_unwind(AssertUnwindSafe(|| encoder.encode(inputs))) {
+) -> Result<Vec<Answer>> {
+    let panic = match catch_unwind(AssertUnwindSafe(|| asked(inputs))) {
         Ok(Ok(answers)) if answers.len() != inputs.len() => {
             let detail = format!("it gave {} vectors for {} items", answers.len(), inputs.len());
             return Err(Error::corrupt("the encoder's answer", detail));
@@ -32,8 +45,8 @@ pub(crate) fn encode(
     };
     if inputs.len() > 1 {
         let (left, right) = inputs.split_at(inputs.len() / 2);
-        let mut answers = encode(encoder, left)?;
-        match encode(encoder, right) {
+        let mut answers = encode_by(asked, left)?;
+        match encode_by(asked, right) {
             Ok(others) => answers.extend(others),
             // What the first half gave is paid for; the next call says what is wrong.
             Err(error) if answers.iter().any(Result::is_ok) => {

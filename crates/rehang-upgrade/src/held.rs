@@ -14,7 +14,7 @@ use rehang_encode::{Encoder, Input, ItemFailure};
 use rehang_store::{ItemKey, Ledger, Record, Revision};
 use serde::{Deserialize, Serialize};
 
-use crate::encoding::encode;
+use crate::encoding::encode_in_bulk;
 
 /// One vector of so many that lie in a document is compared.
 const OF_EACH: usize = 8;
@@ -249,7 +249,7 @@ pub(crate) fn encode_rest(
     }
     let ask = |places: &[usize]| {
         let asked: Vec<Input<'_>> = places.iter().map(|&place| inputs[place]).collect();
-        let answers = if asked.is_empty() { Vec::new() } else { encode(encoder, &asked)? };
+        let answers = if asked.is_empty() { Vec::new() } else { encode_in_bulk(encoder, &asked)? };
         Ok::<_, Error>(places.iter().copied().zip(answers).collect::<BTreeMap<usize, _>>())
     };
     let witnesses_of =

@@ -98,6 +98,11 @@ pub enum Observation<'a> {
         /// What it said.
         error: &'a Error,
     },
+    /// A backfill waits for its encoder, which takes hours.
+    Awaits {
+        /// What is waited for, and how far that is.
+        what: &'a str,
+    },
     /// A refit is at one of its stages: when it begins, and again every second.
     Refitting {
         /// How far it is.
@@ -192,6 +197,7 @@ impl Observer for Progress {
                 self.note(format!("{} failed", tally.failed));
             }
             Observation::Rests { because } => self.begin(rest(because), "items", 0),
+            Observation::Awaits { what } => self.note(what),
             Observation::EncoderAway { error } => self.note(format!("the encoder: {error}")),
             Observation::Refitting { refit } => self.note(format!("refitting: {refit}")),
             _ => {}

@@ -484,7 +484,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn go(&mut self) -> Result<Summary> {
-        let mut state = Backfill::new(self.setup.limits);
+        let is_in_bulk = self.setup.encoder.bulk_max().is_some();
+        if is_in_bulk {
+            self.outwait_the_dead()?;
+        }
+        let mut state = Backfill::new(self.setup.limits).in_bulk(is_in_bulk);
         let mut events = VecDeque::from([Event::Begin]);
         let mut interrupted = false;
         let mut wait_until = None;
@@ -611,6 +615,21 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Waits until the leases of workers that died have run out, one lease long at most: what they had sent in bulk comes first. Else this run
+    /// would send as much again beside it.
+    fn outwait_the_dead(&mut self) -> Result<()> {
+        let BackfillSetup { clock, limits, worker, .. } = *self.setup;
+        let until_ms = clock.now_ms().saturating_add(limits.lease_ms);
+        while clock.now_ms() < until_ms && !self.observer.wants_stop() {
+            let at_work = self.patiently(|run| run.setup.store.at_work(run.space))?;
+            if at_work.iter().all(|other| other.worker == worker) {
+                break;
+            }
+            clock.wait(WAIT_MAX);
+        }
+        Ok(())
     }
 
     /// Keeps an error of the store for the end while batches are at the encoder: they are paid for, so they are waited for and written first.
@@ -852,6 +871,9 @@ impl Run<'_> {
         if waits {
             self.share_spending()?;
         }
+        if let Some(what) = self.setup.encoder.awaits() {
+            self.observer.observe(&Observation::Awaits { what: &what });
+        }
         let now = clock.now_ms();
         // An idle follower counts nothing: what it has not changed it need not know.
         let may_differ = !follows || self.counted_at != Some((self.written, self.caught_up));
@@ -966,7 +988,11 @@ impl Run<'_> {
 
     /// Takes in hand what was claimed; not an item with which worker after worker has ended.
     fn take(&mut self, claimed: Claimed) -> Event {
-        let Claimed { records, held_by_others, lost } = claimed;
+        let Claimed { records, held_by_others, mut lost } = claimed;
+        if self.setup.encoder.bulk_max().is_some() {
+            // What ends a process in a day of waiting is no text that lies at a service.
+            lost = 0;
+        }
         if let ([record], LISTED_AFTER..) = (&records[..], lost) {
             let reason = format!(
                 "{lost} workers in a row ended without a word, or were not heard of for the time of a lease, with this item in hand, the \

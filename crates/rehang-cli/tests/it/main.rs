@@ -3,6 +3,8 @@
 #![allow(clippy::duplicate_mod, reason = "servers of other crates' tests bring what they share along")]
 
 mod common;
+#[path = "../../../rehang-encode/tests/common/desk.rs"]
+mod desk;
 #[cfg(feature = "objects")]
 #[path = "../../../rehang-objects/tests/server/mod.rs"]
 mod object_server;
@@ -15,6 +17,7 @@ mod stub;
 
 mod auto;
 mod bad_input;
+mod batches;
 mod bench;
 mod chaos;
 mod clicks;

@@ -39,6 +39,9 @@ const TOKENS_OF_A_PRICE: f64 = 1e6;
 /// | `budget_money` | no limit | money that may be spent by all of an upgrade; needs `price_per_million_tokens` | above 0 |
 /// | `price_per_million_tokens` | 0 | money that a million tokens cost | from 0 |
 /// | `characters_per_token` | 4 | estimate of tokens before the service says how many there were | above 0 |
+/// | `batch_api` | `false` | have a backfill's items embedded by the service's batch API: cheaper, within a day | |
+/// | `batch_api_items` | 10000 | texts of a batch file | 1–100000 |
+/// | `batch_api_poll_seconds` | 60 | time between two questions how far a batch is | above 0, at most a day |
 /// | `seed` | 0 | of the jitter between attempts | |
 /// | `normalise` | `false` | scale vectors to length 1 | |
 /// | `revision` | none | names what the vectors depend on, and changes with it; without it a run embeds some items again and compares | any text |
@@ -104,6 +107,16 @@ pub struct HttpConfig {
     /// Estimate of tokens before the service says how many there were.
     #[serde(default = "number::<4, _>")]
     pub characters_per_token: f64,
+    /// Whether a backfill's items go to the service's batch API, which is cheaper and may take a day
+    /// ([`Encoder::encode_in_bulk`](crate::Encoder::encode_in_bulk)).
+    #[serde(default)]
+    pub batch_api: bool,
+    /// Texts of a batch file.
+    #[serde(default = "number::<10_000, _>")]
+    pub batch_api_items: usize,
+    /// Seconds between two questions how far a batch is.
+    #[serde(default = "number::<60, _>")]
+    pub batch_api_poll_seconds: f64,
     /// Seed of the jitter between attempts.
     #[serde(default)]
     pub seed: u64,

@@ -48,7 +48,7 @@ pub(super) enum Unread {
 
 /// An answer of OpenAI's protocol (`data`), or of Ollama's `/api/embed` (`embeddings`).
 #[derive(Deserialize)]
-struct Body {
+pub(super) struct Body {
     data: Option<Vec<Entry>>,
     embeddings: Option<Vec<Numbers>>,
     /// Whatever it is: a count that cannot be read must not cost the vectors beside it.
@@ -74,6 +74,11 @@ pub(super) fn read(body: &[u8], count: usize) -> Result<Answer, Unread> {
             Unread::Broken(format!("its answer is broken ({error})"))
         }
     })?;
+    vectors_of(body, count)
+}
+
+/// As [`read`], of what was parsed.
+pub(super) fn vectors_of(body: Body, count: usize) -> Result<Answer, Unread> {
     let entries: Vec<(usize, Numbers)> = match (body.data, body.embeddings) {
         (Some(data), _) => data
             .into_iter()

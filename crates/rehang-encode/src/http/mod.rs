@@ -1,6 +1,10 @@
 //! An embedding endpoint that speaks OpenAI's protocol: `POST …/v1/embeddings`.
 
 mod answer;
+mod batch;
+#[cfg(test)]
+#[path = "../../tests/common/desk.rs"]
+mod desk;
 mod pace;
 #[cfg(test)]
 #[path = "../../tests/common/stub.rs"]
@@ -13,6 +17,7 @@ mod tests_of_connections;
 #[path = "../../../rehang-connect/tests/tls/mod.rs"]
 mod tls;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -36,6 +41,7 @@ use crate::meter::{Meter, lock};
 use crate::reading::{Cut, Reading, beginning_of};
 use crate::rider::{Known, Ride, Rider, Turn};
 use answer::{FIELDS, Request, Unread};
+use batch::Batches;
 use pace::{Backoff, Pace, retry_after, retry_after_ms};
 
 /// The longest wait that a service may ask for without ending the call.
@@ -104,6 +110,8 @@ pub(crate) struct Http {
     call_before: AtomicUsize,
     /// How far into a text the service reads.
     reading: Mutex<Reading>,
+    /// The batch API, where it is used.
+    batches: Option<Batches>,
     /// What stopped an earlier call and stops every later one.
     stopped: Mutex<Option<Error>>,
 }
@@ -187,6 +195,12 @@ impl Http {
         Self::with(config, space, Arc::new(SystemClock::start()), variable)
     }
 
+    /// The same with the batch API, where the configuration asks for it: its journal lies in a folder.
+    pub(crate) fn with_batches(self, base: &Path) -> Result<Self> {
+        let batches = Batches::open(&self.config, base, &self.url)?;
+        Ok(Self { batches, ..self })
+    }
+
     /// As [`Self::open`], with a clock and an environment of the caller's.
     fn with(
         config: &HttpConfig,
@@ -222,6 +236,7 @@ impl Http {
             connection,
             check: Check::new(space, format!("{} at {shown_url}", config.model), config.normalise),
             names_format: AtomicBool::new(!url_of_ollama(&url)),
+            batches: None,
             url,
             shown_url,
             headers,
@@ -525,17 +540,23 @@ impl Http {
         }
     }
 
+    /// Asks for the vector of the text at a place of a request.
+    fn ask(&self) -> impl Fn(&[Input<'_>], usize) -> Option<Vec<f32>> {
+        |inputs, place| match self.insist(inputs, usize::MAX) {
+            Ok(Ended::Vectors(vectors)) => {
+                self.check.vector(inputs[place].id, vectors.into_iter().nth(place)?).ok()?.ok()
+            }
+            _ => None,
+        }
+    }
+
     /// Fails where the service gives a known text another vector than at first. Gives whether it gave one.
     fn expect_itself(&self, turn: &Turn, vector: Vec<f32>) -> Result<bool> {
         let checked = |vector| -> Result<Option<Vec<f32>>> {
             Ok(self.check.vector(turn.known.input().id, vector)?.ok())
         };
         let Some(now) = checked(vector)? else { return Ok(false) };
-        let ask = |inputs: &[Input<'_>], place: usize| match self.insist(inputs, usize::MAX) {
-            Ok(Ended::Vectors(vectors)) => checked(vectors.into_iter().nth(place)?).ok()?,
-            _ => None,
-        };
-        self.rider.expect_itself(self.check.encoder(), turn, &now, ask)?;
+        self.rider.expect_itself(self.check.encoder(), turn, &now, self.ask())?;
         Ok(true)
     }
 
@@ -1118,6 +1139,28 @@ impl Http {
         stop.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a call gives that has come to some answers, and to an error or none.
+    fn hand_out(&self, answers: Vec<Option<Answer>>, error: Option<Error>) -> Result<Vec<Answer>> {
+        let Some(error) = error else { return Ok(answers.into_iter().flatten().collect()) };
+        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
+            *lock(&self.stopped) = Some(error.clone());
+        }
+        // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
+        // done nothing wrong, and an interruption is the fault of no item.
+        let trusted = error.is_unauthorised()
+            || error.is_retryable()
+            || error.is_budget_spent()
+            // A service that has changed: requests before were vouched for.
+            || error.is_conflict();
+        let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
+        let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
+        if !is_handed_out {
+            return Err(error);
+        }
+        let untried = || Err(ItemFailure::Untried(error.to_string()));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
+    }
+
     /// Fails where the service refuses every text of a request and one harmless word too: it refuses all requests then, for a wrong
     /// model or option, or while it is ill. No text is to blame, so they stay without an answer.
     fn expect_some_use(&self, answers: &mut [Option<Answer>]) -> Result<()> {
@@ -1156,26 +1199,32 @@ impl Encoder for Http {
             return Err(error);
         }
         let mut answers = vec![None; inputs.len()];
-        let Some(error) = self.embed_all(inputs, &mut answers) else {
-            return Ok(answers.into_iter().flatten().collect());
+        let error = self.embed_all(inputs, &mut answers);
+        self.hand_out(answers, error)
+    }
+
+    fn bulk_max(&self) -> Option<usize> {
+        self.batches.as_ref().map(|_| self.config.batch_api_items)
+    }
+
+    fn encode_in_bulk(&self, inputs: &[Input<'_>]) -> Result<Vec<Answer>> {
+        let Some(batches) = self.batches.as_ref().filter(|_| !inputs.is_empty()) else {
+            return self.encode(inputs);
         };
-        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
-            *lock(&self.stopped) = Some(error.clone());
-        }
-        // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
-        // done nothing wrong, and an interruption is the fault of no item.
-        let trusted = error.is_unauthorised()
-            || error.is_retryable()
-            || error.is_budget_spent()
-            // A service that has changed: requests before were vouched for.
-            || error.is_conflict();
-        let is_any_there = answers.iter().any(|answer| matches!(answer, Some(Ok(_))));
-        let is_handed_out = error.is_cancelled() || (trusted && is_any_there);
-        if !is_handed_out {
+        if let Some(error) = lock(&self.stopped).clone() {
             return Err(error);
         }
-        let untried = || Err(ItemFailure::Untried(error.to_string()));
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(untried)).collect())
+        let mut answers = vec![None; inputs.len()];
+        let error = self.embed_in_bulk(batches, inputs, &mut answers).err();
+        match error {
+            // Nothing of it was tried in vain: it lies at the service.
+            Some(error) if error.is_cancelled() && answers.iter().all(Option::is_none) => Err(error),
+            error => self.hand_out(answers, error),
+        }
+    }
+
+    fn awaits(&self) -> Option<String> {
+        self.batches.as_ref()?.awaits()
     }
 
     fn spent(&self) -> Spent {
@@ -1229,6 +1278,9 @@ impl Encoder for Http {
 
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
+        if let Some(batches) = &self.batches {
+            batches.told();
+        }
     }
 
     fn learnt(&self) -> Option<String> {

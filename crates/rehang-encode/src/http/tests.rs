@@ -1394,7 +1394,7 @@ fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
         assert_eq!(is_all, is_kept, "{most}: {answers:?}");
         match http.noise() {
             Some(Noise::Batch(difference)) => {
-                assert!((0.01..0.03).contains(&difference), "{most}: {difference}")
+                assert!((0.01..0.03).contains(&difference), "{most}: {difference}");
             }
             noise => assert!(noise.is_none() && most != 0.16, "{most}: {noise:?}"),
         }

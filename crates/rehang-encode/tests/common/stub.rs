@@ -12,11 +12,14 @@ use serde_json::{Value, json};
 /// A request as the service sees it.
 #[derive(Debug, Clone)]
 pub struct Seen {
+    pub method: String,
     pub path: String,
     pub authorization: Option<String>,
     /// All headers, by their names in small letters.
     pub headers: Vec<(String, String)>,
+    /// Null where it is no JSON.
     pub body: Value,
+    pub bytes: Vec<u8>,
 }
 
 impl Seen {
@@ -137,7 +140,8 @@ fn serve(
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    let path = line.split(' ').nth(1).unwrap_or_default().to_string();
+    let mut words = line.split(' ').map(str::to_string);
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (mut length, mut authorization, mut headers) = (0, None, Vec::new());
     loop {
         line.clear();
@@ -152,7 +156,8 @@ fn serve(
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let seen = Seen { path, authorization, headers, body: serde_json::from_slice(&body)? };
+    let json = serde_json::from_slice(&body).unwrap_or_default();
+    let seen = Seen { method, path, authorization, headers, body: json, bytes: body };
     let number = {
         let mut all = lock(all);
         all.push(seen.clone());

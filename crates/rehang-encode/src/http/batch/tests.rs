@@ -1,0 +1,449 @@
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rehang::{Distance, Space};
+use rehang_clock::ManualClock;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::super::desk::{Death, Desk, Over, answered, completed, expired, refused};
+use super::super::stub::{Reply, Seen, Stub, good, vector};
+use super::*;
+use crate::contract::{Encoder as _, Spent};
+
+fn model(text: &str) -> Vec<f32> {
+    vector(text).to_vec()
+}
+
+fn texts(count: usize) -> Vec<String> {
+    (0..count).map(|number| (number + 100).to_string()).collect()
+}
+
+/// An encoder of a process of its own.
+fn open_at(url: &str, journal: &Path, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<ManualClock>) {
+    let config = json!({"url": url, "model": "m", "attempts": 2, "batch_api": true, "key_env": "KEY"});
+    let mut config: HttpConfig = serde_json::from_value(config).unwrap();
+    change(&mut config);
+    let space = Space::new("new", 2, Distance::L2, false);
+    let clock = Arc::new(ManualClock::default());
+    let door: Arc<dyn rehang_clock::Clock> = clock.clone();
+    let http = Http::with(&config, &space, door, |_| Some("sk-secret".into())).unwrap();
+    (http.with_batches(journal).unwrap(), clock)
+}
+
+fn open(desk: &Desk, journal: &TempDir) -> Http {
+    desk.next_process(None);
+    open_at(&desk.stub.url, journal.path(), |_| {}).0
+}
+
+fn embed(http: &Http, texts: &[String]) -> Result<Vec<Answer>> {
+    let inputs: Vec<Input<'_>> =
+        texts.iter().map(|text| Input { id: text, source: text, payload: &Value::Null }).collect();
+    http.encode_in_bulk(&inputs)
+}
+
+fn right(texts: &[String]) -> Vec<Answer> {
+    texts.iter().map(|text| Ok(model(text))).collect()
+}
+
+fn journal_files(journal: &TempDir) -> usize {
+    fs_err::read_dir(journal.path().join(JOURNAL)).map_or(0, Iterator::count)
+}
+
+fn reason(answer: &Answer) -> &str {
+    answer.as_ref().unwrap_err().reason()
+}
+
+#[test]
+fn texts_go_in_a_file_and_come_back_whatever_their_order() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().polls = 3;
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |config| config.dimensions = Some(2));
+    // Twice the same text is one line.
+    let texts = [texts(30), texts(2)].concat();
+    assert_eq!(embed(&http, &texts).unwrap(), right(&texts));
+    let books = desk.books();
+    assert_eq!((books.batches.len(), books.sent.len()), (1, 30));
+    let line: Value = serde_json::from_str(books.files["file-0"].lines().next().unwrap()).unwrap();
+    let body = json!({"model": "m", "input": ["100"], "encoding_format": "base64", "dimensions": 2});
+    assert_eq!(
+        line,
+        json!({"custom_id": line["custom_id"], "method": "POST", "url": "/v1/embeddings", "body": body})
+    );
+    drop(books);
+    // One word first, and some of the batch afterwards, by which it is compared.
+    assert_eq!(desk.direct(), ["rehang", "100", "108", "116", "124", "rehang"]);
+    assert!(http.is_vouched_for(http.receipt()));
+    assert_eq!(http.spent(), Spent { items: 30 + 6, tokens: 30 * 3 + 4 * 3 + 12, money: 0.0 });
+    assert_eq!(clock.waits(), [Duration::from_mins(1); 3]);
+    assert_eq!((http.bulk_max(), http.awaits()), (Some(10_000), None));
+    assert!(desk.stub.seen().iter().all(|seen| seen.authorization.as_deref() == Some("Bearer sk-secret")));
+}
+
+/// A few texts are not worth a day, and a comparison never is.
+#[test]
+fn a_few_texts_are_asked_for_directly() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let http = open(&desk, &journal);
+    assert_eq!(embed(&http, &texts(FEW)).unwrap(), right(&texts(FEW)));
+    let many = texts(40);
+    let inputs: Vec<Input<'_>> =
+        many.iter().map(|text| Input { id: text, source: text, payload: &Value::Null }).collect();
+    assert_eq!(http.encode(&inputs).unwrap(), right(&many));
+    assert_eq!(desk.books().batches.len(), 0);
+}
+
+/// Whatever request a process dies at, before the service hears it or after, the next one goes on with what was sent.
+#[test]
+fn no_text_is_sent_twice_wherever_a_process_dies() {
+    let texts = texts(20);
+    let mut deaths = 0;
+    for is_heard in [false, true] {
+        for after in 0.. {
+            let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+            desk.next_process(Some(Death { after, is_heard }));
+            let first = embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &texts);
+            if first.is_ok() {
+                break;
+            }
+            deaths += 1;
+            assert!(first.unwrap_err().is_retryable());
+            let http = open(&desk, &journal);
+            assert_eq!(embed(&http, &texts).unwrap(), right(&texts), "after {after}, heard {is_heard}");
+            assert_eq!(desk.most_sent(), 1, "after {after}, heard {is_heard}");
+            assert_eq!(desk.books().batches.len(), 1, "after {after}, heard {is_heard}");
+            // Nor where the vectors were not written before the next death, with the file lost or not.
+            assert_eq!(embed(&open(&desk, &journal), &texts).unwrap(), right(&texts));
+            let elsewhere = tempfile::tempdir().unwrap();
+            assert_eq!(embed(&open(&desk, &elsewhere), &texts).unwrap(), right(&texts));
+            assert_eq!((desk.most_sent(), journal_files(&elsewhere)), (1, 1));
+        }
+    }
+    // The list, the word, the file, the batch, two looks, the output and the comparison.
+    assert!(deaths >= 14, "{deaths}");
+}
+
+#[test]
+fn what_is_under_way_is_waited_for_and_only_the_rest_is_sent() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().polls = 5;
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    let all = texts(60);
+    let first = open_at(&desk.stub.url, journal.path(), |_| {}).0;
+    embed(&first, &all[..30]).unwrap_err();
+    for _ in 0..2 {
+        first.note_others(Spent::default());
+    }
+    let http = open(&desk, &journal);
+    desk.books().asked.insert("batch_0".into(), 4);
+    // What comes first is handed out, and the rest by the next call.
+    let first = embed(&http, &all).unwrap();
+    assert_eq!(first[..30], right(&all)[..30]);
+    assert!(first[30..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
+    assert_eq!(embed(&http, &all[30..]).unwrap(), right(&all[30..]));
+    assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
+    // What the first process has sent is on the account.
+    assert_eq!(http.spent().items, 30 + 1 + 2 * 5);
+    // Of another model or prefix nothing is known.
+    let other = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into()).0;
+    embed(&other, &all[..30]).unwrap();
+    assert_eq!(desk.most_sent(), 2);
+}
+
+/// Each of one batch's lines comes to something else.
+#[test]
+fn every_line_comes_to_what_it_says() {
+    let texts = texts(20);
+    let desk = Desk::start(model, |number, lines| {
+        let Over { status, output, .. } = completed(lines, model);
+        if number > 0 {
+            return completed(lines, model);
+        }
+        // The output is the other way round: its last line is of the first text.
+        let mut output: Vec<Value> = output.into_iter().take(14).collect();
+        output.push(answered(&lines[2].0, &[f32::NAN, 1.0]));
+        let nan = json!({"custom_id": lines[3].0, "response": {"status_code": 200, "body": {"data": [{"embedding": "X"}]}}, "error": null});
+        // As Python writes it.
+        output.push(nan.to_string().replace("\"X\"", "[NaN, Infinity]").into());
+        output.push(answered(&lines[19].0, &[9.0, 9.0]));
+        // As it is asked for.
+        let bytes: Vec<u8> = model(&lines[17].1).iter().flat_map(|number| number.to_le_bytes()).collect();
+        let vector = output.iter_mut().find(|line| line["custom_id"] == lines[17].0).unwrap();
+        vector["response"]["body"]["data"][0]["embedding"] = BASE64_STANDARD.encode(bytes).into();
+        output.push(answered("not one of ours", &[1.0, 1.0]));
+        output.push("{ broken".into());
+        let errors = vec![
+            refused(&lines[0].0, 400, "too long for sk-secret"),
+            refused(&lines[1].0, 500, "we are sorry"),
+            expired(&lines[4].0),
+            refused(&lines[18].0, 400, "of one that has a vector"),
+        ];
+        Over { status, output, errors, said: Value::Null }
+    });
+    let journal = tempfile::tempdir().unwrap();
+    let http = open(&desk, &journal);
+    let answers = embed(&http, &texts).unwrap();
+    assert_eq!(answers[6..], right(&texts)[6..]);
+    assert!(
+        matches!(&answers[0], Err(ItemFailure::Permanent(why)) if why.contains("status 400: too long for (the key)")),
+        "{answers:?}"
+    );
+    assert!(
+        matches!(&answers[1], Err(ItemFailure::Temporary(why)) if why.contains("status 500: we are sorry"))
+    );
+    for place in [2, 3] {
+        assert!(
+            matches!(&answers[place], Err(ItemFailure::Permanent(why)) if why.contains("NaN")),
+            "{answers:?}"
+        );
+    }
+    assert!(matches!(&answers[4], Err(ItemFailure::Untried(_))), "{}", reason(&answers[4]));
+    let lost = "has no answer for it in batch batch_0";
+    assert!(matches!(&answers[5], Err(ItemFailure::Temporary(why)) if why.contains(lost)), "{answers:?}");
+    // What is tried again is few.
+    assert_eq!(embed(&http, &[texts[5].clone()]).unwrap(), right(&texts[5..6]));
+    assert_eq!(embed(&http, &[texts[4].clone()]).unwrap(), right(&texts[4..5]));
+    assert_eq!(desk.most_sent(), 1);
+    assert!(desk.direct().contains(&texts[5]));
+}
+
+/// What was not embedded in time is no attempt, costs nothing, and is sent again.
+#[test]
+fn what_expires_is_sent_again() {
+    let texts = texts(40);
+    let desk = Desk::start(model, |number, lines| match number {
+        // Half of it, and of the other half the error file names a part.
+        0 => {
+            let Over { output, .. } = completed(&lines[..20], model);
+            let errors = lines[20..30].iter().map(|(id, _)| expired(id)).collect();
+            Over { status: "expired", output, errors, said: Value::Null }
+        }
+        1 => Over { status: "expired", output: vec![], errors: vec![], said: Value::Null },
+        _ => completed(lines, model),
+    });
+    let journal = tempfile::tempdir().unwrap();
+    let http = open(&desk, &journal);
+    let answers = embed(&http, &texts).unwrap();
+    assert_eq!(answers[..20], right(&texts)[..20]);
+    assert!(answers[20..].iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_)))));
+    assert_eq!(http.spent().items, 20 + 6, "what was not embedded is not counted");
+    let said = embed(&http, &texts[20..]).unwrap_err();
+    assert!(said.is_retryable() && said.to_string().contains("batch batch_1 is expired"), "{said}");
+    let http = open(&desk, &journal);
+    assert_eq!(embed(&http, &texts[20..]).unwrap(), right(&texts[20..]));
+    assert_eq!(embed(&open(&desk, &journal), &texts[..20]).unwrap(), right(&texts[..20]));
+    let sent = &desk.books().sent;
+    assert!(texts[..20].iter().all(|text| sent[text] == 1) && texts[20..].iter().all(|text| sent[text] == 3));
+}
+
+#[test]
+fn a_batch_that_fails_or_is_cancelled_says_why() {
+    let said = |code: &str, message: &str, line: Value| json!({"object": "list", "data": [{"code": code, "message": message, "line": line}]});
+    let failed = |said| Over { status: "failed", output: vec![], errors: vec![], said };
+    let texts = texts(20);
+    // A line that is named is to blame, and the others are sent again.
+    let blame = said("invalid_line", "no such text", json!(3));
+    let desk = Desk::start(
+        model,
+        move |number, lines| if number == 0 { failed(blame.clone()) } else { completed(lines, model) },
+    );
+    let journal = tempfile::tempdir().unwrap();
+    let http = open(&desk, &journal);
+    let answers = embed(&http, &texts).unwrap();
+    assert!(
+        matches!(&answers[2], Err(ItemFailure::Permanent(why)) if why.contains("no such text")),
+        "{answers:?}"
+    );
+    let untried = |answer: &&Answer| matches!(answer, Err(ItemFailure::Untried(_)));
+    assert_eq!(answers.iter().filter(untried).count(), 19);
+    assert_eq!(embed(&http, &texts[3..]).unwrap(), right(&texts[3..]));
+    // Where none is named, nobody is.
+    let desk =
+        Desk::start(model, move |_, _| failed(said("model_not_found", "there is no model m", Value::Null)));
+    let error = embed(&open(&desk, &journal), &texts).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("is failed: there is no model m"), "{error}");
+    // What somebody cancelled is not sent again by this process.
+    let desk = Desk::start(model, |_, lines| Over { status: "cancelled", ..completed(&lines[..15], model) });
+    let http = open(&desk, &journal);
+    assert_eq!(embed(&http, &texts).unwrap()[..15], right(&texts)[..15]);
+    let error = embed(&http, &texts[15..]).unwrap_err();
+    assert!(error.to_string().contains("is cancelled"), "{error}");
+    assert_eq!(desk.books().batches.len(), 1);
+}
+
+/// A service that takes fewer tokens at a time is sent fewer texts.
+#[test]
+fn a_queue_that_is_too_short_is_sent_smaller_batches() {
+    let desk = Desk::start(model, |_, lines| {
+        if lines.len() <= 30 {
+            return completed(lines, model);
+        }
+        let message = "Enqueued token limit reached for m";
+        let said = json!({"data": [{"code": "token_limit_exceeded", "message": message, "line": null}]});
+        Over { status: "failed", output: vec![], errors: vec![], said }
+    });
+    let journal = tempfile::tempdir().unwrap();
+    let http = open(&desk, &journal);
+    let (all, mut rest) = (texts(100), texts(100));
+    for _ in 0..9 {
+        let answers = embed(&http, &rest).unwrap();
+        rest = rest
+            .into_iter()
+            .zip(answers)
+            .filter(|(_, answer)| answer.is_err())
+            .map(|(text, _)| text)
+            .collect();
+        if rest.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(rest, Vec::<String>::new());
+    let sizes: Vec<u64> = desk
+        .books()
+        .batches
+        .iter()
+        .map(|batch| batch["request_counts"]["completed"].as_u64().unwrap())
+        .collect();
+    assert_eq!(sizes, [0, 0, 0, 25, 25, 25, 25]);
+    assert_eq!(http.spent().items, 100 + 2 + 4 * 5 - 1);
+    drop(all);
+}
+
+#[test]
+fn a_budget_is_what_is_sent() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let open = || {
+        desk.next_process(None);
+        open_at(&desk.stub.url, journal.path(), |config| config.budget_items = Some(50)).0
+    };
+    let all = texts(100);
+    let http = open();
+    let answers = embed(&http, &all).unwrap();
+    let there = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!((there, http.spent().items), (50 - 1 - 5, 50));
+    assert!(embed(&http, &all[there..]).unwrap_err().is_budget_spent());
+    assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
+    // The next process takes what is there, and has nothing left for more: not where the account was told of the batch, and not where the
+    // first one died before.
+    let beside = Spent { items: 6, ..Spent::default() };
+    let died = open();
+    died.note_others(beside);
+    assert_eq!(embed(&died, &all[..there]).unwrap(), right(&all[..there]));
+    assert_eq!(died.spent().items, 44);
+    for _ in 0..2 {
+        died.note_others(beside);
+    }
+    let next = open();
+    next.note_others(http.spent());
+    assert_eq!(embed(&next, &all[..there]).unwrap(), right(&all[..there]));
+    assert!(embed(&next, &all).unwrap()[there..].iter().all(Result::is_err));
+    assert_eq!(desk.books().sent.len() + desk.direct().len(), 50);
+}
+
+/// Batches and questions go to two machines of the service, and may meet two models.
+#[test]
+fn a_batch_of_another_model_is_not_handed_out() {
+    let other = |text: &str| vec![text.len() as f32, 1.0];
+    let desk = Desk::start(model, move |_, lines| completed(lines, other));
+    let journal = tempfile::tempdir().unwrap();
+    let http = open(&desk, &journal);
+    let error = embed(&http, &texts(20)).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains("batch batch_0"), "{error}");
+    assert!(embed(&http, &texts(20)).unwrap_err().is_conflict());
+    let wide = Desk::start(model, |_, lines| completed(lines, |_| vec![1.0; 3]));
+    let error = embed(&open(&wide, &journal), &texts(20)).unwrap_err();
+    assert!(error.to_string().contains('3'), "{error}");
+}
+
+#[test]
+fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+    let said = embed(&http, &texts(20)).unwrap_err();
+    assert!(said.is_retryable() && said.to_string().contains("a later run waits for it"), "{said}");
+    assert!(clock.waits().len() >= 60, "{:?}", clock.waits());
+    // An interruption ends a wait as well.
+    let http = open(&desk, &journal);
+    http.interrupt();
+    assert!(embed(&http, &texts(20)).unwrap_err().is_cancelled());
+}
+
+#[test]
+fn a_batch_that_may_have_been_created_is_looked_for() {
+    // Without a list nobody can say, and the file says what to do.
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().has_no_list = true;
+    desk.next_process(Some(Death { after: 3, is_heard: true }));
+    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &texts(20)).unwrap_err();
+    assert_eq!(desk.books().batches.len(), 1);
+    let error = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    assert!(error.is_conflict() && error.to_string().contains(JOURNAL), "{error}");
+    fs_err::remove_dir_all(journal.path().join(JOURNAL)).unwrap();
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    // One that the service does not know is not sent again either, unless its file is removed.
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    embed(&open(&desk, &journal), &texts(20)).unwrap();
+    desk.books().batches.clear();
+    let error = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    assert!(error.to_string().contains(JOURNAL) && desk.most_sent() == 1, "{error}");
+}
+
+/// Voyage has the parameters in the batch, and lines of nothing but texts.
+#[test]
+fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
+    let stub = Stub::start(|_, seen: &Seen| match (seen.method.as_str(), seen.path.as_str()) {
+        ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
+        ("GET", path) if path.starts_with("/v1/batches?") => Reply::Body(json!({"data": []}).to_string()),
+        ("POST", "/v1/batches") if seen.body["request_params"].is_null() => {
+            let said = json!({"detail": "Field required: request_params"});
+            Reply::Status(400, vec![], said.to_string())
+        }
+        ("POST", "/v1/batches") => Reply::Status(429, vec![("retry-after", "3600".into())], String::new()),
+        _ => Reply::Body(good(seen, |_| {})),
+    });
+    let journal = tempfile::tempdir().unwrap();
+    let change = |config: &mut HttpConfig| {
+        config.input_type = Some("document".into());
+        config.body.insert("output_dimension".into(), 2.into());
+    };
+    let (http, _) = open_at(&stub.url, journal.path(), change);
+    assert!(embed(&http, &texts(20)).unwrap_err().is_retryable(), "it has too many batches under way");
+    assert_eq!(
+        (journal_files(&journal), http.spent().items),
+        (0, 1),
+        "nothing was created, and nothing is paid for"
+    );
+    let seen = stub.seen();
+    let last = &seen.last().unwrap().body;
+    let parameters = json!({"model": "m", "input_type": "document", "output_dimension": 2});
+    assert_eq!((&last["request_params"], &last["completion_window"]), (&parameters, &json!("12h")));
+    let files: Vec<&Seen> = seen.iter().filter(|seen| seen.path == "/v1/files").collect();
+    let file = String::from_utf8_lossy(&files[1].bytes);
+    assert!(
+        file.contains(r#"{"body":{"input":["100"]},"custom_id":"#) && !file.contains("/v1/embeddings"),
+        "{file}"
+    );
+}
+
+#[test]
+fn keys_that_cannot_be_are_refused() {
+    let refusal = |change: &dyn Fn(&mut HttpConfig)| {
+        let config = json!({"url": "http://localhost/api/embed", "model": "m"});
+        let mut config: HttpConfig = serde_json::from_value(config).unwrap();
+        change(&mut config);
+        let error = Batches::open(&config, Path::new("."), &config.url).err();
+        error.map_or_else(String::new, |error| error.to_string())
+    };
+    assert_eq!(refusal(&|_| {}), "");
+    assert!(refusal(&|config| config.batch_api = true).contains("Ollama has no batch API"));
+    assert!(refusal(&|config| config.batch_api_items = 0).contains("batch_api_items"));
+    assert!(refusal(&|config| config.batch_api_poll_seconds = 0.0).contains("batch_api_poll_seconds"));
+    // A broken journal is no empty one.
+    let journal = tempfile::tempdir().unwrap();
+    fs_err::create_dir(journal.path().join(JOURNAL)).unwrap();
+    fs_err::write(journal.path().join(JOURNAL).join("a.json"), "{").unwrap();
+    let error = embed(&open(&Desk::good(model), &journal), &texts(20)).unwrap_err();
+    assert!(error.is_corrupt() && error.to_string().contains("a.json"), "{error}");
+}
