@@ -308,12 +308,11 @@ impl Database {
     /// One snapshot to read from; it never waits for a writer.
     pub(crate) fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Step<T>) -> Result<T> {
         let pooled = lock(&self.readers).pop();
-        let mut connection = match pooled {
-            Some(connection) => connection,
-            None => {
-                let access = if self.writable() { Access::Read } else { self.access };
-                connect(&self.path, access).map_err(|trouble| sentence(&self.path, trouble))?
-            }
+        let mut connection = if let Some(connection) = pooled {
+            connection
+        } else {
+            let access = if self.writable() { Access::Read } else { self.access };
+            connect(&self.path, access).map_err(|trouble| sentence(&self.path, trouble))?
         };
         let run = || -> Step<T> {
             let transaction = connection.transaction()?;

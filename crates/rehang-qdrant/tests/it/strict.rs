@@ -191,7 +191,9 @@ fn an_index_that_the_server_lost_is_made_again() {
         send(&server.url, "DELETE", &path, &Value::Null);
     };
     let fields = ["rehang", "rehang_tag.s2.q", "rehang_tag.s2.t"];
-    fields.iter().for_each(|field| lose(field));
+    for field in fields {
+        lose(field);
+    }
     assert_eq!(store.newest_revision().unwrap(), newest);
     assert_eq!(store.claim(NEW, Queue::All, "worker", 12, Duration::from_mins(1)).unwrap().records.len(), 12);
     assert_eq!(store.errors(NEW, 9), Ok(vec![]));
