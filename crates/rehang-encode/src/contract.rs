@@ -7,7 +7,6 @@ use rehang::{Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::reading::Cut;
 
 /// What an encoder is given of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,25 +43,6 @@ impl ItemFailure {
 impl fmt::Display for ItemFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason())
-    }
-}
-
-/// How an encoder gives one source different vectors, each by the largest [`rehang::difference`] that was seen.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Noise {
-    /// From call to call.
-    Call(f64),
-    /// By what stands beside it in a call, as models with integer weights do; alone it has the same vector each time.
-    Batch(f64),
-}
-
-impl Noise {
-    /// The largest difference.
-    pub fn difference(self) -> f64 {
-        match self {
-            Self::Call(difference) | Self::Batch(difference) => difference,
-        }
     }
 }
 
@@ -191,19 +171,8 @@ pub trait Encoder: Send + Sync {
     /// What it has used so far.
     fn spent(&self) -> Spent;
 
-    /// How far apart two vectors of one source were: `None` where it gives a source the same vector each time, as far as it was compared with
-    /// itself.
-    fn noise(&self) -> Option<Noise> {
-        None
-    }
-
-    /// Where it stops reading a text, in silence, as far as it was found out. `None` where it reads all, or that is not known.
-    fn cut(&self) -> Option<Cut> {
-        None
-    }
-
-    /// What is doubtful about the sources that it was given so far, such as texts that were longer than is read of them. Empty where it noticed
-    /// nothing.
+    /// What is doubtful about its vectors so far: texts that are longer than is read of them, a text whose vector is another one each time or
+    /// beside other texts. Empty where it noticed nothing.
     fn findings(&self) -> Vec<Finding> {
         Vec::new()
     }

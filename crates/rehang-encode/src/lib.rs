@@ -43,7 +43,7 @@ pub use config::{
     CommandConfig, CommandFormat, EncoderConfig, HttpConfig, ImageFilter, ImageInput, ImageLayout,
     ImageResize, OnnxConfig, OnnxInput, Pooling, TableConfig, TextInput, VectorInput,
 };
-pub use contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent, peculiar};
+pub use contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 pub use function::Function;
 pub use lengths::Lengths;
 pub use open::open;

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use rehang::finding::Finding;
 use serde::{Deserialize, Serialize};
 
 /// Characters of a beginning that is asked with, at least. The models that read least stop at 128 tokens.
@@ -77,6 +78,16 @@ impl Reading {
         } else {
             self.read = self.read.max(beginning);
         }
+    }
+
+    /// Where it stops, for a reader.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let cut = self.cut()?;
+        let seen = format!("[encoder] stops reading a text after {cut}, in silence.");
+        let finding = Finding::warning("encoder-cuts", seen)
+            .may_mean("What follows there is in no vector, so no search finds an item by it.")
+            .remedy("A plan of the upgrade counts the sources that are longer, and says what can be done.");
+        Some(finding.evidence(&[("characters", cut.cut as f64)]))
     }
 
     /// A question that got no answer.

@@ -6,9 +6,8 @@ use rehang::finding::Finding;
 use rehang::{Error, Result, Space};
 
 use crate::check::Check;
-use crate::contract::{Answer, Encoder, Input, Noise, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, Reads, Spent};
 use crate::fingerprint::Fingerprint;
-use crate::reading::Cut;
 
 /// Another encoder's vectors at the width of a space, `[d_model] → [d]`. Where d < `d_model`, the first coordinates are kept, scaled to length 1: a
 /// model that was trained for it loses little by that (Matryoshka Representation Learning, Kusupati et al. 2022, §3); any other one loses what
@@ -119,14 +118,6 @@ impl Encoder for Resized {
 
     fn spent(&self) -> Spent {
         self.encoder.spent()
-    }
-
-    fn noise(&self) -> Option<Noise> {
-        self.encoder.noise()
-    }
-
-    fn cut(&self) -> Option<Cut> {
-        self.encoder.cut()
     }
 
     fn findings(&self) -> Vec<Finding> {

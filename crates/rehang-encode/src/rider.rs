@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use rehang::finding::Finding;
 use rehang::{DIFFERENCE_MAX, Distance, Error, NOISE_TIMES, Result, difference, difference_in_words, norm};
 use serde_json::Value;
 
-use crate::contract::{Answer, Input, Noise, peculiar};
+use crate::contract::{Answer, Input, peculiar};
 use crate::meter::lock;
 
 /// The nearest two of four vectors of one text are at least this part of the farthest two apart where it is noise. Where a service has two
@@ -22,6 +23,23 @@ const BATCH_MAX: f64 = 0.1;
 const KNOWN_MAX: usize = 3;
 /// Where so many times the texts between two riders have come without a good comparison, it is asked for in a request of its own.
 const LATE_TIMES: u64 = 4;
+
+/// How an encoder gives one source different vectors, each by the largest [`rehang::difference`] that was seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Noise {
+    /// From call to call.
+    Call(f64),
+    /// By what stands beside it in a call, as models with integer weights do; alone it has the same vector each time.
+    Batch(f64),
+}
+
+impl Noise {
+    fn difference(self) -> f64 {
+        match self {
+            Self::Call(difference) | Self::Batch(difference) => difference,
+        }
+    }
+}
 
 /// An item and the vector that the encoder gave it first.
 pub(crate) struct Known {
@@ -343,6 +361,30 @@ impl Rider {
 
     pub(crate) fn noise(&self) -> Option<Noise> {
         lock(&self.state).noise
+    }
+
+    /// The noise, for a reader.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let noise = self.noise()?;
+        let cosine = 1.0 - noise.difference() / 2.0;
+        let finding = match noise {
+            Noise::Call(_) => {
+                let seen = format!(
+                    "[encoder] gives one text different vectors (cosine {cosine:.3} between two calls)."
+                );
+                Finding::warning("encoder-noise", seen).may_mean("What searches find depends on that.")
+            }
+            Noise::Batch(_) => {
+                let seen = format!(
+                    "[encoder] gives a text another vector beside other texts than alone (cosine {cosine:.3}), as models with integer \
+                     weights do."
+                );
+                Finding::warning("encoder-batches", seen)
+                    .may_mean("Queries come alone and items in batches, so they are a little farther apart than they might be.")
+                    .remedy("batch = 1 in [encoder] makes both alike, and takes longer.")
+            }
+        };
+        Some(finding.evidence(&[("difference", noise.difference())]))
     }
 }
 

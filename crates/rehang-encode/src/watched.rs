@@ -5,9 +5,8 @@ use std::sync::Mutex;
 use rehang::finding::Finding;
 use rehang::{Error, ErrorKind, Result, Space};
 
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent};
 use crate::meter::lock;
-use crate::reading::Cut;
 use crate::rider::{Ride, Rider, Turn};
 
 /// Texts between two comparisons, at least. One is a call of its own: a program that is given a batch of one takes longer for it.
@@ -146,16 +145,8 @@ impl Encoder for Watched {
         self.encoder.spent()
     }
 
-    fn noise(&self) -> Option<Noise> {
-        self.rider.noise()
-    }
-
-    fn cut(&self) -> Option<Cut> {
-        self.encoder.cut()
-    }
-
     fn findings(&self) -> Vec<Finding> {
-        self.encoder.findings()
+        self.encoder.findings().into_iter().chain(self.rider.finding()).collect()
     }
 
     fn watches_itself(&self) -> bool {
@@ -186,7 +177,7 @@ mod tests {
     use rehang::{Distance, Matrix};
 
     use super::*;
-    use crate::Noise;
+    use crate::rider::Noise;
     use crate::function::Function;
 
     /// A model whose vectors lie an angle apart alone and among others, and later another one.
@@ -214,8 +205,8 @@ mod tests {
             let ended = inputs.chunks(100).find_map(|some| encoder.encode(some).err());
             assert_eq!(ended.is_none(), is_kept, "{most} {later}: {ended:?}");
             assert!(ended.is_none_or(|error| error.to_string().contains("has changed")));
-            let is_measured = matches!(encoder.noise(), Some(Noise::Batch(difference)) if difference < 0.03);
-            assert_eq!(is_measured, most < 1.0, "{:?}", encoder.noise());
+            let is_measured = matches!(encoder.rider.noise(), Some(Noise::Batch(difference)) if difference < 0.03);
+            assert_eq!(is_measured, most < 1.0, "{:?}", encoder.rider.noise());
         }
     }
 }

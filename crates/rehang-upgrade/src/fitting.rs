@@ -20,7 +20,7 @@ use rehang::finding::Finding;
 use rehang::order::Policy;
 use rehang::report::{Floors, MORE_QUERIES, Report};
 use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vectors};
-use rehang_encode::{Cut, Noise, Spent};
+use rehang_encode::Spent;
 use rehang_evaluate::study::StudyQueries;
 use rehang_evaluate::{FloorsInput, GalleryJudgements, ReportFiles, floors, report};
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
@@ -294,11 +294,6 @@ pub struct PairsDrawn {
     pub spent: Spent,
     /// What the encoder said where a budget of its own ended it.
     pub encoder_said: Option<String>,
-    /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
-    /// ([`Encoder::noise`](rehang_encode::Encoder::noise)).
-    pub encoder_noise: Option<Noise>,
-    /// Where the encoder stops reading a text, in silence ([`Encoder::cut`](rehang_encode::Encoder::cut)); `None` where that is not known.
-    pub encoder_cut: Option<Cut>,
     /// What the encoder found doubtful about the sources ([`Encoder::findings`](rehang_encode::Encoder::findings)).
     #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,

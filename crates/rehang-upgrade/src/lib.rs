@@ -118,7 +118,6 @@ pub use query::{Query, QueryEncoders};
 pub use record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 pub use refit::{Refit, refit, refits};
 pub use rehang_clock::{Clock, SystemClock};
-pub use rehang_encode::{Cut, Noise};
 pub use run::{BackfillScope, BackfillSetup, Summary, backfill};
 pub use search::{Search, SearchQueries, Searched, search};
 pub use setup::{UpgradeSetup, expect_same};

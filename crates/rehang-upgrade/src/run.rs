@@ -9,7 +9,7 @@ use std::{mem, thread};
 use rehang::adapter::Adapter;
 use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
 use rehang_clock::Clock;
-use rehang_encode::{Cut, Encoder, Input, ItemFailure, Noise, Spent};
+use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
     ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Scan, Select, Store,
     VectorWrite, WriteOutcome,
@@ -115,11 +115,6 @@ pub struct Summary {
     pub indexed: bool,
     /// What the encoder used.
     pub spent: Spent,
-    /// How far apart two vectors of one source were at most, where the encoder gives a source different vectors
-    /// ([`Encoder::noise`]).
-    pub encoder_noise: Option<Noise>,
-    /// Where the encoder stops reading a text, in silence ([`Encoder::cut`]); `None` where that is not known.
-    pub encoder_cut: Option<Cut>,
     /// Milliseconds, by the clock given.
     pub elapsed_ms: u64,
     /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
@@ -735,8 +730,6 @@ impl Run<'_> {
             caught_up: self.caught_up,
             indexed: false,
             spent: encoder.spent(),
-            encoder_noise: encoder.noise(),
-            encoder_cut: encoder.cut(),
             elapsed_ms: self.setup.clock.now_ms() - self.began_ms,
             encoder_busy_ms: self.busy_ms,
             sigma: None,

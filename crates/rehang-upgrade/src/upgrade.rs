@@ -372,8 +372,6 @@ impl Upgrade {
             failed: done.failed,
             spent,
             encoder_said,
-            encoder_noise: encoder.noise(),
-            encoder_cut: encoder.cut(),
             findings: encoder.findings(),
             queries,
             queries_left_out: left_out,
@@ -1104,8 +1102,6 @@ mod tests {
                 indexed: false,
                 spent: Spent::default(),
                 elapsed_ms: 0,
-                encoder_noise: None,
-                encoder_cut: None,
                 encoder_busy_ms: 0,
                 sigma: None,
             };

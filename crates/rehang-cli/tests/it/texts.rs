@@ -294,8 +294,8 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
     };
     assert!(!plan().contains("stops reading"));
     let said = place.run(&["upgrade", "pairs", "--config", "rehang.toml", "--worth", "0"]);
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(said.contains("stops reading a text after some") && said.contains("says nothing"), "{said}");
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.contains("stops reading a text after some") && said.contains("in silence"), "{said}");
     let warnings = plan();
     for words in ["stops reading a text after some", "40 sources of more than", "truncate = false"] {
         assert!(warnings.contains(words), "{words}: {warnings}");

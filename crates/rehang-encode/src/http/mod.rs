@@ -34,11 +34,11 @@ use crate::ceiling::Ceiling;
 use crate::check::Check;
 use crate::config::HttpConfig;
 use crate::config::keys::{at_least_one, positive, seconds};
-use crate::contract::{Answer, Encoder, Input, ItemFailure, Noise, Reads, Spent, peculiar};
+use crate::contract::{Answer, Encoder, Input, ItemFailure, Reads, Spent, peculiar};
 use crate::fingerprint::Fingerprint;
 use crate::learnt::Learnt;
 use crate::meter::{Meter, lock};
-use crate::reading::{Cut, Reading, beginning_of};
+use crate::reading::{Reading, beginning_of};
 use crate::rider::{Known, Ride, Rider, Turn};
 use answer::{FIELDS, Request, Unread};
 use batch::Batches;
@@ -1232,12 +1232,8 @@ impl Encoder for Http {
         Spent { money: spent.tokens as f64 * self.config.price(), ..spent }
     }
 
-    fn noise(&self) -> Option<Noise> {
-        self.rider.noise()
-    }
-
-    fn cut(&self) -> Option<Cut> {
-        lock(&self.reading).cut()
+    fn findings(&self) -> Vec<Finding> {
+        self.rider.finding().into_iter().chain(lock(&self.reading).finding()).collect()
     }
 
     fn receipt(&self) -> u64 {

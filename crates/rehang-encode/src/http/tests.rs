@@ -1366,7 +1366,7 @@ fn a_service_with_noise_is_compared_with_itself() {
         let texts = numbers(600);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         assert!(embed(&http, &texts).unwrap().iter().all(Result::is_ok), "{cosine}");
-        assert_eq!(http.noise().is_some(), cosine < 0.995, "{cosine}: {:?}", http.noise());
+        assert_eq!(http.rider.noise().is_some(), cosine < 0.995, "{cosine}: {:?}", http.rider.noise());
     }
 }
 
@@ -1392,7 +1392,7 @@ fn a_service_whose_vectors_depend_on_the_batch_is_compared_alone() {
         let answers = embed(&http, &texts);
         let is_all = answers.as_ref().is_ok_and(|answers| answers.iter().all(Result::is_ok));
         assert_eq!(is_all, is_kept, "{most}: {answers:?}");
-        match http.noise() {
+        match http.rider.noise() {
             Some(Noise::Batch(difference)) => {
                 assert!((0.01..0.03).contains(&difference), "{most}: {difference}");
             }
@@ -1482,7 +1482,7 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         // One text rides along with every 32, and now and then the beginning of another one.
         let asked = texts_sent(&stub) - (640 + 19);
         assert!(stub.seen().len() == 21 && (1..=16).contains(&asked), "{reads}: {asked}");
-        let Some(cut) = http.cut() else {
+        let Some(cut) = lock(&http.reading).cut() else {
             assert_eq!(reads, usize::MAX);
             continue;
         };
@@ -1492,7 +1492,8 @@ fn a_service_that_cuts_texts_in_silence_is_found_without_a_request_more() {
         assert_eq!(config.known_cut(&learnt), Some(cut));
         let next = open();
         next.recall(&learnt);
-        assert_eq!(next.cut(), Some(cut));
+        assert_eq!(lock(&next.reading).cut(), Some(cut));
+        assert_eq!(next.findings()[0].code, "encoder-cuts");
         let other = HttpConfig { body: [("truncate".into(), json!(false))].into(), ..config.clone() };
         assert_eq!(other.known_cut(&learnt), None);
     }

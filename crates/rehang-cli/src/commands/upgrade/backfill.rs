@@ -1,7 +1,7 @@
 //! `rehang upgrade run`: the backfill.
 
 use rehang::Result;
-use rehang_upgrade::{Cut, Ending, Noise, Run, RunOptions, Until, parse_rate, parse_until};
+use rehang_upgrade::{Ending, Run, RunOptions, Until, parse_rate, parse_until};
 
 use super::learn::refit_text;
 use super::shared::{duration, open};
@@ -99,39 +99,11 @@ pub fn run_text(run: &Run) -> String {
     if failed > 0 {
         text += &format!("{failed} items could not be embedded: `rehang upgrade status` lists them.\n");
     }
-    text += &noise_text(summary.encoder_noise);
-    text += &cut_text(summary.encoder_cut);
     text += &spent_text("Spent", summary.spent.money, summary.spent.tokens);
     if let Some(sigma) = summary.sigma.filter(|sigma| sigma.alarm) {
         text += &format!("{}\n{}\n", sigma_text(&sigma), alarm());
     }
     text
-}
-
-/// How an encoder differs from itself, in a line; nothing where it does not.
-pub fn noise_text(noise: Option<Noise>) -> String {
-    noise.map_or_else(String::new, |noise| {
-        let cosine = 1.0 - noise.difference() / 2.0;
-        match noise {
-            Noise::Call(_) => format!(
-                "The encoder gives one text different vectors (cosine {cosine:.3} between two calls): what searches find depends on that.\n"
-            ),
-            Noise::Batch(_) => format!(
-                "The encoder gives a text another vector beside other texts than alone (cosine {cosine:.3}), as models with integer weights \
-                 do. Queries come alone, items in batches: `batch = 1` makes both alike, and takes longer.\n"
-            ),
-        }
-    })
-}
-
-/// Where an encoder stops reading, in a line; nothing where it reads all.
-pub fn cut_text(cut: Option<Cut>) -> String {
-    cut.map_or_else(String::new, |cut| {
-        format!(
-            "The encoder stops reading a text after {cut}, and says nothing: `rehang upgrade plan` counts the sources that are longer, and says \
-             what can be done.\n"
-        )
-    })
 }
 
 /// What an encoder has used, in a line; nothing where it takes no money.
@@ -159,8 +131,6 @@ mod tests {
             indexed: false,
             spent: Spent::default(),
             elapsed_ms: 0,
-            encoder_noise: None,
-            encoder_cut: None,
             encoder_busy_ms: 0,
             sigma: None,
         };

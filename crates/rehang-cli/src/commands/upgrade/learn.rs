@@ -5,7 +5,7 @@ use rehang_fit::{BridgeRow, OrderChoice};
 use rehang_upgrade::{Bridged, Enough, PairsDrawn, PairsFiles, PairsOptions, Refit};
 use serde_json::json;
 
-use super::backfill::{cut_text, ending_text, noise_text, run_options, spent_text};
+use super::backfill::{ending_text, run_options, spent_text};
 use super::shared::open;
 use crate::arguments::upgrade::{
     AskedFiles, SampleSize, UpgradeBridgeArguments, UpgradeConfig, UpgradeFitArguments,
@@ -73,8 +73,6 @@ pub fn pairs_text(drawn: &PairsDrawn, worth: f64) -> String {
     if let Some(said) = &drawn.encoder_said {
         text += &format!("The encoder says: {said}.\n");
     }
-    text += &noise_text(drawn.encoder_noise);
-    text += &cut_text(drawn.encoder_cut);
     text += &spent_text("Spent", drawn.spent.money, drawn.spent.tokens);
     if let Some(queries) = drawn.queries {
         text += &format!("{queries} queries are embedded by both models.\n");
