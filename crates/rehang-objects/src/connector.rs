@@ -47,11 +47,11 @@ impl HttpConnector for Connector {
             Ok::<_, object_store::Error>((proxy.clone(), client(options)?))
         };
         let proxied = proxies.all().map(through).collect::<Result<_, _>>()?;
-        // Without a proxy of its own, a client would look for one in the environment.
+        // Without a proxy of its own, a client would look for one in the environment. The star is for names alone.
         let direct = if is_named {
             options
         } else {
-            options.with_proxy_url("http://localhost").with_proxy_excludes("*")
+            options.with_proxy_url("http://localhost").with_proxy_excludes("*,0.0.0.0/0,::/0")
         };
         let trusted = self.roots.trusted().to_owned();
         Ok(HttpClient::new(Service { direct: client(direct)?, proxied, proxies, trusted }))
@@ -219,7 +219,12 @@ mod tests {
                 assert!(said.contains(words) && !said.contains("secret"), "{said}");
             }
         }
-        // None stands before this machine.
-        assert_eq!(list(&server.url(), &[("SSL_CERT_FILE", file), ("ALL_PROXY", &down)]), Ok(1));
+        // None stands before this machine, by name or by number, which the certificate does not have.
+        let by_number = server.url().replace("localhost", "127.0.0.1");
+        for set in [&[("SSL_CERT_FILE", file), ("ALL_PROXY", &*down)][..], &[("SSL_CERT_FILE", file)]] {
+            assert_eq!(list(&server.url(), set), Ok(1));
+            let said = list(&by_number, set).unwrap_err().to_string();
+            assert!(said.contains("it is of another host"), "{said}");
+        }
     }
 }
