@@ -7,7 +7,6 @@ use rehang::{Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-
 /// What an encoder is given of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Input<'a> {

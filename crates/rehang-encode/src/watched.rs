@@ -177,8 +177,8 @@ mod tests {
     use rehang::{Distance, Matrix};
 
     use super::*;
-    use crate::rider::Noise;
     use crate::function::Function;
+    use crate::rider::Noise;
 
     /// A model whose vectors lie an angle apart alone and among others, and later another one.
     #[test]
@@ -205,7 +205,8 @@ mod tests {
             let ended = inputs.chunks(100).find_map(|some| encoder.encode(some).err());
             assert_eq!(ended.is_none(), is_kept, "{most} {later}: {ended:?}");
             assert!(ended.is_none_or(|error| error.to_string().contains("has changed")));
-            let is_measured = matches!(encoder.rider.noise(), Some(Noise::Batch(difference)) if difference < 0.03);
+            let is_measured =
+                matches!(encoder.rider.noise(), Some(Noise::Batch(difference)) if difference < 0.03);
             assert_eq!(is_measured, most < 1.0, "{:?}", encoder.rider.noise());
         }
     }

@@ -24,6 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use rehang::check::expect_width;
+use rehang::finding::Finding;
 use rehang::{Error, ErrorKind, Permit, Result, Semaphore, Space, difference, norm};
 use rehang_clock::{Clock, SystemClock};
 use rehang_connect::{Connection, OwnRoots, is_loopback};

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::stub::{Reply, Seen, Stub, good, good_of, vector};
 use super::*;
 use crate::EncoderConfig;
+use crate::rider::Noise;
 
 fn space() -> Space {
     Space::new("new", 2, Distance::L2, false)
