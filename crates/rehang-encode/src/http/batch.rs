@@ -90,7 +90,7 @@ struct Sent {
     batch: Option<String>,
     /// The service's name for the file of its texts.
     file: String,
-    /// When it was sent, in milliseconds since 1970.
+    /// When it was sent, in milliseconds since 1970; 0 where only the service knows, and does not say.
     at_ms: u64,
     /// Tokens that it was reckoned to take.
     tokens: u64,
@@ -99,7 +99,8 @@ struct Sent {
     /// Whether tokens that it took beside these are counted.
     #[serde(default)]
     is_counted: bool,
-    /// Its texts, in the order of its lines.
+    /// Its texts, in the order of its lines; once it is over, those that it has vectors of. One without texts stays, so that the list does not
+    /// bring it back.
     texts: Vec<String>,
 }
 
@@ -110,8 +111,8 @@ struct Batch {
     is_own: bool,
     /// Whether what it was reckoned to take is in this process's count, and what it took is not.
     is_reckoned: bool,
-    /// How often the account was brought up since it was sent.
-    told: u8,
+    /// How often the account was brought up since this process counted it; `None` where the one that has sent it does that.
+    told: Option<u8>,
     /// Whether some of its vectors were compared with what the service gives directly.
     is_compared: bool,
     /// What came of it and is not handed out yet, once it has ended.
@@ -120,7 +121,7 @@ struct Batch {
 
 #[derive(Default)]
 struct State {
-    /// Whether the journal and the service's list were read.
+    /// Whether what processes before had not told the account of was counted.
     is_read: bool,
     batches: BTreeMap<Arc<str>, Batch>,
     of_text: HashMap<Id, Arc<str>>,
@@ -132,15 +133,17 @@ impl State {
     fn add(&mut self, sent: Sent, is_own: bool, is_reckoned: bool) {
         let own: Arc<str> = sent.own.as_str().into();
         for id in sent.texts.iter().filter_map(|text| id_of(text)) {
-            // Of two batches with a text, the later one has it because the earlier one gave nothing for it.
-            let later =
-                |other: &Arc<str>| self.batches.get(other).is_some_and(|other| other.sent.at_ms > sent.at_ms);
+            // Of two batches with a text, the later one has it because the earlier one gave nothing for it. The list has the later one first.
+            let later = |other: &Arc<str>| {
+                self.batches.get(other).is_some_and(|other| other.sent.at_ms >= sent.at_ms)
+            };
             if !self.of_text.get(&id).is_some_and(later) {
                 self.of_text.insert(id, Arc::clone(&own));
             }
         }
+        let told = is_reckoned.then_some(0);
         self.batches
-            .insert(own, Batch { sent, is_own, is_reckoned, told: 0, is_compared: false, answers: None });
+            .insert(own, Batch { sent, is_own, is_reckoned, told, is_compared: false, answers: None });
     }
 
     /// Forgets that a batch has some texts: they may be sent again.
@@ -164,7 +167,7 @@ pub(super) struct Batches {
     /// Whether the service takes parameters beside the file, as Voyage does, and not in its lines.
     is_voyage: AtomicBool,
     sent: AtomicU64,
-    /// Held while the journal is read, and while texts are sent: no two calls send the same ones.
+    /// Held while the journal is read and texts are sent: no two calls send the same ones.
     turn: Mutex<()>,
     state: Mutex<State>,
 }
@@ -242,11 +245,14 @@ struct Used {
 }
 
 /// What a batch that is over came to.
+#[derive(Default)]
 struct Came {
     /// Why some of its texts were not embedded, and may be sent again.
     why: String,
     /// Whether this process has sent it: sent again at once, it would come to the same.
     is_own: bool,
+    /// Texts that it had.
+    texts: usize,
     /// The service takes fewer texts at a time.
     is_limit: bool,
     is_cancelled: bool,
@@ -298,9 +304,10 @@ impl Batches {
     pub(super) fn told(&self) {
         let mut told = Vec::new();
         for batch in lock(&self.state).batches.values_mut().filter(|batch| !batch.sent.is_told) {
-            batch.told += 1;
+            let Some(times) = &mut batch.told else { continue };
+            *times += 1;
             // The first time, it may have been told of a moment before.
-            if batch.told > 1 {
+            if *times > 1 {
                 batch.sent.is_told = true;
                 told.push(batch.sent.clone());
             }
@@ -326,13 +333,6 @@ impl Batches {
     fn keep(&self, sent: &Sent) -> Result<()> {
         fs_err::create_dir_all(&self.folder).map_err(|error| Error::io("create", &self.folder, &error))?;
         AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
-    }
-
-    /// Forgets a batch of which nothing came.
-    fn drop_empty(&self, own: &str) -> Result<()> {
-        let is_empty = |batch: &Batch| batch.answers.as_ref().is_some_and(HashMap::is_empty);
-        let is_empty = lock(&self.state).batches.get(own).is_some_and(is_empty);
-        if is_empty { self.drop_sent(own) } else { Ok(()) }
     }
 
     /// Forgets a batch that was not created.
@@ -364,13 +364,8 @@ impl Batches {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let text = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-            let sent: Sent =
-                serde_json::from_slice(&text).map_err(|error| Error::corrupt(path.display(), error))?;
-            if sent.of != self.of {
-                continue;
-            }
-            if sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
+            let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
+            if sent.at_ms > 0 && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
                 // What is left of it costs a little room.
                 drop(fs_err::remove_file(&path));
                 continue;
@@ -396,7 +391,6 @@ impl Http {
         inputs: &[Input<'_>],
         answers: &mut [Option<Answer>],
     ) -> Result<()> {
-        self.read_journal(batches)?;
         let ids: Vec<Id> = inputs
             .iter()
             .map(|input| batches.id(&format!("{}{}", self.config.prefix, input.source)))
@@ -405,12 +399,7 @@ impl Http {
             if round > ROUNDS_MAX {
                 return Err(self.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
             }
-            let unsent = unsent(&lock(&batches.state), &ids, answers);
-            let sending = match unsent.len() {
-                0 => Ok(()),
-                1..=FEW => self.embed_few(inputs, answers, &ids, &unsent),
-                _ => self.send_files(batches, inputs, &ids, answers),
-            };
+            let sending = self.send_unsent(batches, inputs, &ids, answers);
             let mut held: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
             for (place, id) in ids.iter().enumerate().filter(|(place, _)| answers[*place].is_none()) {
                 if let Some(own) = lock(&batches.state).of_text.get(id) {
@@ -440,11 +429,9 @@ impl Http {
             if answers.iter().any(Option::is_some) {
                 break;
             }
-            for (own, came) in came.iter().filter(|(_, came)| !came.why.is_empty()) {
-                let texts = batches.texts_of(own);
-                batches.drop_empty(own)?;
-                if came.is_limit && texts > FEW {
-                    batches.most.fetch_min((texts / 2).max(1), Ordering::Relaxed);
+            for came in came.iter().map(|(_, came)| came).filter(|came| !came.why.is_empty()) {
+                if came.is_limit && came.texts > FEW {
+                    batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
                     self.wait_until(self.clock.now() + batches.poll)?;
                 } else if came.is_own {
                     return Err(self.unavailable(came.why.clone()));
@@ -457,6 +444,30 @@ impl Http {
             .filter(|answer| answer.is_none())
             .for_each(|answer| *answer = Some(Err(untried())));
         Ok(())
+    }
+
+    /// Sends the texts that no batch has, those of other processes included; embeds them directly where they are few.
+    fn send_unsent(
+        &self,
+        batches: &Batches,
+        inputs: &[Input<'_>],
+        ids: &[Id],
+        answers: &mut [Option<Answer>],
+    ) -> Result<()> {
+        if unsent(&lock(&batches.state), ids, answers).is_empty() {
+            return Ok(());
+        }
+        let turn = lock(&batches.turn);
+        self.read_journal(batches)?;
+        let unsent = unsent(&lock(&batches.state), ids, answers);
+        match unsent.len() {
+            0 => Ok(()),
+            1..=FEW => {
+                drop(turn);
+                self.embed_few(inputs, answers, ids, &unsent)
+            }
+            _ => self.send_files(batches, inputs, ids, &unsent),
+        }
     }
 
     /// Embeds a few texts directly.
@@ -490,14 +501,12 @@ impl Http {
         batches: &Batches,
         inputs: &[Input<'_>],
         ids: &[Id],
-        answers: &[Option<Answer>],
+        unsent: &[usize],
     ) -> Result<()> {
-        let _turn = lock(&batches.turn);
-        let unsent = unsent(&lock(&batches.state), ids, answers);
         if self.rider.known().is_none() {
             self.expect_served()?;
         }
-        let mut rest = &unsent[..];
+        let mut rest = unsent;
         while !rest.is_empty() {
             let mut file = Vec::new();
             let mut count = 0;
@@ -728,7 +737,7 @@ impl Http {
         ids: &[Id],
         heard: &mut Duration,
     ) -> Result<Option<Came>> {
-        let nothing = || Came { why: String::new(), is_own: false, is_limit: false, is_cancelled: false };
+        let nothing = Came::default;
         let (name, is_own) = {
             let state = lock(&batches.state);
             let Some(batch) = state.batches.get(own) else { return Ok(Some(nothing())) };
@@ -739,6 +748,7 @@ impl Http {
             }
             (batch.sent.batch.clone(), batch.is_own)
         };
+        self.take_over(batches, own)?;
         let Some(name) = name.map_or_else(|| self.find_created(batches, own), |name| Ok(Some(name)))? else {
             batches.drop_sent(own)?;
             return Ok(Some(nothing()));
@@ -849,17 +859,19 @@ impl Http {
                 error.get("code").and_then(Value::as_str).is_some_and(|code| code.contains("limit"))
             });
         let mut state = lock(&batches.state);
-        state.forget(own, left.iter().copied());
+        state.of_text.retain(|id, of| of != own || answers.contains_key(id));
         state.awaited.remove(own);
         let mut came = Came {
             why: if left.is_empty() { String::new() } else { why },
             is_own: false,
+            texts: texts.len(),
             is_limit,
-            is_cancelled: there.status == "cancelled" && !left.is_empty(),
+            is_cancelled: false,
         };
         let Some(batch) = state.batches.get_mut(own) else { return Ok(came) };
-        batch.answers = Some(answers);
         came.is_own = batch.is_own;
+        // A later run sends again what somebody cancelled.
+        came.is_cancelled = there.status == "cancelled" && !left.is_empty() && !batch.sent.is_counted;
         // A text whose line does not say takes what it was reckoned to.
         let reckoned = batch.sent.tokens;
         let each = reckoned / texts.len().max(1) as u64;
@@ -876,7 +888,14 @@ impl Http {
             self.meter.tokens(used.saturating_sub(reckoned));
         }
         (batch.is_own, batch.is_reckoned) = (false, false);
-        if !mem::replace(&mut batch.sent.is_counted, true) {
+        // What it has no vector of may be sent again, by a later run too.
+        let has_vector = |text: &String| {
+            let answer = id_of(text).and_then(|id| answers.get(&id)?.clone().ok());
+            answer.is_some_and(|vector| !matches!(self.check.vector(text, vector), Ok(Err(_))))
+        };
+        batch.sent.texts.retain(has_vector);
+        batch.answers = Some(answers);
+        if !mem::replace(&mut batch.sent.is_counted, true) || batch.sent.texts.len() < texts.len() {
             let sent = batch.sent.clone();
             drop(state);
             batches.keep(&sent)?;
@@ -1042,14 +1061,36 @@ impl Http {
         Ok(())
     }
 
-    /// Reads the journal, once, and what the service's list has that is not in it.
-    fn read_journal(&self, batches: &Batches) -> Result<()> {
-        let _turn = lock(&batches.turn);
-        if lock(&batches.state).is_read {
+    /// Counts what a batch was reckoned to take, where the process that sent it died before the account was told.
+    fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
+        let is_anothers = |batch: &&mut Batch| batch.told.is_none() && !batch.sent.is_told;
+        if lock(&batches.state).batches.get_mut(own).filter(is_anothers).is_none() {
             return Ok(());
         }
-        for sent in batches.kept()? {
-            let is_reckoned = !sent.is_told;
+        let kept = read_sent(&batches.path(own))?;
+        let mut state = lock(&batches.state);
+        let Some(batch) = state.batches.get_mut(own).filter(is_anothers) else { return Ok(()) };
+        if let Some(kept) = kept {
+            batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..kept };
+        }
+        if !batch.sent.is_told {
+            self.meter.sent(batch.sent.texts.len());
+            self.meter.tokens(batch.sent.tokens);
+            (batch.told, batch.is_reckoned) = (Some(0), true);
+        }
+        Ok(())
+    }
+
+    /// Reads the journal, and what the service's list has that is not in it. Other processes may have sent something since the last time.
+    fn read_journal(&self, batches: &Batches) -> Result<()> {
+        let kept = batches.kept()?;
+        let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
+        for sent in kept {
+            if lock(&batches.state).batches.contains_key(sent.own.as_str()) {
+                continue;
+            }
+            // Of one that was sent since, the account is told by the process that has sent it, unless that dies.
+            let is_reckoned = is_first && !sent.is_told;
             if is_reckoned {
                 self.meter.sent(sent.texts.len());
                 self.meter.tokens(sent.tokens);
@@ -1082,13 +1123,12 @@ impl Http {
                 let line: Value = serde_json::from_slice(line).unwrap_or_default();
                 texts.extend(line.get("custom_id").and_then(Value::as_str).map(str::to_owned));
             })?;
-            let at_ms = created_ms.unwrap_or_else(rehang_clock::unix_ms);
             let sent = Sent {
                 of: batches.of.clone(),
                 own: own.to_owned(),
                 batch: Some(there.id.clone()),
                 file,
-                at_ms,
+                at_ms: created_ms.unwrap_or(0),
                 tokens: 0,
                 is_told: true,
                 is_counted: true,
@@ -1097,7 +1137,6 @@ impl Http {
             batches.keep(&sent)?;
             lock(&batches.state).add(sent, false, false);
         }
-        lock(&batches.state).is_read = true;
         Ok(())
     }
 
@@ -1277,10 +1316,6 @@ impl Batches {
         self.keep(&sent)
     }
 
-    fn texts_of(&self, own: &str) -> usize {
-        lock(&self.state).batches.get(own).map_or(0, |batch| batch.sent.texts.len())
-    }
-
     fn shown(&self, own: &str) -> String {
         let state = lock(&self.state);
         state.batches.get(own).and_then(|batch| batch.sent.batch.clone()).unwrap_or_else(|| own.to_owned())
@@ -1292,6 +1327,15 @@ fn unsent(state: &State, ids: &[Id], answers: &[Option<Answer>]) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let is_open = |place: &usize| answers[*place].is_none() && !state.of_text.contains_key(&ids[*place]);
     (0..ids.len()).filter(is_open).filter(|place| seen.insert(ids[*place])).collect()
+}
+
+/// A batch of the journal; `None` where another process removed it meanwhile.
+fn read_sent(path: &Path) -> Result<Option<Sent>> {
+    let text = match fs_err::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| Error::io("read", path, &error))?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| Error::corrupt(path.display(), error))
 }
 
 fn read(response: &mut Response<Body>) -> serde_json::Result<Vec<u8>> {

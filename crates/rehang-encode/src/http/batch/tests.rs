@@ -151,6 +151,30 @@ fn what_is_under_way_is_waited_for_and_only_the_rest_is_sent() {
     assert_eq!(desk.most_sent(), 2);
 }
 
+/// A process that has read the journal long ago learns what another one, on the same machine or another, has sent before it died.
+#[test]
+fn what_another_process_sent_meanwhile_is_not_sent_again() {
+    for is_elsewhere in [false, true] {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let all = texts(60);
+        let http = open(&desk, &journal);
+        assert_eq!(embed(&http, &all[..20]).unwrap(), right(&all[..20]));
+        desk.books().polls = 5;
+        desk.next_process(Some(Death { after: 6, is_heard: true }));
+        let of_other = if is_elsewhere { &elsewhere } else { &journal };
+        embed(&open_at(&desk.stub.url, of_other.path(), |_| {}).0, &all[20..]).unwrap_err();
+        assert_eq!(desk.books().batches.len(), 2);
+        desk.next_process(None);
+        let before = http.spent().items;
+        assert_eq!(embed(&http, &all[20..]).unwrap(), right(&all[20..]));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
+        // The dead process had no time to tell the account what it has sent; of another machine's batch nobody here knows that.
+        let taken = if is_elsewhere { 0 } else { 40 };
+        assert_eq!(http.spent().items - before, taken + 5);
+    }
+}
+
 /// Each of one batch's lines comes to something else.
 #[test]
 fn every_line_comes_to_what_it_says() {
@@ -206,6 +230,10 @@ fn every_line_comes_to_what_it_says() {
     assert_eq!(embed(&http, &[texts[4].clone()]).unwrap(), right(&texts[4..5]));
     assert_eq!(desk.most_sent(), 1);
     assert!(desk.direct().contains(&texts[5]));
+    // A later process tries what has no vector as well.
+    assert_eq!(embed(&open(&desk, &journal), &texts[1..4]).unwrap(), right(&texts[1..4]));
+    assert_eq!(embed(&open(&desk, &journal), &texts[6..]).unwrap(), right(&texts[6..]));
+    assert_eq!(desk.most_sent(), 1);
 }
 
 /// What was not embedded in time is no attempt, costs nothing, and is sent again.
@@ -235,6 +263,27 @@ fn what_expires_is_sent_again() {
     assert_eq!(embed(&open(&desk, &journal), &texts[..20]).unwrap(), right(&texts[..20]));
     let sent = &desk.books().sent;
     assert!(texts[..20].iter().all(|text| sent[text] == 1) && texts[20..].iter().all(|text| sent[text] == 3));
+}
+
+/// A batch that expired takes no texts over from the one after it, in a list that says no dates.
+#[test]
+fn what_expired_does_not_come_back_from_the_list() {
+    let texts = texts(20);
+    let expired = || Over { status: "expired", output: vec![], errors: vec![], said: Value::Null };
+    let desk = Desk::start(
+        model,
+        move |number, lines| if number == 0 { expired() } else { completed(lines, model) },
+    );
+    let journal = tempfile::tempdir().unwrap();
+    assert!(embed(&open(&desk, &journal), &texts).unwrap_err().to_string().contains("is expired"));
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &texts).unwrap_err();
+    assert_eq!(desk.books().batches.len(), 2);
+    let elsewhere = tempfile::tempdir().unwrap();
+    for journal in [&journal, &elsewhere, &journal] {
+        assert_eq!(embed(&open(&desk, journal), &texts).unwrap(), right(&texts));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (2, 2));
+    }
 }
 
 #[test]
@@ -270,6 +319,9 @@ fn a_batch_that_fails_or_is_cancelled_says_why() {
     let error = embed(&http, &texts[15..]).unwrap_err();
     assert!(error.to_string().contains("is cancelled"), "{error}");
     assert_eq!(desk.books().batches.len(), 1);
+    // A later one sends it again.
+    assert_eq!(embed(&open(&desk, &journal), &texts[15..]).unwrap(), right(&texts[15..]));
+    assert_eq!(embed(&open(&desk, &journal), &texts[..15]).unwrap(), right(&texts[..15]));
 }
 
 /// A service that takes fewer tokens at a time is sent fewer texts.
