@@ -335,23 +335,6 @@ impl Batches {
         AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
     }
 
-    /// Forgets a batch that was not created.
-    fn drop_sent(&self, own: &str) -> Result<()> {
-        let mut state = lock(&self.state);
-        if let Some(batch) = state.batches.remove(own) {
-            let texts: Vec<Id> = batch.sent.texts.iter().filter_map(|text| id_of(text)).collect();
-            state.forget(own, texts.into_iter());
-        }
-        drop(state);
-        let path = self.path(own);
-        match fs_err::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("remove", &path, &error))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The batches of this encoder that the journal has.
     fn kept(&self) -> Result<Vec<Sent>> {
         let entries = match fs_err::read_dir(&self.folder) {
@@ -527,23 +510,13 @@ impl Http {
                 file.truncate(end.map_or(0, |(end, _)| end + 1));
             }
             let texts = rest[..within].iter().map(|&place| ids[place]);
-            self.send_file(batches, &file, texts.collect(), tokens)
-                .inspect_err(|_| self.unreserve_unsent(batches, &rest[..within], ids, tokens))?;
+            self.send_file(batches, &file, texts.collect(), tokens)?;
             if within < count {
                 return Ok(());
             }
             rest = &rest[count..];
         }
         Ok(())
-    }
-
-    /// Puts back what was reserved for texts that no batch has.
-    fn unreserve_unsent(&self, batches: &Batches, places: &[usize], ids: &[Id], tokens: u64) {
-        let state = lock(&batches.state);
-        if places.iter().all(|&place| !state.of_text.contains_key(&ids[place])) {
-            drop(state);
-            self.unreserve(places.len(), tokens);
-        }
     }
 
     /// As [`Self::reserve`], with room for the texts by which a batch is compared.
@@ -611,9 +584,9 @@ impl Http {
         }
     }
 
-    /// Sends a batch. What happens from the moment when it may be created is in the journal.
+    /// Sends a batch of texts, for which tokens are reserved. What happens from the moment when it may be created is in the journal.
     fn send_file(&self, batches: &Batches, file: &[u8], texts: Vec<Id>, tokens: u64) -> Result<()> {
-        let file = self.upload(file)?;
+        let file = self.upload(file).inspect_err(|_| self.unreserve(texts.len(), tokens))?;
         let at_ms = rehang_clock::unix_ms();
         let number = batches.sent.fetch_add(1, Ordering::Relaxed);
         let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
@@ -622,11 +595,11 @@ impl Http {
         let sent =
             Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
-        batches.keep(&sent)?;
         lock(&batches.state).add(sent.clone(), true, true);
+        batches.keep(&sent).or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
         let refused = loop {
             let said = self.create(batches, &sent);
-            match said.or_else(|error| batches.drop_sent(&sent.own).and(Err(error)))? {
+            match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
                 Said::Good(mut response) => {
                     let there: serde_json::Result<There> =
                         read(&mut response).and_then(|body| serde_json::from_slice(&body));
@@ -637,21 +610,20 @@ impl Http {
                 Said::Unclear(_) => return Ok(()),
                 Said::Busy(reason, wait) => {
                     if let Err(error) = self.keep_to_limits(&mut limited, reason, wait) {
-                        batches.drop_sent(&sent.own)?;
+                        self.drop_sent(batches, &sent.own)?;
                         return Err(error);
                     }
                 }
                 Said::Refused(_, reason) if reason.contains("request_params") => {
                     if !batches.is_voyage.swap(true, Ordering::Relaxed) {
-                        self.unreserve(sent.texts.len(), tokens);
-                        return batches.drop_sent(&sent.own);
+                        return self.drop_sent(batches, &sent.own);
                     }
                     break reason;
                 }
                 Said::Refused(_, reason) => break reason,
             }
         };
-        batches.drop_sent(&sent.own)?;
+        self.drop_sent(batches, &sent.own)?;
         Err(self.unavailable(format!("it refused a batch: {refused}")))
     }
 
@@ -750,7 +722,7 @@ impl Http {
         };
         self.take_over(batches, own)?;
         let Some(name) = name.map_or_else(|| self.find_created(batches, own), |name| Ok(Some(name)))? else {
-            batches.drop_sent(own)?;
+            self.drop_sent(batches, own)?;
             return Ok(Some(nothing()));
         };
         let there: There = match self.ask_at(&format!("/batches/{name}"), None)? {
@@ -881,7 +853,7 @@ impl Http {
         let used = used.min(bytes + TOKENS_MORE * texts.len() as u64);
         if batch.is_reckoned {
             let mut spent = self.meter.lock();
-            spent.items -= left.len() as u64;
+            spent.items = spent.items.saturating_sub(left.len() as u64);
             spent.tokens = (spent.tokens + used).saturating_sub(reckoned);
         } else if !batch.sent.is_counted {
             // What it was reckoned to take is in the count of the process that sent it.
@@ -1140,6 +1112,25 @@ impl Http {
         Ok(())
     }
 
+    /// Forgets a batch that was not created, and puts back what was reserved for it.
+    fn drop_sent(&self, batches: &Batches, own: &str) -> Result<()> {
+        let mut state = lock(&batches.state);
+        if let Some(batch) = state.batches.remove(own) {
+            state.of_text.retain(|_, of| &**of != own);
+            if batch.is_reckoned {
+                self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
+            }
+        }
+        drop(state);
+        let path = batches.path(own);
+        match fs_err::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The service's name for a batch that it was asked for without an answer; `None` where it was not created.
     fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
         for tries in 0..LISTED_TRIES {
@@ -1163,11 +1154,6 @@ impl Http {
                 batches.is_created(own, there.id.clone())?;
                 return Ok(Some(there.id));
             }
-        }
-        if let Some(batch) = lock(&batches.state).batches.get(own)
-            && batch.is_reckoned
-        {
-            self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
         }
         Ok(None)
     }

@@ -1057,7 +1057,7 @@ impl Http {
     /// Puts back what was reserved for inputs that were not sent.
     fn unreserve(&self, items: usize, tokens: u64) {
         let mut spent = self.meter.lock();
-        spent.items -= items as u64;
+        spent.items = spent.items.saturating_sub(items as u64);
         spent.tokens = spent.tokens.saturating_sub(tokens);
     }
 

@@ -442,6 +442,31 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert!(error.to_string().contains(JOURNAL) && desk.most_sent() == 1, "{error}");
 }
 
+/// Two workers that wait for one batch both find that it was not created.
+#[test]
+fn what_was_not_created_is_put_back_once() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.next_process(Some(Death { after: 3, is_heard: false }));
+    let http = open_at(&desk.stub.url, journal.path(), |_| {}).0;
+    embed(&http, &texts(20)).unwrap_err();
+    assert_eq!((http.spent().items, journal_files(&journal)), (21, 1), "it may have been created");
+    desk.next_process(None);
+    let batches = http.batches.as_ref().unwrap();
+    let own: Arc<str> = lock(&batches.state).batches.keys().next().cloned().unwrap();
+    for _ in 0..2 {
+        assert_eq!(http.find_created(batches, &own).unwrap(), None);
+    }
+    for _ in 0..2 {
+        http.drop_sent(batches, &own).unwrap();
+        assert_eq!((http.spent().items, journal_files(&journal)), (1, 0));
+    }
+    // Whatever else is put back too often, an account is never less than empty.
+    http.unreserve(2, 1000);
+    assert_eq!(http.spent().items, 0);
+    assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(desk.most_sent(), 1);
+}
+
 /// Voyage has the parameters in the batch, and lines of nothing but texts.
 #[test]
 fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
