@@ -209,6 +209,10 @@ impl There {
         matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
     }
 
+    fn count(&self, name: &str) -> u64 {
+        self.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
     fn mark(&self, name: &str) -> Option<&str> {
         self.metadata.get(name)?.as_str()
     }
@@ -746,13 +750,15 @@ impl Http {
                 ));
             }
         };
-        *heard = self.clock.now();
-        let count = |name: &str| there.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0);
         let mut state = lock(&batches.state);
         let texts = state.batches.get(own).map_or(0, |batch| batch.sent.texts.len() as u64);
-        state.awaited.insert(Arc::clone(own), (count("completed") + count("failed"), texts));
+        state.awaited.insert(Arc::clone(own), (there.count("completed") + there.count("failed"), texts));
         drop(state);
-        if there.is_over() { self.collect(batches, own, &there).map(Some) } else { Ok(None) }
+        if there.is_over() {
+            return self.collect(batches, own, &there, *heard);
+        }
+        *heard = self.clock.now();
+        Ok(None)
     }
 
     /// Nothing new is known of a batch. That is nothing bad, for a while.
@@ -765,8 +771,14 @@ impl Http {
         Ok(None)
     }
 
-    /// Reads what came of a batch that is over.
-    fn collect(&self, batches: &Batches, own: &Arc<str>, there: &There) -> Result<Came> {
+    /// Reads what came of a batch that is over; `None` where its files have less than it says.
+    fn collect(
+        &self,
+        batches: &Batches,
+        own: &Arc<str>,
+        there: &There,
+        heard: Duration,
+    ) -> Result<Option<Came>> {
         let texts: Vec<Id> = {
             let state = lock(&batches.state);
             let texts = state.batches.get(own).map(|batch| &batch.sent.texts);
@@ -775,10 +787,25 @@ impl Http {
         let (mut answers, mut used) = (HashMap::new(), Used::default());
         let mut unexecuted = BTreeSet::new();
         let mut is_there = false;
-        for file in [&there.output_file_id, &there.error_file_id].into_iter().flatten() {
-            is_there |= self.lines_of(file, &mut |line| {
-                self.take_line(line, &mut answers, &mut unexecuted, &mut used);
-            })?;
+        for (is_output, file) in [(true, &there.output_file_id), (false, &there.error_file_id)] {
+            if let Some(file) = file {
+                is_there |= self.lines_of(file, &mut |line| {
+                    self.take_line(line, &mut answers, &mut unexecuted, &mut used);
+                })?;
+            }
+            // What a service says that it has is paid for, and a file may be short or gone for a moment.
+            if is_output && (answers.len() as u64) < there.count("completed") {
+                let reason = format!(
+                    "batch {} has embedded {} texts, and its output ({}) has {} (all are sent again once {} and the service's {} are removed)",
+                    there.id,
+                    there.count("completed"),
+                    file.as_deref().unwrap_or("no file"),
+                    answers.len(),
+                    batches.path(own).display(),
+                    there.input_file_id.as_deref().unwrap_or("file of its texts")
+                );
+                return self.unheard(heard, &reason);
+            }
         }
         let is_failed = there.status == "failed";
         let errors: Vec<&Value> = ["/data", ""]
@@ -840,7 +867,7 @@ impl Http {
             is_limit,
             is_cancelled: false,
         };
-        let Some(batch) = state.batches.get_mut(own) else { return Ok(came) };
+        let Some(batch) = state.batches.get_mut(own) else { return Ok(Some(came)) };
         came.is_own = batch.is_own;
         // A later run sends again what somebody cancelled.
         came.is_cancelled = there.status == "cancelled" && !left.is_empty() && !batch.sent.is_counted;
@@ -872,7 +899,7 @@ impl Http {
             drop(state);
             batches.keep(&sent)?;
         }
-        Ok(came)
+        Ok(Some(came))
     }
 
     /// Takes in a line of a file that a batch gave. Of several lines for a text, the first one with a vector counts.
@@ -1091,10 +1118,13 @@ impl Http {
                 continue;
             }
             let mut texts = Vec::new();
-            self.lines_of(&file, &mut |line| {
+            let is_there = self.lines_of(&file, &mut |line| {
                 let line: Value = serde_json::from_slice(line).unwrap_or_default();
                 texts.extend(line.get("custom_id").and_then(Value::as_str).map(str::to_owned));
             })?;
+            if !is_there {
+                continue;
+            }
             let sent = Sent {
                 of: batches.of.clone(),
                 own: own.to_owned(),

@@ -7,7 +7,7 @@ use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::desk::{Death, Desk, Over, answered, completed, expired, refused};
+use super::super::desk::{BadFile, Death, Desk, Over, answered, completed, expired, refused};
 use super::super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
 use crate::contract::{Encoder as _, Spent};
@@ -420,6 +420,23 @@ fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
     let http = open(&desk, &journal);
     http.interrupt();
     assert!(embed(&http, &texts(20)).unwrap_err().is_cancelled());
+}
+
+/// A service that has embedded texts is asked for their vectors again, and not for new ones.
+#[test]
+fn a_file_that_has_less_than_its_batch_says_is_asked_for_again() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().bad_files = vec![BadFile::Short(19), BadFile::Missing, BadFile::Unnamed];
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    assert!(desk.books().bad_files.is_empty());
+    desk.books().bad_files = vec![BadFile::Missing; 1000];
+    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    let names = "batch batch_0 has embedded 20 texts, and its output (output-0) has 0";
+    assert!(said.is_retryable() && said.to_string().contains(names), "{said}");
+    assert!(said.to_string().contains(JOURNAL), "{said}");
+    desk.books().bad_files.clear();
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(desk.most_sent(), 1);
 }
 
 #[test]
