@@ -61,8 +61,9 @@ const ROUNDS_MAX: usize = 32;
 const PAGES_MAX: usize = 10;
 const PAGE: usize = 100;
 /// Milliseconds after which a batch of another machine is none that anybody waits for, and one of the journal none that has answers left.
-const FOREIGN_FOR_MS: u64 = 3 * 86_400_000;
-const KEPT_FOR_MS: u64 = 30 * 86_400_000;
+const FOREIGN_FOR_MS: u64 = 3 * DAY_MS;
+const KEPT_FOR_MS: u64 = 30 * DAY_MS;
+const DAY_MS: u64 = 86_400_000;
 /// Bytes that a character has at most.
 const UTF8_BYTES_MAX: f64 = 4.0;
 /// Bytes of an answer that is no file.
@@ -211,6 +212,10 @@ impl There {
 
     fn count(&self, name: &str) -> u64 {
         self.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    fn created_ms(&self) -> Option<u64> {
+        self.created_at.as_u64().map(|seconds| seconds.saturating_mul(1000))
     }
 
     fn mark(&self, name: &str) -> Option<&str> {
@@ -610,8 +615,6 @@ impl Http {
                     // Where the answer is broken, the list says its name.
                     return there.map_or(Ok(()), |there| batches.is_created(&sent.own, there.id));
                 }
-                // Its place in the list says whether it was heard.
-                Said::Unclear(_) => return Ok(()),
                 Said::Busy(reason, wait) => {
                     if let Err(error) = self.keep_to_limits(&mut limited, reason, wait) {
                         self.drop_sent(batches, &sent.own)?;
@@ -624,7 +627,9 @@ impl Http {
                     }
                     break reason;
                 }
-                Said::Refused(_, reason) => break reason,
+                Said::Refused(400 | 404 | 413 | 422, reason) => break reason,
+                // Its place in the list says whether it was heard.
+                Said::Unclear(_) | Said::Refused(..) => return Ok(()),
             }
         };
         self.drop_sent(batches, &sent.own)?;
@@ -669,7 +674,7 @@ impl Http {
             body["completion_window"] = "12h".into();
             body["request_params"] = parameters;
         }
-        self.ask_at("/batches", Some(("application/json", body.to_string().as_bytes())))
+        self.ask_at("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
     }
 
     /// Waits until one of some batches is over. Gives those that are, with their answers read.
@@ -729,7 +734,7 @@ impl Http {
             self.drop_sent(batches, own)?;
             return Ok(Some(nothing()));
         };
-        let there: There = match self.ask_at(&format!("/batches/{name}"), None)? {
+        let there: There = match self.ask_at("GET", &format!("/batches/{name}"), None)? {
             Said::Good(mut response) => {
                 match read(&mut response).and_then(|body| serde_json::from_slice(&body)) {
                     Ok(there) => there,
@@ -1096,7 +1101,7 @@ impl Http {
             }
             lock(&batches.state).add(sent, false, is_reckoned);
         }
-        for there in self.list()?.unwrap_or_default() {
+        for there in self.list(rehang_clock::unix_ms().saturating_sub(FOREIGN_FOR_MS))?.0 {
             let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
             let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
             match known {
@@ -1107,8 +1112,7 @@ impl Http {
                 }
                 None => {}
             }
-            let created_ms = there.created_at.as_u64().map(|seconds| seconds.saturating_mul(1000));
-            let is_old = created_ms.is_some_and(|at| at + FOREIGN_FOR_MS < rehang_clock::unix_ms());
+            let is_old = there.created_ms().is_some_and(|at| at + FOREIGN_FOR_MS < rehang_clock::unix_ms());
             let Some(file) = there.input_file_id.clone().filter(|_| !is_old && there.status != "failed")
             else {
                 continue;
@@ -1130,7 +1134,7 @@ impl Http {
                 own: own.to_owned(),
                 batch: Some(there.id.clone()),
                 file,
-                at_ms: created_ms.unwrap_or(0),
+                at_ms: there.created_ms().unwrap_or(0),
                 tokens: 0,
                 is_told: true,
                 is_counted: true,
@@ -1145,13 +1149,15 @@ impl Http {
     /// Forgets a batch that was not created, and puts back what was reserved for it.
     fn drop_sent(&self, batches: &Batches, own: &str) -> Result<()> {
         let mut state = lock(&batches.state);
-        if let Some(batch) = state.batches.remove(own) {
+        let batch = state.batches.remove(own);
+        if let Some(batch) = batch {
             state.of_text.retain(|_, of| &**of != own);
             if batch.is_reckoned {
                 self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
             }
+            drop(state);
+            self.delete(&batch.sent.file);
         }
-        drop(state);
         let path = batches.path(own);
         match fs_err::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -1163,11 +1169,24 @@ impl Http {
 
     /// The service's name for a batch that it was asked for without an answer; `None` where it was not created.
     fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
-        for tries in 0..LISTED_TRIES {
-            if tries > 0 {
+        let sent = lock(&batches.state).batches.get(own).map(|batch| batch.sent.clone());
+        let Some(sent) = sent else { return Ok(None) };
+        for tries in 0..=LISTED_TRIES {
+            if tries == LISTED_TRIES {
+                // Without its file, none is created from now on.
+                self.delete(&sent.file);
+            } else if tries > 0 {
                 self.wait_until(self.clock.now() + LISTED_RESTS)?;
             }
-            let Some(list) = self.list()? else {
+            let (list, is_whole) = self.list(sent.at_ms.saturating_sub(DAY_MS))?;
+            let found = list.into_iter().find(|there| {
+                there.mark(OWN) == Some(own) || there.input_file_id.as_ref() == Some(&sent.file)
+            });
+            if let Some(there) = found {
+                batches.is_created(own, there.id.clone())?;
+                return Ok(Some(there.id));
+            }
+            if !is_whole {
                 return Err(Error::conflict(
                     "a batch was asked for, and no answer came",
                     format!(
@@ -1175,38 +1194,30 @@ impl Http {
                         batches.path(own).display()
                     ),
                 ));
-            };
-            let file = lock(&batches.state).batches.get(own).map(|batch| batch.sent.file.clone());
-            let found = list.into_iter().find(|there| {
-                there.mark(OWN) == Some(own) || (file.is_some() && there.input_file_id == file)
-            });
-            if let Some(there) = found {
-                batches.is_created(own, there.id.clone())?;
-                return Ok(Some(there.id));
             }
         }
         Ok(None)
     }
 
-    /// The batches that the service has, the latest first; `None` where it has no list.
-    fn list(&self) -> Result<Option<Vec<There>>> {
+    /// The batches that the service was asked for since some moment, and maybe earlier ones, the latest first; and whether these are all of them.
+    fn list(&self, since_ms: u64) -> Result<(Vec<There>, bool)> {
         let (mut all, mut after) = (Vec::new(), String::new());
         for _ in 0..PAGES_MAX {
             let path = format!("/batches?limit={PAGE}{after}");
             let Some(said) = self.insist_at(&path, None, &mut |response| read(response).ok())? else {
-                return Ok(None);
+                return Ok((all, false));
             };
             let page: Page = serde_json::from_slice(&said).map_err(|error| {
                 self.unavailable(format!("its list of batches has another form ({error})"))
             })?;
-            let last = page.data.last().map(|there| there.id.clone());
+            let last = page.data.last();
+            let is_old = last.and_then(There::created_ms).is_some_and(|at_ms| at_ms < since_ms);
+            let next = last.filter(|_| page.has_more && !is_old).map(|last| format!("&after={}", last.id));
             all.extend(page.data);
-            match last {
-                Some(last) if page.has_more => after = format!("&after={last}"),
-                _ => break,
-            }
+            let Some(next) = next else { return Ok((all, true)) };
+            after = next;
         }
-        Ok(Some(all))
+        Ok((all, false))
     }
 
     /// Reads a file of the service, line by line; gives whether it is there. A line may come twice, where the file broke off.
@@ -1225,6 +1236,11 @@ impl Http {
         Ok(self.insist_at(&format!("/files/{file}/content"), None, &mut all)?.is_some())
     }
 
+    /// Asks the service to delete a file that is of no use any more. It may keep it.
+    fn delete(&self, file: &str) {
+        drop(self.ask_at("DELETE", &format!("/files/{file}"), None));
+    }
+
     /// Asks until there is a whole answer, as often as a request may be sent; `None` where there is no such thing.
     fn insist_at(
         &self,
@@ -1233,7 +1249,8 @@ impl Http {
         take: &mut dyn FnMut(&mut Response<Body>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>> {
         for failures in 1.. {
-            let (reason, wait) = match self.ask_at(path, body)? {
+            let method = if body.is_some() { "POST" } else { "GET" };
+            let (reason, wait) = match self.ask_at(method, path, body)? {
                 Said::Good(mut response) => match take(&mut response) {
                     Some(said) => return Ok(Some(said)),
                     None => ("its answer broke off".into(), None),
@@ -1254,7 +1271,7 @@ impl Http {
     }
 
     /// Asks once.
-    fn ask_at(&self, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
+    fn ask_at(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
         let (address, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let base = address.strip_suffix("/embeddings").unwrap_or(address);
         let joint = if query.is_empty() {
@@ -1265,33 +1282,28 @@ impl Http {
             "?"
         };
         let address = format!("{base}{path}{joint}{query}");
-        let timeout = if path.starts_with("/files") {
+        let timeout = if path.starts_with("/files") && method != "DELETE" {
             TRANSFER_MAX
         } else {
             seconds("timeout_seconds", self.config.timeout_seconds)?
         };
-        let headers = |header: &mut dyn FnMut(&str, &str)| {
-            self.headers.iter().for_each(|(name, value)| header(name, value));
-        };
-        let sent = if let Some((kind, body)) = body {
-            let mut request = Some(self.agent.post(&address).header("Content-Type", kind));
-            headers(&mut |name, value| request = request.take().map(|request| request.header(name, value)));
-            request.map(|request| request.config().timeout_global(Some(timeout)).build().send(body))
-        } else {
-            let mut request = Some(self.agent.get(&address));
-            headers(&mut |name, value| request = request.take().map(|request| request.header(name, value)));
-            request.map(|request| request.config().timeout_global(Some(timeout)).build().call())
+        let mut request = ureq::http::Request::builder().method(method).uri(&address);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let sent = match body {
+            Some((kind, body)) => self.answer_to(request.header("Content-Type", kind).body(body), timeout),
+            None => self.answer_to(request.body(()), timeout),
         };
         let mut response = match sent {
-            None => return Ok(Said::Unclear(String::new())),
-            Some(Err(error)) => {
+            Err(error) => {
                 return Ok(match self.unreachable(&error, 0, 0)? {
                     Outcome::Unreachable(reason) => Said::Busy(reason, None),
                     Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Said::Unclear(reason),
                     _ => Said::Unclear(error.to_string()),
                 });
             }
-            Some(Ok(response)) => response,
+            Ok(response) => response,
         };
         let status = response.status().as_u16();
         if status == 200 || status == 201 {
@@ -1313,6 +1325,15 @@ impl Http {
             408 | 409 | 425 | 500 | 502..=599 => Said::Unclear(reason),
             _ => Said::Refused(status, reason),
         })
+    }
+
+    fn answer_to(
+        &self,
+        request: ureq::http::Result<ureq::http::Request<impl ureq::AsSendBody>>,
+        timeout: Duration,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
+        self.agent.run(request)
     }
 
     fn no_batch_api(&self, path: &str) -> Error {

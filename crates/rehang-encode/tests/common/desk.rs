@@ -49,8 +49,22 @@ pub struct Books {
     /// Questions about each batch.
     pub asked: BTreeMap<String, usize>,
     pub has_no_list: bool,
+    /// How the next request for a batch ends, by its status, and whether the batch is created: at once, or once its file is to be deleted.
+    pub bad_creation: Option<(u16, Created)>,
+    /// Files that were deleted.
+    pub deleted: Vec<String>,
+    /// A batch that is not created yet.
+    late: Option<Seen>,
     /// What is wrong with the files that batches give, at the next questions for one.
     pub bad_files: Vec<BadFile>,
+}
+
+/// When a batch is created that an error was the answer to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    Never,
+    AtOnce,
+    Late,
 }
 
 /// What is wrong with a file.
@@ -188,6 +202,23 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             };
             let Some(file) = books.files.get(*id) else { return missing(id) };
             Reply::Body(file.split_inclusive('\n').take(lines).collect())
+        }
+        ("DELETE", ["files", id]) => {
+            if let Some(late) = books.late.take() {
+                answer(books, &late, model, fate);
+            }
+            // What is in it stays in the books.
+            books.deleted.push((*id).to_owned());
+            Reply::Body(json!({"id": id, "object": "file", "deleted": true}).to_string())
+        }
+        ("POST", ["batches"]) if books.bad_creation.is_some() => {
+            let (status, created) = books.bad_creation.take().unwrap();
+            match created {
+                Created::AtOnce => drop(answer(books, seen, model, fate)),
+                Created::Late => books.late = Some(seen.clone()),
+                Created::Never => {}
+            }
+            Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
         }
         ("POST", ["batches"]) => {
             let file = seen.body["input_file_id"].as_str().unwrap_or_default();

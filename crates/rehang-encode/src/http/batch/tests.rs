@@ -7,7 +7,7 @@ use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::desk::{BadFile, Death, Desk, Over, answered, completed, expired, refused};
+use super::super::desk::{BadFile, Created, Death, Desk, Over, answered, completed, expired, refused};
 use super::super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
 use crate::contract::{Encoder as _, Spent};
@@ -459,6 +459,53 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert!(error.to_string().contains(JOURNAL) && desk.most_sent() == 1, "{error}");
 }
 
+/// What a service answers says nothing sure of whether it has created a batch, unless the request was wrong.
+#[test]
+fn a_batch_that_was_created_all_the_same_is_found() {
+    for (status, created) in [(402, Created::AtOnce), (418, Created::AtOnce), (500, Created::Late)] {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        desk.books().bad_creation = Some((status, created));
+        let http = open(&desk, &journal);
+        let first = embed(&http, &texts(20));
+        if status == 402 {
+            first.unwrap_err();
+        }
+        assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1), "{status}");
+    }
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().bad_creation = Some((422, Created::Never));
+    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    assert!(said.to_string().contains("it refused a batch"), "{said}");
+    assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
+}
+
+/// A list that ends too early says nothing of what was created before.
+#[test]
+fn a_list_that_is_cut_short_does_not_say_that_nothing_was_created() {
+    let page = |number: u64, at: u64| json!({"data": [{"id": format!("b{number}"), "status": "completed", "created_at": at}], "has_more": true});
+    for is_old in [false, true] {
+        let now = rehang_clock::unix_ms() / 1000;
+        let stub = Stub::start(move |number, seen: &Seen| match (seen.method.as_str(), seen.path.as_str()) {
+            ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
+            ("GET", path) if path.starts_with("/v1/batches?") => {
+                let at = if is_old && path.contains("after") { now - 40 * 86_400 } else { now };
+                Reply::Body(page(number as u64, at).to_string())
+            }
+            ("DELETE", _) => Reply::Body("{}".into()),
+            ("POST", "/v1/batches") if number > 100 => Reply::Status(400, vec![], String::new()),
+            ("POST", "/v1/batches") => Reply::Status(500, vec![], String::new()),
+            _ => Reply::Body(good(seen, |_| {})),
+        });
+        let journal = tempfile::tempdir().unwrap();
+        let (http, _) = open_at(&stub.url, journal.path(), |_| {});
+        let error = embed(&http, &texts(20)).unwrap_err();
+        assert_eq!(error.is_conflict(), !is_old, "{error}");
+        let lists = stub.seen().iter().filter(|seen| seen.path.starts_with("/v1/batches?")).count();
+        assert!(is_old || lists == 2 * PAGES_MAX, "{lists}");
+    }
+}
+
 /// Two workers that wait for one batch both find that it was not created.
 #[test]
 fn what_was_not_created_is_put_back_once() {
@@ -494,6 +541,7 @@ fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
             let said = json!({"detail": "Field required: request_params"});
             Reply::Status(400, vec![], said.to_string())
         }
+        ("DELETE", _) => Reply::Body("{}".into()),
         ("POST", "/v1/batches") => Reply::Status(429, vec![("retry-after", "3600".into())], String::new()),
         _ => Reply::Body(good(seen, |_| {})),
     });
@@ -510,7 +558,7 @@ fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
         "nothing was created, and nothing is paid for"
     );
     let seen = stub.seen();
-    let last = &seen.last().unwrap().body;
+    let last = &seen.iter().rfind(|seen| seen.path == "/v1/batches").unwrap().body;
     let parameters = json!({"model": "m", "input_type": "document", "output_dimension": 2});
     assert_eq!((&last["request_params"], &last["completion_window"]), (&parameters, &json!("12h")));
     let files: Vec<&Seen> = seen.iter().filter(|seen| seen.path == "/v1/files").collect();
