@@ -387,8 +387,10 @@ impl Http {
             .iter()
             .map(|input| batches.id(&format!("{}{}", self.config.prefix, input.source)))
             .collect();
-        for round in 0.. {
-            if round > ROUNDS_MAX {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
                 return Err(self.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
             }
             let sending = self.send_unsent(batches, inputs, &ids, answers);
@@ -421,9 +423,15 @@ impl Http {
             if answers.iter().any(Option::is_some) {
                 break;
             }
+            let is_any_under_way = held.len() > came.len() || !lock(&batches.state).awaited.is_empty();
             for came in came.iter().map(|(_, came)| came).filter(|came| !came.why.is_empty()) {
                 if came.is_limit && came.texts > FEW {
-                    batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
+                    if is_any_under_way {
+                        // They fill the queue, for a day maybe, and leave room for as many texts afterwards.
+                        rounds = 0;
+                    } else {
+                        batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
+                    }
                     self.wait_until(self.clock.now() + batches.poll)?;
                 } else if came.is_own {
                     return Err(self.unavailable(came.why.clone()));
@@ -520,7 +528,8 @@ impl Http {
             }
             let texts = rest[..within].iter().map(|&place| ids[place]);
             self.send_file(batches, &file, texts.collect(), tokens)?;
-            if within < count {
+            // A queue that was too short for one is too short for several.
+            if within < count || most < self.config.batch_api_items {
                 return Ok(());
             }
             rest = &rest[count..];

@@ -1142,7 +1142,9 @@ impl Http {
     /// What a call gives that has come to some answers, and to an error or none.
     fn hand_out(&self, answers: Vec<Option<Answer>>, error: Option<Error>) -> Result<Vec<Answer>> {
         let Some(error) = error else { return Ok(answers.into_iter().flatten().collect()) };
-        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
+        // Batches that are paid for are waited for also where the budget has no room for more.
+        let is_end = error.is_budget_spent() && self.batches.is_none();
+        if error.is_unauthorised() || is_end || error.is_conflict() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have

@@ -357,9 +357,54 @@ fn a_queue_that_is_too_short_is_sent_smaller_batches() {
         .iter()
         .map(|batch| batch["request_counts"]["completed"].as_u64().unwrap())
         .collect();
-    assert_eq!(sizes, [0, 0, 0, 25, 25, 25, 25]);
+    assert_eq!(sizes, [0, 0, 25, 25, 25, 25]);
     assert_eq!(http.spent().items, 100 + 2 + 4 * 5 - 1);
     drop(all);
+}
+
+/// A queue that other batches fill takes as many texts when they are over.
+#[test]
+fn a_queue_that_is_full_is_waited_for() {
+    let desk = Desk::start(model, |number, lines| {
+        if number != 1 {
+            return completed(lines, model);
+        }
+        let said = json!({"data": [{"code": "token_limit_exceeded", "message": "Enqueued", "line": null}]});
+        Over { status: "failed", output: vec![], errors: vec![], said }
+    });
+    let (journal, all) = (tempfile::tempdir().unwrap(), texts(70));
+    desk.books().polls = 50;
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &all[..30]).unwrap_err();
+    desk.next_process(None);
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+    desk.books().asked.insert("batch_1".into(), 50);
+    assert_eq!(embed(&http, &all).unwrap()[..30], right(&all)[..30]);
+    assert_eq!(embed(&http, &all[30..]).unwrap(), right(&all[30..]));
+    let books = desk.books();
+    let sizes = books
+        .batches
+        .iter()
+        .map(|batch| books.files[batch["input_file_id"].as_str().unwrap()].lines().count());
+    assert_eq!(sizes.collect::<Vec<_>>(), [30, 40, 40]);
+    assert!(clock.waits().len() >= 50, "{:?}", clock.waits());
+}
+
+/// A worker that finds no room in the budget does not end the wait of another one for what is paid for.
+#[test]
+fn a_budget_that_is_spent_ends_no_wait() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let all = texts(60);
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    let open = || open_at(&desk.stub.url, journal.path(), |config| config.budget_items = Some(40)).0;
+    embed(&open(), &all[..30]).unwrap_err();
+    desk.next_process(None);
+    let http = open();
+    http.note_others(Spent { items: 10, ..Spent::default() });
+    assert!(embed(&http, &all[30..]).unwrap_err().is_budget_spent());
+    assert_eq!(embed(&http, &all[..30]).unwrap(), right(&all[..30]));
+    assert!(embed(&http, &all[30..]).unwrap_err().is_budget_spent());
+    assert_eq!(desk.books().batches.len(), 1);
 }
 
 #[test]
