@@ -50,7 +50,7 @@ const WITNESSES: usize = 4;
 const FILE_BYTES_MAX: usize = 95 << 20;
 /// The longest that a file may take on its way.
 const TRANSFER_MAX: Duration = Duration::from_mins(30);
-/// The longest that a service need not say how far a batch is.
+/// The longest that a service need not say how far a batch is, where it is asked at least three times meanwhile.
 const OUTAGE_MAX: Duration = Duration::from_hours(1);
 /// How often, and after which rests, a batch that the service was asked for without an answer is looked for in its list.
 const LISTED_TRIES: usize = 3;
@@ -60,8 +60,7 @@ const ROUNDS_MAX: usize = 32;
 /// Pages of the list, and batches of a page.
 const PAGES_MAX: usize = 10;
 const PAGE: usize = 100;
-/// Milliseconds after which a batch of another machine is none that anybody waits for, and one of the journal none that has answers left.
-const FOREIGN_FOR_MS: u64 = 3 * DAY_MS;
+/// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and those of the list are none to wait for.
 const KEPT_FOR_MS: u64 = 30 * DAY_MS;
 const DAY_MS: u64 = 86_400_000;
 /// Bytes that a character has at most.
@@ -170,6 +169,8 @@ pub(super) struct Batches {
     sent: AtomicU64,
     /// Held while the journal is read and texts are sent: no two calls send the same ones.
     turn: Mutex<()>,
+    /// Held while an entry of the journal is written or removed: what is known last is written last.
+    writing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -295,6 +296,7 @@ impl Batches {
             is_voyage: AtomicBool::new(is_voyage),
             sent: AtomicU64::new(0),
             turn: Mutex::default(),
+            writing: Mutex::default(),
             state: Mutex::default(),
         }))
     }
@@ -318,12 +320,12 @@ impl Batches {
             // The first time, it may have been told of a moment before.
             if *times > 1 {
                 batch.sent.is_told = true;
-                told.push(batch.sent.clone());
+                told.push(batch.sent.own.clone());
             }
         }
-        for sent in told {
+        for own in told {
             // Where it cannot be written, the next process counts it once more, and stays within the budget all the same.
-            drop(self.keep(&sent));
+            drop(self.keep(&own));
         }
     }
 
@@ -339,9 +341,13 @@ impl Batches {
         self.folder.join(format!("{own}.json"))
     }
 
-    fn keep(&self, sent: &Sent) -> Result<()> {
+    /// Writes into the journal what is known of a batch.
+    fn keep(&self, own: &str) -> Result<()> {
+        let _writing = lock(&self.writing);
+        let sent = lock(&self.state).batches.get(own).map(|batch| batch.sent.clone());
+        let Some(sent) = sent else { return Ok(()) };
         fs_err::create_dir_all(&self.folder).map_err(|error| Error::io("create", &self.folder, &error))?;
-        AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
+        AtomicFile::write(self.path(own), json!(sent).to_string())
     }
 
     /// The batches of this encoder that the journal has.
@@ -357,7 +363,10 @@ impl Batches {
                 continue;
             }
             let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
-            if sent.at_ms > 0 && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
+            if sent.is_counted
+                && sent.at_ms > 0
+                && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms()
+            {
                 // What is left of it costs a little room.
                 drop(fs_err::remove_file(&path));
                 continue;
@@ -508,6 +517,7 @@ impl Http {
         }
         let mut rest = unsent;
         while !rest.is_empty() {
+            self.expect_not_stopped()?;
             let mut file = Vec::new();
             let mut count = 0;
             let most = batches.most.load(Ordering::Relaxed);
@@ -614,9 +624,9 @@ impl Http {
             Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         lock(&batches.state).add(sent.clone(), true, true);
-        batches.keep(&sent).or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
+        batches.keep(&sent.own).or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
         let refused = loop {
-            let said = self.create(batches, &sent);
+            let said = self.expect_not_stopped().and_then(|()| self.create(batches, &sent));
             match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
                 Said::Good(mut response) => {
                     let there: serde_json::Result<There> =
@@ -747,12 +757,14 @@ impl Http {
             Said::Good(mut response) => {
                 match read(&mut response).and_then(|body| serde_json::from_slice(&body)) {
                     Ok(there) => there,
-                    Err(error) => return self.unheard(*heard, &format!("its answer is broken ({error})")),
+                    Err(error) => {
+                        return self.unheard(batches, *heard, &format!("its answer is broken ({error})"));
+                    }
                 }
             }
-            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(*heard, &reason),
+            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(batches, *heard, &reason),
             // One that is a moment old may not be everywhere yet.
-            Said::Refused(_, reason) if is_own => return self.unheard(*heard, &reason),
+            Said::Refused(_, reason) if is_own => return self.unheard(batches, *heard, &reason),
             Said::Refused(_, reason) => {
                 return Err(Error::not_found(
                     "batch",
@@ -776,8 +788,8 @@ impl Http {
     }
 
     /// Nothing new is known of a batch. That is nothing bad, for a while.
-    fn unheard(&self, heard: Duration, reason: &str) -> Result<Option<Came>> {
-        if self.clock.now().saturating_sub(heard) > OUTAGE_MAX {
+    fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
+        if self.clock.now().saturating_sub(heard) > OUTAGE_MAX.max(3 * batches.poll) {
             return Err(
                 self.unavailable(format!("{reason}; what was sent is not lost: a later run waits for it"))
             );
@@ -793,10 +805,11 @@ impl Http {
         there: &There,
         heard: Duration,
     ) -> Result<Option<Came>> {
-        let texts: Vec<Id> = {
+        let (texts, is_first): (Vec<Id>, bool) = {
             let state = lock(&batches.state);
-            let texts = state.batches.get(own).map(|batch| &batch.sent.texts);
-            texts.into_iter().flatten().filter_map(|text| id_of(text)).collect()
+            let Some(batch) = state.batches.get(own) else { return Ok(Some(Came::default())) };
+            let texts = batch.sent.texts.iter().filter_map(|text| id_of(text));
+            (texts.collect(), batch.answers.is_none())
         };
         let (mut answers, mut used) = (HashMap::new(), Used::default());
         let mut unexecuted = BTreeSet::new();
@@ -818,7 +831,7 @@ impl Http {
                     batches.path(own).display(),
                     there.input_file_id.as_deref().unwrap_or("file of its texts")
                 );
-                return self.unheard(heard, &reason);
+                return self.unheard(batches, heard, &reason);
             }
         }
         let is_failed = there.status == "failed";
@@ -872,6 +885,10 @@ impl Http {
                 error.get("code").and_then(Value::as_str).is_some_and(|code| code.contains("limit"))
             });
         let mut state = lock(&batches.state);
+        if is_first && state.batches.get(own).is_some_and(|batch| batch.answers.is_some()) {
+            // Another worker that waits for it has read it meanwhile.
+            return Ok(Some(Came::default()));
+        }
         state.of_text.retain(|id, of| of != own || answers.contains_key(id));
         state.awaited.remove(own);
         let mut came = Came {
@@ -909,9 +926,8 @@ impl Http {
         batch.sent.texts.retain(has_vector);
         batch.answers = Some(answers);
         if !mem::replace(&mut batch.sent.is_counted, true) || batch.sent.texts.len() < texts.len() {
-            let sent = batch.sent.clone();
             drop(state);
-            batches.keep(&sent)?;
+            batches.keep(own)?;
         }
         Ok(Some(came))
     }
@@ -1076,13 +1092,15 @@ impl Http {
 
     /// Counts what a batch was reckoned to take, where the process that sent it died before the account was told.
     fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
-        let is_anothers = |batch: &&mut Batch| batch.told.is_none() && !batch.sent.is_told;
-        if lock(&batches.state).batches.get_mut(own).filter(is_anothers).is_none() {
+        let is_anothers = |batch: &Batch| batch.told.is_none() && !batch.sent.is_told;
+        if !lock(&batches.state).batches.get(own).is_some_and(is_anothers) {
             return Ok(());
         }
         let kept = read_sent(&batches.path(own))?;
         let mut state = lock(&batches.state);
-        let Some(batch) = state.batches.get_mut(own).filter(is_anothers) else { return Ok(()) };
+        let Some(batch) = state.batches.get_mut(own).filter(|batch| is_anothers(batch)) else {
+            return Ok(());
+        };
         if let Some(kept) = kept {
             batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..kept };
         }
@@ -1110,7 +1128,7 @@ impl Http {
             }
             lock(&batches.state).add(sent, false, is_reckoned);
         }
-        for there in self.list(rehang_clock::unix_ms().saturating_sub(FOREIGN_FOR_MS))?.0 {
+        for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
             let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
             let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
             match known {
@@ -1121,7 +1139,7 @@ impl Http {
                 }
                 None => {}
             }
-            let is_old = there.created_ms().is_some_and(|at| at + FOREIGN_FOR_MS < rehang_clock::unix_ms());
+            let is_old = there.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
             let Some(file) = there.input_file_id.clone().filter(|_| !is_old && there.status != "failed")
             else {
                 continue;
@@ -1149,8 +1167,8 @@ impl Http {
                 is_counted: true,
                 texts,
             };
-            batches.keep(&sent)?;
             lock(&batches.state).add(sent, false, false);
+            batches.keep(own)?;
         }
         Ok(())
     }
@@ -1167,6 +1185,7 @@ impl Http {
             drop(state);
             self.delete(&batch.sent.file);
         }
+        let _writing = lock(&batches.writing);
         let path = batches.path(own);
         match fs_err::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -1354,12 +1373,10 @@ impl Http {
 impl Batches {
     /// Remembers the service's name for a batch.
     fn is_created(&self, own: &str, batch: String) -> Result<()> {
-        let mut state = lock(&self.state);
-        let Some(known) = state.batches.get_mut(own) else { return Ok(()) };
-        known.sent.batch = Some(batch);
-        let sent = known.sent.clone();
-        drop(state);
-        self.keep(&sent)
+        if let Some(known) = lock(&self.state).batches.get_mut(own) {
+            known.sent.batch = Some(batch);
+        }
+        self.keep(own)
     }
 
     fn shown(&self, own: &str) -> String {

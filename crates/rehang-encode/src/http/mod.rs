@@ -747,6 +747,10 @@ impl Http {
     /// What stopped every call meanwhile: an interruption, a key that ended, a budget.
     fn wait_until(&self, time: Duration) -> Result<()> {
         self.clock.sleep_until(time, &|| lock(&self.stopped).is_some());
+        self.expect_not_stopped()
+    }
+
+    fn expect_not_stopped(&self) -> Result<()> {
         lock(&self.stopped).clone().map_or(Ok(()), Err)
     }
 
@@ -1197,9 +1201,7 @@ impl Encoder for Http {
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
-        if let Some(error) = lock(&self.stopped).clone() {
-            return Err(error);
-        }
+        self.expect_not_stopped()?;
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_all(inputs, &mut answers);
         self.hand_out(answers, error)
@@ -1213,9 +1215,7 @@ impl Encoder for Http {
         let Some(batches) = self.batches.as_ref().filter(|_| !inputs.is_empty()) else {
             return self.encode(inputs);
         };
-        if let Some(error) = lock(&self.stopped).clone() {
-            return Err(error);
-        }
+        self.expect_not_stopped()?;
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_in_bulk(batches, inputs, &mut answers).err();
         match error {
