@@ -145,15 +145,6 @@ impl State {
         self.batches
             .insert(own, Batch { sent, is_own, is_reckoned, told, is_compared: false, answers: None });
     }
-
-    /// Forgets that a batch has some texts: they may be sent again.
-    fn forget(&mut self, own: &str, texts: impl Iterator<Item = Id>) {
-        for id in texts {
-            if self.of_text.get(&id).is_some_and(|of| &**of == own) {
-                self.of_text.remove(&id);
-            }
-        }
-    }
 }
 
 /// The batches of one encoder.
@@ -350,7 +341,7 @@ impl Batches {
         AtomicFile::write(self.path(own), json!(sent).to_string())
     }
 
-    /// The batches of this encoder that the journal has.
+    /// The batches of this encoder that the journal has, without those of which this process knows as much.
     fn kept(&self) -> Result<Vec<Sent>> {
         let entries = match fs_err::read_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -360,6 +351,11 @@ impl Batches {
         for entry in entries {
             let path = entry.map_err(|error| Error::io("read", &self.folder, &error))?.path();
             if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let is_known = |batch: &Batch| batch.is_own || batch.sent.batch.is_some();
+            let own = path.file_stem().and_then(|own| own.to_str()).unwrap_or_default();
+            if lock(&self.state).batches.get(own).is_some_and(is_known) {
                 continue;
             }
             let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
@@ -1065,7 +1061,7 @@ impl Http {
         let Some(of_batch) = state.batches.get_mut(own).and_then(|batch| batch.answers.as_mut()) else {
             return Ok(());
         };
-        let mut failed = Vec::new();
+        let mut failed = BTreeSet::new();
         for &place in places {
             let Some(answer) = of_batch.get(&ids[place]) else { continue };
             let input = &inputs[place];
@@ -1079,14 +1075,14 @@ impl Http {
                 Err(other) => Err(other.clone()),
             });
             if answer.is_err() {
-                failed.push(ids[place]);
+                failed.insert(ids[place]);
             }
         }
         for &place in places {
             of_batch.remove(&ids[place]);
         }
         // Tried again, they are sent again.
-        state.forget(own, failed.into_iter());
+        state.of_text.retain(|id, of| of != own || !failed.contains(id));
         Ok(())
     }
 
@@ -1117,7 +1113,9 @@ impl Http {
         let kept = batches.kept()?;
         let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
         for sent in kept {
-            if lock(&batches.state).batches.contains_key(sent.own.as_str()) {
+            if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
+                batch.sent.batch = sent.batch;
+                batch.sent.is_told |= sent.is_told;
                 continue;
             }
             // Of one that was sent since, the account is told by the process that has sent it, unless that dies.
