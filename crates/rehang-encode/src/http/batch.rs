@@ -50,7 +50,7 @@ const WITNESSES: usize = 4;
 const FILE_BYTES_MAX: usize = 95 << 20;
 /// The longest that a file may take on its way.
 const TRANSFER_MAX: Duration = Duration::from_mins(30);
-/// The longest that a service need not say how far a batch is.
+/// The longest that a service need not say how far a batch is, where it is asked at least three times meanwhile.
 const OUTAGE_MAX: Duration = Duration::from_hours(1);
 /// How often, and after which rests, a batch that the service was asked for without an answer is looked for in its list.
 const LISTED_TRIES: usize = 3;
@@ -60,9 +60,9 @@ const ROUNDS_MAX: usize = 32;
 /// Pages of the list, and batches of a page.
 const PAGES_MAX: usize = 10;
 const PAGE: usize = 100;
-/// Milliseconds after which a batch of another machine is none that anybody waits for, and one of the journal none that has answers left.
-const FOREIGN_FOR_MS: u64 = 3 * 86_400_000;
-const KEPT_FOR_MS: u64 = 30 * 86_400_000;
+/// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and those of the list are none to wait for.
+const KEPT_FOR_MS: u64 = 30 * DAY_MS;
+const DAY_MS: u64 = 86_400_000;
 /// Bytes that a character has at most.
 const UTF8_BYTES_MAX: f64 = 4.0;
 /// Bytes of an answer that is no file.
@@ -90,7 +90,7 @@ struct Sent {
     batch: Option<String>,
     /// The service's name for the file of its texts.
     file: String,
-    /// When it was sent, in milliseconds since 1970.
+    /// When it was sent, in milliseconds since 1970; 0 where only the service knows, and does not say.
     at_ms: u64,
     /// Tokens that it was reckoned to take.
     tokens: u64,
@@ -99,7 +99,8 @@ struct Sent {
     /// Whether tokens that it took beside these are counted.
     #[serde(default)]
     is_counted: bool,
-    /// Its texts, in the order of its lines.
+    /// Its texts, in the order of its lines; once it is over, those that it has vectors of. One without texts stays, so that the list does not
+    /// bring it back.
     texts: Vec<String>,
 }
 
@@ -110,8 +111,8 @@ struct Batch {
     is_own: bool,
     /// Whether what it was reckoned to take is in this process's count, and what it took is not.
     is_reckoned: bool,
-    /// How often the account was brought up since it was sent.
-    told: u8,
+    /// How often the account was brought up since this process counted it; `None` where the one that has sent it does that.
+    told: Option<u8>,
     /// Whether some of its vectors were compared with what the service gives directly.
     is_compared: bool,
     /// What came of it and is not handed out yet, once it has ended.
@@ -120,7 +121,7 @@ struct Batch {
 
 #[derive(Default)]
 struct State {
-    /// Whether the journal and the service's list were read.
+    /// Whether what processes before had not told the account of was counted.
     is_read: bool,
     batches: BTreeMap<Arc<str>, Batch>,
     of_text: HashMap<Id, Arc<str>>,
@@ -132,24 +133,17 @@ impl State {
     fn add(&mut self, sent: Sent, is_own: bool, is_reckoned: bool) {
         let own: Arc<str> = sent.own.as_str().into();
         for id in sent.texts.iter().filter_map(|text| id_of(text)) {
-            // Of two batches with a text, the later one has it because the earlier one gave nothing for it.
-            let later =
-                |other: &Arc<str>| self.batches.get(other).is_some_and(|other| other.sent.at_ms > sent.at_ms);
+            // Of two batches with a text, the later one has it because the earlier one gave nothing for it. The list has the later one first.
+            let later = |other: &Arc<str>| {
+                self.batches.get(other).is_some_and(|other| other.sent.at_ms >= sent.at_ms)
+            };
             if !self.of_text.get(&id).is_some_and(later) {
                 self.of_text.insert(id, Arc::clone(&own));
             }
         }
+        let told = is_reckoned.then_some(0);
         self.batches
-            .insert(own, Batch { sent, is_own, is_reckoned, told: 0, is_compared: false, answers: None });
-    }
-
-    /// Forgets that a batch has some texts: they may be sent again.
-    fn forget(&mut self, own: &str, texts: impl Iterator<Item = Id>) {
-        for id in texts {
-            if self.of_text.get(&id).is_some_and(|of| &**of == own) {
-                self.of_text.remove(&id);
-            }
-        }
+            .insert(own, Batch { sent, is_own, is_reckoned, told, is_compared: false, answers: None });
     }
 }
 
@@ -164,8 +158,10 @@ pub(super) struct Batches {
     /// Whether the service takes parameters beside the file, as Voyage does, and not in its lines.
     is_voyage: AtomicBool,
     sent: AtomicU64,
-    /// Held while the journal is read, and while texts are sent: no two calls send the same ones.
+    /// Held while the journal is read and texts are sent: no two calls send the same ones.
     turn: Mutex<()>,
+    /// Held while an entry of the journal is written or removed: what is known last is written last.
+    writing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -206,6 +202,14 @@ impl There {
         matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
     }
 
+    fn count(&self, name: &str) -> u64 {
+        self.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    fn created_ms(&self) -> Option<u64> {
+        self.created_at.as_u64().map(|seconds| seconds.saturating_mul(1000))
+    }
+
     fn mark(&self, name: &str) -> Option<&str> {
         self.metadata.get(name)?.as_str()
     }
@@ -242,11 +246,14 @@ struct Used {
 }
 
 /// What a batch that is over came to.
+#[derive(Default)]
 struct Came {
     /// Why some of its texts were not embedded, and may be sent again.
     why: String,
     /// Whether this process has sent it: sent again at once, it would come to the same.
     is_own: bool,
+    /// Texts that it had.
+    texts: usize,
     /// The service takes fewer texts at a time.
     is_limit: bool,
     is_cancelled: bool,
@@ -280,6 +287,7 @@ impl Batches {
             is_voyage: AtomicBool::new(is_voyage),
             sent: AtomicU64::new(0),
             turn: Mutex::default(),
+            writing: Mutex::default(),
             state: Mutex::default(),
         }))
     }
@@ -298,16 +306,17 @@ impl Batches {
     pub(super) fn told(&self) {
         let mut told = Vec::new();
         for batch in lock(&self.state).batches.values_mut().filter(|batch| !batch.sent.is_told) {
-            batch.told += 1;
+            let Some(times) = &mut batch.told else { continue };
+            *times += 1;
             // The first time, it may have been told of a moment before.
-            if batch.told > 1 {
+            if *times > 1 {
                 batch.sent.is_told = true;
-                told.push(batch.sent.clone());
+                told.push(batch.sent.own.clone());
             }
         }
-        for sent in told {
+        for own in told {
             // Where it cannot be written, the next process counts it once more, and stays within the budget all the same.
-            drop(self.keep(&sent));
+            drop(self.keep(&own));
         }
     }
 
@@ -323,36 +332,16 @@ impl Batches {
         self.folder.join(format!("{own}.json"))
     }
 
-    fn keep(&self, sent: &Sent) -> Result<()> {
+    /// Writes into the journal what is known of a batch.
+    fn keep(&self, own: &str) -> Result<()> {
+        let _writing = lock(&self.writing);
+        let sent = lock(&self.state).batches.get(own).map(|batch| batch.sent.clone());
+        let Some(sent) = sent else { return Ok(()) };
         fs_err::create_dir_all(&self.folder).map_err(|error| Error::io("create", &self.folder, &error))?;
-        AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
+        AtomicFile::write(self.path(own), json!(sent).to_string())
     }
 
-    /// Forgets a batch of which nothing came.
-    fn drop_empty(&self, own: &str) -> Result<()> {
-        let is_empty = |batch: &Batch| batch.answers.as_ref().is_some_and(HashMap::is_empty);
-        let is_empty = lock(&self.state).batches.get(own).is_some_and(is_empty);
-        if is_empty { self.drop_sent(own) } else { Ok(()) }
-    }
-
-    /// Forgets a batch that was not created.
-    fn drop_sent(&self, own: &str) -> Result<()> {
-        let mut state = lock(&self.state);
-        if let Some(batch) = state.batches.remove(own) {
-            let texts: Vec<Id> = batch.sent.texts.iter().filter_map(|text| id_of(text)).collect();
-            state.forget(own, texts.into_iter());
-        }
-        drop(state);
-        let path = self.path(own);
-        match fs_err::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io("remove", &path, &error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The batches of this encoder that the journal has.
+    /// The batches of this encoder that the journal has, without those of which this process knows as much.
     fn kept(&self) -> Result<Vec<Sent>> {
         let entries = match fs_err::read_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -364,13 +353,16 @@ impl Batches {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let text = fs_err::read(&path).map_err(|error| Error::io("read", &path, &error))?;
-            let sent: Sent =
-                serde_json::from_slice(&text).map_err(|error| Error::corrupt(path.display(), error))?;
-            if sent.of != self.of {
+            let is_known = |batch: &Batch| batch.is_own || batch.sent.batch.is_some();
+            let own = path.file_stem().and_then(|own| own.to_str()).unwrap_or_default();
+            if lock(&self.state).batches.get(own).is_some_and(is_known) {
                 continue;
             }
-            if sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms() {
+            let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
+            if sent.is_counted
+                && sent.at_ms > 0
+                && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms()
+            {
                 // What is left of it costs a little room.
                 drop(fs_err::remove_file(&path));
                 continue;
@@ -396,21 +388,17 @@ impl Http {
         inputs: &[Input<'_>],
         answers: &mut [Option<Answer>],
     ) -> Result<()> {
-        self.read_journal(batches)?;
         let ids: Vec<Id> = inputs
             .iter()
             .map(|input| batches.id(&format!("{}{}", self.config.prefix, input.source)))
             .collect();
-        for round in 0.. {
-            if round > ROUNDS_MAX {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
                 return Err(self.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
             }
-            let unsent = unsent(&lock(&batches.state), &ids, answers);
-            let sending = match unsent.len() {
-                0 => Ok(()),
-                1..=FEW => self.embed_few(inputs, answers, &ids, &unsent),
-                _ => self.send_files(batches, inputs, &ids, answers),
-            };
+            let sending = self.send_unsent(batches, inputs, &ids, answers);
             let mut held: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
             for (place, id) in ids.iter().enumerate().filter(|(place, _)| answers[*place].is_none()) {
                 if let Some(own) = lock(&batches.state).of_text.get(id) {
@@ -440,11 +428,15 @@ impl Http {
             if answers.iter().any(Option::is_some) {
                 break;
             }
-            for (own, came) in came.iter().filter(|(_, came)| !came.why.is_empty()) {
-                let texts = batches.texts_of(own);
-                batches.drop_empty(own)?;
-                if came.is_limit && texts > FEW {
-                    batches.most.fetch_min((texts / 2).max(1), Ordering::Relaxed);
+            let is_any_under_way = held.len() > came.len() || !lock(&batches.state).awaited.is_empty();
+            for came in came.iter().map(|(_, came)| came).filter(|came| !came.why.is_empty()) {
+                if came.is_limit && came.texts > FEW {
+                    if is_any_under_way {
+                        // They fill the queue, for a day maybe, and leave room for as many texts afterwards.
+                        rounds = 0;
+                    } else {
+                        batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
+                    }
                     self.wait_until(self.clock.now() + batches.poll)?;
                 } else if came.is_own {
                     return Err(self.unavailable(came.why.clone()));
@@ -457,6 +449,30 @@ impl Http {
             .filter(|answer| answer.is_none())
             .for_each(|answer| *answer = Some(Err(untried())));
         Ok(())
+    }
+
+    /// Sends the texts that no batch has, those of other processes included; embeds them directly where they are few.
+    fn send_unsent(
+        &self,
+        batches: &Batches,
+        inputs: &[Input<'_>],
+        ids: &[Id],
+        answers: &mut [Option<Answer>],
+    ) -> Result<()> {
+        if unsent(&lock(&batches.state), ids, answers).is_empty() {
+            return Ok(());
+        }
+        let turn = lock(&batches.turn);
+        self.read_journal(batches)?;
+        let unsent = unsent(&lock(&batches.state), ids, answers);
+        match unsent.len() {
+            0 => Ok(()),
+            1..=FEW => {
+                drop(turn);
+                self.embed_few(inputs, answers, ids, &unsent)
+            }
+            _ => self.send_files(batches, inputs, ids, &unsent),
+        }
     }
 
     /// Embeds a few texts directly.
@@ -490,15 +506,14 @@ impl Http {
         batches: &Batches,
         inputs: &[Input<'_>],
         ids: &[Id],
-        answers: &[Option<Answer>],
+        unsent: &[usize],
     ) -> Result<()> {
-        let _turn = lock(&batches.turn);
-        let unsent = unsent(&lock(&batches.state), ids, answers);
         if self.rider.known().is_none() {
             self.expect_served()?;
         }
-        let mut rest = &unsent[..];
+        let mut rest = unsent;
         while !rest.is_empty() {
+            self.expect_not_stopped()?;
             let mut file = Vec::new();
             let mut count = 0;
             let most = batches.most.load(Ordering::Relaxed);
@@ -518,23 +533,14 @@ impl Http {
                 file.truncate(end.map_or(0, |(end, _)| end + 1));
             }
             let texts = rest[..within].iter().map(|&place| ids[place]);
-            self.send_file(batches, &file, texts.collect(), tokens)
-                .inspect_err(|_| self.unreserve_unsent(batches, &rest[..within], ids, tokens))?;
-            if within < count {
+            self.send_file(batches, &file, texts.collect(), tokens)?;
+            // A queue that was too short for one is too short for several.
+            if within < count || most < self.config.batch_api_items {
                 return Ok(());
             }
             rest = &rest[count..];
         }
         Ok(())
-    }
-
-    /// Puts back what was reserved for texts that no batch has.
-    fn unreserve_unsent(&self, batches: &Batches, places: &[usize], ids: &[Id], tokens: u64) {
-        let state = lock(&batches.state);
-        if places.iter().all(|&place| !state.of_text.contains_key(&ids[place])) {
-            drop(state);
-            self.unreserve(places.len(), tokens);
-        }
     }
 
     /// As [`Self::reserve`], with room for the texts by which a batch is compared.
@@ -602,9 +608,9 @@ impl Http {
         }
     }
 
-    /// Sends a batch. What happens from the moment when it may be created is in the journal.
+    /// Sends a batch of texts, for which tokens are reserved. What happens from the moment when it may be created is in the journal.
     fn send_file(&self, batches: &Batches, file: &[u8], texts: Vec<Id>, tokens: u64) -> Result<()> {
-        let file = self.upload(file)?;
+        let file = self.upload(file).inspect_err(|_| self.unreserve(texts.len(), tokens))?;
         let at_ms = rehang_clock::unix_ms();
         let number = batches.sent.fetch_add(1, Ordering::Relaxed);
         let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
@@ -613,36 +619,35 @@ impl Http {
         let sent =
             Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
         let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
-        batches.keep(&sent)?;
         lock(&batches.state).add(sent.clone(), true, true);
+        batches.keep(&sent.own).or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
         let refused = loop {
-            let said = self.create(batches, &sent);
-            match said.or_else(|error| batches.drop_sent(&sent.own).and(Err(error)))? {
+            let said = self.expect_not_stopped().and_then(|()| self.create(batches, &sent));
+            match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
                 Said::Good(mut response) => {
                     let there: serde_json::Result<There> =
                         read(&mut response).and_then(|body| serde_json::from_slice(&body));
                     // Where the answer is broken, the list says its name.
                     return there.map_or(Ok(()), |there| batches.is_created(&sent.own, there.id));
                 }
-                // Its place in the list says whether it was heard.
-                Said::Unclear(_) => return Ok(()),
                 Said::Busy(reason, wait) => {
                     if let Err(error) = self.keep_to_limits(&mut limited, reason, wait) {
-                        batches.drop_sent(&sent.own)?;
+                        self.drop_sent(batches, &sent.own)?;
                         return Err(error);
                     }
                 }
                 Said::Refused(_, reason) if reason.contains("request_params") => {
                     if !batches.is_voyage.swap(true, Ordering::Relaxed) {
-                        self.unreserve(sent.texts.len(), tokens);
-                        return batches.drop_sent(&sent.own);
+                        return self.drop_sent(batches, &sent.own);
                     }
                     break reason;
                 }
-                Said::Refused(_, reason) => break reason,
+                Said::Refused(400 | 404 | 413 | 422, reason) => break reason,
+                // Its place in the list says whether it was heard.
+                Said::Unclear(_) | Said::Refused(..) => return Ok(()),
             }
         };
-        batches.drop_sent(&sent.own)?;
+        self.drop_sent(batches, &sent.own)?;
         Err(self.unavailable(format!("it refused a batch: {refused}")))
     }
 
@@ -684,7 +689,7 @@ impl Http {
             body["completion_window"] = "12h".into();
             body["request_params"] = parameters;
         }
-        self.ask_at("/batches", Some(("application/json", body.to_string().as_bytes())))
+        self.ask_at("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
     }
 
     /// Waits until one of some batches is over. Gives those that are, with their answers read.
@@ -728,7 +733,7 @@ impl Http {
         ids: &[Id],
         heard: &mut Duration,
     ) -> Result<Option<Came>> {
-        let nothing = || Came { why: String::new(), is_own: false, is_limit: false, is_cancelled: false };
+        let nothing = Came::default;
         let (name, is_own) = {
             let state = lock(&batches.state);
             let Some(batch) = state.batches.get(own) else { return Ok(Some(nothing())) };
@@ -739,20 +744,23 @@ impl Http {
             }
             (batch.sent.batch.clone(), batch.is_own)
         };
+        self.take_over(batches, own)?;
         let Some(name) = name.map_or_else(|| self.find_created(batches, own), |name| Ok(Some(name)))? else {
-            batches.drop_sent(own)?;
+            self.drop_sent(batches, own)?;
             return Ok(Some(nothing()));
         };
-        let there: There = match self.ask_at(&format!("/batches/{name}"), None)? {
+        let there: There = match self.ask_at("GET", &format!("/batches/{name}"), None)? {
             Said::Good(mut response) => {
                 match read(&mut response).and_then(|body| serde_json::from_slice(&body)) {
                     Ok(there) => there,
-                    Err(error) => return self.unheard(*heard, &format!("its answer is broken ({error})")),
+                    Err(error) => {
+                        return self.unheard(batches, *heard, &format!("its answer is broken ({error})"));
+                    }
                 }
             }
-            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(*heard, &reason),
+            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(batches, *heard, &reason),
             // One that is a moment old may not be everywhere yet.
-            Said::Refused(_, reason) if is_own => return self.unheard(*heard, &reason),
+            Said::Refused(_, reason) if is_own => return self.unheard(batches, *heard, &reason),
             Said::Refused(_, reason) => {
                 return Err(Error::not_found(
                     "batch",
@@ -764,18 +772,20 @@ impl Http {
                 ));
             }
         };
-        *heard = self.clock.now();
-        let count = |name: &str| there.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0);
         let mut state = lock(&batches.state);
         let texts = state.batches.get(own).map_or(0, |batch| batch.sent.texts.len() as u64);
-        state.awaited.insert(Arc::clone(own), (count("completed") + count("failed"), texts));
+        state.awaited.insert(Arc::clone(own), (there.count("completed") + there.count("failed"), texts));
         drop(state);
-        if there.is_over() { self.collect(batches, own, &there).map(Some) } else { Ok(None) }
+        if there.is_over() {
+            return self.collect(batches, own, &there, *heard);
+        }
+        *heard = self.clock.now();
+        Ok(None)
     }
 
     /// Nothing new is known of a batch. That is nothing bad, for a while.
-    fn unheard(&self, heard: Duration, reason: &str) -> Result<Option<Came>> {
-        if self.clock.now().saturating_sub(heard) > OUTAGE_MAX {
+    fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
+        if self.clock.now().saturating_sub(heard) > OUTAGE_MAX.max(3 * batches.poll) {
             return Err(
                 self.unavailable(format!("{reason}; what was sent is not lost: a later run waits for it"))
             );
@@ -783,20 +793,42 @@ impl Http {
         Ok(None)
     }
 
-    /// Reads what came of a batch that is over.
-    fn collect(&self, batches: &Batches, own: &Arc<str>, there: &There) -> Result<Came> {
-        let texts: Vec<Id> = {
+    /// Reads what came of a batch that is over; `None` where its files have less than it says.
+    fn collect(
+        &self,
+        batches: &Batches,
+        own: &Arc<str>,
+        there: &There,
+        heard: Duration,
+    ) -> Result<Option<Came>> {
+        let (texts, is_first): (Vec<Id>, bool) = {
             let state = lock(&batches.state);
-            let texts = state.batches.get(own).map(|batch| &batch.sent.texts);
-            texts.into_iter().flatten().filter_map(|text| id_of(text)).collect()
+            let Some(batch) = state.batches.get(own) else { return Ok(Some(Came::default())) };
+            let texts = batch.sent.texts.iter().filter_map(|text| id_of(text));
+            (texts.collect(), batch.answers.is_none())
         };
         let (mut answers, mut used) = (HashMap::new(), Used::default());
         let mut unexecuted = BTreeSet::new();
         let mut is_there = false;
-        for file in [&there.output_file_id, &there.error_file_id].into_iter().flatten() {
-            is_there |= self.lines_of(file, &mut |line| {
-                self.take_line(line, &mut answers, &mut unexecuted, &mut used);
-            })?;
+        for (is_output, file) in [(true, &there.output_file_id), (false, &there.error_file_id)] {
+            if let Some(file) = file {
+                is_there |= self.lines_of(file, &mut |line| {
+                    self.take_line(line, &mut answers, &mut unexecuted, &mut used);
+                })?;
+            }
+            // What a service says that it has is paid for, and a file may be short or gone for a moment.
+            if is_output && (answers.len() as u64) < there.count("completed") {
+                let reason = format!(
+                    "batch {} has embedded {} texts, and its output ({}) has {} (all are sent again once {} and the service's {} are removed)",
+                    there.id,
+                    there.count("completed"),
+                    file.as_deref().unwrap_or("no file"),
+                    answers.len(),
+                    batches.path(own).display(),
+                    there.input_file_id.as_deref().unwrap_or("file of its texts")
+                );
+                return self.unheard(batches, heard, &reason);
+            }
         }
         let is_failed = there.status == "failed";
         let errors: Vec<&Value> = ["/data", ""]
@@ -849,17 +881,23 @@ impl Http {
                 error.get("code").and_then(Value::as_str).is_some_and(|code| code.contains("limit"))
             });
         let mut state = lock(&batches.state);
-        state.forget(own, left.iter().copied());
+        if is_first && state.batches.get(own).is_some_and(|batch| batch.answers.is_some()) {
+            // Another worker that waits for it has read it meanwhile.
+            return Ok(Some(Came::default()));
+        }
+        state.of_text.retain(|id, of| of != own || answers.contains_key(id));
         state.awaited.remove(own);
         let mut came = Came {
             why: if left.is_empty() { String::new() } else { why },
             is_own: false,
+            texts: texts.len(),
             is_limit,
-            is_cancelled: there.status == "cancelled" && !left.is_empty(),
+            is_cancelled: false,
         };
-        let Some(batch) = state.batches.get_mut(own) else { return Ok(came) };
-        batch.answers = Some(answers);
+        let Some(batch) = state.batches.get_mut(own) else { return Ok(Some(came)) };
         came.is_own = batch.is_own;
+        // A later run sends again what somebody cancelled.
+        came.is_cancelled = there.status == "cancelled" && !left.is_empty() && !batch.sent.is_counted;
         // A text whose line does not say takes what it was reckoned to.
         let reckoned = batch.sent.tokens;
         let each = reckoned / texts.len().max(1) as u64;
@@ -869,19 +907,25 @@ impl Http {
         let used = used.min(bytes + TOKENS_MORE * texts.len() as u64);
         if batch.is_reckoned {
             let mut spent = self.meter.lock();
-            spent.items -= left.len() as u64;
+            spent.items = spent.items.saturating_sub(left.len() as u64);
             spent.tokens = (spent.tokens + used).saturating_sub(reckoned);
         } else if !batch.sent.is_counted {
             // What it was reckoned to take is in the count of the process that sent it.
             self.meter.tokens(used.saturating_sub(reckoned));
         }
         (batch.is_own, batch.is_reckoned) = (false, false);
-        if !mem::replace(&mut batch.sent.is_counted, true) {
-            let sent = batch.sent.clone();
+        // What it has no vector of may be sent again, by a later run too.
+        let has_vector = |text: &String| {
+            let answer = id_of(text).and_then(|id| answers.get(&id)?.clone().ok());
+            answer.is_some_and(|vector| !matches!(self.check.vector(text, vector), Ok(Err(_))))
+        };
+        batch.sent.texts.retain(has_vector);
+        batch.answers = Some(answers);
+        if !mem::replace(&mut batch.sent.is_counted, true) || batch.sent.texts.len() < texts.len() {
             drop(state);
-            batches.keep(&sent)?;
+            batches.keep(own)?;
         }
-        Ok(came)
+        Ok(Some(came))
     }
 
     /// Takes in a line of a file that a batch gave. Of several lines for a text, the first one with a vector counts.
@@ -1017,7 +1061,7 @@ impl Http {
         let Some(of_batch) = state.batches.get_mut(own).and_then(|batch| batch.answers.as_mut()) else {
             return Ok(());
         };
-        let mut failed = Vec::new();
+        let mut failed = BTreeSet::new();
         for &place in places {
             let Some(answer) = of_batch.get(&ids[place]) else { continue };
             let input = &inputs[place];
@@ -1031,32 +1075,58 @@ impl Http {
                 Err(other) => Err(other.clone()),
             });
             if answer.is_err() {
-                failed.push(ids[place]);
+                failed.insert(ids[place]);
             }
         }
         for &place in places {
             of_batch.remove(&ids[place]);
         }
         // Tried again, they are sent again.
-        state.forget(own, failed.into_iter());
+        state.of_text.retain(|id, of| of != own || !failed.contains(id));
         Ok(())
     }
 
-    /// Reads the journal, once, and what the service's list has that is not in it.
-    fn read_journal(&self, batches: &Batches) -> Result<()> {
-        let _turn = lock(&batches.turn);
-        if lock(&batches.state).is_read {
+    /// Counts what a batch was reckoned to take, where the process that sent it died before the account was told.
+    fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
+        let is_anothers = |batch: &Batch| batch.told.is_none() && !batch.sent.is_told;
+        if !lock(&batches.state).batches.get(own).is_some_and(is_anothers) {
             return Ok(());
         }
-        for sent in batches.kept()? {
-            let is_reckoned = !sent.is_told;
+        let kept = read_sent(&batches.path(own))?;
+        let mut state = lock(&batches.state);
+        let Some(batch) = state.batches.get_mut(own).filter(|batch| is_anothers(batch)) else {
+            return Ok(());
+        };
+        if let Some(kept) = kept {
+            batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..kept };
+        }
+        if !batch.sent.is_told {
+            self.meter.sent(batch.sent.texts.len());
+            self.meter.tokens(batch.sent.tokens);
+            (batch.told, batch.is_reckoned) = (Some(0), true);
+        }
+        Ok(())
+    }
+
+    /// Reads the journal, and what the service's list has that is not in it. Other processes may have sent something since the last time.
+    fn read_journal(&self, batches: &Batches) -> Result<()> {
+        let kept = batches.kept()?;
+        let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
+        for sent in kept {
+            if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
+                batch.sent.batch = sent.batch;
+                batch.sent.is_told |= sent.is_told;
+                continue;
+            }
+            // Of one that was sent since, the account is told by the process that has sent it, unless that dies.
+            let is_reckoned = is_first && !sent.is_told;
             if is_reckoned {
                 self.meter.sent(sent.texts.len());
                 self.meter.tokens(sent.tokens);
             }
             lock(&batches.state).add(sent, false, is_reckoned);
         }
-        for there in self.list()?.unwrap_or_default() {
+        for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
             let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
             let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
             match known {
@@ -1067,8 +1137,7 @@ impl Http {
                 }
                 None => {}
             }
-            let created_ms = there.created_at.as_u64().map(|seconds| seconds.saturating_mul(1000));
-            let is_old = created_ms.is_some_and(|at| at + FOREIGN_FOR_MS < rehang_clock::unix_ms());
+            let is_old = there.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
             let Some(file) = there.input_file_id.clone().filter(|_| !is_old && there.status != "failed")
             else {
                 continue;
@@ -1078,36 +1147,72 @@ impl Http {
                 continue;
             }
             let mut texts = Vec::new();
-            self.lines_of(&file, &mut |line| {
+            let is_there = self.lines_of(&file, &mut |line| {
                 let line: Value = serde_json::from_slice(line).unwrap_or_default();
                 texts.extend(line.get("custom_id").and_then(Value::as_str).map(str::to_owned));
             })?;
-            let at_ms = created_ms.unwrap_or_else(rehang_clock::unix_ms);
+            if !is_there {
+                continue;
+            }
             let sent = Sent {
                 of: batches.of.clone(),
                 own: own.to_owned(),
                 batch: Some(there.id.clone()),
                 file,
-                at_ms,
+                at_ms: there.created_ms().unwrap_or(0),
                 tokens: 0,
                 is_told: true,
                 is_counted: true,
                 texts,
             };
-            batches.keep(&sent)?;
             lock(&batches.state).add(sent, false, false);
+            batches.keep(own)?;
         }
-        lock(&batches.state).is_read = true;
         Ok(())
+    }
+
+    /// Forgets a batch that was not created, and puts back what was reserved for it.
+    fn drop_sent(&self, batches: &Batches, own: &str) -> Result<()> {
+        let mut state = lock(&batches.state);
+        let batch = state.batches.remove(own);
+        if let Some(batch) = batch {
+            state.of_text.retain(|_, of| &**of != own);
+            if batch.is_reckoned {
+                self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
+            }
+            drop(state);
+            self.delete(&batch.sent.file);
+        }
+        let _writing = lock(&batches.writing);
+        let path = batches.path(own);
+        match fs_err::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path, &error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The service's name for a batch that it was asked for without an answer; `None` where it was not created.
     fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
-        for tries in 0..LISTED_TRIES {
-            if tries > 0 {
+        let sent = lock(&batches.state).batches.get(own).map(|batch| batch.sent.clone());
+        let Some(sent) = sent else { return Ok(None) };
+        for tries in 0..=LISTED_TRIES {
+            if tries == LISTED_TRIES {
+                // Without its file, none is created from now on.
+                self.delete(&sent.file);
+            } else if tries > 0 {
                 self.wait_until(self.clock.now() + LISTED_RESTS)?;
             }
-            let Some(list) = self.list()? else {
+            let (list, is_whole) = self.list(sent.at_ms.saturating_sub(DAY_MS))?;
+            let found = list.into_iter().find(|there| {
+                there.mark(OWN) == Some(own) || there.input_file_id.as_ref() == Some(&sent.file)
+            });
+            if let Some(there) = found {
+                batches.is_created(own, there.id.clone())?;
+                return Ok(Some(there.id));
+            }
+            if !is_whole {
                 return Err(Error::conflict(
                     "a batch was asked for, and no answer came",
                     format!(
@@ -1115,43 +1220,30 @@ impl Http {
                         batches.path(own).display()
                     ),
                 ));
-            };
-            let file = lock(&batches.state).batches.get(own).map(|batch| batch.sent.file.clone());
-            let found = list.into_iter().find(|there| {
-                there.mark(OWN) == Some(own) || (file.is_some() && there.input_file_id == file)
-            });
-            if let Some(there) = found {
-                batches.is_created(own, there.id.clone())?;
-                return Ok(Some(there.id));
             }
-        }
-        if let Some(batch) = lock(&batches.state).batches.get(own)
-            && batch.is_reckoned
-        {
-            self.unreserve(batch.sent.texts.len(), batch.sent.tokens);
         }
         Ok(None)
     }
 
-    /// The batches that the service has, the latest first; `None` where it has no list.
-    fn list(&self) -> Result<Option<Vec<There>>> {
+    /// The batches that the service was asked for since some moment, and maybe earlier ones, the latest first; and whether these are all of them.
+    fn list(&self, since_ms: u64) -> Result<(Vec<There>, bool)> {
         let (mut all, mut after) = (Vec::new(), String::new());
         for _ in 0..PAGES_MAX {
             let path = format!("/batches?limit={PAGE}{after}");
             let Some(said) = self.insist_at(&path, None, &mut |response| read(response).ok())? else {
-                return Ok(None);
+                return Ok((all, false));
             };
             let page: Page = serde_json::from_slice(&said).map_err(|error| {
                 self.unavailable(format!("its list of batches has another form ({error})"))
             })?;
-            let last = page.data.last().map(|there| there.id.clone());
+            let last = page.data.last();
+            let is_old = last.and_then(There::created_ms).is_some_and(|at_ms| at_ms < since_ms);
+            let next = last.filter(|_| page.has_more && !is_old).map(|last| format!("&after={}", last.id));
             all.extend(page.data);
-            match last {
-                Some(last) if page.has_more => after = format!("&after={last}"),
-                _ => break,
-            }
+            let Some(next) = next else { return Ok((all, true)) };
+            after = next;
         }
-        Ok(Some(all))
+        Ok((all, false))
     }
 
     /// Reads a file of the service, line by line; gives whether it is there. A line may come twice, where the file broke off.
@@ -1170,6 +1262,11 @@ impl Http {
         Ok(self.insist_at(&format!("/files/{file}/content"), None, &mut all)?.is_some())
     }
 
+    /// Asks the service to delete a file that is of no use any more. It may keep it.
+    fn delete(&self, file: &str) {
+        drop(self.ask_at("DELETE", &format!("/files/{file}"), None));
+    }
+
     /// Asks until there is a whole answer, as often as a request may be sent; `None` where there is no such thing.
     fn insist_at(
         &self,
@@ -1178,7 +1275,8 @@ impl Http {
         take: &mut dyn FnMut(&mut Response<Body>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>> {
         for failures in 1.. {
-            let (reason, wait) = match self.ask_at(path, body)? {
+            let method = if body.is_some() { "POST" } else { "GET" };
+            let (reason, wait) = match self.ask_at(method, path, body)? {
                 Said::Good(mut response) => match take(&mut response) {
                     Some(said) => return Ok(Some(said)),
                     None => ("its answer broke off".into(), None),
@@ -1199,7 +1297,7 @@ impl Http {
     }
 
     /// Asks once.
-    fn ask_at(&self, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
+    fn ask_at(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
         let (address, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let base = address.strip_suffix("/embeddings").unwrap_or(address);
         let joint = if query.is_empty() {
@@ -1210,33 +1308,28 @@ impl Http {
             "?"
         };
         let address = format!("{base}{path}{joint}{query}");
-        let timeout = if path.starts_with("/files") {
+        let timeout = if path.starts_with("/files") && method != "DELETE" {
             TRANSFER_MAX
         } else {
             seconds("timeout_seconds", self.config.timeout_seconds)?
         };
-        let headers = |header: &mut dyn FnMut(&str, &str)| {
-            self.headers.iter().for_each(|(name, value)| header(name, value));
-        };
-        let sent = if let Some((kind, body)) = body {
-            let mut request = Some(self.agent.post(&address).header("Content-Type", kind));
-            headers(&mut |name, value| request = request.take().map(|request| request.header(name, value)));
-            request.map(|request| request.config().timeout_global(Some(timeout)).build().send(body))
-        } else {
-            let mut request = Some(self.agent.get(&address));
-            headers(&mut |name, value| request = request.take().map(|request| request.header(name, value)));
-            request.map(|request| request.config().timeout_global(Some(timeout)).build().call())
+        let mut request = ureq::http::Request::builder().method(method).uri(&address);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let sent = match body {
+            Some((kind, body)) => self.answer_to(request.header("Content-Type", kind).body(body), timeout),
+            None => self.answer_to(request.body(()), timeout),
         };
         let mut response = match sent {
-            None => return Ok(Said::Unclear(String::new())),
-            Some(Err(error)) => {
+            Err(error) => {
                 return Ok(match self.unreachable(&error, 0, 0)? {
                     Outcome::Unreachable(reason) => Said::Busy(reason, None),
                     Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Said::Unclear(reason),
                     _ => Said::Unclear(error.to_string()),
                 });
             }
-            Some(Ok(response)) => response,
+            Ok(response) => response,
         };
         let status = response.status().as_u16();
         if status == 200 || status == 201 {
@@ -1260,6 +1353,15 @@ impl Http {
         })
     }
 
+    fn answer_to(
+        &self,
+        request: ureq::http::Result<ureq::http::Request<impl ureq::AsSendBody>>,
+        timeout: Duration,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
+        self.agent.run(request)
+    }
+
     fn no_batch_api(&self, path: &str) -> Error {
         let place = format!("{} (there is no {path})", self.shown_url);
         Error::not_found("batch API", &self.config.model, place)
@@ -1269,16 +1371,10 @@ impl Http {
 impl Batches {
     /// Remembers the service's name for a batch.
     fn is_created(&self, own: &str, batch: String) -> Result<()> {
-        let mut state = lock(&self.state);
-        let Some(known) = state.batches.get_mut(own) else { return Ok(()) };
-        known.sent.batch = Some(batch);
-        let sent = known.sent.clone();
-        drop(state);
-        self.keep(&sent)
-    }
-
-    fn texts_of(&self, own: &str) -> usize {
-        lock(&self.state).batches.get(own).map_or(0, |batch| batch.sent.texts.len())
+        if let Some(known) = lock(&self.state).batches.get_mut(own) {
+            known.sent.batch = Some(batch);
+        }
+        self.keep(own)
     }
 
     fn shown(&self, own: &str) -> String {
@@ -1292,6 +1388,15 @@ fn unsent(state: &State, ids: &[Id], answers: &[Option<Answer>]) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let is_open = |place: &usize| answers[*place].is_none() && !state.of_text.contains_key(&ids[*place]);
     (0..ids.len()).filter(is_open).filter(|place| seen.insert(ids[*place])).collect()
+}
+
+/// A batch of the journal; `None` where another process removed it meanwhile.
+fn read_sent(path: &Path) -> Result<Option<Sent>> {
+    let text = match fs_err::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| Error::io("read", path, &error))?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| Error::corrupt(path.display(), error))
 }
 
 fn read(response: &mut Response<Body>) -> serde_json::Result<Vec<u8>> {

@@ -748,6 +748,10 @@ impl Http {
     /// What stopped every call meanwhile: an interruption, a key that ended, a budget.
     fn wait_until(&self, time: Duration) -> Result<()> {
         self.clock.sleep_until(time, &|| lock(&self.stopped).is_some());
+        self.expect_not_stopped()
+    }
+
+    fn expect_not_stopped(&self) -> Result<()> {
         lock(&self.stopped).clone().map_or(Ok(()), Err)
     }
 
@@ -1058,7 +1062,7 @@ impl Http {
     /// Puts back what was reserved for inputs that were not sent.
     fn unreserve(&self, items: usize, tokens: u64) {
         let mut spent = self.meter.lock();
-        spent.items -= items as u64;
+        spent.items = spent.items.saturating_sub(items as u64);
         spent.tokens = spent.tokens.saturating_sub(tokens);
     }
 
@@ -1143,7 +1147,9 @@ impl Http {
     /// What a call gives that has come to some answers, and to an error or none.
     fn hand_out(&self, answers: Vec<Option<Answer>>, error: Option<Error>) -> Result<Vec<Answer>> {
         let Some(error) = error else { return Ok(answers.into_iter().flatten().collect()) };
-        if error.is_unauthorised() || error.is_budget_spent() || error.is_conflict() {
+        // Batches that are paid for are waited for also where the budget has no room for more.
+        let is_end = error.is_budget_spent() && self.batches.is_none();
+        if error.is_unauthorised() || is_end || error.is_conflict() {
             *lock(&self.stopped) = Some(error.clone());
         }
         // Vectors that are there are paid for: they are handed out now, and the next call stops the run. The other items have
@@ -1196,9 +1202,7 @@ impl Encoder for Http {
         if inputs.is_empty() {
             return Ok(Vec::new());
         }
-        if let Some(error) = lock(&self.stopped).clone() {
-            return Err(error);
-        }
+        self.expect_not_stopped()?;
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_all(inputs, &mut answers);
         self.hand_out(answers, error)
@@ -1212,9 +1216,7 @@ impl Encoder for Http {
         let Some(batches) = self.batches.as_ref().filter(|_| !inputs.is_empty()) else {
             return self.encode(inputs);
         };
-        if let Some(error) = lock(&self.stopped).clone() {
-            return Err(error);
-        }
+        self.expect_not_stopped()?;
         let mut answers = vec![None; inputs.len()];
         let error = self.embed_in_bulk(batches, inputs, &mut answers).err();
         match error {

@@ -49,6 +49,32 @@ pub struct Books {
     /// Questions about each batch.
     pub asked: BTreeMap<String, usize>,
     pub has_no_list: bool,
+    /// How the next request for a batch ends, by its status, and whether the batch is created: at once, or once its file is to be deleted.
+    pub bad_creation: Option<(u16, Created)>,
+    /// Files that were deleted.
+    pub deleted: Vec<String>,
+    /// A batch that is not created yet.
+    late: Option<Seen>,
+    /// What is wrong with the files that batches give, at the next questions for one.
+    pub bad_files: Vec<BadFile>,
+}
+
+/// When a batch is created that an error was the answer to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    Never,
+    AtOnce,
+    Late,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, Copy)]
+pub enum BadFile {
+    /// The answer to the question about its batch does not name it.
+    Unnamed,
+    Missing,
+    /// Of its lines, this many are there.
+    Short(usize),
 }
 
 pub struct Desk {
@@ -168,7 +194,31 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             Reply::Body(json!({"id": id, "object": "file", "purpose": "batch"}).to_string())
         }
         ("GET", ["files", id, "content"]) => {
-            books.files.get(*id).map_or_else(|| missing(id), |file| Reply::Body(file.clone()))
+            let bad = if id.starts_with("output") { books.bad_files.pop() } else { None };
+            let lines = match bad {
+                Some(BadFile::Missing) => return missing(id),
+                Some(BadFile::Short(lines)) => lines,
+                _ => usize::MAX,
+            };
+            let Some(file) = books.files.get(*id) else { return missing(id) };
+            Reply::Body(file.split_inclusive('\n').take(lines).collect())
+        }
+        ("DELETE", ["files", id]) => {
+            if let Some(late) = books.late.take() {
+                answer(books, &late, model, fate);
+            }
+            // What is in it stays in the books.
+            books.deleted.push((*id).to_owned());
+            Reply::Body(json!({"id": id, "object": "file", "deleted": true}).to_string())
+        }
+        ("POST", ["batches"]) if books.bad_creation.is_some() => {
+            let (status, created) = books.bad_creation.take().unwrap();
+            match created {
+                Created::AtOnce => drop(answer(books, seen, model, fate)),
+                Created::Late => books.late = Some(seen.clone()),
+                Created::Never => {}
+            }
+            Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
         }
         ("POST", ["batches"]) => {
             let file = seen.body["input_file_id"].as_str().unwrap_or_default();
@@ -215,7 +265,12 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             } else if !is_known {
                 end(books, number, fate);
             }
-            Reply::Body(books.batches[number].to_string())
+            let mut batch = books.batches[number].clone();
+            if is_over && matches!(books.bad_files.last(), Some(BadFile::Unnamed)) {
+                books.bad_files.pop();
+                batch["output_file_id"] = Value::Null;
+            }
+            Reply::Body(batch.to_string())
         }
         _ => missing(&seen.path),
     }
@@ -223,11 +278,14 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
 
 fn end(books: &mut Books, number: usize, fate: &Fate) {
     let file = books.batches[number]["input_file_id"].as_str().unwrap().to_owned();
-    let over = fate(number, &lines_of(&books.files[&file]));
+    let lines = lines_of(&books.files[&file]);
+    let over = fate(number, &lines);
+    let is_answered = |(id, _): &&Line| over.output.iter().any(|line| line["custom_id"] == **id);
+    let completed = lines.iter().filter(is_answered).count();
     let batch = &mut books.batches[number];
     batch["status"] = over.status.into();
     batch["errors"] = over.said;
-    batch["request_counts"] = json!({"total": over.output.len() + over.errors.len(), "completed": over.output.len(), "failed": over.errors.len()});
+    batch["request_counts"] = json!({"total": over.output.len() + over.errors.len(), "completed": completed, "failed": over.errors.len()});
     for (name, lines) in [("output", over.output), ("error", over.errors)] {
         if !lines.is_empty() {
             let id = format!("{name}-{number}");

@@ -7,7 +7,7 @@ use rehang_clock::ManualClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::super::desk::{Death, Desk, Over, answered, completed, expired, refused};
+use super::super::desk::{BadFile, Created, Death, Desk, Over, answered, completed, expired, refused};
 use super::super::stub::{Reply, Seen, Stub, good, vector};
 use super::*;
 use crate::contract::{Encoder as _, Spent};
@@ -151,6 +151,30 @@ fn what_is_under_way_is_waited_for_and_only_the_rest_is_sent() {
     assert_eq!(desk.most_sent(), 2);
 }
 
+/// A process that has read the journal long ago learns what another one, on the same machine or another, has sent before it died.
+#[test]
+fn what_another_process_sent_meanwhile_is_not_sent_again() {
+    for is_elsewhere in [false, true] {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        let elsewhere = tempfile::tempdir().unwrap();
+        let all = texts(60);
+        let http = open(&desk, &journal);
+        assert_eq!(embed(&http, &all[..20]).unwrap(), right(&all[..20]));
+        desk.books().polls = 5;
+        desk.next_process(Some(Death { after: 6, is_heard: true }));
+        let of_other = if is_elsewhere { &elsewhere } else { &journal };
+        embed(&open_at(&desk.stub.url, of_other.path(), |_| {}).0, &all[20..]).unwrap_err();
+        assert_eq!(desk.books().batches.len(), 2);
+        desk.next_process(None);
+        let before = http.spent().items;
+        assert_eq!(embed(&http, &all[20..]).unwrap(), right(&all[20..]));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 2));
+        // The dead process had no time to tell the account what it has sent; of another machine's batch nobody here knows that.
+        let taken = if is_elsewhere { 0 } else { 40 };
+        assert_eq!(http.spent().items - before, taken + 5);
+    }
+}
+
 /// Each of one batch's lines comes to something else.
 #[test]
 fn every_line_comes_to_what_it_says() {
@@ -206,6 +230,10 @@ fn every_line_comes_to_what_it_says() {
     assert_eq!(embed(&http, &[texts[4].clone()]).unwrap(), right(&texts[4..5]));
     assert_eq!(desk.most_sent(), 1);
     assert!(desk.direct().contains(&texts[5]));
+    // A later process tries what has no vector as well.
+    assert_eq!(embed(&open(&desk, &journal), &texts[1..4]).unwrap(), right(&texts[1..4]));
+    assert_eq!(embed(&open(&desk, &journal), &texts[6..]).unwrap(), right(&texts[6..]));
+    assert_eq!(desk.most_sent(), 1);
 }
 
 /// What was not embedded in time is no attempt, costs nothing, and is sent again.
@@ -235,6 +263,27 @@ fn what_expires_is_sent_again() {
     assert_eq!(embed(&open(&desk, &journal), &texts[..20]).unwrap(), right(&texts[..20]));
     let sent = &desk.books().sent;
     assert!(texts[..20].iter().all(|text| sent[text] == 1) && texts[20..].iter().all(|text| sent[text] == 3));
+}
+
+/// A batch that expired takes no texts over from the one after it, in a list that says no dates.
+#[test]
+fn what_expired_does_not_come_back_from_the_list() {
+    let texts = texts(20);
+    let expired = || Over { status: "expired", output: vec![], errors: vec![], said: Value::Null };
+    let desk = Desk::start(
+        model,
+        move |number, lines| if number == 0 { expired() } else { completed(lines, model) },
+    );
+    let journal = tempfile::tempdir().unwrap();
+    assert!(embed(&open(&desk, &journal), &texts).unwrap_err().to_string().contains("is expired"));
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &texts).unwrap_err();
+    assert_eq!(desk.books().batches.len(), 2);
+    let elsewhere = tempfile::tempdir().unwrap();
+    for journal in [&journal, &elsewhere, &journal] {
+        assert_eq!(embed(&open(&desk, journal), &texts).unwrap(), right(&texts));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (2, 2));
+    }
 }
 
 #[test]
@@ -270,6 +319,9 @@ fn a_batch_that_fails_or_is_cancelled_says_why() {
     let error = embed(&http, &texts[15..]).unwrap_err();
     assert!(error.to_string().contains("is cancelled"), "{error}");
     assert_eq!(desk.books().batches.len(), 1);
+    // A later one sends it again.
+    assert_eq!(embed(&open(&desk, &journal), &texts[15..]).unwrap(), right(&texts[15..]));
+    assert_eq!(embed(&open(&desk, &journal), &texts[..15]).unwrap(), right(&texts[..15]));
 }
 
 /// A service that takes fewer tokens at a time is sent fewer texts.
@@ -305,9 +357,54 @@ fn a_queue_that_is_too_short_is_sent_smaller_batches() {
         .iter()
         .map(|batch| batch["request_counts"]["completed"].as_u64().unwrap())
         .collect();
-    assert_eq!(sizes, [0, 0, 0, 25, 25, 25, 25]);
+    assert_eq!(sizes, [0, 0, 25, 25, 25, 25]);
     assert_eq!(http.spent().items, 100 + 2 + 4 * 5 - 1);
     drop(all);
+}
+
+/// A queue that other batches fill takes as many texts when they are over.
+#[test]
+fn a_queue_that_is_full_is_waited_for() {
+    let desk = Desk::start(model, |number, lines| {
+        if number != 1 {
+            return completed(lines, model);
+        }
+        let said = json!({"data": [{"code": "token_limit_exceeded", "message": "Enqueued", "line": null}]});
+        Over { status: "failed", output: vec![], errors: vec![], said }
+    });
+    let (journal, all) = (tempfile::tempdir().unwrap(), texts(70));
+    desk.books().polls = 50;
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    embed(&open_at(&desk.stub.url, journal.path(), |_| {}).0, &all[..30]).unwrap_err();
+    desk.next_process(None);
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+    desk.books().asked.insert("batch_1".into(), 50);
+    assert_eq!(embed(&http, &all).unwrap()[..30], right(&all)[..30]);
+    assert_eq!(embed(&http, &all[30..]).unwrap(), right(&all[30..]));
+    let books = desk.books();
+    let sizes = books
+        .batches
+        .iter()
+        .map(|batch| books.files[batch["input_file_id"].as_str().unwrap()].lines().count());
+    assert_eq!(sizes.collect::<Vec<_>>(), [30, 40, 40]);
+    assert!(clock.waits().len() >= 50, "{:?}", clock.waits());
+}
+
+/// A worker that finds no room in the budget does not end the wait of another one for what is paid for.
+#[test]
+fn a_budget_that_is_spent_ends_no_wait() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let all = texts(60);
+    desk.next_process(Some(Death { after: 5, is_heard: true }));
+    let open = || open_at(&desk.stub.url, journal.path(), |config| config.budget_items = Some(40)).0;
+    embed(&open(), &all[..30]).unwrap_err();
+    desk.next_process(None);
+    let http = open();
+    http.note_others(Spent { items: 10, ..Spent::default() });
+    assert!(embed(&http, &all[30..]).unwrap_err().is_budget_spent());
+    assert_eq!(embed(&http, &all[..30]).unwrap(), right(&all[..30]));
+    assert!(embed(&http, &all[30..]).unwrap_err().is_budget_spent());
+    assert_eq!(desk.books().batches.len(), 1);
 }
 
 #[test]
@@ -370,6 +467,23 @@ fn an_outage_of_an_hour_ends_the_call_and_loses_nothing() {
     assert!(embed(&http, &texts(20)).unwrap_err().is_cancelled());
 }
 
+/// A service that has embedded texts is asked for their vectors again, and not for new ones.
+#[test]
+fn a_file_that_has_less_than_its_batch_says_is_asked_for_again() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().bad_files = vec![BadFile::Short(19), BadFile::Missing, BadFile::Unnamed];
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    assert!(desk.books().bad_files.is_empty());
+    desk.books().bad_files = vec![BadFile::Missing; 1000];
+    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    let names = "batch batch_0 has embedded 20 texts, and its output (output-0) has 0";
+    assert!(said.is_retryable() && said.to_string().contains(names), "{said}");
+    assert!(said.to_string().contains(JOURNAL), "{said}");
+    desk.books().bad_files.clear();
+    assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(desk.most_sent(), 1);
+}
+
 #[test]
 fn a_batch_that_may_have_been_created_is_looked_for() {
     // Without a list nobody can say, and the file says what to do.
@@ -390,6 +504,78 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
     assert!(error.to_string().contains(JOURNAL) && desk.most_sent() == 1, "{error}");
 }
 
+/// What a service answers says nothing sure of whether it has created a batch, unless the request was wrong.
+#[test]
+fn a_batch_that_was_created_all_the_same_is_found() {
+    for (status, created) in [(402, Created::AtOnce), (418, Created::AtOnce), (500, Created::Late)] {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        desk.books().bad_creation = Some((status, created));
+        let http = open(&desk, &journal);
+        let first = embed(&http, &texts(20));
+        if status == 402 {
+            first.unwrap_err();
+        }
+        assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+        assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1), "{status}");
+    }
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().bad_creation = Some((422, Created::Never));
+    let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
+    assert!(said.to_string().contains("it refused a batch"), "{said}");
+    assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
+}
+
+/// A list that ends too early says nothing of what was created before.
+#[test]
+fn a_list_that_is_cut_short_does_not_say_that_nothing_was_created() {
+    let page = |number: u64, at: u64| json!({"data": [{"id": format!("b{number}"), "status": "completed", "created_at": at}], "has_more": true});
+    for is_old in [false, true] {
+        let now = rehang_clock::unix_ms() / 1000;
+        let stub = Stub::start(move |number, seen: &Seen| match (seen.method.as_str(), seen.path.as_str()) {
+            ("POST", "/v1/files") => Reply::Body(json!({"id": "file-1"}).to_string()),
+            ("GET", path) if path.starts_with("/v1/batches?") => {
+                let at = if is_old && path.contains("after") { now - 40 * 86_400 } else { now };
+                Reply::Body(page(number as u64, at).to_string())
+            }
+            ("DELETE", _) => Reply::Body("{}".into()),
+            ("POST", "/v1/batches") if number > 100 => Reply::Status(400, vec![], String::new()),
+            ("POST", "/v1/batches") => Reply::Status(500, vec![], String::new()),
+            _ => Reply::Body(good(seen, |_| {})),
+        });
+        let journal = tempfile::tempdir().unwrap();
+        let (http, _) = open_at(&stub.url, journal.path(), |_| {});
+        let error = embed(&http, &texts(20)).unwrap_err();
+        assert_eq!(error.is_conflict(), !is_old, "{error}");
+        let lists = stub.seen().iter().filter(|seen| seen.path.starts_with("/v1/batches?")).count();
+        assert!(is_old || lists == 2 * PAGES_MAX, "{lists}");
+    }
+}
+
+/// Two workers that wait for one batch both find that it was not created.
+#[test]
+fn what_was_not_created_is_put_back_once() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.next_process(Some(Death { after: 3, is_heard: false }));
+    let http = open_at(&desk.stub.url, journal.path(), |_| {}).0;
+    embed(&http, &texts(20)).unwrap_err();
+    assert_eq!((http.spent().items, journal_files(&journal)), (21, 1), "it may have been created");
+    desk.next_process(None);
+    let batches = http.batches.as_ref().unwrap();
+    let own: Arc<str> = lock(&batches.state).batches.keys().next().cloned().unwrap();
+    for _ in 0..2 {
+        assert_eq!(http.find_created(batches, &own).unwrap(), None);
+    }
+    for _ in 0..2 {
+        http.drop_sent(batches, &own).unwrap();
+        assert_eq!((http.spent().items, journal_files(&journal)), (1, 0));
+    }
+    // Whatever else is put back too often, an account is never less than empty.
+    http.unreserve(2, 1000);
+    assert_eq!(http.spent().items, 0);
+    assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(desk.most_sent(), 1);
+}
+
 /// Voyage has the parameters in the batch, and lines of nothing but texts.
 #[test]
 fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
@@ -400,6 +586,7 @@ fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
             let said = json!({"detail": "Field required: request_params"});
             Reply::Status(400, vec![], said.to_string())
         }
+        ("DELETE", _) => Reply::Body("{}".into()),
         ("POST", "/v1/batches") => Reply::Status(429, vec![("retry-after", "3600".into())], String::new()),
         _ => Reply::Body(good(seen, |_| {})),
     });
@@ -416,7 +603,7 @@ fn a_service_that_wants_its_parameters_in_the_batch_gets_them_there() {
         "nothing was created, and nothing is paid for"
     );
     let seen = stub.seen();
-    let last = &seen.last().unwrap().body;
+    let last = &seen.iter().rfind(|seen| seen.path == "/v1/batches").unwrap().body;
     let parameters = json!({"model": "m", "input_type": "document", "output_dimension": 2});
     assert_eq!((&last["request_params"], &last["completion_window"]), (&parameters, &json!("12h")));
     let files: Vec<&Seen> = seen.iter().filter(|seen| seen.path == "/v1/files").collect();
