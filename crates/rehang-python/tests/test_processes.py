@@ -157,7 +157,7 @@ def test_importing_takes_next_to_no_time() -> None:
 
 # In a process of its own: where there was a subinterpreter, CPython says of every thread that it holds the lock, and PyTorch believes it.
 SUBINTERPRETER = """
-import sys
+import sys, rehang
 try:
     import _interpreters as interpreters  # CPython 3.13
 except ImportError:
