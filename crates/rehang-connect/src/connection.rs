@@ -53,7 +53,7 @@ impl Connection {
         })
     }
 
-    /// The same settings with these authorities and this proxy.
+    /// Adds the authorities and the proxy of this connection to the settings of a client.
     pub fn configure(&self, settings: ConfigBuilder<AgentScope>) -> ConfigBuilder<AgentScope> {
         let settings = settings.proxy(self.spoken.clone());
         let Some(roots) = &self.roots else { return settings };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// The machine that an address leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name or number, in small letters, without brackets and without a dot at its end.
+    /// Name or number of the machine, in small letters, without brackets and without a dot at its end.
     pub host: String,
     /// The port, or the usual one of the scheme.
     pub port: u16,

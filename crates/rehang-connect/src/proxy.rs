@@ -10,7 +10,7 @@ use crate::machine::{Machine, plain, split_port};
 /// Schemes of proxies that are spoken to.
 const SCHEMES: [&str; 7] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h", "socks"];
 
-/// What the environment says of proxies. Each name is read in capital letters, then in small ones.
+/// Proxies of the environment, and the machines that none stands before. Each name is read in capital letters, then in small ones.
 ///
 /// ```
 /// use rehang_connect::{Machine, Proxies};
@@ -93,7 +93,7 @@ impl Proxy {
         Err(Error::option(format!("the variable {variable}"), "(not shown)", expected))
     }
 
-    /// Its address as the environment has it, with its name and password. Never printed.
+    /// Address of the proxy as the environment has it, with name and password. Never printed.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -9,10 +9,10 @@ use rustls::pki_types::pem::PemObject;
 
 const FILE: &str = "SSL_CERT_FILE";
 const FOLDERS: &str = "SSL_CERT_DIR";
-/// Variables by which other programs name such a file: whoever has set one wonders why that is not enough.
+/// Variables by which other programs name a file of authorities. An error says of one that is set that it is not read here.
 const OF_OTHERS: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
-/// What the environment of the process says of a name; an empty value is none.
+/// Reads a variable of the process's environment; an empty value is none.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -81,7 +81,7 @@ impl Roots {
         Ok(roots)
     }
 
-    /// Those of a file alone, which `named_by` names, and of the file of `own`.
+    /// Authorities of one file alone, which `named_by` names, and of the file of `own`.
     ///
     /// # Errors
     ///
@@ -94,17 +94,17 @@ impl Roots {
         Ok(roots)
     }
 
-    /// Their certificates.
+    /// Certificates of all these authorities.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// The same, as TLS takes them.
+    /// Authorities in the form in which TLS takes them.
     pub fn store(&self) -> &RootCertStore {
         &self.store
     }
 
-    /// Where they come from, for people: "those of the system".
+    /// Where the authorities come from, for people: "those of the system".
     pub fn trusted(&self) -> &str {
         &self.trusted
     }

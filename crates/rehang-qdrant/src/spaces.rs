@@ -62,14 +62,12 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     } else {
         0
     };
-    match found {
-        Some((_, size, distance)) if (size, distance) == (space.dimension, space.distance) => {}
-        Some((_, size, distance)) => {
-            return Err(conflict(format!(
-                "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
-            )));
-        }
-        None => {}
+    if let Some((_, size, distance)) = found
+        && (size, distance) != (space.dimension, space.distance)
+    {
+        return Err(conflict(format!(
+            "the collection's vector {vector:?} is {size}-d, {distance}; the space is {space}"
+        )));
     }
     let left = if filled > 0 { slot_left(handle, &vector)? } else { None };
     let slot = meta::change(handle, |meta| {
