@@ -75,7 +75,7 @@ pub(crate) fn adopt(
     }
     // The indexes first: the server may want one of every field of a filter.
     for (field, kind) in FIELDS {
-        handle.index(handle.collection(), field, kind)?;
+        handle.client.index(handle.collection(), field, kind)?;
     }
     if known.options.is_none() {
         take_possession(&handle, &facts)?;
@@ -92,7 +92,7 @@ pub(crate) fn adopt(
         }
     }
     for (field, kind) in FIELDS_OF_A_LEASE {
-        handle.index(&handle.ours, field, kind)?;
+        handle.client.index(&handle.ours, field, kind)?;
     }
     if known.options.is_none() {
         take_in(&handle, &facts)?;

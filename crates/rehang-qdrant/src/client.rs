@@ -177,7 +177,8 @@ impl Client {
         }
     }
 
-    /// Makes an index of a payload field, in each part of the collection that has none.
+    /// Makes an index of a payload field, in each part of the collection that has none. No search of the application's asks for it, so its graphs
+    /// get no further links by it.
     pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
         let schema = json!({"type": kind, "on_disk": true, "enable_hnsw": false});
         let body = json!({"field_name": field, "field_schema": schema});

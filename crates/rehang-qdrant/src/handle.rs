@@ -102,11 +102,6 @@ impl Handle {
         })
     }
 
-    /// Makes an index of a payload field. No search of the application's asks for it, so its graphs get no further links by it.
-    pub(crate) fn index(&self, collection: &str, field: &str, kind: &str) -> Result<()> {
-        self.client.index(collection, field, kind)
-    }
-
     pub(crate) fn drop_index(&self, field: &str) -> Result<()> {
         let path = format!("/collections/{}/index/{}?wait=true", self.collection(), escaped(field));
         self.client.ask("DELETE", &path, &Value::Null).map(drop)

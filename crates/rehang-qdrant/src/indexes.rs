@@ -33,14 +33,14 @@ pub(crate) fn indexed_fields(space: &SpaceSlot, limits: &Limits) -> Vec<(String,
 
 /// Makes the indexes of a gallery in parts of the collection that lack them: the server may lose one that came about while it rearranged points.
 pub(crate) fn make_again(handle: &Handle) -> Result<()> {
-    of_ours(handle, |field, kind| handle.index(handle.collection(), field, kind))
+    of_ours(handle, |field, kind| handle.client.index(handle.collection(), field, kind))
 }
 
 /// The indexes of a gallery on the application's collection, but for the first two. A gallery whose collection has got a strict mode since
 /// it was made is given what it lacks.
 pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     if facts.limits.wants_indexes {
-        handle.index(handle.collection(), SOURCE_REVISION, "integer")?;
+        handle.client.index(handle.collection(), SOURCE_REVISION, "integer")?;
         // Of any kind: with each the server notes which points lack the field, and one of truth values holds no text.
         for source in handle.options.source.iter().filter(|source| !facts.indexes.contains(source)) {
             meta::change(handle, |meta| {
@@ -49,13 +49,13 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
                 }
                 Ok(())
             })?;
-            handle.index(handle.collection(), source, "bool")?;
+            handle.client.index(handle.collection(), source, "bool")?;
         }
     }
     for space in &meta::read_begun(handle)?.spaces {
         for (field, kind) in indexed_fields(space, &facts.limits) {
             if !facts.indexes.contains(&field) {
-                handle.index(handle.collection(), &field, kind)?;
+                handle.client.index(handle.collection(), &field, kind)?;
             }
         }
     }
@@ -71,7 +71,7 @@ pub(crate) fn index_once(handle: &Handle) -> Result<()> {
     for (field, kind) in
         FIELDS.into_iter().filter(|(field, _)| !facts.indexes.iter().any(|there| there == field))
     {
-        handle.index(handle.collection(), field, kind)?;
+        handle.client.index(handle.collection(), field, kind)?;
     }
     make_missing(handle, &facts)?;
     handle.is_indexed.store(true, Ordering::Relaxed);
@@ -82,7 +82,7 @@ pub(crate) fn index_once(handle: &Handle) -> Result<()> {
 pub(crate) fn index_anew(handle: &Handle) -> Result<()> {
     of_ours(handle, |field, kind| {
         handle.drop_index(field)?;
-        handle.index(handle.collection(), field, kind)
+        handle.client.index(handle.collection(), field, kind)
     })
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     let is_witnessed = !is_applications && (left.is_none() || facts.has_witness);
     let new = SpaceSlot { record, slot, vector: vector.clone(), is_applications, is_witnessed, was_there };
     for (field, kind) in indexes::indexed_fields(&new, &facts.limits) {
-        handle.index(handle.collection(), &field, kind)?;
+        handle.client.index(handle.collection(), &field, kind)?;
     }
     // After the indexes: the server rearranges its points where vectors are configured, and may lose an index that comes about meanwhile.
     if !has_found {
