@@ -56,7 +56,7 @@ pub fn run() -> Result<()> {
 }
 
 fn faults(root: &Path) -> Result<Vec<Fault>> {
-    let sources = source::read(root, &["crates", "examples", "xtask/src"])?;
+    let sources = source::read(root, &["crates", "examples", "laboratory", "xtask/src"])?;
     let packages = packages(root)?;
     let mut faults = dependencies(&packages);
     for source in &sources {

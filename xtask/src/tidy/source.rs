@@ -41,7 +41,8 @@ impl Source {
 
     /// The name of the crate that the file belongs to, by its folder.
     pub fn crate_name(&self) -> &str {
-        let path = self.path.strip_prefix("crates/").unwrap_or(&self.path);
+        let path = ["crates/", "laboratory/"].iter().find_map(|folder| self.path.strip_prefix(folder));
+        let path = path.unwrap_or(&self.path);
         path.split('/').next().unwrap_or_default()
     }
 

@@ -51,7 +51,7 @@ mod folder;
 mod geometry;
 mod normalisation;
 // The very decoder of `rehang-encode`; depending on that crate would bring a runtime of models, tokenisers and HTTP along.
-#[path = "../../../rehang-encode/src/onnx/image/picture.rs"]
+#[path = "../../../../crates/rehang-encode/src/onnx/image/picture.rs"]
 mod picture;
 mod sampler;
 mod source;

@@ -11,7 +11,7 @@ pub mod encoder;
 pub mod examples;
 mod files;
 #[cfg(test)]
-#[path = "../../rehang-fit/src/tests/finite_differences.rs"]
+#[path = "../../../crates/rehang-fit/src/tests/finite_differences.rs"]
 mod finite_differences;
 pub mod protocols;
 

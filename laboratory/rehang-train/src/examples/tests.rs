@@ -147,7 +147,7 @@ mod reading {
 
     #[test]
     fn photographs_that_are_cut_off_are_listed() {
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-encode/tests/models");
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/rehang-encode/tests/models");
         for name in ["photo.jpg", "progressive.jpg", "grey.jpg", "inks.jpg"] {
             let folder = tempfile::tempdir().unwrap();
             let whole = fs_err::read(models.join(name)).unwrap();
