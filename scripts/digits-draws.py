@@ -1,4 +1,4 @@
-"""The digits with two other classes that no pair knew, for `cargo xtask regret`.
+"""The digits with two other classes that no pair knew, for `cargo lab study regret`.
 
     python3 scripts/digits-draws.py ../shared/data/toy_digits target/digits 56 69 78
 

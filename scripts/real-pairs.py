@@ -1,4 +1,4 @@
-"""Pairs of real encoders: the texts of a set embedded by an old and a new model, for `cargo xtask regret`.
+"""Pairs of real encoders: the texts of a set embedded by an old and a new model, for `cargo lab study regret`.
 
     python3 scripts/real-pairs.py --texts ../shared/data/text_banking77 --old-model L3.onnx --tokenizer tokenizer.json \
         (--new-model L6.onnx | --service http://127.0.0.1:8199) --out target/real/banking77_l3_l6

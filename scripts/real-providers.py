@@ -1,4 +1,4 @@
-"""One set's texts by several providers of sentence encoders of one width, for `cargo xtask identify`.
+"""One set's texts by several providers of sentence encoders of one width, for `cargo lab study identify`.
 
     python3 scripts/real-providers.py --texts ../shared/data/text_clinc150 --rows 1500 --model L6.onnx --other L3.onnx --tokenizer tokenizer.json \
         --out target/real/providers_clinc150

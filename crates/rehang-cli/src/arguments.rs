@@ -2,22 +2,24 @@
 
 /// Groups of arguments, a line each: its name, which is that of a library's option, its type, and what `clap` is told of it beside its help.
 /// Where `=>` names the library's options, there is an argument for each of them.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! arguments {
     () => {};
     ($(#[$about:meta])* $name:ident { $($fields:tt)* } $($others:tt)*) => {
-        arguments!(@group $(#[$about])* $name { $($fields)* });
-        arguments!($($others)*);
+        $crate::arguments!(@group $(#[$about])* $name { $($fields)* });
+        $crate::arguments!($($others)*);
     };
     ($(#[$about:meta])* $name:ident => $options:ident {
         $($(#[$help:meta])* $field:ident: $type:ty = [$($clap:tt)*],)*
     } $($others:tt)*) => {
-        arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
-        impl $crate::arguments::library::Argument<$options> for $name {
+        $crate::arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
+        impl $crate::shared::Argument<$options> for $name {
             fn value(&self) -> rehang::Result<$options> {
-                Ok($crate::arguments::library::options!($options { $($field),* } from self))
+                Ok($crate::options!($options { $($field),* } from self))
             }
         }
-        arguments!($($others)*);
+        $crate::arguments!($($others)*);
     };
     (@group $(#[$about:meta])* $name:ident { $($(#[$help:meta])* $field:ident: $type:ty = [$($clap:tt)*],)* }) => {
         #[derive(Debug, clap::Args)]
@@ -28,13 +30,9 @@ macro_rules! arguments {
     };
 }
 
-#[cfg(feature = "laboratory")]
-pub mod evaluate;
 pub mod gallery;
-mod groups;
+pub mod groups;
 pub mod library;
-#[cfg(feature = "laboratory")]
-pub mod train;
 pub mod upgrade;
 pub mod vectors;
 
@@ -42,11 +40,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-#[cfg(feature = "laboratory")]
-use evaluate::EvaluateCommand;
 use gallery::{BenchArguments, GalleryCommand, InitArguments, SearchArguments};
-#[cfg(feature = "laboratory")]
-use train::{CompareArguments, EmbedArguments, TrainArguments};
 use upgrade::{UpgradeCommand, UpgradeConfig};
 use vectors::{
     CurveArguments, FitArguments, IdentifyArguments, OrderArguments, ReportArguments, TransformArguments,
@@ -83,25 +77,7 @@ pub enum Command {
     Demo(LeftOut),
     /// Learn the map from old to new vectors (and how far to trust it) from pairs.
     Fit(FitArguments),
-    #[cfg(feature = "laboratory")]
-    /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
-    Train(TrainArguments),
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Train(LeftOut),
-    #[cfg(feature = "laboratory")]
-    /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
-    Compare(CompareArguments),
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Compare(LeftOut),
-    #[cfg(feature = "laboratory")]
-    /// Vectors of images or features by an encoder that was trained here.
-    Embed(EmbedArguments),
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Embed(LeftOut),
-    /// Write an adapter, or an encoder that was trained here, as an ONNX file, for any runtime and device.
+    /// Write an adapter as an ONNX file, for any runtime and device.
     Export(ExportOnnxArguments),
     /// Turn old vectors into vectors of the new space, with σ² for each; streams files of any size.
     Transform(TransformArguments),
@@ -111,13 +87,6 @@ pub enum Command {
     Curve(CurveArguments),
     /// Compare adapters and orders on a gallery whose new vectors are known, and write a report to look at.
     Report(ReportArguments),
-    #[cfg(feature = "laboratory")]
-    /// Compare compatible models: cross matrix, hot refresh, upgrades in a row, face and landmark protocols.
-    #[command(subcommand)]
-    Evaluate(EvaluateCommand),
-    #[cfg(not(feature = "laboratory"))]
-    #[command(hide = true, disable_help_flag = true)]
-    Evaluate(LeftOut),
     /// Say which model made which vectors: one, a mixture of several, or none of those given.
     ///
     /// With what models give for the same items (--models), each vector is told: cut, scaled or rounded ones too. With --config, random items of
@@ -173,7 +142,7 @@ arguments! {
 }
 
 /// What follows a command that this build leaves out, with the feature that it needs. It is not read: the command says how to build it.
-#[cfg(not(all(feature = "demo", feature = "laboratory")))]
+#[cfg(not(feature = "demo"))]
 #[derive(Debug, clap::Args)]
 pub struct LeftOut {
     /// Whatever stands there.
@@ -204,7 +173,7 @@ arguments! {
 arguments! {
     /// Options of `rehang export`.
     ExportOnnxArguments {
-        /// The file of the adapter or of the encoder.
+        /// The file of the adapter.
         file: PathBuf = [],
         /// The ONNX file to write.
         output: PathBuf = [short, long, value_name = "FILE"],

@@ -14,22 +14,45 @@ mod wording;
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, FromArgMatches};
-#[cfg(not(all(feature = "demo", feature = "laboratory")))]
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+#[cfg(not(feature = "demo"))]
 use rehang::ErrorKind;
 use rehang::{Error, Result};
 
 use arguments::{Arguments, Command};
 use commands::Exit;
 
+/// What the laboratory's command line has in common with this one, beside the macros `arguments` and `options`.
+#[doc(hidden)]
+pub mod shared {
+    pub use crate::arguments::groups::RowArguments;
+    pub use crate::arguments::library::Argument;
+    pub use crate::bar::with_bar;
+    pub use crate::carry_out;
+    pub use crate::commands::{Exit, say, say_findings};
+}
+
 /// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a line that cannot be
 /// read end the process, as programs do.
 pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     let line: Vec<OsString> = line.into_iter().collect();
-    let matches = Arguments::command().get_matches_from(&line);
+    let command = Arguments::command();
+    let matches = command.clone().get_matches_from(&line);
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    wording::called(line, &matches);
-    match run(&arguments) {
+    carry_out(line, command, &matches, arguments.threads, || run(&arguments))
+}
+
+/// Carries out a command line that was read, with so many threads, and gives the exit code; an error is said in the words of the subcommand.
+#[doc(hidden)]
+pub fn carry_out(
+    line: Vec<OsString>,
+    command: clap::Command,
+    matches: &ArgMatches,
+    threads: Option<usize>,
+    run: impl FnOnce() -> Result<Exit>,
+) -> u8 {
+    wording::called(line, command, matches);
+    match use_threads(threads).and_then(|()| run()) {
         Ok(Exit::Done) => 0,
         Ok(Exit::WithRefusals) => 1,
         Err(error) => {
@@ -39,40 +62,30 @@ pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<Exit> {
-    if let Some(threads) = arguments.threads {
-        if threads == 0 {
-            return Err(Error::option("--threads", 0, "1 or more"));
-        }
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build_global()
-            .map_err(|error| Error::option("--threads", threads, error))?;
+fn use_threads(threads: Option<usize>) -> Result<()> {
+    let Some(threads) = threads else { return Ok(()) };
+    if threads == 0 {
+        return Err(Error::option("--threads", 0, "1 or more"));
     }
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .map_err(|error| Error::option("--threads", threads, error))
+}
+
+fn run(arguments: &Arguments) -> Result<Exit> {
     let json = arguments.json;
     match &arguments.command {
         #[cfg(feature = "demo")]
         Command::Demo(demo) => commands::demo::run(demo, json),
         #[cfg(not(feature = "demo"))]
         Command::Demo(_) => Err(ErrorKind::MissingFeature { feature: "demo" }.into()),
-        #[cfg(not(feature = "laboratory"))]
-        Command::Train(_) | Command::Compare(_) | Command::Embed(_) | Command::Evaluate(_) => {
-            Err(ErrorKind::MissingFeature { feature: "laboratory" }.into())
-        }
         Command::Fit(fit) => commands::fit::run(fit, json),
-        #[cfg(feature = "laboratory")]
-        Command::Train(train) => commands::train::run(train, json),
-        #[cfg(feature = "laboratory")]
-        Command::Compare(compare) => commands::compare::run(compare, json),
-        #[cfg(feature = "laboratory")]
-        Command::Embed(embed) => commands::train::embed(embed, json),
         Command::Export(export) => commands::export::run(export, json),
         Command::Transform(transform) => commands::transform::run(transform, json),
         Command::Order(order) => commands::order::run(order, json),
         Command::Curve(curve) => commands::curve::run(curve, json),
         Command::Report(report) => commands::report::run(report, json),
-        #[cfg(feature = "laboratory")]
-        Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
         Command::Identify(identify) => commands::identify::run(identify, json),
         Command::Inspect(inspect) => commands::inspect::run(inspect, json),
         Command::Bench(bench) => commands::bench::run(bench, json),

@@ -3,10 +3,8 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use clap::{ArgMatches, Command, CommandFactory};
+use clap::{ArgMatches, Command};
 use rehang::{Error, Remedy, Verb, Wording};
-
-use crate::arguments::Arguments;
 
 /// The words of the subcommand that this process runs.
 static CALLED: OnceLock<Flags> = OnceLock::new();
@@ -14,9 +12,9 @@ static CALLED: OnceLock<Flags> = OnceLock::new();
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// Keeps the command line and the subcommand that was called, for [`line`] and [`said`].
-pub fn called(line: Vec<OsString>, matches: &ArgMatches) {
+pub fn called(line: Vec<OsString>, command: Command, matches: &ArgMatches) {
     LINE.get_or_init(|| line);
-    CALLED.get_or_init(|| Flags::of(matches));
+    CALLED.get_or_init(|| Flags::of(command, matches));
 }
 
 /// The arguments behind the program's name, as they were given.
@@ -61,8 +59,7 @@ impl Flags {
     }
 
     /// Those of the subcommand that was called.
-    fn of(matches: &ArgMatches) -> Self {
-        let mut command = Arguments::command();
+    fn of(mut command: Command, matches: &ArgMatches) -> Self {
         let mut matches = matches;
         while let Some((name, inner)) = matches.subcommand() {
             let Some(found) = command.find_subcommand(name) else { break };
@@ -132,10 +129,13 @@ impl Wording for Flags {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::arguments::Arguments;
 
     fn words(line: &[&str]) -> Flags {
-        Flags::of(&Arguments::command().get_matches_from(line))
+        Flags::of(Arguments::command(), &Arguments::command().get_matches_from(line))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rehang_fit::{KINDS_MIN, KINSHIP_MIN, KINSHIP_WIDTH_MIN, kinds_of_pairs, kins
 use serde::Serialize;
 
 /// A model's vectors stray from another provider's of the same model by this many times what they do in the middle, at most. An export of
-/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most (`cargo xtask identify`).
+/// MiniLM-L6 in 8 bits strayed from the original by 0.0008 in the middle of 3,000 texts, and by 15 times that at most (`cargo lab study identify`).
 const STRAY_TIMES: f64 = 20.0;
 /// Fewer vectors than this have no middle.
 const STRAY_MIN: usize = 20;

@@ -46,7 +46,7 @@ pub struct LearningCurve {
 /// Measures what pairs are worth; `None` where there are fewer than 60.
 ///
 /// With `g` the gain from half of the pairs to all, the next doubling is expected to bring `0.9 · g`: gains of a learning curve
-/// `a − b n^−c` shrink by the same factor `2^−c` with every doubling. `cargo xtask learning` compares that with what the next
+/// `a − b n^−c` shrink by the same factor `2^−c` with every doubling. `cargo lab study learning` compares that with what the next
 /// doubling brought.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! While a gallery is re-embedded, natives come that a map may be fitted on again. A new map makes all adapted vectors anew, so it is
 //! taken only where it is seen to be better. [`RefitGain`] compares squared errors on items that neither map was fitted on, and that are a
 //! random sample of the gallery: natives as they come are what an order took for the hardest. What the rule is worth:
-//! `cargo xtask refit`, its record in `bench/runs/refit.md`.
+//! `cargo lab study refit`, its record in `bench/runs/refit.md`.
 
 use rehang::Result;
 use rehang::statistics::mean_sd;
@@ -131,7 +131,7 @@ impl MeanError {
 
     /// Whether a gallery, of which this is measured, is not what a map was fitted for, where `expected` was: errors are above it by a fifth, and the
     /// logarithm of their ratio is above 0 by three standard errors. What that says of galleries that have drifted and of others:
-    /// `cargo xtask drift`.
+    /// `cargo lab study drift`.
     ///
     /// ```
     /// use rehang_fit::refit::MeanError;
@@ -149,7 +149,7 @@ impl MeanError {
     /// Whether a gallery has outgrown the pairs that a map was fitted on, by its σ² alone, before anything is embedded: this is the mean σ² of items
     /// that are no pairs, `share` of the gallery, and `pairs` that of held-out ones. The whole of the gallery is above the pairs by 5 %, and
     /// the logarithm of the ratio above 0 by three standard errors. σ² rises less than the error does, so less of it has to be seen. What that says of
-    /// galleries that have drifted and of others: `cargo xtask drift`.
+    /// galleries that have drifted and of others: `cargo lab study drift`.
     ///
     /// ```
     /// use rehang_fit::refit::MeanError;

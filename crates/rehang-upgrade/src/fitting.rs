@@ -47,7 +47,7 @@ use crate::verbs::expect_may_bridge;
 
 /// Pairs that a fit takes at most: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
-/// Pairs that an order is chosen on at most: its maps are fitted three times, and 2,000 pairs told the right one (`cargo xtask orders`).
+/// Pairs that an order is chosen on at most: its maps are fitted three times, and 2,000 pairs told the right one (`cargo lab study orders`).
 const ORDER_PAIRS_MAX: usize = 4_000;
 /// The share of the pairs that is held out.
 pub(crate) const HELD_OUT: f64 = 0.2;

@@ -14,7 +14,7 @@
 //! While pages are made, adapted vectors of both maps stand in the new space. Each is an estimate of its item's vector there, by a map that
 //! was fitted to give one, and the upgrade stays filled: no item loses its vector. The handicap is the new map's from the first page on.
 //! It compensates how far adapted vectors are from natives on average, and the maps differ in that by less than the error that both
-//! have: `cargo xtask refit` measures searches half-way, beside both ends.
+//! have: `cargo lab study refit` measures searches half-way, beside both ends.
 
 use rehang::adapter::{self, Adapter, true_errors};
 use rehang::finding::{Finding, Severity};

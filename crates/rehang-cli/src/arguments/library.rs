@@ -14,10 +14,12 @@ use rehang_fit::{LossParts, Method, UncertaintySource, Within};
 use rehang_upgrade::SwitchIf;
 
 /// A library's options, filled from the arguments of the same names. What is not an argument of that name stands behind them.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! options {
     ($options:ident { $($name:ident),* $(,)? } from $arguments:expr $(, $other:ident: $value:expr)* $(; ..$plain:expr)?) => {
         $options {
-            $($name: $crate::arguments::library::Argument::value(&$arguments.$name)?,)*
+            $($name: $crate::shared::Argument::value(&$arguments.$name)?,)*
             $($other: $value,)*
             $(..$plain)?
         }

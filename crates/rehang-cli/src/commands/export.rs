@@ -1,4 +1,4 @@
-//! `rehang export`: adapters, and encoders that were trained here, as ONNX files.
+//! `rehang export`: adapters as ONNX files.
 
 use rehang::Result;
 use rehang_files::adapter_file::export_onnx;
@@ -8,10 +8,6 @@ use crate::arguments::ExportOnnxArguments;
 
 /// Writes the ONNX file.
 pub fn run(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
-    #[cfg(feature = "laboratory")]
-    if !rehang_files::adapter_file::is_adapter(&arguments.file)? {
-        return super::train::export(arguments, json);
-    }
     let answer = export_onnx(&arguments.file, &arguments.output)?;
     let (path, bytes) = (answer.onnx.display(), answer.bytes);
     let (inputs, outputs) = (answer.inputs.join(", "), answer.outputs.join(", "));

@@ -1,14 +1,10 @@
 //! The verbs, one file each: they read files, call the library, and print.
 
 pub mod bench;
-#[cfg(feature = "laboratory")]
-pub mod compare;
 pub mod curve;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod doctor;
-#[cfg(feature = "laboratory")]
-pub mod evaluate;
 pub mod export;
 pub mod fit;
 pub mod gallery;
@@ -20,8 +16,6 @@ pub mod order;
 pub mod report;
 pub mod search;
 pub mod thresholds;
-#[cfg(feature = "laboratory")]
-pub mod train;
 pub mod transform;
 pub mod upgrade;
 

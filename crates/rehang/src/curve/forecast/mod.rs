@@ -18,7 +18,7 @@
 //! is left to sample. Queries of their own are a sample of all that will be asked, so for them the root is left out. An interval of 95 % is
 //! ± 1.96 σ at the switch, ± 1.96 · 1.25 σ up to one half and ± 1.96 · 1.5 σ beyond, where what is known of the natives is extrapolated, both 1 + 50/n
 //! times as wide. Imagined natives add what a standard error of where right answers are imagined is worth, and top-1 by labels what is chance in which items become native
-//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by. The factors are measured (`cargo xtask forecast`); only the
+//! first, √(4 α (1 − α) p (1 − p)/N); both in squares. Metrics of the first ranks add 1.96 times a third of what the size effect moved them by. The factors are measured (`cargo lab study forecast`); only the
 //! switch is safe at any size by construction.
 //!
 //! # What it does not know

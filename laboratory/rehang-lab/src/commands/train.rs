@@ -1,17 +1,14 @@
-//! `rehang train`, `rehang embed`, and `rehang export` of encoders.
+//! `rehang-lab train`, `embed` and `export`.
 
 use std::fmt::Write;
 
 use rehang::Result;
+use rehang_cli::shared::{Argument, Exit, say, say_findings, with_bar};
 use rehang_train::encoder::Shape;
 use rehang_train::examples::Refusal;
-use rehang_train::{EmbedFiles, TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
+use rehang_train::{TrainAnswer, TrainFiles, embed_files, export_onnx, train_files};
 
-use super::{Exit, say, say_findings};
-use crate::arguments::ExportOnnxArguments;
-use crate::arguments::library::Argument;
-use crate::arguments::train::{EmbedArguments, TrainArguments};
-use crate::bar::with_bar;
+use crate::arguments::train::{EmbedArguments, ExportArguments, TrainArguments};
 
 /// Trains an encoder and writes it.
 pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
@@ -29,7 +26,7 @@ pub fn run(arguments: &TrainArguments, json: bool) -> Result<Exit> {
 
 /// Vectors of a part of the data.
 pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
-    let files: EmbedFiles = arguments.value()?;
+    let files = arguments.files()?;
     let answer = with_bar(|progress| embed_files(&files, progress))?;
     say_refused(&answer.refused);
     let text = format!("{} vectors of {} in {}\n", answer.items, answer.space, answer.vectors.display());
@@ -37,7 +34,7 @@ pub fn embed(arguments: &EmbedArguments, json: bool) -> Result<Exit> {
 }
 
 /// The encoder as an ONNX file.
-pub fn export(arguments: &ExportOnnxArguments, json: bool) -> Result<Exit> {
+pub fn export(arguments: &ExportArguments, json: bool) -> Result<Exit> {
     let answer = export_onnx(&arguments.file, &arguments.output)?;
     let input = match answer.input {
         Shape { channels, height: 1, width: 1 } => format!("\"features\" [batch, {channels}]"),

@@ -1,6 +1,8 @@
-//! `rehang evaluate verification`, `identification` and `landmarks`.
+//! `rehang-lab evaluate verification`, `identification` and `landmarks`.
 
 use rehang::{Error, Result};
+use rehang_cli::options;
+use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::landmarks::LandmarkSetup;
 use rehang_protocols::{
     IdentificationFiles, LandmarkFiles, LandmarkTruth, MeasuredLandmarks, identify,
@@ -9,9 +11,6 @@ use rehang_protocols::{
 
 use super::table;
 use crate::arguments::evaluate::{IdentificationArguments, LandmarksArguments, VerificationArguments, named};
-use crate::arguments::library::options;
-use crate::bar::with_bar;
-use crate::commands::{Exit, say_findings};
 
 /// TAR@FAR for every pair of models.
 pub fn verification(arguments: &VerificationArguments, json: bool) -> Result<Exit> {

@@ -1,21 +1,19 @@
-//! What can be said behind `rehang train`, `compare` and `embed`.
+//! What can be said behind `rehang-lab train`, `compare`, `embed` and `export`.
 
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rehang::Result;
+use rehang_cli::{arguments, options};
 use rehang_train::{CompareFiles, DataPart, EmbedFiles, TrainFiles};
 
-use super::library::Shared;
-
-impl Shared for DataPart {}
-
 arguments! {
-    /// Options of `rehang train`.
+    /// Options of `rehang-lab train`.
     TrainArguments => TrainFiles {
         /// plain, bct, ract, dmu, l2, lwf, focal-distillation, regression, ract-on-bct or both-heads.
         method: String = [],
         /// The configuration: [data], [allocation], [encoder], [head], [augmentation], [sampler], [old], [method], [training],
-        /// [output] (docs/laboratory/training.md).
+        /// [output] (laboratory/docs/training.md).
         config: PathBuf = [],
         /// The encoder file to write [default: output.encoder of the configuration].
         output: Option<PathBuf> = [short, long, value_name = "FILE"],
@@ -27,9 +25,9 @@ arguments! {
         epochs: Option<usize> = [long, value_name = "N"],
     }
 
-    /// Options of `rehang compare`.
+    /// Options of `rehang-lab compare`.
     CompareArguments => CompareFiles {
-        /// The study: a training's configuration with a table [compare] (docs/laboratory/training.md).
+        /// The study: a training's configuration with a table [compare] (laboratory/docs/training.md).
         config: PathBuf = [],
         /// Folder for the report.
         out: PathBuf = [long, value_name = "DIR", default_value = "rehang-compare"],
@@ -37,8 +35,8 @@ arguments! {
         seeds: Option<u64> = [long, value_name = "N"],
     }
 
-    /// Options of `rehang embed`.
-    EmbedArguments => EmbedFiles {
+    /// Options of `rehang-lab embed`.
+    EmbedArguments {
         /// The encoder file.
         encoder: PathBuf = [],
         /// The configuration whose [data] and [allocation] say what is embedded.
@@ -49,6 +47,21 @@ arguments! {
         output: PathBuf = [short, long, value_name = "FILE"],
         /// Write the class numbers of these rows too.
         labels: Option<PathBuf> = [long, value_name = "FILE"],
+    }
+
+    /// Options of `rehang-lab export`.
+    ExportArguments {
+        /// The encoder file.
+        file: PathBuf = [],
+        /// The ONNX file to write.
+        output: PathBuf = [short, long, value_name = "FILE"],
+    }
+}
+
+impl EmbedArguments {
+    /// What is embedded, as the library takes it.
+    pub fn files(&self) -> Result<EmbedFiles> {
+        Ok(options!(EmbedFiles { encoder, config, output, labels } from self, part: self.part))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `rehang train`, `embed` and `export` on the demo's digits, and with bad input of every kind.
+//! `rehang-lab train`, `embed` and `export` on the demo's digits, and with bad input of every kind.
 
 use std::collections::BTreeSet;
 use std::process::Output;

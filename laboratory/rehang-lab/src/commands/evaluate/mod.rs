@@ -1,12 +1,12 @@
-//! `rehang evaluate`: what compatible models are worth.
+//! `rehang-lab evaluate`: what compatible models are worth.
 
 mod protocols;
 mod retrieval;
 mod table;
 
 use rehang::Result;
+use rehang_cli::shared::Exit;
 
-use super::Exit;
 use crate::arguments::evaluate::EvaluateCommand;
 
 /// Runs one of the verbs.

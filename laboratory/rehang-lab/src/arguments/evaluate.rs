@@ -1,17 +1,16 @@
-//! What can be said behind `rehang evaluate`.
+//! What can be said behind `rehang-lab evaluate`.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 use rehang::Result;
+use rehang_cli::shared::RowArguments;
+use rehang_cli::{arguments, options};
 use rehang_evaluate::study::StudyOptions;
 use rehang_files::{NamedFile, VectorSource};
 use rehang_protocols::{FaceFiles, ModelFiles};
 
-use super::groups::RowArguments;
-use super::library::options;
-
-/// Verbs of `rehang evaluate`.
+/// Verbs of `rehang-lab evaluate`.
 #[derive(Debug, Subcommand)]
 pub enum EvaluateCommand {
     /// Every model's queries in every model's gallery: is the new model compatible, and what does it gain?
@@ -19,32 +18,32 @@ pub enum EvaluateCommand {
     /// Prints M(i, j) with queries by model i and gallery by model j; then for every older and newer model the empirical
     /// criterion M(new, old) > M(old, old), the update gain Γ (BCT), the absolute gain, Δ↑ and Δ↓ (DMU).
     ///
-    /// Example: rehang evaluate cross --models old=old.npy new=new.npy --labels labels.npy
+    /// Example: rehang-lab evaluate cross --models old=old.npy new=new.npy --labels labels.npy
     Cross(CrossArguments),
     /// Follow a hot refresh: queries by the new model, the gallery backfilled from old to new, in every order given.
     ///
     /// No adapter is used: old vectors stay as they are until they are replaced. Prints mAP, mAP@k and the negative flip rates
     /// NFR@1 and NFR@k (RACT).
     ///
-    /// Example: rehang evaluate refresh --models old=old.npy new=new.npy --labels labels.npy --orders worst=order.npy
+    /// Example: rehang-lab evaluate refresh --models old=old.npy new=new.npy --labels labels.npy --orders worst=order.npy
     Refresh(RefreshArguments),
     /// Follow several upgrades in a row: a gallery that is never backfilled beside one that is (RACT §5.4, DMU table 6).
     ///
-    /// Example: rehang evaluate sequence --models v1=a.npy v2=b.npy v3=c.npy --labels labels.npy --backfilled 0.5 1
+    /// Example: rehang-lab evaluate sequence --models v1=a.npy v2=b.npy v3=c.npy --labels labels.npy --backfilled 0.5 1
     Sequence(SequenceArguments),
     /// 1:1 face verification: TAR@FAR of template pairs, the first template by one model, the second by another.
     ///
-    /// Example: rehang evaluate verification --models old=old.npy new=new.npy --metadata faces.csv --pairs pairs.csv
+    /// Example: rehang-lab evaluate verification --models old=old.npy new=new.npy --metadata faces.csv --pairs pairs.csv
     Verification(VerificationArguments),
     /// 1:N face search: TPIR@FPIR for probes of whom some are enrolled, and rank-1 and rank-5.
     ///
-    /// Example: rehang evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery g1.csv g2.csv
+    /// Example: rehang-lab evaluate identification --models old=old.npy new=new.npy --metadata faces.csv --gallery g1.csv g2.csv
     /// --probes probes.csv
     Identification(IdentificationArguments),
     /// Landmark retrieval: mAP@100 of Google Landmarks v2 (--solution), or revisited Oxford and Paris in Easy, Medium and Hard
     /// (--ground-truth).
     ///
-    /// Example: rehang evaluate landmarks --models old=index-old.npy new=index-new.npy --queries old=q-old.npy new=q-new.npy
+    /// Example: rehang-lab evaluate landmarks --models old=index-old.npy new=index-new.npy --queries old=q-old.npy new=q-new.npy
     /// --ground-truth roxford.json --distance cosine
     Landmarks(LandmarksArguments),
 }
@@ -100,7 +99,7 @@ pub fn named(parameter: &str, texts: &[String]) -> Result<Vec<NamedFile>> {
 }
 
 arguments! {
-    /// Options of `rehang evaluate cross`.
+    /// Options of `rehang-lab evaluate cross`.
     CrossArguments {
         models: NamedModels = [flatten],
         answers: ModelArguments = [flatten],
@@ -108,7 +107,7 @@ arguments! {
         bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = StudyOptions::default().bootstrap],
     }
 
-    /// Options of `rehang evaluate refresh`.
+    /// Options of `rehang-lab evaluate refresh`.
     RefreshArguments {
         /// The old and the new model's vectors of the gallery, NAME=FILE, the old one first.
         models: Vec<String> = [long, value_name = "NAME=FILE", required = true, num_args = 1..],
@@ -121,7 +120,7 @@ arguments! {
         grid: usize = [long, value_name = "POINTS", default_value_t = 5],
     }
 
-    /// Options of `rehang evaluate sequence`.
+    /// Options of `rehang-lab evaluate sequence`.
     SequenceArguments {
         /// The models' vectors of all items, NAME=FILE, in the order in which they come; the first one embeds the first gallery.
         models: Vec<String> = [long, value_name = "NAME=FILE", required = true, num_args = 1..],
@@ -162,7 +161,7 @@ impl FaceArguments {
 }
 
 arguments! {
-    /// Options of `rehang evaluate verification`.
+    /// Options of `rehang-lab evaluate verification`.
     VerificationArguments {
         models: NamedModels = [flatten],
         faces: FaceArguments = [flatten],
@@ -172,7 +171,7 @@ arguments! {
         far: Vec<f64> = [long, value_name = "RATE", num_args = 1.., default_values_t = [1e-5, 1e-4, 1e-3, 1e-2]],
     }
 
-    /// Options of `rehang evaluate identification`.
+    /// Options of `rehang-lab evaluate identification`.
     IdentificationArguments {
         models: NamedModels = [flatten],
         faces: FaceArguments = [flatten],
@@ -187,7 +186,7 @@ arguments! {
         candidates: usize = [long, value_name = "COUNT", default_value_t = 1],
     }
 
-    /// Options of `rehang evaluate landmarks`.
+    /// Options of `rehang-lab evaluate landmarks`.
     LandmarksArguments {
         models: NamedModels = [flatten],
         /// Vectors of the queries, NAME=FILE for every model.

@@ -1,15 +1,13 @@
-//! `rehang compare`: a whole study, and its report.
+//! `rehang-lab compare`: a whole study, and its report.
 
 use rehang::Result;
+use rehang_cli::shared::{Argument, Exit, say, with_bar};
 use rehang_files::AtomicFile;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;
 
 use super::train::say_refused;
-use super::{Exit, say};
-use crate::arguments::library::Argument;
 use crate::arguments::train::CompareArguments;
-use crate::bar::with_bar;
 
 /// Trains, fits, measures, and writes the report.
 pub fn run(arguments: &CompareArguments, json: bool) -> Result<Exit> {

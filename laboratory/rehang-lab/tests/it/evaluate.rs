@@ -1,4 +1,4 @@
-//! `rehang evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
+//! `rehang-lab evaluate`: on the demo's real vectors against `rehang curve`, on small files against numbers made by hand, and with
 //! bad input of every kind.
 
 use rehang::{Adapter, Distance, Matrix, Space};
@@ -378,7 +378,7 @@ fn every_verb_explains_itself() {
     let place = Place::new();
     for verb in ["cross", "refresh", "sequence", "verification", "identification", "landmarks"] {
         let said = text(&place, &format!("evaluate {verb} --help"));
-        assert!(said.contains("Example: rehang evaluate") && said.contains("NAME=FILE"), "{said}");
+        assert!(said.contains("Example: rehang-lab evaluate") && said.contains("NAME=FILE"), "{said}");
     }
 }
 

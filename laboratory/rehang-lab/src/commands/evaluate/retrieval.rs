@@ -1,9 +1,11 @@
-//! `rehang evaluate cross`, `refresh` and `sequence`.
+//! `rehang-lab evaluate cross`, `refresh` and `sequence`.
 
 use std::fmt::Write;
 
 use rehang::Result;
 use rehang::curve::{MAP, QueryCount, TOP1};
+use rehang_cli::options;
+use rehang_cli::shared::{Exit, say_findings, with_bar};
 use rehang_protocols::compatibility::WidthRule;
 use rehang_protocols::{
     SequenceFiles, cross as cross_models, refresh as hot_refresh, sequence as upgrade_sequence,
@@ -11,9 +13,6 @@ use rehang_protocols::{
 
 use super::table;
 use crate::arguments::evaluate::{CrossArguments, RefreshArguments, SequenceArguments, named};
-use crate::arguments::library::options;
-use crate::bar::with_bar;
-use crate::commands::{Exit, say_findings};
 
 /// The cross matrix of retrieval metrics.
 pub fn cross(arguments: &CrossArguments, json: bool) -> Result<Exit> {

@@ -1,0 +1,6 @@
+//! The laboratory's command line as people and scripts call it: every test starts the real binary.
+
+mod common;
+
+mod evaluate;
+mod training;
