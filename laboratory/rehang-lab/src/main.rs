@@ -3,8 +3,11 @@
 //! It belongs to this repository, is published nowhere, and promises nothing from one version to the next. A verb that it does not have is
 //! one of `rehang`.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "studies say what they find as they go")]
+
 mod arguments;
 mod commands;
+mod studies;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,6 +37,10 @@ fn run(arguments: &Arguments) -> Result<Exit> {
         Command::Embed(embed) => commands::train::embed(embed, json),
         Command::Export(export) => commands::train::export(export, json),
         Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
+        Command::Study(asked) => {
+            let rest: Vec<&str> = asked.rest.iter().map(String::as_str).collect();
+            studies::run(asked.study, &rest).map(|()| Exit::Done)
+        }
         Command::Rehang(_) => unreachable!("the other command line has taken it"),
     }
 }

@@ -9,7 +9,6 @@
 //! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
-//! | pages of results are what their records say | a table that was edited, or a record without its page, would be believed |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
 //! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
@@ -27,7 +26,6 @@ use std::process::Command;
 use rehang::{Error, Result};
 use serde_json::Value;
 
-use crate::papers;
 use circles::Tie;
 use rules::{ARROWS, CIRCLES, DOORS, FACES, HEAVY, NAMES, SAID, SPEAKERS};
 pub use source::root;
@@ -74,7 +72,6 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
     faults.extend(built_twice(root)?);
     faults.extend(toolchain(root)?);
     faults.extend(documents(root, &packages)?);
-    faults.extend(results(root)?);
     Ok(faults)
 }
 
@@ -134,19 +131,6 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
                     .collect(),
             }
         })
-        .collect())
-}
-
-/// Pages of results that are not what their records say.
-fn results(root: &Path) -> Result<Vec<Fault>> {
-    let pages = papers::pages(root)?;
-    let is_another =
-        |(path, text): &(String, String)| fs_err::read_to_string(root.join(path)).ok().as_ref() != Some(text);
-    let what = "it is not what its records and its text in xtask/src/papers say: cargo xtask papers pages";
-    Ok(pages
-        .into_iter()
-        .filter(is_another)
-        .map(|(path, _)| Fault { path, line: 1, what: what.into() })
         .collect())
 }
 
@@ -262,11 +246,12 @@ const VERBS: [&str; 18] = [
 fn command_line_word(text: &str) -> Option<String> {
     let word =
         |rest: &str| rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect::<String>();
-    for (at, _) in text.match_indices("rehang ") {
-        let verb = word(&text[at + 7..]);
+    let programs = ["rehang ", "rehang-lab "].into_iter().flat_map(|program| text.match_indices(program));
+    for (at, program) in programs {
+        let verb = word(&text[at + program.len()..]);
         let is_name = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '-' || c == '_');
         if !is_name && (VERBS.contains(&verb.as_str()) || verb == "upgrade") {
-            return Some(format!("rehang {verb}"));
+            return Some(format!("{program}{verb}"));
         }
     }
     for (at, _) in text.match_indices("--") {

@@ -6,9 +6,6 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("rehang-files", &["rehang"]),
     ("rehang-fit", &["rehang", "rehang-clock", "rehang-files"]),
     ("rehang-evaluate", &["rehang", "rehang-files", "rehang-fit"]),
-    // The laboratory, like rehang-train: no part of an upgrade needs it.
-    ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),
-    ("rehang-train", &["rehang", "rehang-files", "rehang-fit", "rehang-protocols"]),
     ("rehang-report", &["rehang"]),
     ("rehang-clock", &[]),
     ("rehang-connect", &["rehang"]),
@@ -55,6 +52,9 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "rehang-upgrade",
         ],
     ),
+    ("rehang-protocols", &["rehang", "rehang-files", "rehang-evaluate"]),
+    ("rehang-train", &["rehang", "rehang-files", "rehang-fit", "rehang-protocols"]),
+    ("rehang-lab", LAB),
     ("xtask", XTASK),
 ];
 
@@ -63,8 +63,6 @@ const CLI: &[&str] = &[
     "rehang-files",
     "rehang-fit",
     "rehang-evaluate",
-    "rehang-protocols",
-    "rehang-train",
     "rehang-report",
     "rehang-clock",
     "rehang-store",
@@ -89,24 +87,35 @@ const PYTHON: &[&str] = &[
     "rehang-cli",
 ];
 
-/// Studies use the store in memory, too.
-const XTASK: &[&str] = &[
+/// Verbs of the other command line are there as well, and studies use the store in memory.
+const LAB: &[&str] = &[
     "rehang",
     "rehang-files",
+    "rehang-fit",
     "rehang-evaluate",
     "rehang-protocols",
-    "rehang-fit",
     "rehang-train",
     "rehang-report",
     "rehang-store",
     "rehang-store-tests",
+    "rehang-upgrade",
+    "rehang-cli",
+];
+
+/// What reads bytes of others is fuzzed.
+const XTASK: &[&str] = &[
+    "rehang",
+    "rehang-files",
+    "rehang-train",
+    "rehang-report",
+    "rehang-store",
     "rehang-sqlite",
     "rehang-encode",
     "rehang-upgrade",
 ];
 
 /// What examples and tests may use besides: no face.
-pub const FACES: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
+pub const FACES: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
 
 /// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
 /// feature any crate may have them.
@@ -126,7 +135,7 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("rustls", &["rehang-connect", "rehang-postgres", "rehang-objects"]),
     ("object_store", &["rehang-objects"]),
     ("reqwest", &["rehang-objects"]),
-    ("clap", &["rehang-cli"]),
+    ("clap", &["rehang-cli", "rehang-lab"]),
     ("pyo3", &["rehang-python"]),
     ("numpy", &["rehang-python"]),
     ("indicatif", &["rehang-cli"]),
@@ -147,12 +156,12 @@ pub const DOORS: &[(&str, &str)] = &[
     ),
     ("crates/rehang-cli/src/bar.rs", "the progress bar"),
     ("crates/rehang-demo/src/live.rs", "how long searches and writes take during the demo"),
-    ("xtask/src/papers/units.rs", "seconds of a fit, which are part of the results"),
-    ("xtask/src/regret.rs", "seconds of a fit, which are part of the results"),
+    ("laboratory/rehang-lab/src/studies/papers/units.rs", "seconds of a fit, which are part of the results"),
+    ("laboratory/rehang-lab/src/studies/regret.rs", "seconds of a fit, which are part of the results"),
 ];
 
 /// Crates that talk to people: they print, and they know the words of the command line.
-pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-python", "xtask"];
+pub const SPEAKERS: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
 
 /// What looks like a word of the command line in a library and is none: a file, a part of the line, and why it may stay.
 pub const SAID: &[(&str, &str, &str)] =

@@ -5,7 +5,8 @@ pub mod train;
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use rehang_cli::arguments;
 
 use evaluate::EvaluateCommand;
 use train::{CompareArguments, EmbedArguments, ExportArguments, TrainArguments};
@@ -43,7 +44,48 @@ pub enum Command {
     /// Compare compatible models: cross matrix, hot refresh, upgrades in a row, face and landmark protocols.
     #[command(subcommand)]
     Evaluate(EvaluateCommand),
+    /// Repeat a study, from the root of the repository, on the real vectors of `../shared/data`.
+    Study(StudyArguments),
     #[command(external_subcommand)]
     #[expect(dead_code, reason = "the whole line is handed on, with what stands in front of the verb")]
     Rehang(Vec<OsString>),
+}
+
+arguments! {
+    /// Options of `rehang-lab study`.
+    StudyArguments {
+        /// Which study.
+        study: Study = [value_enum],
+        /// What stands behind its name.
+        rest: Vec<String> = [value_name = "WORD"],
+    }
+}
+
+/// The studies; what each takes stands in front of what it measures.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Study {
+    /// [FOLDER]: which order closes the gap between groups that the old model saw unevenly.
+    Bias,
+    /// [SPLITS [FOLDER [SET…]]]: what an untouched gallery gives to bridged queries and to both models' scores together.
+    Bridge,
+    /// Trains the two encoders of the demo, and writes what in `demo/` is not taken from scikit-learn by `scripts/extract-digits.py`.
+    DemoData,
+    /// [METHOD [FOLDER [SET…]]]: how far σ² is off, in galleries that are what the pairs were drawn from and in others.
+    Drift,
+    /// [SPLITS [FOLDER [SET…]]]: forecasts of whole galleries against their truth.
+    Forecast,
+    /// [FOLDER] [SET…]: what searches find at every stage of an upgrade, mixed and fused.
+    Fuse,
+    /// [FOLDER [REAL]]: how often a mixture of several models' vectors is found.
+    Identify,
+    /// [FOLDER] [SET…]: what more pairs are expected to bring against what they brought.
+    Learning,
+    /// [SPLITS [FOLDER [SET…]]]: whether the order that held-out pairs choose is right.
+    Orders,
+    /// [pages | units [SET…] | side | studies [NAME…]]: the papers' tables made here, what is missing of them, and the pages of results.
+    Papers,
+    /// [METHOD [FOLDER [SET…]]]: what it is worth to fit the map again while a gallery is re-embedded.
+    Refit,
+    /// [FOLDER [SET…]]: what the choice of `rehang fit` costs against the best candidate that it had.
+    Regret,
 }

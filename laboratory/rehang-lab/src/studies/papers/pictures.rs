@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::units::{PARTS, Row, SETS_WITH_SIDE};
-use crate::bias::Gaps;
+use crate::studies::bias::Gaps;
 
 /// A line of a picture from a study: its name, the method and the order.
 type Drawn = (&'static str, &'static str, &'static str);
@@ -91,7 +91,7 @@ pub fn pictures<'a>(
 
 /// The rows of a record; none where it is not there.
 fn read<T: DeserializeOwned>(root: &Path, path: &str) -> Result<Vec<T>> {
-    crate::records::read(&root.join("bench/runs").join(path))
+    crate::studies::records::read(&root.join("bench/runs").join(path))
 }
 
 /// The mean of curves over 0 to 100 %.

@@ -1,4 +1,4 @@
-//! `cargo xtask refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
+//! `cargo lab study refit [METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
 //!
 //! A part of a set is a gallery whose new vectors are all known. It is re-embedded in an order twice: with the map of its pairs to the end, and
 //! with a map that is fitted again at the shares where a run asks, if the rule says so. Each item that a run keeps for measuring is
@@ -16,7 +16,7 @@ use rehang::{Adapter, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::refit::{ASKED_AT, RefitGain, kept_for_measuring};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 
-use crate::papers::units::{Part, SETS, Set};
+use crate::studies::papers::units::{Part, SETS, Set};
 
 const POLICIES: [Policy; 3] = [Policy::Random, Policy::Sigma, Policy::Coverage];
 /// Pairs that the first map is fitted on, of all classes or of every second one.

@@ -1,4 +1,4 @@
-//! `cargo xtask forecast [SPLITS [FOLDER [SET…]]]`: what a forecast of the whole gallery promises, against what is true of it.
+//! `cargo lab study forecast [SPLITS [FOLDER [SET…]]]`: what a forecast of the whole gallery promises, against what is true of it.
 //!
 //! A part of a set is a gallery whose new vectors are all known. Of a random sample of them a forecast is made, and beside it today's: the curve among
 //! the sample's own items. Truth is the exact curve of all items. Of the documents with judged queries each sample is asked by half of the queries, and the truth by all.
@@ -19,8 +19,8 @@ use rehang::{Distance, Matrix, Pairs, Progress, Result, Vectors};
 use rehang_fit::{FitParameters, Method, NetworkOptions, fit_adapter};
 use rehang_upgrade::Until;
 
-use crate::papers::units::{Part, Set};
-use crate::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
+use crate::studies::papers::units::{Part, Set};
+use crate::studies::regret::{JUDGED, JUDGED_PAIRS, JudgedSet, asked};
 
 const SETS: [&str; 5] = ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// Pairs that the map is fitted on.

@@ -1,4 +1,4 @@
-//! `cargo xtask drift [METHOD [FOLDER [SET…]]]`: errors of adapted vectors against σ² and against held-out pairs, where a gallery is what the pairs were drawn from and where not.
+//! `cargo lab study drift [METHOD [FOLDER [SET…]]]`: errors of adapted vectors against σ² and against held-out pairs, where a gallery is what the pairs were drawn from and where not.
 //!
 //! Pairs are drawn from the training part of a set, of all classes or of every second one. Natives that are kept for measuring are drawn from
 //! the rest of the training part (the same gallery), from items of the same classes that came later, from the classes that were left out, and from
@@ -14,8 +14,8 @@ use rehang::{Adapter, Error, Progress, Result, Vectors};
 use rehang_fit::Method;
 use rehang_fit::refit::{MeanError, SigmaScale};
 
-use crate::papers::units::{SETS, Set};
-use crate::refit::{fit, shuffled};
+use crate::studies::papers::units::{SETS, Set};
+use crate::studies::refit::{fit, shuffled};
 
 /// Pairs, a fifth of which is held out, and natives that are kept for measuring.
 const SIZES: [(usize, usize); 3] = [(500, 200), (1000, 200), (2000, 500)];

@@ -1,9 +1,9 @@
-//! `cargo xtask papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `docs/results.md` and the pages under
+//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `docs/results.md` and the pages under
 //! `docs/results/`.
 //!
 //! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of `../shared/data`) and the studies of
 //! `bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
-//! tables; `cargo xtask tidy` says where a page and its records disagree.
+//! tables; a test says where a page and its records disagree.
 
 mod compatible;
 mod fastfill;
@@ -18,7 +18,7 @@ use rehang::statistics::{MeanSd, mean_sd};
 use rehang::{Error, Result};
 use rehang_files::AtomicFile;
 
-use crate::tidy::root;
+use crate::studies::root;
 
 /// A study, and the minutes it takes on two idle cores.
 const STUDIES: [(&str, u32); 30] = [
@@ -101,7 +101,7 @@ fn study(name: &str) -> Result<()> {
     let out = folder(name);
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
-        .args(["run", "--release", "--package", "rehang-cli", "--", "compare"])
+        .args(["run", "--release", "--package", "rehang-lab", "--", "compare"])
         .arg(format!("bench/compatible/{name}.toml"))
         .arg("--out")
         .arg(&out)
@@ -129,7 +129,7 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
         ("docs/results/sets.md", "sets.md"),
     ];
     let read = |name: &str| -> Result<String> {
-        let path = root.join("xtask/src/papers").join(name);
+        let path = root.join("laboratory/rehang-lab/src/studies/papers").join(name);
         fs_err::read_to_string(&path).map_err(|error| Error::io("read", &path, &error))
     };
     let fill = |template: &str| -> Result<String> {
@@ -197,4 +197,19 @@ fn shown(number: Option<MeanSd>) -> String {
 /// The same of the numbers themselves.
 fn spread(values: &[f64]) -> String {
     shown(mean_sd(values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_results_are_what_their_records_and_texts_say() {
+        let is_another = |(path, text): &(String, String)| {
+            fs_err::read_to_string(root().join(path)).ok().as_ref() != Some(text)
+        };
+        let others: Vec<String> =
+            pages(&root()).unwrap().into_iter().filter(is_another).map(|(path, _)| path).collect();
+        assert!(others.is_empty(), "write them anew by `cargo lab study papers pages`: {others:?}");
+    }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs, against what they brought.
+//! `cargo lab study learning [FOLDER] [SET…]`: what the learning curve promises of twice as many pairs, against what they brought.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use rehang_files::VectorSource;
 use rehang_fit::folds::folds;
 use rehang_fit::{LearningCurve, learning_curve};
 
-use crate::papers::units::Set;
-use crate::regret::JUDGED;
+use crate::studies::papers::units::Set;
+use crate::studies::regret::JUDGED;
 
 const SETS: [&str; 6] =
     ["toy_digits", "img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", JUDGED];

@@ -1,4 +1,4 @@
-//! `cargo xtask bias [FOLDER]`: the bias study of `docs/results.md`, after FastFill §5.3 and appendix F.
+//! `cargo lab study bias [FOLDER]`: the bias study of `docs/results.md`, after FastFill §5.3 and appendix F.
 //!
 //! The old model saw every class of three alphabets and every tenth class of three others; the new model saw all classes of
 //! both. The gap is the difference in top-1 between the favoured and the neglected alphabets. A good order closes it early,
@@ -83,8 +83,8 @@ pub fn run(folder: &str) -> Result<()> {
         println!("seed {seed} done");
     }
     let text = table(&lines, &names);
-    crate::records::write(TABLE, &text)?;
-    crate::records::write(GAPS, &crate::records::lines(&gaps(&lines))?)?;
+    crate::studies::records::write(TABLE, &text)?;
+    crate::studies::records::write(GAPS, &crate::studies::records::lines(&gaps(&lines))?)?;
     println!("{text}");
     Ok(())
 }

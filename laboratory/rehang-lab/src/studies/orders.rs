@@ -1,4 +1,4 @@
-//! `cargo xtask orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a metric is right for galleries that they have not seen.
+//! `cargo lab study orders [SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose for a metric is right for galleries that they have not seen.
 //!
 //! Each split draws other pairs, and a half of each part as its gallery; the other half asks. *Even*: each item once. *Zipf*: as many queries, those of a class
 //! by 1/rank, in a random ranking of the classes. An adapter of all drawn pairs serves with its handicap. `rehang_fit::choose_order` sees the pairs alone.
@@ -13,10 +13,10 @@ use rehang::{Adapter, Error, Pairs, Progress, Result};
 use rehang_fit::folds::folds;
 use rehang_fit::{FitParameters, Method, ORDERS, choose_order};
 
-use crate::bridge::{cosine, drawn};
-use crate::papers::units::SETS;
-use crate::refit::fit;
-use crate::regret::{Ground, asked, labelled};
+use crate::studies::bridge::{cosine, drawn};
+use crate::studies::papers::units::SETS;
+use crate::studies::refit::fit;
+use crate::studies::regret::{Ground, asked, labelled};
 
 const METHOD: Method = Method::KernelRidge;
 const METRICS: [Metric; 2] = [MAP, TOP1];

@@ -1,4 +1,4 @@
-//! `cargo xtask identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
+//! `cargo lab study identify [FOLDER [REAL]]`: random mixtures of models' vectors, found or rightly not found.
 //!
 //! The first table has what one model's vectors are beside another's, and the two after it the numbers that say from where on vectors are near or related. Then come models that may have made the vectors: each
 //! case mixes a share of one thing into the vectors of a model, and a provider may have changed all of them. The last three have the vectors alone, and the numbers that say from where on they are of two models. Vectors of `scripts/real-pairs.py` and

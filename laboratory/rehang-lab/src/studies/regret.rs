@@ -1,4 +1,4 @@
-//! `cargo xtask regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
+//! `cargo lab study regret [FOLDER] [SET…]`: what `auto`'s choice costs against the best candidate that it had.
 //!
 //! Every method that `auto` compared is fitted on the training pairs by itself, knowing what `auto` knew, and served to the test parts,
 //! which no fit has seen, with its own handicap in the default order; their labels (or judgements) say what it is worth. The regret of
@@ -20,13 +20,13 @@ use rehang_files::qrels::read_qrels;
 use rehang_fit::{FitParameters, FitQueries, Method, NetworkOptions, Selection, fit_adapter};
 use serde::{Deserialize, Serialize};
 
-use crate::papers::units::{SETS, Set};
-use crate::records;
+use crate::studies::papers::units::{SETS, Set};
+use crate::studies::records;
 
 const RECORD: &str = "bench/runs/regret/regret.jsonl";
 const PAGE: &str = "docs/laboratory/choice.md";
 /// The line of the page that the table stands below.
-const MARK: &str = "<!-- made by `cargo xtask regret` -->\n";
+const MARK: &str = "<!-- made by `cargo lab study regret` -->\n";
 /// A set of documents with judged queries.
 pub const JUDGED: &str = "ir_cisi";
 /// Documents of it that are pairs; the others are the test part.

@@ -415,13 +415,13 @@ fn old_distance(set: &str) -> Distance {
 
 /// Every row that is recorded under `root`.
 pub fn read_units(root: &Path) -> Result<Vec<Row>> {
-    crate::records::read(&root.join(UNITS))
+    crate::studies::records::read(&root.join(UNITS))
 }
 
 /// A unit is appended whole; a line that was cut by a crash is the last one and shows as a corrupt file.
 fn append(unit: &[Row]) -> Result<()> {
-    crate::records::create_folder_of(UNITS)?;
-    let lines = crate::records::lines(unit)?;
+    crate::studies::records::create_folder_of(UNITS)?;
+    let lines = crate::studies::records::lines(unit)?;
     let failed = |error: &std::io::Error| Error::io("write", UNITS, error);
     let mut file =
         fs_err::OpenOptions::new().create(true).append(true).open(UNITS).map_err(|error| failed(&error))?;

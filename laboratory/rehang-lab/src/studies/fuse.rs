@@ -1,4 +1,4 @@
-//! `cargo xtask fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
+//! `cargo lab study fuse [FOLDER] [SET…]`: what searches find at every stage of a live upgrade, in four ways of serving.
 //!
 //! Doing nothing: the old query over old vectors. A bridge: both queries over old vectors, before the switch. Mixed: the new query over
 //! native and adapted vectors. Fused: native vectors by the new query, all others by both. Some of the gallery's own items are the queries,
@@ -18,7 +18,7 @@ use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{Gallery, OrderSettings, Serving, Unobserved, UpgradeSetup, set_bridge, start, switch};
 use serde_json::Value;
 
-use crate::papers::units::{Part, SETS, Set};
+use crate::studies::papers::units::{Part, SETS, Set};
 
 const STAGES: [f64; 9] = [0.0, 0.02, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0];
 const DEPTH: usize = 10;

@@ -1,4 +1,4 @@
-//! `cargo xtask bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside what it gives today, what both models'
+//! `cargo lab study bridge [SPLITS [FOLDER [SET…]]]`: what an old gallery gives to bridged queries, beside what it gives today, what both models'
 //! scores together give, and what the switch gives.
 //!
 //! Each split draws other pairs. Everything is chosen on them; what is measured are galleries that the choice has not seen. All vectors are
@@ -19,8 +19,8 @@ use rehang_fit::{
     fit_bridge_of,
 };
 
-use crate::papers::units::SETS;
-use crate::regret::{Ground, JUDGED, asked, judged, labelled};
+use crate::studies::papers::units::SETS;
+use crate::studies::regret::{Ground, JUDGED, asked, judged, labelled};
 
 /// Pairs of a split, of a set that has more; of one that has fewer, this part.
 const PAIRS: usize = 2000;
