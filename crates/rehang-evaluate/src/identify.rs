@@ -23,7 +23,7 @@ const STRAY_MIN: usize = 20;
 /// A model's vectors of other sources that a vector is held against.
 const OTHERS: usize = 100;
 /// Of these, the part that may be nearer to a vector than that of its own source, where they have to do with each other (*related* in
-/// bench/runs/identify.md).
+/// laboratory/bench/runs/identify.md).
 const NEARER_MAX: f64 = 0.01;
 /// A vector that is this many times as far from that of its own source as from those of others, at most, is near it (*near* in the same place).
 const NEAR_MAX: f64 = 0.5;

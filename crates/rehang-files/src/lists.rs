@@ -1,7 +1,7 @@
 //! The files that describe face and landmark data sets: lists in the style of IJB-C, the solution of Google Landmarks
 //! v2, the ground truth of revisited Oxford and Paris.
 //!
-//! The exact rules stand in `docs/formats.md`. Every complaint names the file and the line.
+//! The exact rules stand in `laboratory/docs/formats.md`. Every complaint names the file and the line.
 
 use std::collections::HashMap;
 use std::path::Path;

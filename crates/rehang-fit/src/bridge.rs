@@ -1,7 +1,7 @@
 //! The bridge: which map's adjoint brings new queries to an old gallery, and how much of it, by what held-out pairs find.
 //!
 //! Two maps are tried, ridge and Procrustes, each about the means: what keeps scores serves, whereas a regression of old vectors on new
-//! ones does not (`bench/runs/bridge.md`). The choice is a maximin: of all maps and shares the one whose least lower bound is largest, a
+//! ones does not (`laboratory/bench/runs/bridge.md`). The choice is a maximin: of all maps and shares the one whose least lower bound is largest, a
 //! bound being what it gains over doing nothing less one standard error. Galleries grow by classes that no pair knew, so the least is over
 //! held-out items of known classes and of left-out ones; and over what [`Criterion::guarded`] names, since mAP alone may be bought with first
 //! results. Of what is within one standard error of it, the smallest share is kept; where doing nothing is, there is no bridge.

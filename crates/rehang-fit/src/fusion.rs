@@ -4,7 +4,7 @@
 //! less than 0, so that nothing is below doing nothing, the one with the largest mean gain is kept. The largest least bound alone, as a
 //! bridge is chosen, would give up much of a good map for a little more of what is hardest. By agreement it is the one with the largest least
 //! bound all the same: agreement grows with every step towards the new model, also where that is the worse one. Where the largest least bound
-//! is not far enough above 0 the weight is 0, so that items which are not native rank as they do today. What it finds: `bench/runs/bridge.md`.
+//! is not far enough above 0 the weight is 0, so that items which are not native rank as they do today. What it finds: `laboratory/bench/runs/bridge.md`.
 
 use rehang::adapter::Geometry;
 use rehang::curve::{Curve, Distances, Metric};

@@ -26,7 +26,7 @@ const COORDINATES_MAX: usize = 512;
 const KIND_MIN: usize = 15;
 /// A side of so many vectors is split in turn.
 const SIDE_MIN: usize = 200;
-/// The most kinship of two models (*across* in bench/runs/identify.md).
+/// The most kinship of two models (*across* in laboratory/bench/runs/identify.md).
 const ACROSS_MAX: f64 = 0.2;
 /// The least kinship of the sides of one model (*within* in the same place).
 const WITHIN_MIN: f64 = 0.2;

@@ -13,7 +13,7 @@ use crate::parameters::FitParameters;
 use crate::retrieval::Gallery;
 use crate::task::{Task, with_task};
 
-/// The orders that are tried, the default first. Others were measured and are not worth trying (`bench/runs/orders.md`).
+/// The orders that are tried, the default first. Others were measured and are not worth trying (`laboratory/bench/runs/orders.md`).
 pub const ORDERS: [Policy; 3] = [Policy::Coverage, Policy::Sigma, Policy::Random];
 
 /// Splits that every order is tried in: each is another fit.

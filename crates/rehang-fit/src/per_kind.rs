@@ -10,7 +10,7 @@
 //! The pairs that have the new model's vector already are the one kind, where they are many ([`same`]): its map is the identity, and steps 1 and 3 are left out.
 //!
 //! Why it is here: one kernel map for both kinds keeps a width and a penalty that serve neither, and old vectors of one kind disturb
-//! those of the other. `bench/kinds/run.py` measures how much; `bench/runs/kinds.md` has the table.
+//! those of the other. `laboratory/bench/kinds/run.py` measures how much; `laboratory/bench/runs/kinds.md` has the table.
 
 use std::collections::BTreeMap;
 

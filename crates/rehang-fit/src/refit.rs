@@ -3,7 +3,7 @@
 //! While a gallery is re-embedded, natives come that a map may be fitted on again. A new map makes all adapted vectors anew, so it is
 //! taken only where it is seen to be better. [`RefitGain`] compares squared errors on items that neither map was fitted on, and that are a
 //! random sample of the gallery: natives as they come are what an order took for the hardest. What the rule is worth:
-//! `cargo lab study refit`, its record in `bench/runs/refit.md`.
+//! `cargo lab study refit`, its record in `laboratory/bench/runs/refit.md`.
 
 use rehang::Result;
 use rehang::statistics::mean_sd;

@@ -1,4 +1,4 @@
-"""Adapters that PyTorch fits, transforms on a device, and evaluation of models: beside rehang's own."""
+"""Adapters that PyTorch fits, and transforms on a device: beside rehang's own."""
 
 from __future__ import annotations
 
@@ -262,55 +262,3 @@ def test_overlapped_batches_come_back_to_their_places(
     old[1500, 0] = np.nan
     with pytest.raises(rehang.CorruptError, match="row 1500"):
         rt.transform(fitted, old, device="cpu", batch=batch)
-
-
-# Evaluation
-
-
-def test_models_and_a_dataset_give_what_rehang_evaluate_prints(demo: Any, tmp_path: Path, rehang_cli: Any) -> None:
-    old, new = (np.ascontiguousarray(demo[name], np.float32) for name in ("old", "new"))
-    labels = demo["label"].astype(np.int64)
-    both = torch.from_numpy(np.concatenate([old, new], axis=1))
-    data = torch.utils.data.TensorDataset(both, torch.from_numpy(labels))
-    width = old.shape[1]
-    models = {"old": lambda rows: rows[:, :width], "new": lambda rows: rows[:, width:]}
-    order = np.random.default_rng(0).permutation(len(old))
-    for name, array in (("old", old), ("new", new), ("labels", labels), ("order", order)):
-        np.save(tmp_path / f"{name}.npy", array)
-    usual = ["--models", "old=old.npy", "new=new.npy", "--labels", "labels.npy", "--distance", "cosine"]
-
-    def same(made: Any, *line: str) -> None:
-        said = rehang_cli("evaluate", *line)
-        for answer in (made, said):
-            for given in [*answer["inputs"], *answer.get("galleries", [])]:
-                del given["path"]
-        assert made == said
-
-    options: dict[str, Any] = {"distance": "cosine", "device": "cpu", "batch": 300}
-    same(rt.evaluate.cross(models, data, k=5, **options), "cross", *usual, "-k", "5")
-    same(rt.evaluate.refresh(models, {"a": order}, data, **options), "refresh", *usual, "--orders", "a=order.npy")
-    same(rt.evaluate.sequence(models, data, backfilled=[0.5], **options), "sequence", *usual, "--backfilled", "0.5")
-    faces = {"faces.csv": "TEMPLATE_ID,SUBJECT_ID\n", "pairs.csv": "", "gallery.csv": "TEMPLATE_ID\n", "probes.csv": "TEMPLATE_ID\n"}
-    faces["faces.csv"] += "".join(f"{row},{label}\n" for row, label in enumerate(labels))
-    faces["pairs.csv"] += "".join(f"{row},{row + 1}\n" for row in range(1000))
-    faces["gallery.csv"] += "".join(f"{row}\n" for row in range(0, 900) if labels[row] < 8)
-    faces["probes.csv"] += "".join(f"{row}\n" for row in range(900, 1797))
-    for name, text in faces.items():
-        (tmp_path / name).write_text(text)
-    made = rt.evaluate.verification(models, data, metadata=tmp_path / "faces.csv", pairs=tmp_path / "pairs.csv", device="cpu")
-    same(made, "verification", *usual[:3], "--metadata", "faces.csv", "--pairs", "pairs.csv")
-    made = rt.evaluate.identification(
-        models, data, metadata=tmp_path / "faces.csv", gallery=[tmp_path / "gallery.csv"], probes=tmp_path / "probes.csv", device="cpu"
-    )
-    same(made, "identification", *usual[:3], "--metadata", "faces.csv", "--gallery", "gallery.csv", "--probes", "probes.csv")
-    with pytest.raises(rehang.OptionError, match="dataset"):
-        rt.evaluate.cross(models)
-    with pytest.raises(rehang.Error, match="rows"):
-        rt.evaluate.cross({"old": old, "new": new[:-1]}, labels=labels)
-
-
-def test_the_example_runs_as_it_stands() -> None:
-    example = Path(__file__).parents[1] / "examples" / "compatible.py"
-    done = subprocess.run([sys.executable, str(example), "--epochs", "1"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "criterion" in done.stdout and "entropy" in done.stdout

@@ -1,6 +1,6 @@
 """Every loss of ``rehang.torch`` on the batches whose values and derivatives Rust has recorded in ``losses.json`` and ``fastfill.json``.
 
-``bench/gpu`` compares the same ones on a graphics card.
+``laboratory/bench/gpu`` compares the same ones on a graphics card.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Case:
 
 
 def of_training() -> Iterator[Case]:
-    """Those of ``rehang train``."""
+    """Those of the laboratory's trainer."""
     for batch in json.loads((HERE / "losses.json").read_text()):
         for case in batch["cases"]:
             yield _of_training(batch, case)

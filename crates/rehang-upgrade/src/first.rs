@@ -1,7 +1,7 @@
 //! What people search most is re-embedded first: items by how often searches returned them.
 //!
 //! An order knows the gallery, and nothing of what is asked. A log of what searches returned does. Its items go before all others of the
-//! order, the largest `times returned · σ²` first (measured in `bench/orders`); what is asked for is what counts, and a vector that the adapter is sure of gains
+//! order, the largest `times returned · σ²` first (measured in `laboratory/bench/orders`); what is asked for is what counts, and a vector that the adapter is sure of gains
 //! little. They keep that place, whatever adapter or order comes next, behind new and changed items and the sample that a run measures on.
 
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ const DISTANCES_MAX: usize = 200_000;
 /// w is the weight, s the standard deviation of either distance, and c a handicap, as
 /// [`Adapter::handicap`](crate::adapter::Adapter::handicap) is one. Q is the increasing map that gives `both` the distribution of
 /// `d_adapted`, linear between common quantiles: so a fused distance is compared with that of a native vector as an adapted one is. What it
-/// finds: `docs/laboratory/fused.md`.
+/// finds: `laboratory/docs/fused.md`.
 ///
 /// With w = 0 items that are not native rank as by the old model alone, and with w = 1 as by the adapted vectors alone. An item that
 /// has no adapted vector (yet) has the adapted distance of the quantile that its old one is.

@@ -2,9 +2,9 @@
 //! descent with momentum 0.9, on one batch of 128 images of 3 × 32 × 32 that are embedded in 128 coordinates.
 //!
 //! `cargo bench -p rehang-train --bench encoder -- write ENCODER FILE` writes weights, batch and targets for
-//! `bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
+//! `laboratory/bench/encoder/rival.py`; `-- run ENCODER THREADS STEPS` prints one JSON line: the vectors' norm before the first step, the norm
 //! of its gradient, the loss of the first and of the third step, wall and CPU seconds of each step after the first.
-//! ENCODER is `cnn-small` or `resnet18`. The driver is `bench/encoder/run.sh`.
+//! ENCODER is `cnn-small` or `resnet18`. The driver is `laboratory/bench/encoder/run.sh`.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 

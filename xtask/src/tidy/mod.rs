@@ -3,6 +3,7 @@
 //! | rule | because |
 //! |---|---|
 //! | crates depend on each other along the arrows of [`rules::ARROWS`] only | a part can be used, tested and read without the rest |
+//! | nothing outside of `laboratory` uses what lies in it, but for `xtask`, which fuzzes its readers | who upgrades a gallery builds, reads and trusts none of it |
 //! | heavy dependencies stay in the crates that are about them | a program that fits adapters builds no database |
 //! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
 //! | no circle of imports has more than three files ([`rules::CIRCLES`]) | each file is read, moved and tested without the others |
@@ -66,6 +67,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
         faults.extend(introduction(source));
     }
     faults.extend(stale(&sources));
+    faults.extend(laboratory(&packages, &sources));
     faults.extend(imports(&sources, CIRCLES));
     faults.extend(names(&sources, NAMES));
     faults.extend(features(root, &packages)?);
@@ -170,6 +172,33 @@ fn dependencies(packages: &[Package]) -> Vec<Fault> {
                 package.name
             ));
         }
+    }
+    faults
+}
+
+fn is_of_laboratory(path: &str) -> bool {
+    path.starts_with("laboratory/")
+}
+
+/// Crates and files that use what lies in the laboratory, for tests too, and do not lie there themselves.
+fn laboratory(packages: &[Package], sources: &[Source]) -> Vec<Fault> {
+    let inside = |name: &String| {
+        packages.iter().any(|package| package.name == *name && is_of_laboratory(&package.manifest))
+    };
+    let outside = |path: &str| !is_of_laboratory(path) && !path.starts_with("xtask/");
+    let fault = |path: &str, line: usize, what: &str| Fault {
+        path: path.into(),
+        line,
+        what: format!("{what} lies in the laboratory, which nothing outside of it uses"),
+    };
+    let mut faults = Vec::new();
+    for package in packages.iter().filter(|package| outside(&package.manifest)) {
+        let used = package.normal.iter().chain(&package.development).filter(|name| inside(name));
+        faults.extend(used.map(|name| fault(&package.manifest, 1, name)));
+    }
+    for source in sources.iter().filter(|source| outside(&source.path)) {
+        let lines = source.lines.iter().enumerate().filter(|(_, line)| line.text.contains("laboratory/"));
+        faults.extend(lines.map(|(number, _)| fault(&source.path, number + 1, "the file")));
     }
     faults
 }
@@ -512,21 +541,22 @@ fn stale(sources: &[Source]) -> Vec<Fault> {
 
 fn documents(root: &Path, packages: &[Package]) -> Result<Vec<Fault>> {
     let mut paths = Vec::new();
-    for folder in [".", "docs", "bench"] {
-        source::collect(&root.join(folder), "md", &mut paths)?;
-    }
+    source::collect(root, "md", &mut paths)?;
     let mut faults = Vec::new();
-    // What lies in `xtask` is text of generated pages, where its links are looked at.
-    for path in paths.iter().filter(|path| !path.starts_with(root.join("xtask"))) {
+    // Texts of generated pages are looked at as the pages that they become.
+    for path in paths.iter().filter(|path| !path.starts_with(root.join("laboratory/rehang-lab"))) {
         let text = fs_err::read_to_string(path).map_err(|error| Error::io("read", path, &error))?;
         faults.extend(dead_links(root, &source::relative(root, path), &text));
     }
-    let map = root.join("ARCHITECTURE.md");
-    let text = fs_err::read_to_string(&map).map_err(|error| Error::io("read", &map, &error))?;
-    for package in packages {
-        if !text.contains(&format!("\n| `{}` |", package.name)) {
-            let what = format!("the table of parts has no line for {}", package.name);
-            faults.push(Fault { path: "ARCHITECTURE.md".into(), line: 1, what });
+    for (path, is_laboratory) in [("ARCHITECTURE.md", false), ("laboratory/README.md", true)] {
+        let map = root.join(path);
+        let text = fs_err::read_to_string(&map).map_err(|error| Error::io("read", &map, &error))?;
+        for package in packages.iter().filter(|package| is_of_laboratory(&package.manifest) == is_laboratory)
+        {
+            if !text.contains(&format!("\n| `{}` |", package.name)) {
+                let what = format!("the table of parts has no line for {}", package.name);
+                faults.push(Fault { path: path.into(), line: 1, what });
+            }
         }
     }
     Ok(faults)
@@ -602,6 +632,37 @@ mod tests {
         );
         assert!(said(package("rehang", &[], &["rehang-cli"]))[0].contains("no library"));
         assert!(said(package("rehang-new", &[], &[]))[0].contains("no line in ARROWS"));
+    }
+
+    #[test]
+    fn what_uses_the_laboratory_from_outside_is_found() {
+        let package = |manifest: &str, normal: &[&str], development: &[&str]| Package {
+            name: manifest.split('/').nth(1).unwrap_or_default().into(),
+            manifest: manifest.into(),
+            normal: normal.iter().map(ToString::to_string).collect(),
+            optional: Vec::new(),
+            development: development.iter().map(ToString::to_string).collect(),
+            features: Vec::new(),
+        };
+        let packages = [
+            package("laboratory/rehang-train/Cargo.toml", &["rehang"], &[]),
+            package("laboratory/rehang-lab/Cargo.toml", &["rehang-train", "rehang-cli"], &[]),
+            package("xtask/Cargo.toml", &["rehang-train"], &[]),
+            package("crates/rehang-cli/Cargo.toml", &["rehang"], &[]),
+        ];
+        assert_eq!(laboratory(&packages, &[]), []);
+        let mut with_one = Vec::from(packages);
+        with_one.push(package("crates/rehang-fit/Cargo.toml", &["rehang-train"], &[]));
+        with_one.push(package("examples/Cargo.toml", &[], &["rehang-train"]));
+        let faults = laboratory(&with_one, &[]);
+        let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+        assert_eq!(paths, ["crates/rehang-fit/Cargo.toml", "examples/Cargo.toml"]);
+        let text = "// laboratory/docs says why.\ninclude_str!(\"../../laboratory/docs/training.md\");";
+        let lines = |path: &str| -> Vec<usize> {
+            laboratory(&[], &[Source::new(path, text)]).iter().map(|fault| fault.line).collect()
+        };
+        assert_eq!(lines("crates/rehang-cli/tests/it/main.rs"), [2]);
+        assert_eq!(lines("laboratory/rehang-lab/src/main.rs"), [0; 0]);
     }
 
     #[test]

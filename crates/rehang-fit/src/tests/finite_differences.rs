@@ -37,7 +37,8 @@ pub(crate) fn numbers(count: usize, seed: u32) -> Vec<f32> {
 /// Compares numbers with a committed file of `rehang-python`'s tests, which compare others with it; with `REHANG_BLESS=1` in the
 /// environment it is written instead.
 pub(crate) fn expect_recorded(name: &str, made: &serde_json::Value) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../rehang-python/tests").join(name);
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/rehang-python/tests").join(name);
     if std::env::var_os("REHANG_BLESS").is_some() {
         fs_err::write(&path, format!("{}\n", rounded(made))).unwrap();
         return;

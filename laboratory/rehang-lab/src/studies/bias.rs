@@ -1,4 +1,4 @@
-//! `cargo lab study bias [FOLDER]`: the bias study of `docs/results.md`, after FastFill §5.3 and appendix F.
+//! `cargo lab study bias [FOLDER]`: the bias study of `laboratory/docs/results.md`, after FastFill §5.3 and appendix F.
 //!
 //! The old model saw every class of three alphabets and every tenth class of three others; the new model saw all classes of
 //! both. The gap is the difference in top-1 between the favoured and the neglected alphabets. A good order closes it early,
@@ -23,8 +23,8 @@ use rehang_train::examples::{
 };
 use serde::{Deserialize, Serialize};
 
-const TABLE: &str = "bench/runs/bias/bias.md";
-const GAPS: &str = "bench/runs/bias/gaps.jsonl";
+const TABLE: &str = "laboratory/bench/runs/bias/bias.md";
+const GAPS: &str = "laboratory/bench/runs/bias/gaps.jsonl";
 const SEEDS: u64 = 3;
 /// Of the six alphabets that both models see, in the order of the alphabet, so many are one group.
 const FAVOURED: usize = 3;

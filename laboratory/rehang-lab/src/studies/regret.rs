@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use crate::studies::papers::units::{SETS, Set};
 use crate::studies::records;
 
-const RECORD: &str = "bench/runs/regret/regret.jsonl";
-const PAGE: &str = "docs/laboratory/choice.md";
+const RECORD: &str = "laboratory/bench/runs/regret/regret.jsonl";
+const PAGE: &str = "laboratory/docs/choice.md";
 /// The line of the page that the table stands below.
 const MARK: &str = "<!-- made by `cargo lab study regret` -->\n";
 /// A set of documents with judged queries.

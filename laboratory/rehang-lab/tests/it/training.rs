@@ -889,7 +889,7 @@ fn an_encoder_that_was_there_survives_a_failed_training() {
     assert!(fs_err::read(place.path("digits.safetensors")).unwrap() == before);
 }
 
-const GUIDE: &str = include_str!("../../../../docs/laboratory/training.md");
+const GUIDE: &str = include_str!("../../../docs/training.md");
 
 /// The old model's configuration of the guide trains, and so does the new one's by every method.
 #[test]

@@ -21,7 +21,7 @@ const BATCH: usize = 128;
 
 /// An encoder with its classification head.
 ///
-/// Its file is safetensors with metadata (`docs/formats.md`): parameters are called as PyTorch's torchvision calls them
+/// Its file is safetensors with metadata (`laboratory/docs/formats.md`): parameters are called as PyTorch's torchvision calls them
 /// (`conv1.weight`, `layer1.0.bn1.running_mean`, `fc.bias`), the head `head.weight` and `head.bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainedEncoder {

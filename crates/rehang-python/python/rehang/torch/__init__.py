@@ -1,7 +1,7 @@
 """The methods where encoders are trained: losses, adapters at the authors' size, and galleries through a graphics card.
 
-Needs PyTorch, which ``rehang`` itself does not: ``pip install torch``. The losses are those of ``rehang train`` (Rust, the exact reference on the
-processor), adapters are files that every verb takes, and metrics are computed by the same code as ``rehang evaluate``.
+Needs PyTorch, which ``rehang`` itself does not: ``pip install torch``. The losses are those of the laboratory's trainer (Rust, the exact reference on the
+processor), and adapters are files that every verb takes.
 
 >>> import torch, rehang.torch as rt
 >>> head = rt.Head(10, 16, form="arcface")
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("rehang.torch needs PyTorch: pip install torch") from error
 
-from . import distributed, evaluate
+from . import distributed
 from ._fit import AdapterNetwork, fit_adapter, to_adapter
 from ._transform import transform
 from .heads import ForwardHead, Head, synthesised
@@ -62,7 +62,6 @@ __all__ = [
     "UncertaintyHead",
     "VectorDistance",
     "distributed",
-    "evaluate",
     "fit_adapter",
     "refresh_order",
     "selection_weights",

@@ -1,4 +1,4 @@
-"""What compatible training minimises, each a module: the losses of ``rehang train`` for any encoder, device and precision.
+"""What compatible training minimises, each a module: the losses of the laboratory's trainer for any encoder, device and precision.
 
 ``v = φ_new(x)``, ``o = φ_old(x)``, ``ω`` the weights of a head, ``B`` the batch. Nothing of the old model ever gets a gradient. Where
 old and new vectors differ in width, ``v`` is cut to its first ``d_old`` coordinates, or filled up with zeros. Under autocast they

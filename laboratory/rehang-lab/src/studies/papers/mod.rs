@@ -1,8 +1,8 @@
-//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `docs/results.md` and the pages under
-//! `docs/results/`.
+//! `cargo lab study papers`: the tables of the papers, made of what can be had here; [`pages`] writes them, `laboratory/docs/results.md` and the pages under
+//! `laboratory/docs/results/`.
 //!
 //! Two kinds of records stand behind them: the units of [`units`] (fits on the vector sets of `../shared/data`) and the studies of
-//! `bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
+//! `laboratory/bench/compatible` (encoders trained from pixels). What is recorded is not measured again. A page is a text of ours with places for
 //! tables; a test says where a page and its records disagree.
 
 mod compatible;
@@ -88,7 +88,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 
 /// Where a study writes, from the root.
 fn folder(name: &str) -> PathBuf {
-    Path::new("bench/runs").join(format!("compatible-{name}"))
+    Path::new("laboratory/bench/runs").join(format!("compatible-{name}"))
 }
 
 /// Where its record lies.
@@ -102,7 +102,7 @@ fn study(name: &str) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .args(["run", "--release", "--package", "rehang-lab", "--", "compare"])
-        .arg(format!("bench/compatible/{name}.toml"))
+        .arg(format!("laboratory/bench/compatible/{name}.toml"))
         .arg("--out")
         .arg(&out)
         .stdout(std::process::Stdio::null())
@@ -121,12 +121,12 @@ pub fn pages(root: &Path) -> Result<Vec<(String, String)>> {
     let units = units::read_units(root)?;
     let studies = compatible::Studies::read(root)?;
     let templates = [
-        ("docs/results.md", "results.md"),
-        ("docs/results/fastfill.md", "fastfill.md"),
-        ("docs/results/ract.md", "ract.md"),
-        ("docs/results/bct.md", "bct.md"),
-        ("docs/results/dmu.md", "dmu.md"),
-        ("docs/results/sets.md", "sets.md"),
+        ("laboratory/docs/results.md", "results.md"),
+        ("laboratory/docs/results/fastfill.md", "fastfill.md"),
+        ("laboratory/docs/results/ract.md", "ract.md"),
+        ("laboratory/docs/results/bct.md", "bct.md"),
+        ("laboratory/docs/results/dmu.md", "dmu.md"),
+        ("laboratory/docs/results/sets.md", "sets.md"),
     ];
     let read = |name: &str| -> Result<String> {
         let path = root.join("laboratory/rehang-lab/src/studies/papers").join(name);

@@ -84,14 +84,14 @@ pub fn pictures<'a>(
     ));
     let drawn = |(name, chart): (String, Option<Chart>)| {
         let chart = chart.filter(|chart| !chart.is_empty())?;
-        Some((format!("docs/results/{name}.svg"), svg_curve(&chart)))
+        Some((format!("laboratory/docs/results/{name}.svg"), svg_curve(&chart)))
     };
     Ok(charts.into_iter().filter_map(drawn).collect())
 }
 
 /// The rows of a record; none where it is not there.
 fn read<T: DeserializeOwned>(root: &Path, path: &str) -> Result<Vec<T>> {
-    crate::studies::records::read(&root.join("bench/runs").join(path))
+    crate::studies::records::read(&root.join("laboratory/bench/runs").join(path))
 }
 
 /// The mean of curves over 0 to 100 %.
@@ -205,7 +205,7 @@ fn bias(gaps: &[Gaps]) -> Option<Chart> {
     })
 }
 
-/// One upgrade of `bench/compatible/sequence.py ract`.
+/// One upgrade of `laboratory/bench/compatible/sequence.py ract`.
 #[derive(Deserialize)]
 struct Upgrade {
     part: String,
@@ -258,7 +258,7 @@ fn in_a_row(upgrades: &[Upgrade]) -> Option<Chart> {
     })
 }
 
-/// A line of `bench/compatible/entropies.py`.
+/// A line of `laboratory/bench/compatible/entropies.py`.
 #[derive(Deserialize)]
 struct Tenths {
     part: String,
@@ -290,7 +290,7 @@ fn entropies(tenths: &[Tenths]) -> Option<Chart> {
     })
 }
 
-/// A backfill of `bench/compatible/faces.py`.
+/// A backfill of `laboratory/bench/compatible/faces.py`.
 #[derive(Deserialize)]
 struct Backfill {
     part: String,

@@ -1,6 +1,6 @@
 //! The vector sets of `../shared/data`: every method in every order that applies.
 //!
-//! Every (set, seed, method) is a unit of work whose numbers are appended to `bench/runs/results/units.jsonl` as soon as
+//! Every (set, seed, method) is a unit of work whose numbers are appended to `laboratory/bench/runs/results/units.jsonl` as soon as
 //! they are known; a unit that is there already is not done again.
 
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use rehang_fit::geometry::GeometryKind;
 use rehang_fit::{FitParameters, LossParts, Method, NetworkOptions, UncertaintySource, fit_adapter};
 use serde::{Deserialize, Serialize};
 
-const UNITS: &str = "bench/runs/results/units.jsonl";
+const UNITS: &str = "laboratory/bench/runs/results/units.jsonl";
 pub const SETS: [&str; 5] =
     ["img_omniglot", "img_caltech101", "text_clinc150", "text_banking77", "toy_digits"];
 /// The order of the rows that say what the handicap is worth.
