@@ -55,7 +55,7 @@ impl Notes {
 fn run(folder: &Path) -> Result<()> {
     let store = SqliteStore::create(folder.join("gallery.db"))?;
     store.create_space(&Space::new("first", 24, Distance::Cosine, false), Provenance::Old)?;
-    let mut notes = Notes { gallery: Gallery::new(std::sync::Arc::new(store), None) };
+    let mut notes = Notes { gallery: Gallery::new(std::sync::Arc::new(store)) };
     let (things, places) =
         (["kettle", "ladder", "violin", "anchor"], ["attic", "garden", "harbour", "cellar"]);
     for number in 0..400 {
@@ -77,7 +77,7 @@ fn run(folder: &Path) -> Result<()> {
     upgrade.start(&Unobserved)?;
 
     // From here on the application's own writes are adapted as they come; the run makes them native like all others.
-    notes.gallery = upgrade.gallery()?;
+    notes.gallery = upgrade.gallery();
     upgrade.switch(Serving::Mixed, true)?;
     notes.put("late", "the telescope is on the roof")?;
 

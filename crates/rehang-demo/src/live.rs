@@ -186,7 +186,7 @@ pub fn live(
     let query_sources: Vec<String> = queries.iter().map(|&row| Images::name(row)).collect();
     let old_queries = matrix(&embed(old_encoder.as_ref(), &query_sources)?)?;
     let new_queries = matrix(&embed(new_encoder.as_ref(), &query_sources)?)?;
-    let gallery = upgrade.gallery()?;
+    let gallery = upgrade.gallery();
     let labels: BTreeMap<String, i64> =
         (0..images.labels.len()).map(|row| (Images::name(row), images.labels[row])).collect();
     let quality = |stage: &str| -> Result<f64> {
@@ -261,7 +261,7 @@ fn upgrade_live(
     let over = AtomicBool::new(false);
     let options = RunOptions { batch: Some(32), rate: Some(RATE), ..RunOptions::default() };
     let run = |progress: &Progress| upgrade.run(&options, Some(encoder), progress);
-    let (searched, filled) = (upgrade.gallery()?, upgrade.gallery()?);
+    let (searched, filled) = (upgrade.gallery(), upgrade.gallery());
     let (summary, searches, writes) = thread::scope(|scope| {
         let searcher = scope.spawn(|| {
             let mut searches = Searches::default();

@@ -1,6 +1,6 @@
 //! Fitting from files: which pairs, which labels, which head, and where the adapter goes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rehang::adapter::{Adapter, apply};
 use rehang::check::{expect_count, expect_width};
@@ -123,6 +123,17 @@ pub struct FitAnswer {
 }
 
 impl FitAnswer {
+    /// Writes the adapter to a file, and says so in the answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](rehang_files::adapter_file::save).
+    pub fn write(&mut self, path: &Path) -> Result<()> {
+        rehang_files::adapter_file::save(&self.fitted.adapter, path)?;
+        self.output = Some(path.to_owned());
+        Ok(())
+    }
+
     /// The answer as one JSON object.
     pub fn to_json(&self) -> Value {
         let (fitted, adapter) = (&self.fitted, &self.fitted.adapter);

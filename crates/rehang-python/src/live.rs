@@ -181,8 +181,7 @@ impl PyUpgrade {
                     None => upgrade.configuration().open_query_encoder(space),
                 }
             };
-            let bridge = upgrade.configuration().bridge(upgrade.store())?;
-            let search = Search { queries: asked, space, k, filter, bridge };
+            let search = Search { queries: asked, space, k, filter };
             rehang_upgrade::search(&upgrade.shared_store(), &search, &open)
         })?;
         to_json(py, &found)
@@ -210,7 +209,7 @@ impl PyUpgrade {
         }
         let upgrade = Arc::clone(&self.0);
         let put = call(py, None, Interrupted::Waits, move |_| {
-            let gallery = upgrade.gallery()?;
+            let gallery = upgrade.gallery();
             puts.iter()
                 .map(|put| rehang_upgrade::put(upgrade.store(), &gallery, put))
                 .collect::<Result<Vec<_>>>()
@@ -358,8 +357,10 @@ fn verb(name: &str, given: &Options<'_, '_>) -> PyResult<Work> {
         }
         "fit" => {
             let (method, within) = (given.or("method", Method::default())?, given.or("within", None)?);
+            let out = path("out")?;
             Box::new(move |upgrade, _, progress| {
-                let answer = upgrade.fit(method, within, progress)?;
+                let mut answer = upgrade.fit(method, within, progress)?;
+                out.as_deref().map_or(Ok(()), |out| answer.write(out))?;
                 let findings = said(answer.fitted.findings.iter().chain(&answer.findings));
                 Ok((answer.to_json(), findings))
             })

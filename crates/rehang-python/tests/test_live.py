@@ -333,7 +333,7 @@ def test_a_callable_that_becomes_another_model_leaves_nothing_wrong(
 def test_thresholds_are_those_of_counting_pair_by_pair(config: Path, demo: dict[str, np.ndarray], tmp_path: Path) -> None:
     upgrade = rehang.Upgrade(config)
     upgrade.pairs(encoder=Model(demo["new"]).encode, items=400, worth=0, folder=tmp_path / "pairs", fingerprint="1")
-    fitted = upgrade.fit("ridge")
+    fitted = upgrade.fit("ridge", out=tmp_path / "map.safetensors")
     ids = (tmp_path / "pairs" / "ids.txt").read_text().split()
     asking = [int(id[1:]) for id, held in zip(ids, np.load(tmp_path / "pairs" / "held-out.npy"), strict=True) if held]
     adapted = rehang.load(fitted["adapter"]).transform(demo["old"])

@@ -6,6 +6,7 @@
 
 mod address;
 mod adoption;
+mod chunks;
 mod claims;
 mod client;
 mod collection;

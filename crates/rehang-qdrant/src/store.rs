@@ -13,7 +13,7 @@ use rehang_store::{
 use crate::address::QdrantAddress;
 use crate::collection::CollectionOptions;
 use crate::handle::Handle;
-use crate::{adoption, claims, doctor, items, meta, pages, release, search, spaces, vectors};
+use crate::{adoption, chunks, claims, doctor, items, meta, pages, release, search, spaces, vectors};
 
 /// A gallery that lies in a collection of Qdrant, for any number of threads, processes and machines at once. A clone is another handle
 /// on the same gallery.
@@ -132,6 +132,8 @@ impl Ledger for QdrantStore {
         clear_failures(space: &str) -> u64 => vectors::clear_failures;
         errors(space: &str, limit: usize) -> Vec<(f32, f32)> => vectors::errors;
         set_document(name: &str, expected: Option<u64>, text: &str) -> u64 => spaces::set_document;
+        chunk(name: &str) -> Option<Vec<u8>> => chunks::chunk;
+        set_chunk(name: &str, bytes: Option<&[u8]>) -> () => chunks::set_chunk;
     }
 
     fn name(&self) -> String {

@@ -41,8 +41,8 @@ use std::time::Duration;
 
 use rehang::{Distance, ErrorKind, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    ALONE_AFTER, Among, AtWork, Counts, Epoch, Filter, Found, Item, ItemKey, ItemWrite, NewVector, Priority,
-    Queue, QueueBand, Record, Revision, Sample, Scan, Select, Store, VectorWrite, WriteOutcome,
+    ALONE_AFTER, Among, AtWork, Counts, Epoch, Files, Filter, Found, Item, ItemKey, ItemWrite, NewVector,
+    Priority, Queue, QueueBand, Record, Revision, Sample, Scan, Select, Store, VectorWrite, WriteOutcome,
 };
 use serde_json::json;
 
@@ -99,7 +99,7 @@ pub fn suite_of<B: Bench>(bench: &B, level: ContractLevel) {
 /// A promise about one handle.
 type One = fn(&dyn Store);
 
-const PROMISES: [(ContractLevel, One); 26] = [
+const PROMISES: [(ContractLevel, One); 27] = [
     (ContractLevel::PerItem, an_empty_gallery_answers),
     (ContractLevel::PerItem, spaces_are_made_once_and_dropped),
     (ContractLevel::PerItem, the_serving_space_is_switched_in_one_step),
@@ -120,6 +120,7 @@ const PROMISES: [(ContractLevel, One); 26] = [
     (ContractLevel::PerItem, searches_are_exact_enough_fresh_and_filtered),
     (ContractLevel::PerItem, errors_are_newest_first),
     (ContractLevel::PerItem, documents_are_compared_and_set),
+    (ContractLevel::PerItem, files_are_there_whole_or_not_at_all),
     (ContractLevel::PerItem, two_workers_never_harm),
     (ContractLevel::PerItem, questions_are_answered_without_a_walk),
     (ContractLevel::PerItem, samples_are_uniform_and_stable),
@@ -1020,6 +1021,40 @@ fn errors_are_newest_first(store: &dyn Store) {
     assert_eq!(store.errors(NEW, 1), Ok(vec![(0.0, 10.0)]));
     put_one(store, "a", Some("new"));
     assert_eq!(store.errors(NEW, 9), Ok(vec![(1.0, 20.0)]), "a changed item has no error");
+}
+
+fn files_are_there_whole_or_not_at_all(store: &dyn Store) {
+    let files = Files::of(store);
+    assert_eq!((files.are_kept(), files.read("map")), (Ok(false), Ok(None)));
+    // Of more than one chunk, and not the same one twice.
+    let large: Vec<u8> = (0..1_200_000_u32).map(|at| (at / 7 % 251) as u8).collect();
+    for bytes in [&large[..], b"", &large[1..], b"small"] {
+        files.write("map", bytes).unwrap();
+        assert_eq!(files.read("map").unwrap().as_deref(), Some(bytes), "{} bytes", bytes.len());
+    }
+    let version = store.document("files").unwrap().map(|(version, _)| version);
+    files.write("map", b"small").unwrap();
+    assert_eq!(store.document("files").unwrap().map(|(version, _)| version), version, "it was there already");
+    // Each of some that write at once has a name of its own, and none of them loses another's.
+    std::thread::scope(|scope| {
+        for writer in 0..4_u8 {
+            scope.spawn(move || (0..5).for_each(|at| files.add("part-", &[writer, at]).unwrap()));
+        }
+    });
+    let names = files.names().unwrap();
+    let parts: BTreeSet<Vec<u8>> =
+        names.iter().filter(|name| *name != "map").map(|name| files.read(name).unwrap().unwrap()).collect();
+    assert_eq!((names.len(), parts.len()), (21, 20));
+    files.retain(|name| name == "part-000003").unwrap();
+    assert_eq!((files.names(), files.has("map")), (Ok(vec!["part-000003".into()]), Ok(false)));
+    files.add("part-", b"next").unwrap();
+    assert_eq!(files.read("part-000004").unwrap().as_deref(), Some(&b"next"[..]));
+    // Bytes that somebody took away are missed.
+    files.write("map", &large).unwrap();
+    let directory = store.document("files").unwrap().unwrap().1;
+    let directory: serde_json::Value = serde_json::from_str(&directory).unwrap();
+    store.set_chunk(&format!("chunk 1 of write {}", directory["files"]["map"]["write"]), None).unwrap();
+    assert!(files.read("map").unwrap_err().is_corrupt());
 }
 
 fn documents_are_compared_and_set(store: &dyn Store) {

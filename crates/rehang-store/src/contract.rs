@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rehang::{Adapter, Bridge, Error, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -856,6 +858,33 @@ pub trait Ledger: Send + Sync {
     ///
     /// A conflict where another process was faster.
     fn set_document(&self, name: &str, expected: Option<u64>, text: &str) -> Result<u64>;
+
+    /// A part of a [file](crate::Files) by name; `None` where there is none. Nobody but [`Files`](crate::Files) asks for one.
+    ///
+    /// # Errors
+    ///
+    /// Corrupt where it is not as [`Ledger::set_chunk`] left it.
+    fn chunk(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let Some((_, text)) = self.document(name)?.filter(|(_, text)| !text.is_empty()) else {
+            return Ok(None);
+        };
+        BASE64_STANDARD
+            .decode(text)
+            .map(Some)
+            .map_err(|error| Error::corrupt(format!("{name} in {}", self.name()), error))
+    }
+
+    /// Writes a part of a [file](crate::Files), of 180 KiB at most and not empty, or takes it away (`None`). Only one process writes a part of this name.
+    ///
+    /// A store keeps it as a document unless it has a better place.
+    fn set_chunk(&self, name: &str, bytes: Option<&[u8]>) -> Result<()> {
+        let before = self.document(name)?.map(|(version, _)| version);
+        if before.is_none() && bytes.is_none() {
+            return Ok(());
+        }
+        let text = bytes.map(|bytes| BASE64_STANDARD.encode(bytes)).unwrap_or_default();
+        self.set_document(name, before, &text).map(drop)
+    }
 
     /// Has a [bridge](rehang::Bridge), with its fingerprint, where searches find it that an application makes in the ledger's own language,
     /// past [`Index::search`]; takes away all others but the one whose fingerprint the document `upgrade` has. Those searches use the bridge

@@ -8,6 +8,7 @@ pub mod check;
 mod contract;
 pub mod exact;
 mod examined;
+mod files;
 mod lease;
 mod numbers;
 mod shuffle;
@@ -20,6 +21,7 @@ pub use contract::{
 };
 pub use exact::share_found;
 pub use examined::{Examined, IndexHealth, IndexKind, Looked, Problem, Released};
+pub use files::Files;
 pub use lease::{LeaseClock, ManualLeaseClock, SystemLeaseClock, lease_end};
 pub use numbers::rounded_number;
 pub use shuffle::{FirstKeys, PAIRS_SEED, shuffled};

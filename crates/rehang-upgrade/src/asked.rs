@@ -1,18 +1,17 @@
-//! What people ask, and what they take from the answers: queries by both models, and clicks as judgements, in the folder of an upgrade.
+//! What people ask, and what they take from the answers: queries by both models, and clicks as judgements, as files of the gallery.
 //!
 //! Choice and forecast go by them where they are there. A click is kept by the place of its query in the file and by the id of its item, so
 //! that items may come and go: what counts is what the gallery, or its pairs, have when it is measured.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write as _;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rehang::curve::Qrels;
 use rehang::{Adapter, Error, Matrix, Result, Space};
-use rehang_files::{AtomicFile, Clicked, VectorSource, read_clicks};
-use rehang_store::Ledger;
+use rehang_files::{Clicked, VectorSource, read_clicks};
+use rehang_store::{Files, Ledger};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -172,7 +171,7 @@ pub struct ClicksKept {
     pub unknown_queries: usize,
 }
 
-/// A click as the folder of an upgrade keeps it.
+/// A click as the gallery keeps it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct KeptClick {
     /// The place of the query among all that were asked.
@@ -183,17 +182,36 @@ struct KeptClick {
     gain: f64,
 }
 
-/// The queries of an upgrade in files, by both models.
-pub(crate) struct QueryFiles {
-    /// What the vectors are of: both models and every query.
-    asked: PathBuf,
-    old: PathBuf,
-    new: PathBuf,
-    /// Every vector that was ever paid for, a line each. A line begins with a line break, so that half a line, which a death leaves, spoils
-    /// no other.
-    embedded: PathBuf,
-    /// What was clicked; not there where nothing was.
-    clicks: PathBuf,
+/// What the vectors are of: both models and every query, a line each.
+const ASKED: &str = "queries.txt";
+/// Vectors of the queries by both models: numbers of single precision, one row after the other, the first byte the least.
+const BY_OLD: &str = "queries-old.f32";
+const BY_NEW: &str = "queries-new.f32";
+/// What was clicked, a line of JSON each; not there where nothing was.
+const CLICKED: &str = "queries-clicked.jsonl";
+/// Vectors that were paid for, a line each: a file a batch, with a number after this.
+const EMBEDDED: &str = "queries-embedded-";
+
+/// Queries by both models.
+pub(crate) struct ByBoth {
+    pub old: Matrix,
+    pub new: Matrix,
+}
+
+impl ByBoth {
+    /// The queries in the place of files, by the old and by the new model.
+    pub fn sources(self) -> (VectorSource, VectorSource) {
+        (
+            VectorSource::given("queries by the old model", self.old),
+            VectorSource::given("queries by the new model", self.new),
+        )
+    }
+}
+
+/// The queries of an upgrade, and what was clicked.
+#[derive(Clone, Copy)]
+pub(crate) struct KeptQueries<'a> {
+    files: Files<'a>,
 }
 
 /// The role of clicks among what a map was fitted by.
@@ -212,22 +230,18 @@ struct Embedded {
     vector: Vec<f32>,
 }
 
-impl QueryFiles {
-    pub fn of(folder: &Path) -> Self {
-        let [asked, old, new, embedded, clicks] = [
-            "queries.jsonl",
-            "queries-old.npy",
-            "queries-new.npy",
-            "queries-embedded.jsonl",
-            "queries-clicks.jsonl",
-        ]
-        .map(|name| folder.join(name));
-        Self { asked, old, new, embedded, clicks }
+impl<'a> KeptQueries<'a> {
+    pub fn of(store: &'a dyn Ledger) -> Self {
+        Self { files: Files::of(store) }
     }
 
-    /// The vectors by both models of an upgrade, where there are any: the folder may hold those of an earlier one.
-    pub fn vectors(&self, old: &Space, new: &Space) -> Option<(VectorSource, VectorSource)> {
-        let asked = fs_err::read_to_string(&self.asked).ok()?;
+    /// The vectors by both models of an upgrade; `None` where there are none, or they are those of another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn vectors(&self, old: &Space, new: &Space) -> Result<Option<ByBoth>> {
+        let asked = self.text(ASKED)?.unwrap_or_default();
         let mut models = asked.lines();
         // A space has the lengths of its vectors in its name only once they are known.
         let mut is_next_of = |space: &Space| {
@@ -236,27 +250,37 @@ impl QueryFiles {
                 model.starts_with(&of(true)) || model.starts_with(&of(false))
             })
         };
-        let is_theirs = is_next_of(new) && is_next_of(old);
-        let is_there = is_theirs && self.old.exists() && self.new.exists();
-        is_there.then(|| (VectorSource::path(&self.old), VectorSource::path(&self.new)))
+        if !(is_next_of(new) && is_next_of(old)) {
+            return Ok(None);
+        }
+        let (Some(by_old), Some(by_new)) = (self.files.read(BY_OLD)?, self.files.read(BY_NEW)?) else {
+            return Ok(None);
+        };
+        let matrix = |space: &Space, bytes: &[u8]| {
+            Matrix::new(
+                space.dimension,
+                bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
+            )
+        };
+        Ok(Some(ByBoth { old: matrix(old, &by_old)?, new: matrix(new, &by_new)? }))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        let Some(bytes) = self.files.read(name)? else { return Ok(None) };
+        String::from_utf8(bytes).map(Some).map_err(|error| Error::corrupt(name, error))
     }
 
     /// Whether the vectors are of these very queries, but for some that no model can embed.
-    fn are_of(&self, queries: &[Query]) -> bool {
-        let asked = fs_err::read_to_string(&self.asked).unwrap_or_default();
-        asked.lines().skip(2).eq(queries.iter().map(name_of))
+    fn are_of(&self, queries: &[Query]) -> Result<bool> {
+        let asked = self.text(ASKED)?.unwrap_or_default();
+        Ok(asked.lines().skip(2).eq(queries.iter().map(name_of)))
     }
 
     /// The clicks that are kept; `None` where there are none.
     fn clicks(&self) -> Result<Option<Vec<KeptClick>>> {
-        if !self.clicks.exists() {
-            return Ok(None);
-        }
-        let lines = rehang_files::read_lines(&self.clicks)?;
-        let click = |line: &String| {
-            serde_json::from_str(line).map_err(|error| Error::corrupt(self.clicks.display(), error))
-        };
-        lines.iter().map(click).collect::<Result<_>>().map(Some)
+        let Some(text) = self.text(CLICKED)? else { return Ok(None) };
+        let click = |line: &str| serde_json::from_str(line).map_err(|error| Error::corrupt(CLICKED, error));
+        text.lines().map(click).collect::<Result<_>>().map(Some)
     }
 
     /// Whether what is kept was clicked as these clicks say.
@@ -279,10 +303,10 @@ impl QueryFiles {
     ///
     /// # Errors
     ///
-    /// I/O errors; corrupt where the file is of other queries.
-    pub fn judged<'a>(
+    /// Those of the store; corrupt where the file is of other queries.
+    pub fn judged<'b>(
         &self,
-        ids: impl IntoIterator<Item = &'a str>,
+        ids: impl IntoIterator<Item = &'b str>,
         queries: usize,
     ) -> Result<Option<Qrels>> {
         let Some(clicks) = self.clicks()? else { return Ok(None) };
@@ -291,9 +315,9 @@ impl QueryFiles {
         let mut judged = vec![Vec::new(); queries];
         for KeptClick { row, item, gain, .. } in clicks {
             let (Some(row), Some(&place)) = (row, places.get(item.as_str())) else { continue };
-            let of = judged.get_mut(row).ok_or_else(|| {
-                Error::corrupt(self.clicks.display(), format!("query {row} is clicked of {queries}"))
-            })?;
+            let of = judged
+                .get_mut(row)
+                .ok_or_else(|| Error::corrupt(CLICKED, format!("query {row} is clicked of {queries}")))?;
             of.push((place, gain));
         }
         Qrels::new(judged).map(Some)
@@ -303,12 +327,9 @@ impl QueryFiles {
     ///
     /// # Errors
     ///
-    /// I/O errors.
+    /// Those of the store.
     pub fn clicks_fingerprint(&self) -> Result<Option<String>> {
-        if !self.clicks.exists() {
-            return Ok(None);
-        }
-        let bytes = fs_err::read(&self.clicks).map_err(|error| Error::io("read", &self.clicks, &error))?;
+        let Some(bytes) = self.files.read(CLICKED)? else { return Ok(None) };
         // Every byte is exact as f32.
         let rows = Matrix::new(1, bytes.into_iter().map(f32::from).collect())?;
         Ok(Some(rows.fingerprint()))
@@ -316,34 +337,24 @@ impl QueryFiles {
 
     /// Keeps clicks, or that there are none. `rows` are those of the queries among the vectors.
     fn keep_clicks(&self, clicks: Option<&[Click]>, rows: &[Option<usize>]) -> Result<()> {
-        let Some(clicks) = clicks else {
-            return match fs_err::remove_file(&self.clicks) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    Err(Error::io("remove", &self.clicks, &error))
-                }
-                _ => Ok(()),
-            };
-        };
+        let Some(clicks) = clicks else { return self.files.retain(|name| name != CLICKED) };
         let mut text = String::new();
         for Click { query, item, gain } in clicks {
             let kept = KeptClick { query: *query, row: rows[*query], item: item.clone(), gain: *gain };
-            text += &serde_json::to_string(&kept)
-                .map_err(|error| Error::corrupt(self.clicks.display(), error))?;
+            text += &serde_json::to_string(&kept).map_err(|error| Error::corrupt(CLICKED, error))?;
             text.push('\n');
         }
-        AtomicFile::write(&self.clicks, &text)
+        self.files.write(CLICKED, text.as_bytes())
     }
 
     /// What was paid for: by model, the vectors by query.
     fn embedded(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
-        let bytes = match fs_err::read(&self.embedded) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            read => read.map_err(|error| Error::io("read", &self.embedded, &error))?,
-        };
         let mut embedded = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for line in bytes.split(|&byte| byte == b'\n') {
-            if let Ok(Embedded { model, query, vector }) = serde_json::from_slice(line) {
-                embedded.entry(model).or_default().insert(query, vector);
+        for name in self.files.names()?.iter().filter(|name| name.starts_with(EMBEDDED)) {
+            for line in self.files.read(name)?.unwrap_or_default().split(|&byte| byte == b'\n') {
+                if let Ok(Embedded { model, query, vector }) = serde_json::from_slice(line) {
+                    embedded.entry(model).or_default().insert(query, vector);
+                }
             }
         }
         Ok(embedded)
@@ -351,41 +362,75 @@ impl QueryFiles {
 
     /// Adds what was paid for now.
     fn add(&self, lines: &[Embedded]) -> Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
         let mut text = String::new();
         for line in lines {
+            text += &serde_json::to_string(line).map_err(|error| Error::corrupt(EMBEDDED, error))?;
             text.push('\n');
-            text += &serde_json::to_string(line)
-                .map_err(|error| Error::corrupt(self.embedded.display(), error))?;
         }
-        let failed = |error: &std::io::Error| Error::io("write", &self.embedded, error);
-        let file = fs_err::OpenOptions::new().create(true).append(true).open(&self.embedded);
-        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| failed(&error))
+        self.files.add(EMBEDDED, text.as_bytes())
     }
 }
 
-/// Whether what is asked, and what was clicked, is what the folder of an upgrade holds by both models.
-pub(crate) fn is_kept(asked: &Asked, (old, new): (&Space, &Space), folder: &Path) -> bool {
-    let kept = QueryFiles::of(folder);
-    kept.are_of(&asked.queries)
-        && kept.have_clicks(asked.clicks.as_deref())
-        && kept.vectors(old, new).is_some()
-}
-
-/// Whether an adapter was fitted by the queries and clicks that the folder of its upgrade holds, or it holds none.
+/// Takes in the queries that an earlier version kept in the folder of an upgrade.
 ///
 /// # Errors
 ///
-/// I/O errors, and what a file of vectors has wrong.
-pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), folder: &Path) -> Result<bool> {
-    let files = QueryFiles::of(folder);
-    let Some((_, by_new)) = files.vectors(old, new) else { return Ok(true) };
-    let kept = rehang_files::read_matrix(&by_new)?.fingerprint();
-    let inputs = &adapter.training.inputs;
-    let is_of_queries = inputs.get("queries_new") == Some(&kept);
-    Ok(is_of_queries && inputs.get(CLICKS) == files.clicks_fingerprint()?.as_ref())
+/// Those of the store.
+pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
+    let files = Files::of(store);
+    let read = |name: &str| fs_err::read(folder.join(name)).ok();
+    let vectors = |name: &str| {
+        let rows = rehang_files::read_matrix(&VectorSource::path(folder.join(name))).ok()?;
+        Some(bytes_of(&rows))
+    };
+    let kept = [
+        ("queries-embedded-000000", read("queries-embedded.jsonl")),
+        (BY_OLD, vectors("queries-old.npy")),
+        (BY_NEW, vectors("queries-new.npy")),
+        (CLICKED, read("queries-clicks.jsonl")),
+        // The list last: without it the others do not count.
+        (ASKED, read("queries.jsonl")),
+    ];
+    kept.iter().try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
 }
 
-/// Embeds queries by both models and keeps them, and what was clicked, in the folder of the upgrade, where a fit and a report find them. Each is embedded once
+fn bytes_of(rows: &Matrix) -> Vec<u8> {
+    rows.as_slice().iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// Whether what is asked, and what was clicked, is what the gallery has by both models.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn is_kept(store: &dyn Ledger, asked: &Asked, (old, new): (&Space, &Space)) -> Result<bool> {
+    let kept = KeptQueries::of(store);
+    Ok(kept.are_of(&asked.queries)?
+        && kept.have_clicks(asked.clicks.as_deref())
+        && kept.vectors(old, new)?.is_some())
+}
+
+/// Whether an adapter was fitted by the queries and clicks that the gallery has, or it has none.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn is_by_queries(
+    store: &dyn Ledger,
+    adapter: &Adapter,
+    (old, new): (&Space, &Space),
+) -> Result<bool> {
+    let kept = KeptQueries::of(store);
+    let Some(by_both) = kept.vectors(old, new)? else { return Ok(true) };
+    let inputs = &adapter.training.inputs;
+    let is_of_queries = inputs.get("queries_new") == Some(&by_both.new.fingerprint());
+    Ok(is_of_queries && inputs.get(CLICKS) == kept.clicks_fingerprint()?.as_ref())
+}
+
+/// Embeds queries by both models and keeps them, and what was clicked, in the gallery, where a fit and a report find them. Each is embedded once
 /// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
 /// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
 ///
@@ -394,9 +439,9 @@ pub(crate) fn is_by_queries(adapter: &Adapter, (old, new): (&Space, &Space), fol
 /// Corrupt where a line is no query, or none of them has a vector; what the caller says where it has no such encoder; what `account` says; as
 /// [`query::embed_each`].
 pub(crate) fn embed_queries(
+    store: &dyn Ledger,
     asked: &Asked,
     (old, new): (&Space, &Space),
-    folder: &Path,
     encoders: &QueryEncoders<'_>,
     account: &dyn Fn() -> Result<()>,
     observer: &dyn Observer,
@@ -413,14 +458,13 @@ pub(crate) fn embed_queries(
     }
     let names = models.iter().map(|(.., model)| model).chain(queries.iter().map(|(name, _)| name));
     let text: String = names.map(|name| format!("{name}\n")).collect();
-    let kept = QueryFiles::of(folder);
-    if let Some((_, by_new)) = kept.vectors(old, new)
-        && fs_err::read_to_string(&kept.asked).is_ok_and(|before| before == text)
+    let kept = KeptQueries::of(store);
+    if let Some(by_both) = kept.vectors(old, new)?
+        && kept.text(ASKED)?.is_some_and(|before| before == text)
         && kept.have_clicks(asked.clicks.as_deref())
     {
-        return Ok((rehang_files::read_matrix(&by_new)?.rows(), Vec::new()));
+        return Ok((by_both.new.rows(), Vec::new()));
     }
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     let (mut embedded, mut left_out) = (kept.embedded()?, Vec::new());
     for (space, encoder, model) in &models {
         let known = embedded.entry(model.clone()).or_default();
@@ -467,14 +511,12 @@ pub(crate) fn embed_queries(
         return Err(Error::corrupt(asked.path.display(), why));
     }
     // Without the list, the vectors of other queries do not count.
-    if kept.asked.exists() {
-        fs_err::remove_file(&kept.asked).map_err(|error| Error::io("remove", &kept.asked, &error))?;
-    }
-    for ((space, _, model), file) in models.iter().zip([&kept.new, &kept.old]) {
+    kept.files.retain(|name| name != ASKED)?;
+    for ((space, _, model), file) in models.iter().zip([BY_NEW, BY_OLD]) {
         let known = &embedded[model];
         let rows = queries.iter().flat_map(|(name, _)| known[name].iter().copied()).collect();
         let rows = Matrix::new(space.dimension, rows)?;
-        rehang_files::write_matrix(file, &rows, None)?;
+        kept.files.write(file, &bytes_of(&rows))?;
     }
     let mut rows = 0..;
     let rows: Vec<Option<usize>> = all
@@ -485,7 +527,7 @@ pub(crate) fn embed_queries(
         })
         .collect();
     kept.keep_clicks(asked.clicks.as_deref(), &rows)?;
-    AtomicFile::write(&kept.asked, &text)?;
+    kept.files.write(ASKED, text.as_bytes())?;
     Ok((queries.len(), left_out))
 }
 
@@ -500,7 +542,8 @@ mod tests {
         fs_err::write(&log, "query,item,weight\nred,i1,2\nblue,i2,3\nred,gone,1\nblue,i1,1\n").unwrap();
         let asked = Asked::read(None, Some(&log)).unwrap().unwrap();
         assert_eq!(asked.queries, ["red", "blue"].map(|text| Query::Text(text.into())));
-        let kept = QueryFiles::of(folder.path());
+        let store = rehang_store_tests::MemoryStore::new();
+        let kept = KeptQueries::of(&store);
         let clicks = asked.clicks.as_deref();
         assert!(!kept.have_clicks(clicks) && kept.have_clicks(None));
         // No model could embed the first one.
@@ -548,9 +591,9 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_of_a_death_costs_its_own_query_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let kept = QueryFiles::of(folder.path());
+    fn what_was_paid_for_is_there_to_the_last_bit() {
+        let store = rehang_store_tests::MemoryStore::new();
+        let kept = KeptQueries::of(&store);
         let line = |query: &str, value| Embedded {
             model: "m".into(),
             query: query.into(),
@@ -558,31 +601,53 @@ mod tests {
         };
         assert!(kept.embedded().unwrap().is_empty());
         kept.add(&[line("a", 1.5), line("b", 0.3)]).unwrap();
-        let whole = fs_err::read(&kept.embedded).unwrap();
-        fs_err::write(&kept.embedded, &whole[..whole.len() - 5]).unwrap();
+        kept.add(&[]).unwrap();
         kept.add(&[line("c", f32::MIN_POSITIVE)]).unwrap();
         let found = kept.embedded().unwrap().remove("m").unwrap();
-        let expected = [("a".into(), vec![1.5, 0.1]), ("c".into(), vec![f32::MIN_POSITIVE, 0.1])];
-        assert_eq!(found, expected.into());
+        let expected = [("a", 1.5), ("b", 0.3), ("c", f32::MIN_POSITIVE)];
+        assert_eq!(found, expected.map(|(query, value)| (query.into(), vec![value, 0.1])).into());
+    }
+
+    #[test]
+    fn queries_of_an_earlier_version_are_taken_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = Matrix::new(2, vec![1.5, 0.1, f32::MIN_POSITIVE, -1.0]).unwrap();
+        for name in ["queries-old.npy", "queries-new.npy"] {
+            rehang_files::write_matrix(folder.path().join(name), &rows, None).unwrap();
+        }
+        let [old, new] = ["old", "new"].map(|name| Space::new(name, 2, rehang::Distance::Cosine, false));
+        let text = format!("{new} f2\n{old} f1\nText(\"a\")\nText(\"b\")\n");
+        fs_err::write(folder.path().join("queries.jsonl"), text).unwrap();
+        let line = r#"{"model":"m","query":"a","vector":[0.5]}"#;
+        // Half a line, which a death has left, spoils no other.
+        let lines = format!("\n{line}\n{{\"model\":\n{}", line.replace('a', "b"));
+        fs_err::write(folder.path().join("queries-embedded.jsonl"), lines).unwrap();
+        let store = rehang_store_tests::MemoryStore::new();
+        take_in(&store, folder.path()).unwrap();
+        let kept = KeptQueries::of(&store);
+        let by_both = kept.vectors(&old, &new).unwrap().unwrap();
+        assert_eq!((&by_both.old, &by_both.new), (&rows, &rows));
+        assert_eq!(kept.embedded().unwrap()["m"].len(), 2);
     }
 
     #[test]
     fn queries_of_an_earlier_upgrade_do_not_count() {
-        let folder = tempfile::tempdir().unwrap();
-        let kept = QueryFiles::of(folder.path());
+        let store = rehang_store_tests::MemoryStore::new();
+        let kept = KeptQueries::of(&store);
         let space = |name: &str| Space::new(name, 2, rehang::Distance::Cosine, false);
         let [first, second, third] = ["first", "second", "third"].map(space);
-        for path in [&kept.old, &kept.new] {
-            fs_err::write(path, "").unwrap();
+        for name in [BY_OLD, BY_NEW] {
+            kept.files.write(name, &[]).unwrap();
         }
-        assert!(kept.vectors(&first, &second).is_none());
+        assert!(kept.vectors(&first, &second).unwrap().is_none());
         let normalised = Space { normalised: true, ..second.clone() };
-        fs_err::write(&kept.asked, format!("{normalised} f2\n{first} f1\nText(\"a\")\n")).unwrap();
-        assert!(kept.vectors(&first, &second).is_some());
+        kept.files.write(ASKED, format!("{normalised} f2\n{first} f1\nText(\"a\")\n").as_bytes()).unwrap();
+        assert!(kept.vectors(&first, &second).unwrap().is_some());
         for (old, new) in [(&second, &third), (&second, &first), (&first, &third)] {
-            assert!(kept.vectors(old, new).is_none());
+            assert!(kept.vectors(old, new).unwrap().is_none());
         }
-        assert!(kept.are_of(&[Query::Text("a".into())]));
-        assert!(!kept.are_of(&[]) && !kept.are_of(&[Query::Text("b".into())]));
+        let are_of = |queries: &[Query]| kept.are_of(queries).unwrap();
+        assert!(are_of(&[Query::Text("a".into())]));
+        assert!(!are_of(&[]) && !are_of(&[Query::Text("b".into())]));
     }
 }

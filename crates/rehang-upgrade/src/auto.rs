@@ -168,7 +168,7 @@ impl StepResult<'_> {
             Self::Pairs(pairs) => ("pairs", data(pairs)?),
             Self::Fit(answer) => ("fit", answer.to_json()),
             Self::Order(choice) => ("order", data(&choice)?),
-            Self::Report(made) => ("report", json!({ "report": made.path })),
+            Self::Report(_) => ("report", json!({})),
             Self::Plan(outlook) => ("plan", data(outlook)?),
             Self::Start(started) => ("start", data(started)?),
             Self::Switch(switched) => ("switch", data(switched)?),
@@ -209,12 +209,12 @@ impl Upgrade {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
         }
         let planned = configuration.planned(store)?;
-        let forecast = configuration.forecast(&planned)?;
+        let forecast = configuration.forecast(store, &planned)?;
         if is_before_start {
             let is_fitted = !configuration.names_adapter();
             let map = planned.adapter.as_deref().filter(|_| is_fitted);
             if let Some(map) = map
-                && !asked::is_by_queries(map, (old, new), &configuration.folder())?
+                && !asked::is_by_queries(store, map, (old, new))?
             {
                 return Ok(Next::Step(Step::Fit));
             }
@@ -492,7 +492,9 @@ impl Upgrade {
         }
         let spaces = (&configuration.old, &configuration.new);
         let asked_for = Asked::read(files.queries, files.clicks)?;
-        if asked_for.is_some_and(|asked| !asked::is_kept(&asked, spaces, &configuration.folder())) {
+        if let Some(asked_for) = asked_for
+            && !asked::is_kept(store, &asked_for, spaces)?
+        {
             return Ok(Some(Step::Pairs));
         }
         let Some(adapter) = configuration.planned(store)?.adapter else { return Ok(None) };
@@ -522,7 +524,7 @@ impl Upgrade {
     /// As [`Configuration::planned`](crate::Configuration::planned) and [`Configuration::forecast`](crate::Configuration::forecast).
     fn passes_at(&self, asked: &AutoOptions) -> Result<Option<f64>> {
         let planned = self.configuration().planned(self.store())?;
-        let forecast = self.configuration().forecast(&planned)?;
+        let forecast = self.configuration().forecast(self.store(), &planned)?;
         Ok(forecast.and_then(|forecast| asked.switch_if.passes_at(&forecast)))
     }
 }

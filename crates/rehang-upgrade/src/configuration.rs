@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rehang::finding::Finding;
 use rehang::order::Policy;
-use rehang::{Adapter, Bridge, Distance, Error, Head, HeadKind, Remedy, Result, Space};
+use rehang::{Adapter, Distance, Error, Head, HeadKind, Remedy, Result, Space};
 use rehang_encode::{Encoder, EncoderConfig, HttpConfig, Lengths, Resized};
 use rehang_files::{VectorSource, folder_of};
 use rehang_store::{Examined, Ledger, Store, find_space};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::collection::CollectionLocation;
 use crate::fitting;
 use crate::forecast::Forecast;
+use crate::kept::{self, Kind};
 use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
 use crate::location::Location;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
@@ -380,8 +381,8 @@ impl Configuration {
         })
     }
 
-    /// The folder of what the upgrade makes for itself: `NAME.upgrade` beside the file `NAME.toml`.
-    pub fn folder(&self) -> PathBuf {
+    /// The folder where an earlier version kept what the upgrade made: `NAME.upgrade` beside the file `NAME.toml`.
+    pub(crate) fn folder(&self) -> PathBuf {
         self.path.with_extension("upgrade")
     }
 
@@ -397,7 +398,7 @@ impl Configuration {
         if self.is_plain(store)? {
             return self.planned_plain(store);
         }
-        let adapter = Arc::new(self.read_adapter(store).map_err(|error| self.named(error))?);
+        let adapter = self.read_adapter(store).map_err(|error| self.named(error))?;
         Ok(Planned {
             old: Space { normalised: adapter.old.normalised, ..self.old.clone() },
             new: Space { normalised: adapter.output_space().normalised, ..self.new.clone() },
@@ -428,25 +429,18 @@ impl Configuration {
         Ok(OrderSettings { policy, ..self.order })
     }
 
-    fn read_adapter(&self, store: &dyn Ledger) -> Result<Adapter> {
+    fn read_adapter(&self, store: &dyn Ledger) -> Result<Arc<Adapter>> {
         if let Some(path) = &self.adapter {
-            return rehang_files::adapter_file::load(path);
+            return rehang_files::adapter_file::load(path).map(Arc::new);
         }
         if let Some(fingerprint) = fitting::fitted(store, &self.new.name)? {
-            let path = fitting::adapter_file(&self.folder(), &fingerprint);
-            if !path.exists() {
-                let detail = format!(
-                    "{} is not there: it lies in the folder of the configuration that it was fitted with. Use that configuration, or name the \
-                     file in [adapter]",
-                    path.display()
-                );
-                return Err(Error::conflict(
-                    format!("the adapter that was fitted for {:?} is missing", self.new.name),
-                    detail,
-                )
-                .advise(Remedy::FitPairs));
-            }
-            return rehang_files::adapter_file::load(path);
+            let fitted = kept::adapter(store, &fingerprint)?;
+            let missing = || {
+                let what = format!("the adapter that was fitted for {:?} is missing", self.new.name);
+                let detail = "its file in the gallery was lost; fit it again, or name a file in [adapter]";
+                Error::conflict(what, detail).advise(Remedy::FitPairs)
+            };
+            return fitted.ok_or_else(missing);
         }
         if !self.has_adapter(store)? {
             let needed_by = format!("the upgrade from {} to {}", self.old, self.new);
@@ -457,32 +451,9 @@ impl Configuration {
         let within = |error: Error| error.context("[head]");
         let head =
             self.head.as_ref().map(|head| head.read(folder_of(&self.path)).map_err(within)).transpose()?;
-        Adapter::identity(self.old.clone(), self.new.clone(), head).map_err(|error| {
+        Adapter::identity(self.old.clone(), self.new.clone(), head).map(Arc::new).map_err(|error| {
             error.context("without [adapter], old vectors stand in the new space as they are")
         })
-    }
-
-    /// The bridge that searches of the old space use; `None` where they use none.
-    ///
-    /// # Errors
-    ///
-    /// A conflict where its file is missing; what [`rehang_files::bridge_file::load`] says.
-    pub fn bridge(&self, store: &dyn Ledger) -> Result<Option<Arc<Bridge>>> {
-        let recorded = Recorded::read(store)?.map(|recorded| recorded.record);
-        let in_use = recorded
-            .filter(|record| record.is_between(&self.old.name, &self.new.name))
-            .and_then(|record| record.bridge);
-        let Some(in_use) = in_use else { return Ok(None) };
-        let path = fitting::bridge_file(&self.folder(), &in_use.fingerprint);
-        if !path.exists() {
-            let detail = format!(
-                "{} is not there: it lies in the folder of the configuration that it was fitted with. Use that configuration, or fit it anew",
-                path.display()
-            );
-            let what = format!("the bridge from {:?} to {:?} is missing", self.new.name, self.old.name);
-            return Err(self.named(Error::conflict(what, detail)));
-        }
-        Ok(Some(Arc::new(rehang_files::bridge_file::load(path)?)))
     }
 
     /// The new space as it is made where no adapter says how long its vectors are: raw, but where the encoder scales them.
@@ -490,12 +461,6 @@ impl Configuration {
         let normalised =
             self.is_cut(&self.new) || self.encoder.as_ref().is_some_and(EncoderConfig::normalises);
         Space { normalised, ..self.new.clone() }
-    }
-
-    /// Where the adapter of this fingerprint lies: the file that the configuration names, or the one that was fitted.
-    pub(crate) fn adapter_file(&self, fingerprint: &str) -> PathBuf {
-        let fitted = || fitting::adapter_file(&self.folder(), fingerprint);
-        self.adapter.clone().unwrap_or_else(fitted)
     }
 
     /// Whether there is an adapter by now: one that the file names, one that was fitted, or, where no pairs were drawn, that of a model
@@ -656,15 +621,26 @@ impl Configuration {
     /// # Errors
     ///
     /// I/O errors; what [`Forecast::read`] says.
-    pub fn forecast(&self, planned: &Planned) -> Result<Option<Forecast>> {
+    pub fn forecast(&self, store: &dyn Ledger, planned: &Planned) -> Result<Option<Forecast>> {
         let Some(adapter) = &planned.adapter else { return Ok(None) };
-        let made = fitting::report_file(&self.folder(), &rehang_files::adapter_file::fingerprint(adapter)?);
-        let made = made.exists().then_some(made);
-        let Some(path) = self.forecast.clone().or(made) else { return Ok(None) };
+        let (text, source) = match &self.forecast {
+            Some(path) => {
+                let read = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error));
+                (read.map_err(|error| self.of_forecast(error))?, path.display().to_string())
+            }
+            None => {
+                let fingerprint = rehang_files::adapter_file::fingerprint(adapter)?;
+                let Some(report) = kept::read(store, Kind::Report, &fingerprint)? else { return Ok(None) };
+                let name = kept::named(store, Kind::Report, &fingerprint);
+                (String::from_utf8_lossy(&report).into_owned(), name)
+            }
+        };
+        Forecast::read(&text, &source, &planned.setup()).map(Some).map_err(|error| self.of_forecast(error))
+    }
+
+    fn of_forecast(&self, error: Error) -> Error {
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };
-        let within = |error: Error| error.context(format!("{key} of {}", self.path.display()));
-        let text = fs_err::read_to_string(&path).map_err(|error| within(Error::io("open", &path, &error)))?;
-        Forecast::read(&text, &path.display().to_string(), &planned.setup()).map(Some).map_err(within)
+        error.context(format!("{key} of {}", self.path.display()))
     }
 
     /// The limits of a run: those of the file, with what the caller asks for in their place. Where neither says how many items

@@ -11,6 +11,7 @@ use crate::fitting;
 use crate::identify::{gives_again, look_alone};
 use crate::identity::is_another;
 use crate::index::recall;
+use crate::kept;
 use crate::location::Location;
 use crate::outgrown::outgrown;
 use crate::record::{Phase, Recorded, UpgradeRecord};
@@ -101,15 +102,14 @@ pub(crate) fn examine_store(
     if let Some(configuration) = configuration {
         findings.extend(examine_configuration(configuration, location, store, recorded.as_ref()));
         if location.is_same(&configuration.gallery) && !configuration.names_adapter() {
-            findings.extend(fitting::findings(store, &configuration.new.name, &configuration.folder())?);
+            findings.extend(fitting::findings(store, &configuration.new.name)?);
         }
         if opens_encoders && location.is_same(&configuration.gallery) {
             findings.extend(examine_encoders(configuration, store, recorded.as_ref())?);
             findings.extend(configuration.outlook(store)?);
         }
     }
-    let own = configuration.filter(|own| location.is_same(&own.gallery));
-    findings.extend(examine_bridge(store, recorded.as_ref(), own)?);
+    findings.extend(examine_bridge(store, recorded.as_ref())?);
     if let Some(record) = recorded.filter(|record| record.phase != Phase::Finished) {
         let status = status(store, 0)?;
         let text = format!(
@@ -139,11 +139,7 @@ pub(crate) fn examine_store(
 }
 
 /// Whether the bridge that searches of the old space use is where they look for it.
-fn examine_bridge(
-    store: &dyn Examined,
-    record: Option<&UpgradeRecord>,
-    configuration: Option<&Configuration>,
-) -> Result<Vec<Finding>> {
+fn examine_bridge(store: &dyn Examined, record: Option<&UpgradeRecord>) -> Result<Vec<Finding>> {
     let Some((record, in_use)) = record.and_then(|record| Some((record, record.bridge.as_ref()?))) else {
         return Ok(Vec::new());
     };
@@ -155,9 +151,13 @@ fn examine_bridge(
         );
         findings.push(problem("bridge", text).next(Remedy::BridgeAgain));
     }
-    if let Some(Err(error)) = configuration.map(|configuration| configuration.bridge(store)) {
-        findings.push(problem("bridge", error.to_string()).next(Remedy::BridgeAgain));
-    }
+    let lost = match kept::bridge(store, &in_use.fingerprint) {
+        Ok(bridge) => bridge
+            .is_none()
+            .then(|| format!("the bridge that queries to {:?} go over was lost", record.old.name)),
+        Err(error) => Some(error.to_string()),
+    };
+    findings.extend(lost.map(|text| problem("bridge", text).next(Remedy::BridgeAgain)));
     Ok(findings)
 }
 

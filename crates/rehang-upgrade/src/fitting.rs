@@ -4,7 +4,7 @@
 //! No list of the pairs is kept: they are the items at the beginning of the gallery's shuffle ([`crate::sample`]) that are native and
 //! have an old vector. A pair's old vector alone decides whether it is held out. So nothing can disagree with the gallery. Held-out pairs
 //! stay held out in a larger sample, and an item that is in the gallery twice is held out both times or never. The adapter and the report
-//! are files in the upgrade's folder, named by the adapter's fingerprint; a document of the gallery names the last adapter.
+//! are [files of the gallery](kept); a document names the last adapter.
 //!
 //! A backfill makes natives of the worst items first, so held-out natives are a random sample no further in the shuffle than an upgrade
 //! has embedded every item of it, or every one that it keeps for measuring. A document of the gallery says up to which place that is
@@ -23,11 +23,12 @@ use rehang::{Adapter, Error, Matrix, Progress, Provenance, Result, Space, Vector
 use rehang_encode::Spent;
 use rehang_evaluate::study::StudyQueries;
 use rehang_evaluate::{FloorsInput, GalleryJudgements, ReportFiles, floors, report};
+use rehang_files::adapter_file::AdapterSource;
 use rehang_files::{AtomicFile, RowSelection, Scalars, VectorSource};
 use rehang_fit::refit::{MEASURED_MIN, MeanError, kept_for_measuring};
 use rehang_fit::{
-    FitAnswer, FitFiles, FitParameters, FitQueries, FittedBridge, LearningCurve, Method, OrderChoice, Trait,
-    Within, fit_files, learning_curve,
+    FitAnswer, FitFiles, FitParameters, FitQueries, Fitted, FittedBridge, LearningCurve, Method, OrderChoice,
+    Trait, Within, fit_files, learning_curve,
 };
 use rehang_store::{
     FirstKeys, Item, ItemKey, Ledger, PAIRS_SEED, Record, Scan, Select, find_space, shuffled,
@@ -35,8 +36,9 @@ use rehang_store::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::asked::{CLICKS, ClicksKept, QueryFiles};
+use crate::asked::{ByBoth, CLICKS, ClicksKept, KeptQueries};
 use crate::backfill::Ending;
+use crate::kept::{self, Kind};
 use crate::limits::RunOptions;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::Recorded;
@@ -174,11 +176,10 @@ pub(crate) fn chosen_order(store: &dyn Ledger, new: &str) -> Result<Option<Chose
 pub(crate) fn choose_order(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     (method, metric): (Method, Option<Metric>),
     progress: &Progress,
 ) -> Result<Option<OrderChoice>> {
-    let (pairs, queries) = known_pairs(store, (old, new), folder, (ORDER_PAIRS_MAX, "an order"))?;
+    let (pairs, queries) = known_pairs(store, (old, new), (ORDER_PAIRS_MAX, "an order"))?;
     let parameters = FitParameters { method, metric, queries, ..FitParameters::default() };
     let Some(choice) = rehang_fit::choose_order(&pairs, &parameters, progress)? else { return Ok(None) };
     let chosen = ChosenOrder { policy: choice.policy(), metric: metric.map(Metric::id) };
@@ -187,37 +188,39 @@ pub(crate) fn choose_order(
     Ok(Some(choice))
 }
 
-/// Where an adapter lies in the folder of its upgrade.
-pub(crate) fn adapter_file(folder: &Path, fingerprint: &str) -> PathBuf {
-    folder.join(format!("adapter-{fingerprint}.safetensors"))
-}
-
-/// The adapter of a fingerprint in the folder of its upgrade; `None` where it is not there.
-///
-/// # Errors
-///
-/// What is wrong with its file.
-pub(crate) fn load(folder: &Path, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
-    let path = adapter_file(folder, fingerprint);
-    path.exists().then(|| rehang_files::adapter_file::load(path).map(Arc::new)).transpose()
-}
-
-/// Where the report on it lies, as JSON.
-pub(crate) fn report_file(folder: &Path, fingerprint: &str) -> PathBuf {
-    folder.join(format!("report-{fingerprint}.json"))
-}
-
 /// Codes of what a fit finds of its pairs, and an examination tells again.
 const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
 
-/// Where a bridge lies.
-pub(crate) fn bridge_file(folder: &Path, fingerprint: &str) -> PathBuf {
-    folder.join(format!("bridge-{fingerprint}.safetensors"))
+/// What a fit knows of an adapter beside it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Learned {
+    /// What was found of its pairs.
+    findings: Vec<Finding>,
+    /// Its error on those that were held out; `None` where they are too few.
+    error: Option<MeanError>,
 }
 
-/// Where what was found of its pairs lies.
-fn findings_file(folder: &Path, fingerprint: &str) -> PathBuf {
-    folder.join(format!("findings-{fingerprint}.json"))
+impl Learned {
+    /// What is kept of an adapter. One that was fitted elsewhere has nothing.
+    fn read(store: &dyn Ledger, fingerprint: &str) -> Result<Self> {
+        let bytes = kept::read(store, Kind::Learned, fingerprint)?.unwrap_or_default();
+        Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+}
+
+/// Keeps an adapter in the gallery, with what its fit found of the pairs, and gives its fingerprint. Nothing names it yet.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<MeanError>) -> Result<String> {
+    let is_of_pairs = |finding: &&Finding| OF_PAIRS.contains(&finding.code.as_str());
+    let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
+    let learned = serde_json::to_vec(&Learned { findings, error })
+        .map_err(|error| Error::corrupt("the findings of a fit", error))?;
+    let fingerprint = kept::keep_adapter(store, &fitted.adapter)?;
+    kept::write(store, Kind::Learned, &fingerprint, &learned)?;
+    Ok(fingerprint)
 }
 
 /// What the last fit found of the pairs themselves, for the examination of a gallery.
@@ -225,11 +228,9 @@ fn findings_file(folder: &Path, fingerprint: &str) -> PathBuf {
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn findings(store: &dyn Ledger, new: &str, folder: &Path) -> Result<Vec<Finding>> {
+pub(crate) fn findings(store: &dyn Ledger, new: &str) -> Result<Vec<Finding>> {
     let Some(fingerprint) = fitted(store, new)? else { return Ok(Vec::new()) };
-    // An adapter of an earlier version has none.
-    let text = fs_err::read_to_string(findings_file(folder, &fingerprint)).unwrap_or_default();
-    Ok(serde_json::from_str(&text).unwrap_or_default())
+    Ok(Learned::read(store, &fingerprint)?.findings)
 }
 
 /// How many pairs are drawn, and how fast.
@@ -627,20 +628,18 @@ impl DrawnPairs {
         self.label_numbers().map_or(Ok(()), |labels| rehang_files::write_labels(folder.join(LABELS), &labels))
     }
 
-    /// Writes them into a folder, and gives them as those files without reading these again.
-    fn written(self, folder: &Path) -> Result<PairSources> {
-        self.write(folder)?;
-        Ok(self.given(folder))
-    }
-
-    /// Gives them as those files, which are not written.
-    fn given(self, folder: &Path) -> PairSources {
-        let values = |file, values| VectorSource::given(&shown(folder, file), Scalars::Integers(values));
+    /// The pairs in the place of files.
+    fn sources(self) -> PairSources {
+        let values = |name, values| VectorSource::given(name, Scalars::Integers(values));
         PairSources {
-            held_out: values(HELD_OUT_ROWS, self.held_out_rows()),
-            labels: self.label_numbers().map(|labels| values(LABELS, labels)).into_iter().collect(),
-            old: VectorSource::given(&shown(folder, OLD), self.old),
-            new: VectorSource::given(&shown(folder, NEW), self.new),
+            held_out: values("which pairs are held out", self.held_out_rows()),
+            labels: self
+                .label_numbers()
+                .map(|labels| values("labels of the pairs", labels))
+                .into_iter()
+                .collect(),
+            old: VectorSource::given("old vectors of the pairs", self.old),
+            new: VectorSource::given("new vectors of the pairs", self.new),
         }
     }
 
@@ -679,17 +678,17 @@ impl DrawnPairs {
         traits
     }
 
-    /// What was clicked among the pairs that are not held out, by their place among these; `None` where the folder of the upgrade holds no
-    /// clicks.
-    fn clicks_of_known(&self, (old, new): (&Space, &Space), folder: &Path) -> Result<Option<ClicksOfPairs>> {
-        let kept = QueryFiles::of(folder);
-        let (Some((_, by_new)), Some(fingerprint)) = (kept.vectors(old, new), kept.clicks_fingerprint()?)
-        else {
+    /// What was clicked among the pairs that are not held out, by their place among these; `None` where no clicks are kept.
+    fn clicks_of_known(
+        &self,
+        kept: KeptQueries<'_>,
+        (old, new): (&Space, &Space),
+    ) -> Result<Option<ClicksOfPairs>> {
+        let (Some(by_both), Some(fingerprint)) = (kept.vectors(old, new)?, kept.clicks_fingerprint()?) else {
             return Ok(None);
         };
         let known = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
-        let queries = rehang_files::read_matrix(&by_new)?.rows();
-        let judged = kept.judged(known, queries)?.unwrap_or_default();
+        let judged = kept.judged(known, by_both.new.rows())?.unwrap_or_default();
         Ok(Some(ClicksOfPairs { judged, fingerprint }))
     }
 
@@ -753,11 +752,6 @@ const OLD: &str = "old.npy";
 const NEW: &str = "new.npy";
 const HELD_OUT_ROWS: &str = "held-out.npy";
 const LABELS: &str = "labels.npy";
-
-/// A file of a folder, as records and errors name it.
-fn shown(folder: &Path, file: &str) -> String {
-    folder.join(file).display().to_string()
-}
 
 /// Pairs as the inputs of a fit or a report: in memory, under the names of the files that hold the same.
 struct PairSources {
@@ -842,11 +836,10 @@ impl Whole {
     }
 }
 
-/// Fits an adapter on those pairs that are not held out, keeps it in the folder of the upgrade, and names it in the gallery.
+/// Fits an adapter on those pairs that are not held out, and keeps and names it in the gallery.
 pub(crate) fn fit(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     (method, within): (Method, Option<Within>),
     progress: &Progress,
 ) -> Result<FitAnswer> {
@@ -857,10 +850,12 @@ pub(crate) fn fit(
     }
     let misplaced = pairs.misplaced;
     let parameters = FitParameters { method, within, traits: pairs.traits(), ..FitParameters::default() };
-    let clicks = pairs.clicks_of_known((old, new), folder)?;
-    let pairs = pairs.written(&folder.join("pairs"))?;
+    let held_out: Vec<usize> = (0..pairs.len()).filter(|&row| pairs.held_out[row]).collect();
+    let [old_held_out, new_held_out] = [&pairs.old, &pairs.new].map(|rows| rows.select(&held_out));
+    let kept = KeptQueries::of(store);
+    let clicks = pairs.clicks_of_known(kept, (old, new))?;
     let few = clicks.as_ref().and_then(ClicksOfPairs::finding);
-    let mut answer = fit_on((pairs, clicks), (old, new), folder, parameters, progress)?;
+    let mut answer = fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?;
     answer.findings.extend(few);
     if misplaced > 0 {
         let seen = format!(
@@ -868,41 +863,38 @@ pub(crate) fn fit(
         );
         answer.findings.push(Finding::warning("no-direction", seen));
     }
-    let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
+    let error = error_of(&answer.fitted.adapter, old_held_out, &new_held_out)?;
+    let fingerprint = keep_fitted(store, &answer.fitted, error)?;
     note(store, &document(&new.name), &fingerprint)?;
+    kept::clear_unused(store)?;
     Ok(answer)
 }
 
-/// The error of a map on those of its pairs that were held out, as the last fit wrote them; `None` where they are not there, or are too few.
+/// The error of a map on pairs that were held out; `None` where they are too few.
+fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanError>> {
+    let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
+    let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
+    Ok(MeanError::of(&rehang::adapter::true_errors(new, applied.vectors.matrix())))
+}
+
+/// The error of a map on those of its pairs that were held out; `None` where it was not fitted here, or they were too few.
 ///
 /// # Errors
 ///
-/// Those of applying the map.
-pub(crate) fn error_on_held_out(folder: &Path, adapter: &Adapter) -> Result<Option<MeanError>> {
-    let folder = folder.join("pairs");
-    let read = |file| rehang_files::read_matrix(&VectorSource::path(folder.join(file)));
-    let held_out = rehang_files::read_labels(&VectorSource::path(folder.join(HELD_OUT_ROWS)));
-    let (Ok(old), Ok(new), Ok(held_out)) = (read(OLD), read(NEW), held_out) else { return Ok(None) };
-    let widths = (adapter.old.dimension, adapter.new.dimension);
-    if (old.columns(), new.columns()) != widths || [old.rows(), new.rows()] != [held_out.len(); 2] {
-        return Ok(None);
-    }
-    let rows: Vec<usize> = (0..held_out.len()).filter(|&row| held_out[row] == 1).collect();
-    let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old.select(&rows), "pairs")?;
-    let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
-    Ok(MeanError::of(&rehang::adapter::true_errors(&new.select(&rows), applied.vectors.matrix())))
+/// Those of the store.
+pub(crate) fn error_on_held_out(store: &dyn Ledger, fingerprint: &str) -> Result<Option<MeanError>> {
+    Ok(Learned::read(store, fingerprint)?.error)
 }
 
-/// Fits the method of a map again, on all natives that are not held out, and keeps the new one in the folder of the upgrade. Nothing names it
-/// yet. Gives it with how many pairs it was fitted on; `None` where there are none.
+/// Fits the method of a map again, on all natives that are not held out, and keeps nothing. Gives the new map with how many pairs it was
+/// fitted on; `None` where there are none.
 pub(crate) fn fit_again(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     method: Method,
     observer: &dyn Observer,
     progress: &Progress,
-) -> Result<Option<(Adapter, usize)>> {
+) -> Result<Option<(Fitted, usize)>> {
     let pairs = DrawnPairs::natives(store, old, new, observer)?;
     let count = pairs.len() - pairs.held_out();
     if count == 0 {
@@ -910,20 +902,20 @@ pub(crate) fn fit_again(
     }
     // The method was chosen among others when the map was fitted first.
     let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
-    let clicks = pairs.clicks_of_known((old, new), folder)?;
-    let pairs = pairs.given(&folder.join("natives"));
-    Ok(Some((fit_on((pairs, clicks), (old, new), folder, parameters, progress)?.fitted.adapter, count)))
+    let kept = KeptQueries::of(store);
+    let clicks = pairs.clicks_of_known(kept, (old, new))?;
+    Ok(Some((fit_on((pairs.sources(), clicks), kept, (old, new), parameters, progress)?.fitted, count)))
 }
 
-/// Fits an adapter on those pairs that are not held out, and keeps it and what was found of the pairs in the folder of the upgrade.
+/// Fits an adapter on those pairs that are not held out.
 fn fit_on(
     (pairs, clicks): (PairSources, Option<ClicksOfPairs>),
+    kept: KeptQueries<'_>,
     (old, new): (&Space, &Space),
-    folder: &Path,
     parameters: FitParameters,
     progress: &Progress,
 ) -> Result<FitAnswer> {
-    let (queries_old, queries_new) = QueryFiles::of(folder).vectors(old, new).unzip();
+    let (queries_old, queries_new) = kept.vectors(old, new)?.map(ByBoth::sources).unzip();
     let fingerprint = clicks.as_ref().map(|clicks| clicks.fingerprint.clone());
     let mut answer = fit_files(
         &FitFiles {
@@ -943,41 +935,23 @@ fn fit_on(
     )?;
     let inputs = &mut answer.fitted.adapter.training.inputs;
     inputs.extend(fingerprint.map(|fingerprint| (CLICKS.to_owned(), fingerprint)));
-    let fingerprint = rehang_files::adapter_file::fingerprint(&answer.fitted.adapter)?;
-    let kept = adapter_file(folder, &fingerprint);
-    rehang_files::adapter_file::save(&answer.fitted.adapter, &kept)?;
-    answer.output = Some(kept);
-    let of_pairs: Vec<&Finding> =
-        answer.fitted.findings.iter().filter(|finding| OF_PAIRS.contains(&finding.code.as_str())).collect();
-    let text =
-        serde_json::to_string_pretty(&of_pairs).map_err(|error| Error::corrupt("the findings", error))?;
-    AtomicFile::write(findings_file(folder, &fingerprint), &text)?;
     Ok(answer)
 }
 
-/// Fits a bridge on those pairs that are not held out, and by the queries of the folder where it holds some. It is kept in the folder, under
-/// its fingerprint; nothing of the gallery is changed.
+/// Fits a bridge on those pairs that are not held out, and by the queries that are kept. Nothing is changed.
 pub(crate) fn fit_bridge(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     progress: &Progress,
 ) -> Result<FittedBridge> {
-    let (pairs, queries) = known_pairs(store, (old, new), folder, (PAIRS_MAX, "a bridge"))?;
-    let fitted =
-        rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)?;
-    let Some(bridge) = &fitted.bridge else { return Ok(fitted) };
-    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
-    fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
-    rehang_files::bridge_file::save(bridge, bridge_file(folder, &fingerprint))?;
-    Ok(fitted)
+    let (pairs, queries) = known_pairs(store, (old, new), (PAIRS_MAX, "a bridge"))?;
+    rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)
 }
 
-/// Those of so many pairs at most that are not held out, and the queries of the folder where it holds some: what is learned from both beside a map.
+/// Reads so many pairs at most that are not held out, and the queries that are kept: what is learned from both beside a map.
 fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     (most, what): (usize, &str),
 ) -> Result<(rehang::Pairs, Option<FitQueries>)> {
     let drawn = DrawnPairs::read(store, old, new, most)?;
@@ -991,12 +965,13 @@ fn known_pairs(
     };
     let labels = drawn.label_numbers().map(|labels| known.iter().map(|&row| labels[row]).collect());
     let pairs = rehang::Pairs::new(of(old, &drawn.old)?, of(new, &drawn.new)?, labels, None)?;
-    let queries = match QueryFiles::of(folder).vectors(old, new) {
+    let kept = KeptQueries::of(store);
+    let queries = match kept.vectors(old, new)? {
         None => None,
-        Some((by_old, by_new)) => Some(FitQueries {
-            old: rehang_files::read_matrix(&by_old)?,
-            new: rehang_files::read_matrix(&by_new)?,
-            qrels: drawn.clicks_of_known((old, new), folder)?.and_then(ClicksOfPairs::enough),
+        Some(ByBoth { old: by_old, new: by_new }) => Some(FitQueries {
+            old: by_old,
+            new: by_new,
+            qrels: drawn.clicks_of_known(kept, (old, new))?.and_then(ClicksOfPairs::enough),
         }),
     };
     Ok((pairs, queries))
@@ -1007,18 +982,17 @@ fn known_pairs(
 pub struct UpgradeReport {
     /// The report.
     pub report: Report,
-    /// Where it lies as JSON, which a [`Forecast`](crate::Forecast) is read from.
-    pub path: PathBuf,
+    /// Ids of the held-out items that it was measured on.
+    pub asked: Vec<String>,
     /// What the reader should know of the inputs beside the warnings in it.
     pub findings: Vec<Finding>,
 }
 
-/// Measures an adapter on the pairs that are held out, and keeps the report in the folder of the upgrade.
+/// Measures an adapter on the pairs that are held out, and keeps the report in the gallery.
 pub(crate) fn measure(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
-    (adapter, fingerprint): (&Path, &str),
+    adapter: Arc<Adapter>,
     progress: &Progress,
 ) -> Result<UpgradeReport> {
     let asking = Asking::expect(store, (old, new), "a report")?;
@@ -1026,13 +1000,13 @@ pub(crate) fn measure(
     asking.keep(store, &new.name)?;
     let pairs = asking.pairs;
     progress.check()?;
-    let kept = QueryFiles::of(folder);
-    let queries = kept.vectors(old, new);
+    let kept = KeptQueries::of(store);
+    let queries = kept.vectors(old, new)?;
     let clicks = kept.clicks_fingerprint()?.filter(|_| queries.is_some());
     let gallery = Whole::read(store, old, &pairs, (queries.is_none(), clicks.is_some()), progress)?;
     let judged = match (&queries, clicks) {
-        (Some((_, by_new)), Some(fingerprint)) => {
-            let count = rehang_files::read_matrix(by_new)?.rows();
+        (Some(by_both), Some(fingerprint)) => {
+            let count = by_both.new.rows();
             let judged = kept.judged(gallery.ids.iter().map(String::as_str), count)?.unwrap_or_default();
             Some(GalleryJudgements { judged, fingerprint })
         }
@@ -1044,7 +1018,7 @@ pub(crate) fn measure(
     let may_be_bridged = recorded.is_none_or(|recorded| expect_may_bridge(store, &recorded.record).is_ok());
     let mut unbridged = None;
     let bridge = if (gallery.labels.is_some() || judged.is_some()) && may_be_bridged {
-        match fit_bridge(store, (old, new), folder, progress) {
+        match fit_bridge(store, (old, new), progress) {
             Ok(fitted) => fitted.bridge,
             Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
@@ -1056,9 +1030,13 @@ pub(crate) fn measure(
     } else {
         None
     };
-    let pairs = pairs.written(&folder.join("pairs"))?;
+    let held_out = pairs.ids.iter().zip(&pairs.held_out).filter(|(_, held_out)| **held_out);
+    let measured_on = held_out.map(|(id, _)| id.clone()).collect();
+    let pairs = pairs.sources();
     let rows = pairs.rows(true);
-    let mut asked = ReportFiles::new(vec![adapter.into()], pairs.old, pairs.new);
+    let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
+    let adapter = AdapterSource::Given(adapter.training.method.clone(), adapter);
+    let mut asked = ReportFiles::new(vec![adapter], pairs.old, pairs.new);
     asked.rows = Some(rows);
     asked.gallery = vec![gallery.old];
     asked.gallery_labels = gallery.labels.into_iter().collect();
@@ -1066,21 +1044,19 @@ pub(crate) fn measure(
     asked.bridge = bridge;
     asked.judged = judged;
     // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
-    if let Some((by_old, by_new)) = queries {
+    if let Some((by_old, by_new)) = queries.map(ByBoth::sources) {
         (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
     }
     asked.title = format!("From {} to {}: what would it buy?", old.name, new.name);
     let mut made = report(&asked, progress)?;
     made.report.warnings.extend(said);
-    let path = report_file(folder, fingerprint);
-    let text =
-        serde_json::to_string_pretty(&made.report).map_err(|error| Error::corrupt("the report", error))?;
-    AtomicFile::write(&path, &text)?;
+    let text = serde_json::to_vec(&made.report).map_err(|error| Error::corrupt("the report", error))?;
+    kept::write(store, Kind::Report, &fingerprint, &text)?;
     let findings = made.findings.into_iter().chain(unbridged).collect();
-    Ok(UpgradeReport { report: made.report, path, findings })
+    Ok(UpgradeReport { report: made.report, asked: measured_on, findings })
 }
 
-/// Carries an application's floors over to the new model, asked as a report is: by the held-out pairs, or the queries of the folder. The usual ones
+/// Carries an application's floors over to the new model, asked as a report is: by the held-out pairs, or the queries that are kept. The usual ones
 /// where `values` is empty.
 ///
 /// # Errors
@@ -1089,7 +1065,6 @@ pub(crate) fn measure(
 pub(crate) fn thresholds(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
-    folder: &Path,
     adapter: &Adapter,
     values: &[f64],
     progress: &Progress,
@@ -1100,12 +1075,7 @@ pub(crate) fn thresholds(
     let gallery = Vectors::new(adapter.old.clone(), gallery, "the gallery")?;
     let adapted = rehang::adapter::apply(adapter, &gallery, None, progress)?;
     let native = Vectors::new(adapter.new.clone(), pairs.new.clone(), "native vectors")?;
-    let queries = match QueryFiles::of(folder).vectors(old, new) {
-        None => None,
-        Some((by_old, by_new)) => {
-            Some([rehang_files::read_matrix(&by_old)?, rehang_files::read_matrix(&by_new)?])
-        }
-    };
+    let queries = KeptQueries::of(store).vectors(old, new)?;
     let held_out: Vec<usize> = (0..pairs.len()).collect();
     let input = FloorsInput {
         old: &gallery,
@@ -1114,7 +1084,7 @@ pub(crate) fn thresholds(
         items: whole.items,
         held_out: &held_out,
         native: &native,
-        queries: queries.as_ref().map(|[old, new]| StudyQueries { new, old: Some(old) }),
+        queries: queries.as_ref().map(|ByBoth { old, new }| StudyQueries { new, old: Some(old) }),
     };
     let made = floors(&input, Some(values).filter(|values| !values.is_empty()), progress)?;
     made.ok_or_else(|| Error::missing("queries of the old model", "floors"))

@@ -1,9 +1,7 @@
 //! What an application searches and writes through: right at every stage of an upgrade.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rehang::adapter::Adapter;
 use rehang::check::expect_count;
 use rehang::{Bridge, Error, Fusion, Matrix, Provenance, Result};
 use rehang_store::{
@@ -12,8 +10,8 @@ use rehang_store::{
 use serde::Serialize;
 
 use crate::fill::{Filler, NEW_OR_CHANGED};
-use crate::fitting;
 use crate::fuse;
+use crate::kept;
 use crate::observe::{Observation, Observer, Unobserved};
 use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
@@ -43,13 +41,7 @@ pub struct SearchAnswer {
 /// ```
 pub struct Gallery {
     store: Arc<dyn Store>,
-    /// The adapter and its fingerprint; where it has none, the write that needs it says why.
-    adapter: Option<(Arc<Adapter>, Result<String>)>,
-    /// Where adapters lie that an upgrade may take up later.
-    maps: Option<PathBuf>,
-    /// Where bridges lie that searches may use later.
-    bridges: Option<PathBuf>,
-    /// The bridge of the last search that used one, or the one that was given, with its fingerprint.
+    /// The bridge of the last search that used one, with its fingerprint.
     bridge: Mutex<Option<(String, Arc<Bridge>)>>,
     /// The adapter made ready, for the upgrade that was live when an item was written last.
     filler: Mutex<Option<(FilledAs, Arc<Filler>)>>,
@@ -121,50 +113,14 @@ impl ServingState {
 }
 
 impl Gallery {
-    /// A gallery. Making one reads all of the adapter, which takes some tenths of a second for a large one. With the upgrade's adapter,
-    /// searches after the switch find items that were written before it without any lag. Keep the gallery: it prepares the adapter once, at
-    /// the first write that needs it, and again when the upgrade is planned anew. Another adapter, of a later plan or of a refit, is used where it
-    /// is [found](Gallery::with_maps); without, make a new gallery then.
-    pub fn new(store: Arc<dyn Store>, adapter: Option<Arc<Adapter>>) -> Self {
-        // The fingerprint takes reading all of the adapter, which the first write should not have to wait for.
-        let adapter = adapter.map(|adapter| {
-            let fingerprint = rehang_files::adapter_file::fingerprint(&adapter);
-            (adapter, fingerprint)
-        });
-        let observer = Arc::new(Unobserved);
-        let (maps, bridges, bridge, filler) = (None, None, Mutex::default(), Mutex::default());
-        Self { store, adapter, maps, bridges, bridge, filler, observer }
-    }
-
-    /// With the [folder](crate::Configuration::folder) of an upgrade that fits its adapters itself: where a refit or a new plan takes another one up, writes
-    /// are adapted by that from then on. Searches go by the record of the upgrade alone, and follow it with or without.
-    #[must_use]
-    pub fn with_maps(self, folder: PathBuf) -> Self {
-        Self { maps: Some(folder), ..self }
-    }
-
-    /// With a bridge, for as long as the upgrade [uses](crate::BridgeInUse) this very one; `None` changes nothing.
-    #[must_use]
-    pub fn with_bridge(self, bridge: Option<Arc<Bridge>>) -> Self {
-        let with_fingerprint = |bridge: Arc<Bridge>| {
-            // A bridge without one is in use nowhere.
-            Some((rehang_files::bridge_file::fingerprint(&bridge).ok()?, bridge))
-        };
-        match bridge.and_then(with_fingerprint) {
-            Some(given) => Self { bridge: Mutex::new(Some(given)), ..self },
-            None => self,
-        }
-    }
-
-    /// With the [folder](crate::Configuration::folder) of the upgrade: a bridge that is made, chosen anew or undone later is followed from the next
-    /// search on. Each search reads which one is in use in any case; its file is read once.
-    #[must_use]
-    pub fn with_bridges(self, folder: PathBuf) -> Self {
-        Self { bridges: Some(folder), ..self }
+    /// The gallery of a store. Searches and writes follow its upgrade: a switch and a rollback, a bridge that is made or undone, an adapter that a refit takes
+    /// up. The adapter is read and prepared by the first write that needs it, and again when another one is in use: keep the gallery.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, bridge: Mutex::default(), filler: Mutex::default(), observer: Arc::new(Unobserved) }
     }
 
     /// The bridge, where the upgrade uses it and the old space serves.
-    fn bridge_of(&self, state: &ServingState) -> Result<Option<Arc<Bridge>>> {
+    pub(crate) fn bridge_of(&self, state: &ServingState) -> Result<Option<Arc<Bridge>>> {
         let Some(in_use) = state.bridged() else { return Ok(None) };
         let mut kept = self.bridge.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((fingerprint, bridge)) = kept.as_ref()
@@ -172,10 +128,7 @@ impl Gallery {
         {
             return Ok(Some(Arc::clone(bridge)));
         }
-        let path = self.bridges.as_deref().map(|folder| fitting::bridge_file(folder, &in_use.fingerprint));
-        // Another process may have fitted it with a folder of its own.
-        let Some(path) = path.filter(|path| path.exists()) else { return Ok(None) };
-        let bridge = Arc::new(rehang_files::bridge_file::load(path)?);
+        let Some(bridge) = kept::bridge(&*self.store, &in_use.fingerprint)? else { return Ok(None) };
         *kept = Some((in_use.fingerprint.clone(), Arc::clone(&bridge)));
         Ok(Some(bridge))
     }
@@ -206,8 +159,8 @@ impl Gallery {
     /// the ranking and in what is given back. While an upgrade serves [fused](Serving::Fused) searches, whatever is not native is judged by
     /// both models ([`rehang::Fusion`]), and its distance is the fused one.
     ///
-    /// While the upgrade [uses](crate::BridgeInUse) a bridge that this gallery [has](Gallery::with_bridge) or [finds](Gallery::with_bridges), queries by both models go to the old
-    /// space over it; those of the old model alone go there as they are, and so do all where the gallery has no such bridge.
+    /// While the upgrade [uses](crate::BridgeInUse) a bridge, queries by both models go to the old space over it; those of the old model alone go
+    /// there as they are, and so do all where the bridge was lost.
     ///
     /// A fused search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
     ///
@@ -387,10 +340,6 @@ impl Gallery {
     /// old vector alone also gets an adapted one, in the same transaction. So no search misses it or sees its former content. Its
     /// source is re-embedded first.
     ///
-    /// Where an adapter fills the new space that this gallery neither has nor [finds](Gallery::with_maps), nothing is adapted: a space holds the vectors
-    /// of one adapter.
-    /// After the switch, searches find such an item once a verb or a backfill with the right adapter has caught up with it.
-    ///
     /// # Errors
     ///
     /// Those of [`Ledger::put`]; nothing is written then.
@@ -445,23 +394,12 @@ impl Gallery {
         Ok(writes)
     }
 
-    /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted, or not by this adapter.
+    /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted.
     fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
-        let adapts = (self.adapter.is_some() || self.maps.is_some())
-            && record.epoch.is_some()
+        let adapts = record.epoch.is_some()
             && record.adapts_writes(&*self.store)?
             && find_space(&*self.store, &record.new.name)?.is_some();
         if adapts { self.filler(record) } else { Ok(None) }
-    }
-
-    /// The adapter of an upgrade: the gallery's own, or one that lies among its maps by now.
-    fn adapter_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Adapter>>> {
-        if let Some((adapter, fingerprint)) = &self.adapter
-            && record.adapter == *fingerprint.as_ref().map_err(Clone::clone)?
-        {
-            return Ok(Some(Arc::clone(adapter)));
-        }
-        self.maps.as_deref().map_or(Ok(None), |folder| fitting::load(folder, &record.adapter))
     }
 
     /// The adapter of an upgrade made ready for it: the one of the last write, as long as the upgrade is the same; `None` where there is none.
@@ -473,7 +411,7 @@ impl Gallery {
         {
             return Ok(Some(Arc::clone(filler)));
         }
-        let Some(adapter) = self.adapter_of(record)? else { return Ok(None) };
+        let Some(adapter) = kept::adapter(&*self.store, &record.adapter)? else { return Ok(None) };
         let filler = Arc::new(Filler::new(&adapter, &wanted.0, &wanted.1, wanted.2)?);
         *kept = Some((wanted, Arc::clone(&filler)));
         Ok(Some(filler))
@@ -498,7 +436,7 @@ pub(crate) mod padding;
 #[cfg(test)]
 mod tests {
     use rehang::order::Policy;
-    use rehang::{Distance, Space};
+    use rehang::{Adapter, Distance, Space};
 
     use super::*;
     use crate::gallery::padding::padding;
@@ -512,7 +450,8 @@ mod tests {
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
         let store = Arc::new(rehang_store_tests::MemoryStore::new());
         let adapter = Arc::new(adapter());
-        let gallery = Gallery::new(store, Some(Arc::clone(&adapter)));
+        kept::keep_adapter(&*store, &adapter).unwrap();
+        let gallery = Gallery::new(store);
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
         let record = |new: &Space, order: OrderSettings| {
             UpgradeRecord::new(

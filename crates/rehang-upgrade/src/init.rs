@@ -415,8 +415,9 @@ mod tests {
         assert_eq!((read.new.dimension, read.new.distance), (4, Distance::L2));
         assert!(read.gallery.is_same(&told.gallery));
         assert!(read.open_encoder(&read.new).is_err(), "an encoder has to be chosen");
-        let planned = read.planned(&*read.open_gallery().unwrap()).unwrap();
-        assert!(read.forecast(&planned).unwrap().is_none());
+        let store = read.open_gallery().unwrap();
+        let planned = read.planned(&*store).unwrap();
+        assert!(read.forecast(&*store, &planned).unwrap().is_none());
 
         let before = fs_err::read(&told.path).unwrap();
         assert!(init(&told).unwrap_err().is_conflict());

@@ -49,6 +49,7 @@ mod identify;
 mod identity;
 mod index;
 mod init;
+mod kept;
 mod leftovers;
 mod limits;
 mod location;

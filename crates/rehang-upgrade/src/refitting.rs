@@ -1,6 +1,5 @@
 //! Refits of an upgrade as a configuration describes it: asked beside a run, or by a person.
 
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -14,6 +13,7 @@ use rehang_store::Counts;
 use crate::backfill::Ending;
 use crate::faults::Place;
 use crate::fitting::{self, DrawnPairs};
+use crate::kept::{self, Kind};
 use crate::location::Location;
 use crate::observe::{Observation, Observer, RefitStage, expect_going};
 use crate::record::{Phase, Recorded, UpgradeRecord};
@@ -73,7 +73,7 @@ impl Beside for Refitting<'_> {
     }
 
     fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
-        fitting::load(&self.upgrade.configuration().folder(), fingerprint)
+        kept::adapter(self.upgrade.store(), fingerprint)
     }
 }
 
@@ -82,10 +82,6 @@ impl<'a> Refitting<'a> {
         let counted = Mutex::default();
         let (forecast, first, death) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Self { upgrade, observer, progress, counted, forecast, first, death }
-    }
-
-    fn file(&self, fingerprint: &str) -> PathBuf {
-        fitting::adapter_file(&self.upgrade.configuration().folder(), fingerprint)
     }
 
     /// Runs a backfill and, where it `asks`, asks beside it. A run that ends while a question is being answered waits for the answer, unless
@@ -155,7 +151,7 @@ impl<'a> Refitting<'a> {
         let pairs = self.pairs_of(&refits, &record.adapter)?;
         let asked_at = due(&refits, counts, pairs);
         let is_begun = record.refitting || undone(&refits, &record).is_some();
-        if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record) {
+        if asked_at.is_none() && !is_begun && !self.lacks_forecast(&refits, &record)? {
             return Ok(None);
         }
         let _lock = upgrade.configuration().gallery.lock()?;
@@ -210,10 +206,11 @@ impl<'a> Refitting<'a> {
     }
 
     /// Whether a refit was taken up, and its process died before it made the forecast.
-    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> bool {
+    fn lacks_forecast(&self, refits: &[Refit], record: &UpgradeRecord) -> Result<bool> {
         let is_taken = refits.iter().any(|refit| refit.taken && refit.after == record.adapter);
-        let report = || fitting::report_file(&self.upgrade.configuration().folder(), &record.adapter);
-        self.forecast.get().is_none() && is_taken && !report().exists()
+        Ok(self.forecast.get().is_none()
+            && is_taken
+            && !kept::has(self.upgrade.store(), Kind::Report, &record.adapter)?)
     }
 }
 
@@ -239,7 +236,7 @@ impl Answering<'_> {
             self.take(last, record)?;
             return Ok(Some(last.clone()));
         }
-        if of.lacks_forecast(refits, record) {
+        if of.lacks_forecast(refits, record)? {
             self.forecast(&record.adapter)?;
         }
         let pairs = of.pairs_of(refits, &record.adapter)?;
@@ -258,17 +255,17 @@ impl Answering<'_> {
         let Ok(method) = mapped.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
         self.under_way.begin(RefitStage::Fitting)?;
-        let folder = configuration.folder();
         let brought = refits.iter().rev().find(|refit| refit.taken && refit.after == record.adapter);
         let expected = match brought {
             Some(refit) => Some(refit.gain.error_after()),
-            None => fitting::error_on_held_out(&folder, mapped)?,
+            None => fitting::error_on_held_out(store, &record.adapter)?,
         };
         let Watched { progress, .. } = self.watched;
-        let fitted = fitting::fit_again(store, spaces, &folder, method, &self.watched, progress)?;
-        let Some((adapter, pairs)) = fitted else { return Ok(None) };
+        let fitted = fitting::fit_again(store, spaces, method, &self.watched, progress)?;
+        let Some((fitted, pairs)) = fitted else { return Ok(None) };
+        let adapter = &fitted.adapter;
         self.under_way.begin(RefitStage::Measuring)?;
-        let compared = compare((mapped, &adapter), &kept, progress)?;
+        let compared = compare((mapped, adapter), &kept, progress)?;
         let Some((gain, [sigma_before, sigma_after])) = compared else { return Ok(None) };
         let answer = Refit {
             asked_at,
@@ -280,10 +277,12 @@ impl Answering<'_> {
             sigma_before,
             sigma_after,
             before: record.adapter.clone(),
-            after: rehang_files::adapter_file::fingerprint(&adapter)?,
+            after: rehang_files::adapter_file::fingerprint(adapter)?,
             taken: gain.pays(),
         };
         if answer.taken {
+            // Before anything names it: whoever goes on after a death finds it.
+            fitting::keep_fitted(store, &fitted, None)?;
             self.take(&answer, record)?;
         } else {
             decide(store, &spaces.1.name, &answer)?;
@@ -291,16 +290,23 @@ impl Answering<'_> {
         Ok(Some(answer))
     }
 
-    /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the folder of the upgrade.
+    /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the gallery.
     fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
         let (store, configuration) = (self.refitting.upgrade.store(), self.refitting.upgrade.configuration());
         self.under_way.begin(RefitStage::Adapting)?;
         self.under_way.takes(&decided.after);
-        let adapter = rehang_files::adapter_file::load(self.refitting.file(&decided.after))?;
+        let missing = || {
+            Error::conflict(
+                format!("the map {} that was taken up is missing", decided.after),
+                "its file in the gallery was lost",
+            )
+        };
+        let adapter = kept::adapter(store, &decided.after)?.ok_or_else(missing)?;
         let (old, new) = (&configuration.old, &configuration.new);
         let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
         refit(store, &setup, decided, &self.watched)?;
-        self.forecast(&decided.after)
+        self.forecast(&decided.after)?;
+        kept::clear_unused(store)
     }
 
     /// Makes the forecast of a map, where there is none.
@@ -309,13 +315,13 @@ impl Answering<'_> {
         let of = self.refitting;
         let (store, configuration) = (of.upgrade.store(), of.upgrade.configuration());
         of.forecast.get_or_init(|| ());
-        let folder = configuration.folder();
-        if fitting::report_file(&folder, map).exists() {
+        if kept::has(store, Kind::Report, map)? {
             return Ok(());
         }
+        let Some(adapter) = kept::adapter(store, map)? else { return Ok(()) };
         self.under_way.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
-        match fitting::measure(store, spaces, &folder, (&of.file(map), map), self.watched.progress) {
+        match fitting::measure(store, spaces, adapter, self.watched.progress) {
             // Too few pairs are held out for a report.
             Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
             made => made.map(drop),

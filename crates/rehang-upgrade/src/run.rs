@@ -25,6 +25,7 @@ use crate::health::{SigmaHealth, health_of};
 use crate::held::{Answers, Found, HeldDocuments, encode_rest};
 use crate::identity::{expect_same_on_account, remember_unvouched};
 use crate::index::prepare_index;
+use crate::kept;
 use crate::limits::Limits;
 use crate::manners;
 use crate::observe::{Observation, Observer};
@@ -224,6 +225,7 @@ pub(crate) fn backfill_beside(
         if let Some(adapter) = adapter
             && record.phase == Phase::Filled
         {
+            kept::keep_adapter(setup.store, adapter)?;
             let epoch = record.epoch.unwrap_or_default();
             setup.store.keep_map(&record.new.name, Some((epoch, &record.adapter, adapter)))?;
         }

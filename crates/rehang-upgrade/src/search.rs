@@ -46,8 +46,6 @@ pub struct Search {
     pub k: usize,
     /// What is searched.
     pub filter: Filter,
-    /// The bridge that is in use, as [`Configuration::bridge`](crate::Configuration::bridge) gives it.
-    pub bridge: Option<Arc<Bridge>>,
 }
 
 /// What [`search`] found. As JSON, each item is its id, its distance, who made the vector that was found and, where the queries were
@@ -135,13 +133,13 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
             "embed the queries with its model, or ask for no space",
         ));
     }
-    let gallery = Gallery::new(Arc::clone(store), None).with_bridge(search.bridge.clone());
+    let gallery = Gallery::new(Arc::clone(store));
     let Search { k, filter, .. } = search;
     let space = state.serving.clone();
     let (answer, before, has_sources) = match &search.queries {
         SearchQueries::Vectors { vectors, old_vectors } => {
-            let bridge = search.bridge.as_deref();
-            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge)?;
+            let bridge = gallery.bridge_of(&state)?;
+            let given = read_queries(&**store, &state, vectors, old_vectors.as_ref(), bridge.as_deref())?;
             let given: Vec<_> = given.iter().map(|(space, queries)| (*space, queries)).collect();
             (gallery.search(&given, *k, filter)?, None, false)
         }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::fitting::{
 use crate::forecast::{Forecast, expect_worthwhile, share_of};
 use crate::gallery::Gallery;
 use crate::identity::{expect_same_on_account, put_back};
+use crate::kept::{self, Kind};
 use crate::leftovers::Leftovers;
 use crate::limits::{Limits, RunOptions};
 use crate::location::{Location, UpgradeLock};
@@ -72,6 +73,7 @@ impl Upgrade {
     pub fn open(path: &Path) -> Result<Self> {
         let configuration = Configuration::read(path)?;
         let store = configuration.open_gallery()?;
+        kept::take_in(&*store, &configuration.folder())?;
         Ok(Self { configuration, store })
     }
 
@@ -90,21 +92,9 @@ impl Upgrade {
         Arc::<dyn Examined>::clone(&self.store)
     }
 
-    /// What an application searches and writes through, with the adapter of the upgrade where there is one by now, and the bridge that is
-    /// in use. It follows refits, whatever adapter the upgrade fits later, and a bridge that is made, chosen anew or undone later.
-    ///
-    /// # Errors
-    ///
-    /// As [`Configuration::planned`] and [`Configuration::bridge`].
-    pub fn gallery(&self) -> Result<Gallery> {
-        let is_planned =
-            self.configuration.is_plain(self.store())? || self.configuration.has_adapter(self.store())?;
-        let adapter = is_planned.then(|| self.planned()).transpose()?.and_then(|planned| planned.adapter);
-        let bridge = self.configuration.bridge(self.store())?;
-        let folder = self.configuration.folder();
-        let gallery =
-            Gallery::new(self.shared_store(), adapter).with_bridge(bridge).with_bridges(folder.clone());
-        Ok(if self.configuration.names_adapter() { gallery } else { gallery.with_maps(folder) })
+    /// What an application searches and writes through, at every stage of the upgrade.
+    pub fn gallery(&self) -> Gallery {
+        Gallery::new(self.shared_store())
     }
 
     /// The new space as it is in the gallery, or as drawing pairs would make it.
@@ -179,7 +169,7 @@ impl Upgrade {
         let mut plan = verbs::plan(self.store(), &setup)?;
         plan.findings.extend(outgrown(self.store(), &setup)?);
         plan.findings.extend(self.configuration.outlook(self.store())?);
-        let forecast = self.configuration.forecast(planned)?;
+        let forecast = self.configuration.forecast(self.store(), planned)?;
         let measured = probed.filter(|probed| probed.failed < probed.items);
         let service = self.configuration.service();
         let limits = &self.configuration.limits;
@@ -397,7 +387,7 @@ impl Upgrade {
         observer: &dyn Observer,
     ) -> Result<(usize, Vec<String>)> {
         let (configuration, space) = (&self.configuration, self.new_space()?);
-        let is_new = !asked::is_kept(asked, self.spaces(), &configuration.folder());
+        let is_new = !asked::is_kept(self.store(), asked, self.spaces())?;
         if is_new && !is_compared {
             let record = Recorded::expect(self.store())?.record;
             let told = expect_same_on_account(self.store(), &record, encoder)?;
@@ -407,10 +397,7 @@ impl Upgrade {
         let embedded = self.embed_queries(asked, &space, spent, observer)?;
         if is_new && configuration.names_adapter() {
             // A report that other queries made, or items, says nothing of these.
-            let made = fitting::report_file(&configuration.folder(), &self.planned()?.setup().fingerprint()?);
-            if made.exists() {
-                fs_err::remove_file(&made).map_err(|error| Error::io("remove", &made, &error))?;
-            }
+            kept::remove(self.store(), Kind::Report, &self.planned()?.setup().fingerprint()?)?;
         }
         Ok(embedded)
     }
@@ -444,8 +431,7 @@ impl Upgrade {
             }
             Ok(encoder)
         };
-        let folder = configuration.folder();
-        let embedded = asked::embed_queries(asked, (&old, new), &folder, &encoders, &account, observer);
+        let embedded = asked::embed_queries(store, asked, (&old, new), &encoders, &account, observer);
         // Also after an error: what was embedded until then is paid for.
         account()?;
         for (space, encoder, mut kept) in learning.take() {
@@ -457,8 +443,7 @@ impl Upgrade {
         embedded
     }
 
-    /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the [folder](Configuration::folder) of the
-    /// upgrade: from now on it is the adapter of this configuration. The choice among methods takes as long as it does, or is made `within` a time.
+    /// Fits an adapter on the gallery's own pairs, but for those held out, and keeps it in the gallery: from now on it is the adapter of this configuration. The choice among methods takes as long as it does, or is made `within` a time.
     ///
     /// # Errors
     ///
@@ -469,15 +454,14 @@ impl Upgrade {
             let expected = "no file: an adapter that is fitted on the gallery's own pairs would not be used";
             return Err(Error::option("[adapter]", "a file", expected));
         }
-        let folder = self.configuration.folder();
         watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit(self.store(), self.spaces(), &folder, (method, within), progress)
+            fitting::fit(self.store(), self.spaces(), (method, within), progress)
         })
     }
 
     /// Fits a [bridge](rehang::Bridge) on the gallery's own pairs, and lets searches of the old space use it from now on: queries by both models
     /// find more there, before any vector of the gallery is written. Where none is proven to be above doing nothing there is none, and one
-    /// that was in use is no longer. It is kept in the [folder](Configuration::folder) of the upgrade.
+    /// that was in use is no longer. The gallery keeps it.
     ///
     /// # Errors
     ///
@@ -485,14 +469,12 @@ impl Upgrade {
     pub fn bridge(&self, progress: &Progress) -> Result<Bridged> {
         let record = Recorded::expect(self.store())?.record;
         verbs::expect_may_bridge(self.store(), &record)?;
-        let folder = self.configuration.folder();
         let fitted = watched_upgrade(self.store(), "a fit", progress, |progress| {
-            fitting::fit_bridge(self.store(), self.spaces(), &folder, progress)
+            fitting::fit_bridge(self.store(), self.spaces(), progress)
         })?;
         let (old, new) = self.spaces();
         let in_use = verbs::set_bridge(self.store(), old, new, fitted.bridge.as_ref())?;
-        let file = in_use.as_ref().map(|in_use| fitting::bridge_file(&folder, &in_use.fingerprint));
-        Ok(Bridged { bridge: in_use, file, choice: fitted.choice })
+        Ok(Bridged { bridge: in_use, choice: fitted.choice })
     }
 
     /// Takes the bridge away: queries go to the old space as they are from the next search on.
@@ -503,7 +485,7 @@ impl Upgrade {
     pub fn remove_bridge(&self) -> Result<Bridged> {
         let (old, new) = self.spaces();
         verbs::set_bridge(self.store(), old, new, None)?;
-        Ok(Bridged { bridge: None, file: None, choice: None })
+        Ok(Bridged { bridge: None, choice: None })
     }
 
     /// Chooses the order of the backfill by what held-out pairs find in each, for a metric (`None`: what a fit goes by), as
@@ -517,9 +499,8 @@ impl Upgrade {
     pub fn choose_order(&self, metric: Option<Metric>, progress: &Progress) -> Result<Option<OrderChoice>> {
         self.expect_order_is_chosen()?;
         let method = self.map()?.training.method.parse()?;
-        let folder = self.configuration.folder();
         watched_upgrade(self.store(), "a choice", progress, |progress| {
-            fitting::choose_order(self.store(), self.spaces(), &folder, (method, metric), progress)
+            fitting::choose_order(self.store(), self.spaces(), (method, metric), progress)
         })
     }
 
@@ -532,8 +513,7 @@ impl Upgrade {
         Err(Error::option("[order] policy", named, "\"auto\", which follows the order that is chosen"))
     }
 
-    /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the [folder](Configuration::folder)
-    /// of the upgrade, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
+    /// Measures the adapter of the upgrade on the pairs that were held out, and keeps the report in the gallery, where [`Upgrade::plan`] and [`Upgrade::switch`] find it.
     ///
     /// # Errors
     ///
@@ -556,13 +536,9 @@ impl Upgrade {
             let encoder = self.open_encoder()?;
             self.ask(&asked, (encoder.as_ref(), false), &mut Spent::default(), progress)?;
         }
-        let folder = self.configuration.folder();
-        fs_err::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let adapter = self.map()?;
-        let fingerprint = rehang_files::adapter_file::fingerprint(&adapter)?;
-        let path = self.configuration.adapter_file(&fingerprint);
         let mut made = watched_upgrade(self.store(), "a report", progress, |progress| {
-            fitting::measure(self.store(), self.spaces(), &folder, (&path, &fingerprint), progress)
+            fitting::measure(self.store(), self.spaces(), adapter, progress)
         })?;
         made.findings.extend(outgrown(self.store(), &self.planned()?.setup())?);
         Ok(made)
@@ -579,8 +555,7 @@ impl Upgrade {
             return Err(Error::option("floors", floor, "numbers such as 0.3"));
         }
         let adapter = self.map()?;
-        let folder = self.configuration.folder();
-        fitting::thresholds(self.store(), self.spaces(), &folder, &adapter, floors, progress)
+        fitting::thresholds(self.store(), self.spaces(), &adapter, floors, progress)
     }
 
     fn spaces(&self) -> (&Space, &Space) {
@@ -675,7 +650,7 @@ impl Upgrade {
         }
         if serving == Serving::Mixed
             && !anyway
-            && let Some(forecast) = self.configuration.forecast(&planned)?
+            && let Some(forecast) = self.configuration.forecast(self.store(), &planned)?
         {
             expect_worthwhile(self.store(), &forecast)?;
             let moved = forecast.moved_floors();
@@ -722,7 +697,7 @@ impl Upgrade {
         let asked_until = limits.until;
         if matches!(limits.until, Until::Enough | Until::Worth { .. }) {
             let planned = self.planned()?;
-            let forecast = self.configuration.forecast(&planned)?;
+            let forecast = self.configuration.forecast(self.store(), &planned)?;
             limits.until = share_of(limits.until, forecast.as_ref(), || self.cost_of_all(&planned))?;
         }
         let setup = BackfillSetup {
@@ -794,7 +769,7 @@ impl Upgrade {
     ///
     /// As [`Configuration::planned`] and [`Configuration::forecast`].
     pub fn forecast(&self) -> Result<Option<Forecast>> {
-        self.configuration.forecast(&self.planned()?)
+        self.configuration.forecast(self.store(), &self.planned()?)
     }
 
     /// As [`status`](status::status).
@@ -997,8 +972,6 @@ impl Outlook {
 pub struct Bridged {
     /// The bridge that searches of the old space use now; `None` where they use none.
     pub bridge: Option<BridgeInUse>,
-    /// Where it lies.
-    pub file: Option<PathBuf>,
     /// How it was chosen; `None` where there were too few pairs to prove anything, or none was asked for.
     pub choice: Option<BridgeChoice>,
 }

@@ -10,6 +10,7 @@ use crate::backfill::Request;
 use crate::faults::Place;
 use crate::fill::{Filler, PAGE_ITEMS_MAX};
 use crate::index::{prepare_index, recall};
+use crate::kept;
 use crate::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
@@ -209,6 +210,8 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     let earlier = Recorded::read(store)?;
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
+    // Before the record names it: whoever reads the record finds its adapter.
+    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, adapter).map(drop))?;
     let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.fingerprint()?, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
@@ -275,12 +278,14 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     Ok(Started { adapted, as_they_are, plain, replanned, lacking, recall, findings })
 }
 
-/// Has the store itself adapt what an application writes past the library from here on, by the map of a plan. Says where it cannot.
+/// Keeps the map of a plan in the gallery, and has the store itself adapt by it what an application writes past the library from here on. Says where
+/// the store cannot.
 pub(crate) fn keep_map(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
     plan: &UpgradeRecord,
 ) -> Result<Option<Finding>> {
+    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, adapter).map(drop))?;
     let epoch = plan.epoch.unwrap_or_default();
     let map = setup.adapter.map(|adapter| (epoch, plan.adapter.as_str(), adapter));
     let why = store.keep_map(&plan.new.name, map)?;
@@ -492,7 +497,7 @@ pub fn set_bridge(
         return Ok(None);
     };
     expect_may_bridge(store, &recorded.record)?;
-    let fingerprint = rehang_files::bridge_file::fingerprint(bridge)?;
+    let fingerprint = kept::keep_bridge(store, bridge)?;
     // The store keeps the bridge before the record names it: no search uses one that the record does not name. Where this process dies in between,
     // the next call takes it away.
     store.keep_bridge(Some((&fingerprint, bridge)))?;

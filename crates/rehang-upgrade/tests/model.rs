@@ -286,17 +286,16 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// One process: its handle on the gallery, and what its application searches and writes through with either adapter. They live
-/// as long as the history, with all that they keep in memory.
+/// One process: its handle on the gallery, and what its application searches and writes through. They live as long as the history, with all that
+/// they keep in memory.
 struct Handle {
     store: Arc<dyn Store>,
-    galleries: [Gallery; 2],
+    gallery: Gallery,
 }
 
 impl Handle {
     fn new(store: Arc<dyn Store>) -> Self {
-        let galleries = adapters().map(|adapter| Gallery::new(Arc::clone(&store), Some(Arc::new(adapter))));
-        Self { store, galleries }
+        Self { gallery: Gallery::new(Arc::clone(&store)), store }
     }
 }
 
@@ -397,8 +396,7 @@ impl Oracle {
             }
             Write::Put(number) => {
                 let write = next(number);
-                let gallery = &handle.galleries[usize::from(*adapter != common::adapter())];
-                let revisions = gallery.put(std::slice::from_ref(&write)).map_err(said)?;
+                let revisions = handle.gallery.put(std::slice::from_ref(&write)).map_err(said)?;
                 if store.serving().unwrap().as_deref() == Some(NEW) {
                     assert!(has_new_vector(store, &write.id), "no search finds {}", write.id);
                 }
@@ -428,9 +426,8 @@ impl Oracle {
                 let Some(known) = self.items.get(&id).filter(|_| there(OLD)) else { return Ok(()) };
                 let old = NewVector::of_model(OLD, old_model(&known.source), Provenance::Old);
                 let write = ItemWrite::new(id, Some(known.source.clone()), vec![old]);
-                let gallery = &handle.galleries[usize::from(*adapter != common::adapter())];
                 let writes = std::slice::from_ref(&write);
-                let revisions = if plainly { store.put(writes) } else { gallery.put(writes) };
+                let revisions = if plainly { store.put(writes) } else { handle.gallery.put(writes) };
                 (write, revisions.map_err(said)?)
             }
             Write::Rename(from, to) => {
@@ -543,8 +540,7 @@ impl Oracle {
         let rows = |row: &[f32]| Matrix::new(row.len(), row.to_vec()).unwrap();
         let (old_rows, new_rows) = (rows(&old), rows(&new));
         let queries = [(OLD, &old_rows), (NEW, &new_rows)];
-        let gallery = &handle.galleries[0];
-        let mut answer = gallery.search(&queries, 2 * NUMBERS, &Filter::default()).unwrap();
+        let mut answer = handle.gallery.search(&queries, 2 * NUMBERS, &Filter::default()).unwrap();
         let hits = answer.found.remove(0);
         let ids: BTreeSet<&str> = hits.iter().map(|hit| hit.id.as_str()).collect();
         assert_eq!(ids.len(), hits.len(), "an item twice");

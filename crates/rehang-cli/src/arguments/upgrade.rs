@@ -128,6 +128,8 @@ arguments! {
         method: String = [long, value_name = "METHOD", default_value = "auto"],
         /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first; the others are named.
         within: Option<String> = [long, value_name = "TIME"],
+        /// Write the adapter to this file too.
+        out: Option<PathBuf> = [short = 'o', long, value_name = "FILE"],
     }
 
     /// Options of `rehang upgrade order`.
@@ -155,7 +157,7 @@ arguments! {
     UpgradeReportArguments {
         config: UpgradeConfig = [flatten],
         asked: AskedFiles = [flatten],
-        /// Report to write (.html, .md or .json) beside the one that the upgrade keeps for itself; repeatable.
+        /// Report to write (.html, .md or .json) beside the one that the gallery keeps; repeatable.
         out: Vec<PathBuf> = [short, long, value_name = "FILE"],
     }
 

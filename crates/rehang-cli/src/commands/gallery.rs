@@ -178,9 +178,7 @@ fn run_put(arguments: &PutArguments, json: bool) -> Result<Exit> {
     if let Some(configuration) = &configuration {
         configuration.expect_of_gallery(&location, &*store)?;
     }
-    let planned = configuration.map(|configuration| configuration.planned(&*store)).transpose()?;
-    let adapter = planned.and_then(|planned| planned.adapter);
-    let gallery = rehang_upgrade::Gallery::new(store.clone(), adapter);
+    let gallery = rehang_upgrade::Gallery::new(store.clone());
     let done = rehang_upgrade::put(&*store, &gallery, &item)?;
     let mut text = format!("{} has revision {}\n", done.id, done.revision);
     if !done.removed_from.is_empty() {

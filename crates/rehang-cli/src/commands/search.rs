@@ -31,13 +31,11 @@ pub fn run(arguments: &SearchArguments, json: bool) -> Result<Exit> {
         Some(_) => None,
     };
     let store: Arc<dyn Store> = location(arguments.gallery.as_deref(), configuration.as_ref())?.open()?;
-    let bridge = configuration.as_ref().map(|configuration| configuration.bridge(&*store)).transpose()?;
     let search = rehang_upgrade::Search {
         queries,
         space: arguments.space.clone(),
         k: arguments.k,
         filter: filter(arguments)?,
-        bridge: bridge.flatten(),
     };
     let encoders = |space: &Space| match &configuration {
         Some(configuration) => configuration.open_query_encoder(space),

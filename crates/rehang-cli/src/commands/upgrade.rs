@@ -113,7 +113,7 @@ fn taken_text(
         StepResult::Order(choice) => (order_text(choice), choice.is_some()),
         StepResult::Report(made) => {
             super::report::write(&made.report, &made.findings, &[])?;
-            let text = format!("{}Report: {}\n", super::report::verdict(&made.report), made.path.display());
+            let text = super::report::verdict(&made.report);
             (text, super::report::outcome(&made.report) == Exit::Done)
         }
         StepResult::Plan(outlook) => {

@@ -388,9 +388,12 @@ class Upgrade:
         return self._verb("pairs", locals())
 
     def fit(
-        self, method: str | None = None, *, within: str | None = None, progress: bool | None = None
+        self, method: str | None = None, *, within: str | None = None, out: Path | None = None, progress: bool | None = None
     ) -> dict[str, Any]:
-        """Learn the adapter from the pairs that were drawn, but for those held out; the best that can be tried ``within`` a time such as ``"60s"``."""
+        """Learn the adapter from the pairs that were drawn, but for those held out; the best that can be tried ``within`` a time such as ``"60s"``.
+
+        The gallery keeps it; ``out`` is a file that it is written to as well.
+        """
         return self._verb("fit", locals())
 
     def order(self, metric: str | None = None, *, progress: bool | None = None) -> dict[str, Any] | None:

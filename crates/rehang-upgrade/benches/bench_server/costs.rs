@@ -153,7 +153,7 @@ pub fn by_both_models(address: &str, mut adapter: Adapter, rows: usize) {
     println!("{rows} rows, {} and {} coordinates", d_old(), d_new());
     let (took, _) = milliseconds(|| set_bridge(&store, &old, &new, Some(&bridge)).unwrap());
     println!("the bridge is in use after {took:.0} ms");
-    let gallery = Gallery::new(Arc::new(store.clone()), None).with_bridge(Some(Arc::new(bridge)));
+    let gallery = Gallery::new(Arc::new(store.clone()));
     let mut client = server.client();
     let mut compare = |what: &str| {
         let serving = store.serving().unwrap().unwrap();

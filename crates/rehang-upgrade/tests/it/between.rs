@@ -69,7 +69,7 @@ fn what_is_written_between_the_record_of_a_finish_and_its_drop_is_kept() {
         run(&store, &world).unwrap();
         // A changed and a new item of an application that knows of the upgrade, and of one that does not.
         let write = || -> Result<()> {
-            let gallery = common::gallery(&store, Some(&world.adapter));
+            let gallery = common::gallery(&store);
             gallery.put(&[common::item(1, 1), common::item(ITEMS, 0)])?;
             store.put(&[common::item(2, 1), common::item(ITEMS + 1, 0)])?;
             Ok(())
@@ -347,7 +347,7 @@ fn what_is_written_while_the_new_space_serves_is_found_whatever_the_record_says(
         let phase = Recorded::expect(&store).unwrap().record.phase;
         assert_eq!(phase, if refilling { Phase::Abandoned } else { Phase::RolledBack });
         assert_eq!(store.serving().unwrap().as_deref(), Some("new-model"));
-        common::gallery(&store, Some(&world.adapter)).put(&[common::item(3, 1)]).unwrap();
+        common::gallery(&store).put(&[common::item(3, 1)]).unwrap();
         assert_eq!(made_by(&store, "new-model", 3), Some(Provenance::Adapted));
         let error = finish(&store, &world.setup(), true, &Unobserved).unwrap_err();
         if refilling {
@@ -383,7 +383,7 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     store.put(&items).unwrap();
     let world = World::between(space("first"), space("second"));
     begin(&store, &world, &Unobserved).unwrap();
-    let kept = common::gallery(&store, Some(&world.adapter));
+    let kept = common::gallery(&store);
     kept.put(&[write(1, 1, "first", Provenance::Old)]).unwrap();
     assert_eq!(made_by(&store, "second", 1), Some(Provenance::Adapted));
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
@@ -394,14 +394,10 @@ fn a_gallery_that_is_kept_adapts_nothing_for_the_next_upgrade() {
     next.adapter.map.mixer[0].bias[3] = 0.5;
     begin(&store, &next, &Unobserved).unwrap();
     kept.put(&[write(2, 1, "second", Provenance::Native)]).unwrap();
-    assert_eq!(made_by(&store, "third", 2), None, "it waits for the adapter of now");
-    assert_eq!(begin(&store, &next, &Unobserved).unwrap().adapted, 1);
+    assert_eq!(made_by(&store, "third", 2), Some(Provenance::Adapted), "by the adapter of now");
     let item = store.get(&[&common::id(2)]).unwrap().remove(0).unwrap();
     let vector = store.vectors("third", &[item.key]).unwrap().remove(0).unwrap().vector;
     assert_eq!(vector[3], new_model(item.source.as_deref().unwrap())[3] + 0.5);
-    let now = common::gallery(&store, Some(&next.adapter));
-    now.put(&[write(3, 1, "second", Provenance::Native)]).unwrap();
-    assert_eq!(made_by(&store, "third", 3), Some(Provenance::Adapted));
 }
 
 #[test]
@@ -475,22 +471,22 @@ fn another_plan_between_check_and_write_leaves_vectors_of_one_adapter() {
 }
 
 #[test]
-fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_nobody_else() {
-    let (store, world) = switched();
+fn a_write_of_the_application_beside_another_plan_is_kept_and_adapted_by_its_map() {
+    let (store, _) = switched();
     let hooked = Hooked::before(&store, "put", planned_anew);
     let write = common::item(1, 1);
-    common::gallery(&hooked, Some(&world.adapter)).put(&[write.clone(), common::item(ITEMS, 0)]).unwrap();
+    common::gallery(&hooked).put(&[write.clone(), common::item(ITEMS, 0)]).unwrap();
     assert!(hooked.happened());
     check(&store, &[common::other_adapter()]);
     assert_eq!(store.get(&[&write.id]).unwrap()[0].as_ref().unwrap().source, write.source);
-    assert_eq!(made_by(&store, "new-model", 1), None, "it waits for the adapter of now");
-    // With the adapter of now it is found at once, whatever happens in between.
+    assert_eq!(made_by(&store, "new-model", 1), Some(Provenance::Adapted), "by the adapter of now");
+    // It is found at once, whatever happens in between.
     let back = |store: &MemoryStore| {
         rollback(store, &other_world().setup(), &Unobserved).unwrap();
         switch(store, &other_world().setup(), Serving::Mixed, &Unobserved).unwrap();
     };
     let hooked = Hooked::before(&store, "put", back);
-    common::gallery(&hooked, Some(&common::other_adapter())).put(&[common::item(2, 1)]).unwrap();
+    common::gallery(&hooked).put(&[common::item(2, 1)]).unwrap();
     assert!(hooked.happened());
     assert_eq!(made_by(&store, "new-model", 2), Some(Provenance::Adapted));
 }

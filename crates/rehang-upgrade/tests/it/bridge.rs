@@ -7,7 +7,7 @@ use rehang::{Bridge, Matrix, Remedy, Space};
 use rehang_encode::Encoder;
 use rehang_files::bridge_file::fingerprint;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Filter, Index, Ledger};
+use rehang_store::{Files, Filter, Index, Ledger};
 use rehang_store_tests::MemoryStore;
 use rehang_upgrade::{
     BridgeInUse, OrderSettings, Phase, Query, Recorded, SearchAnswer, Serving, Unobserved, Upgrade,
@@ -48,12 +48,11 @@ fn queries() -> (Matrix, Matrix) {
     (Matrix::new(D_OLD, rows(old_model)).unwrap(), Matrix::new(D_NEW, rows(new_model)).unwrap())
 }
 
-fn search(store: &MemoryStore, own: Option<&Bridge>, models: &[&str]) -> rehang::Result<SearchAnswer> {
+fn search(store: &MemoryStore, models: &[&str]) -> rehang::Result<SearchAnswer> {
     let (old, new) = queries();
     let all = [("old-model", &old), ("new-model", &new)];
     let given: Vec<_> = all.into_iter().filter(|(name, _)| models.contains(name)).collect();
-    let gallery = gallery(store, None).with_bridge(own.cloned().map(Arc::new));
-    gallery.search(&given, 7, &Filter::default())
+    gallery(store).search(&given, 7, &Filter::default())
 }
 
 fn plainly(store: &MemoryStore, queries: &Matrix) -> Vec<Vec<rehang_store::Found>> {
@@ -67,27 +66,24 @@ fn queries_of_both_models_go_over_the_bridge_that_is_in_use_and_no_other() {
     let (store, _) = started(60);
     let (old, new) = queries();
     let (half, whole) = (bridge(0.5), bridge(1.0));
-    // It is there and not in use.
-    let before = search(&store, Some(&half), &BOTH).unwrap();
+    let before = search(&store, &BOTH).unwrap();
     assert!(!before.bridged && before.found == plainly(&store, &old));
     use_bridge(&store, &half);
     assert_eq!(status(&store, 0).unwrap().bridge.unwrap().share, 0.5);
-    let answer = search(&store, Some(&half), &BOTH).unwrap();
+    let answer = search(&store, &BOTH).unwrap();
     assert_eq!(answer.found, plainly(&store, &half.queries(Some(&old), &new).unwrap()));
     assert!(answer.bridged && answer.spaces == ["old-model"] && answer.found != before.found);
-    // Without that bridge, or without the new model's queries, a search is what it was.
-    for (own, models) in [(None, &BOTH[..]), (Some(&whole), &BOTH[..]), (Some(&half), &["old-model"])] {
-        let answer = search(&store, own, models).unwrap();
-        assert!(!answer.bridged && answer.found == before.found, "{models:?}");
-    }
-    let alone = search(&store, Some(&half), &["new-model"]).unwrap_err();
+    // Without the new model's queries, a search is what it was.
+    let answer = search(&store, &["old-model"]).unwrap();
+    assert!(!answer.bridged && answer.found == before.found);
+    let alone = search(&store, &["new-model"]).unwrap_err();
     assert!(alone.to_string().contains("old-model"), "{alone}");
     // Where the whole query is the new model's, the old one may be switched off.
     use_bridge(&store, &whole);
-    let answer = search(&store, Some(&whole), &["new-model"]).unwrap();
+    let answer = search(&store, &["new-model"]).unwrap();
     assert_eq!(answer.found, plainly(&store, &whole.queries(None, &new).unwrap()));
     set_bridge(&store, &old_space(), &new_space(), None).unwrap();
-    assert!(!search(&store, Some(&whole), &BOTH).unwrap().bridged);
+    assert!(!search(&store, &BOTH).unwrap().bridged);
     assert_eq!(status(&store, 0).unwrap().bridge, None);
 }
 
@@ -95,29 +91,27 @@ fn queries_of_both_models_go_over_the_bridge_that_is_in_use_and_no_other() {
 fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone() {
     let (store, _) = started(60);
     let (old, new) = queries();
-    let folder = tempfile::tempdir().unwrap();
-    let open = gallery(&store, None).with_bridges(folder.path().to_owned());
+    let open = gallery(&store);
     let search = || open.search(&[("old-model", &old), ("new-model", &new)], 7, &Filter::default());
+    let file = |bridge: &Bridge| format!("bridge-{}.safetensors", fingerprint(bridge).unwrap());
     assert!(!search().unwrap().bridged);
     for share in [0.5, 1.0, 0.5] {
         let bridge = bridge(share);
-        let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
-        rehang_files::bridge_file::save(&bridge, &file).unwrap();
         use_bridge(&store, &bridge);
         let answer = search().unwrap();
         let brought = bridge.queries(Some(&old), &new).unwrap();
         assert!(answer.bridged && answer.found == plainly(&store, &brought), "{share}");
-        // It is kept in memory: the file is read once.
-        fs_err::remove_file(&file).unwrap();
+        // It stays in memory: its file is read once.
+        Files::of(&store).retain(|name| name != file(&bridge)).unwrap();
         assert!(search().unwrap().bridged);
     }
-    // One that was fitted elsewhere is not at hand; one that is not what it should be is said.
-    let elsewhere = bridge(0.25);
-    use_bridge(&store, &elsewhere);
+    // One whose file was lost is passed over; one that is not what it should be is said.
+    let lost = bridge(0.25);
+    use_bridge(&store, &lost);
+    Files::of(&store).retain(|name| name != file(&lost)).unwrap();
     let answer = search().unwrap();
     assert!(!answer.bridged && answer.found == plainly(&store, &old));
-    let file = folder.path().join(format!("bridge-{}.safetensors", fingerprint(&elsewhere).unwrap()));
-    fs_err::write(&file, "no bridge").unwrap();
+    Files::of(&store).write(&file(&lost), b"no bridge").unwrap();
     let error = search().unwrap_err().to_string();
     assert!(error.contains("bridge-"), "{error}");
     set_bridge(&store, &old_space(), &new_space(), None).unwrap();
@@ -126,7 +120,7 @@ fn a_gallery_that_is_open_follows_a_bridge_that_is_made_chosen_anew_and_undone()
 }
 
 #[test]
-fn a_bridge_that_the_folder_lacks_is_said_and_used_as_soon_as_it_is_there() {
+fn a_bridge_that_was_lost_is_said_and_used_as_soon_as_it_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::create(folder.path().join("G.db")).unwrap();
     fill(&store, 60);
@@ -139,7 +133,7 @@ fn a_bridge_that_the_folder_lacks_is_said_and_used_as_soon_as_it_is_there() {
     let config = folder.path().join("rehang.toml");
     fs_err::write(&config, format!("[gallery]\npath = \"G.db\"\n{spaces}")).unwrap();
     let upgrade = Upgrade::open(&config).unwrap();
-    let open = upgrade.gallery().unwrap();
+    let open = upgrade.gallery();
     let (old, new) = queries();
     let is_bridged = || {
         let given = [("old-model", &old), ("new-model", &new)];
@@ -153,13 +147,9 @@ fn a_bridge_that_the_folder_lacks_is_said_and_used_as_soon_as_it_is_there() {
     assert!(said().is_none() && !is_bridged());
     let bridge = bridge(0.5);
     set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
+    Files::of(&store).retain(|_| false).unwrap();
     assert!(said() == Some(Some(Remedy::BridgeAgain)) && !is_bridged());
-    let kept = upgrade
-        .configuration()
-        .folder()
-        .join(format!("bridge-{}.safetensors", fingerprint(&bridge).unwrap()));
-    fs_err::create_dir_all(kept.parent().unwrap()).unwrap();
-    rehang_files::bridge_file::save(&bridge, &kept).unwrap();
+    set_bridge(upgrade.store(), &old_space(), &new_space(), Some(&bridge)).unwrap();
     assert!(said().is_none() && is_bridged());
     upgrade.remove_bridge().unwrap();
     assert!(said().is_none() && !is_bridged());
@@ -182,8 +172,7 @@ fn a_text_is_embedded_by_the_models_that_the_bridge_needs() {
             Ok(Arc::new(rehang_encode::Function::new(space, 8, false, None, of)) as Arc<dyn Encoder>)
         };
         let texts = ["source 3 version 0", "another", "a third"].map(|text| Query::Text(text.into()));
-        let gallery = gallery(&store, None).with_bridge(Some(Arc::new(bridge.clone())));
-        let (answer, _) = gallery.search_source(&texts, &open, 7, &Filter::default(), false).unwrap();
+        let (answer, _) = gallery(&store).search_source(&texts, &open, 7, &Filter::default(), false).unwrap();
         let (old, new) = queries();
         let by_old = bridge.needs_old().then_some(&old);
         assert_eq!(answer.found, plainly(&store, &bridge.queries(by_old, &new).unwrap()));
@@ -198,7 +187,7 @@ fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
     let setup = world.setup();
     begin_sampling(&store, &world.old, &world.new, setup.order, &Unobserved).unwrap();
     let bridge = bridge(0.5);
-    let bridged = |store: &MemoryStore| search(store, Some(&bridge), &BOTH).unwrap().bridged;
+    let bridged = |store: &MemoryStore| search(store, &BOTH).unwrap().bridged;
     use_bridge(&store, &bridge);
     assert!(bridged(&store));
     assert_eq!(Recorded::expect(&store).unwrap().record.phase, Phase::Sampling);
@@ -206,7 +195,7 @@ fn a_bridge_lasts_from_the_pairs_to_the_switch_and_a_rollback_takes_it_away() {
     start(&store, &setup, &Unobserved).unwrap();
     assert!(bridged(&store));
     switch(&store, &setup, Serving::Mixed, &Unobserved).unwrap();
-    let after = search(&store, Some(&bridge), &BOTH).unwrap();
+    let after = search(&store, &BOTH).unwrap();
     assert!(!after.bridged && after.spaces == ["new-model"]);
     assert_eq!(status(&store, 0).unwrap().bridge, None);
     let late = set_bridge(&store, &world.old, &world.new, Some(&bridge)).unwrap_err().to_string();

@@ -29,8 +29,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let record = Recorded::expect(&*store).unwrap().record;
     assert_eq!((record.serving, record.fusion), (Serving::Fused, None));
     let query = Matrix::new(common::D_NEW, common::new_model("source 3 version 0")).unwrap();
-    let found =
-        Gallery::new(store.clone(), None).search(&[("new-model", &query)], 5, &Filter::default()).unwrap();
+    let found = Gallery::new(store.clone()).search(&[("new-model", &query)], 5, &Filter::default()).unwrap();
     assert_eq!(found.spaces, ["new-model"]);
     let refused = switch(&*store, &setup, Serving::Fused, &Unobserved).unwrap_err();
     assert!(refused.to_string().contains("fused searches"), "{refused}");
@@ -39,10 +38,11 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     assert_eq!((before.merged_before, before.fusion_weight), (true, None), "a person is told");
     // An application that was made ready for it writes on; item 7 was written plainly.
     let write = ItemWrite { id: "item-0003".into(), ..common::item(3, 1) };
-    Gallery::new(store.clone(), Some(Arc::new(world.adapter.clone()))).put(&[write]).unwrap();
+    Gallery::new(store.clone()).put(&[write]).unwrap();
     let adapted = status(&*store, 9).unwrap();
-    assert_eq!((adapted.lag, adapted.counts.lacking), (1, 2));
-    assert_eq!(start(&*store, &setup, &Unobserved).unwrap().adapted, 1);
+    // The map of that version lies in a file of its own until the next start keeps it here.
+    assert_eq!((adapted.lag, adapted.counts.lacking), (2, 3));
+    assert_eq!(start(&*store, &setup, &Unobserved).unwrap().adapted, 2);
     check(&*store, std::slice::from_ref(&world.adapter));
     store.clear_failures("new-model").unwrap();
     let summary = world.backfill(&*store, &TestEncoder::new(), Limits::default()).unwrap();

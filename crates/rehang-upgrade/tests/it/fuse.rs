@@ -74,8 +74,7 @@ fn an_item_that_becomes_native_meanwhile_is_found_once() {
         let (store, reads, key, source) = half_way(Serving::Fused, read);
         let (old, new) = by_both(&source);
         let both = [("old-model", &old), ("new-model", &new)];
-        let found =
-            common::gallery(&store, None).search(&both, 5, &Filter::default()).unwrap().found.remove(0);
+        let found = common::gallery(&store).search(&both, 5, &Filter::default()).unwrap().found.remove(0);
         // It is among the nearest by either model.
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
         assert!(keys.contains(&key), "before read {read}: {found:?}");
@@ -99,7 +98,7 @@ fn a_fused_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
         let (store, reads) = before_read(&store, read, move |store| {
             finish(store, &world.setup(), true, &Unobserved).map(drop)
         });
-        let gallery = common::gallery(&store, None);
+        let gallery = common::gallery(&store);
         let (old, new) = by_both(&source);
         let both = [("old-model", &old), ("new-model", &new)];
         let answer = gallery.search(&both, 5, &Filter::default()).unwrap();
@@ -107,7 +106,7 @@ fn a_fused_search_that_a_finish_overtakes_is_one_of_what_serves_then() {
             assert_eq!(answer.spaces, ["old-model", "new-model"]);
             break;
         }
-        let after = common::gallery(&store.store, None).search(&both, 5, &Filter::default()).unwrap();
+        let after = common::gallery(&store.store).search(&both, 5, &Filter::default()).unwrap();
         assert_eq!(after.spaces, ["new-model"]);
         assert_eq!(answer, after, "before read {read}");
         moments += 1;
@@ -201,7 +200,7 @@ fn mixed_up(store: &dyn Store, weight: f64, distance: Distance, native: u64) -> 
 }
 
 fn is_what_the_twin_finds(store: &Arc<dyn Store>, world: &World) {
-    let gallery = Gallery::new(Arc::clone(store), None);
+    let gallery = Gallery::new(Arc::clone(store));
     let fusion = world.adapter.fusion.as_ref().unwrap();
     let sources = ["query 1", "query 2", "source 7 version 0", "source 50 version 0", "source 500 version 0"];
     for source in sources {
@@ -268,7 +267,7 @@ fn at_both_ends_it_is_the_search_of_one_space() {
         for number in 0..20 {
             let (old, new) = by_both(&format!("query {number}"));
             let both = [("old-model", &old), ("new-model", &new)];
-            let fused = common::gallery(&store, None).search(&both, 10, &Filter::default()).unwrap();
+            let fused = common::gallery(&store).search(&both, 10, &Filter::default()).unwrap();
             let (space, query) = if native == 0 { ("old-model", &old) } else { ("new-model", &new) };
             let alone = store.search(space, query, 10, &Filter::default()).unwrap();
             assert_eq!(hits(&fused.found), hits(&alone));
@@ -283,7 +282,7 @@ fn at_both_ends_it_is_the_search_of_one_space() {
 fn a_fused_search_needs_both_queries_and_an_adapter_that_says_how() {
     let (store, mut world) = backfilled(100, 60, Serving::Fused);
     let (old, new) = by_both("what somebody looks for");
-    let gallery = common::gallery(&store, None);
+    let gallery = common::gallery(&store);
     for (queries, missing) in [([("new-model", &new)], "old-model"), ([("old-model", &old)], "new-model")] {
         let error = gallery.search(&queries, 10, &Filter::default()).unwrap_err();
         assert!(error.to_string().contains(missing), "{error}");
@@ -313,7 +312,7 @@ fn few_items_that_are_not_native_are_found_without_reading_the_gallery() {
     let expected = twin(&store, fusion, Distance::L2, (old.row(0), new.row(0)), &[]);
     let store = Hooked::new(&store, |_, _| Ok(()));
     let both = [("old-model", &old), ("new-model", &new)];
-    let found = common::gallery(&store, None).search(&both, 20, &Filter::default()).unwrap().found.remove(0);
+    let found = common::gallery(&store).search(&both, 20, &Filter::default()).unwrap().found.remove(0);
     let keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
     assert_eq!(keys, expected[..20].iter().map(|of| of.1).collect::<Vec<_>>());
     let searched = store.searched.lock().unwrap();
@@ -324,7 +323,7 @@ fn few_items_that_are_not_native_are_found_without_reading_the_gallery() {
 fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
     let (store, world) = backfilled(100, 100, Serving::Mixed);
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
-    let gallery = common::gallery(&store, None);
+    let gallery = common::gallery(&store);
     let (old, new) = by_both("what somebody looks for");
     let known = [("old-model", &old), ("new-model", &new)];
     let finished = gallery.search(&known, 10, &Filter::default()).unwrap();
@@ -349,7 +348,7 @@ fn queries_by_name_stay_right_when_the_next_upgrade_begins() {
 #[test]
 fn adapted_vectors_are_farther_by_the_handicap() {
     let store = backfilled(100, 60, Serving::Mixed).0;
-    let gallery = common::gallery(&store, None);
+    let gallery = common::gallery(&store);
     let all = store.scan(&Scan::new("new-model", Select::All, 1000).with_vectors_of("new-model")).unwrap();
     let mut moved = 0;
     for number in 0..30 {
@@ -394,8 +393,7 @@ fn an_item_that_becomes_native_during_a_search_with_a_handicap_is_found_once() {
         let (store, reads, key, source) = half_way(Serving::Mixed, read);
         let new = Matrix::new(common::D_NEW, new_model(&source)).unwrap();
         let queries = [("new-model", &new)];
-        let found =
-            common::gallery(&store, None).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
+        let found = common::gallery(&store).search(&queries, 5, &Filter::default()).unwrap().found.remove(0);
         let mut keys: Vec<ItemKey> = found.iter().map(|hit| hit.key).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -425,7 +423,7 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
     let new = Matrix::new(common::D_NEW, new_model("a query")).unwrap();
     let mixed = || {
         let queries = [("new-model", &new)];
-        common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found
+        common::gallery(&store).search(&queries, 20, &Filter::default()).unwrap().found
     };
     let before = mixed();
 
@@ -434,11 +432,11 @@ fn the_next_upgrade_knows_the_handicap_of_what_the_last_one_left_adapted() {
         World::between(common::new_space(), Space::new("third-model", common::D_NEW, Distance::L2, false));
     start(&store, &next.setup(), &Unobserved).unwrap();
     let queries = [("new-model", &new)];
-    let during = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    let during = common::gallery(&store).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(during, before);
     let record = Recorded::expect(&store).unwrap().record;
     assert_eq!((record.old_handicap, record.handicap), (f64::from(HANDICAP), next.adapter.handicap));
     rollback(&store, &next.setup(), &Unobserved).unwrap();
-    let after = common::gallery(&store, None).search(&queries, 20, &Filter::default()).unwrap().found;
+    let after = common::gallery(&store).search(&queries, 20, &Filter::default()).unwrap().found;
     assert_eq!(after, before);
 }

@@ -120,7 +120,7 @@ fn a_write_through_the_application_is_not_adapted() {
     fill(&store, 3);
     start(&store, &plain(&world), &Unobserved).unwrap();
     // Of an adapter that the application still has nothing is used.
-    let gallery: Gallery = common::gallery(&store, Some(&world.adapter));
+    let gallery: Gallery = common::gallery(&store);
     gallery.put(&[item(3, 0)]).unwrap();
     let counts = store.counts("new-model").unwrap();
     assert_eq!((counts.adapted, counts.lacking), (0, 4));

@@ -1,7 +1,7 @@
 //! A map that learns while the gallery is re-embedded: asked by the rule alone, gone on with after any death, and never where it is switched off.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use rehang::finding::Finding;
@@ -9,7 +9,7 @@ use rehang::{Adapter, Distance, Matrix, Progress, Provenance, Result, Space, Vec
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
-use rehang_store::{Filter, ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
+use rehang_store::{Files, Filter, ItemWrite, Ledger, NewVector, Scan, Select, VectorRecord};
 use rehang_upgrade::{
     Ending, Gallery, Observation, Observer, PairsFiles, PairsOptions, Phase, Place, Recorded, RefitStage,
     Request, RunOptions, Serving, Unobserved, Until, Upgrade, examine, refits,
@@ -140,8 +140,8 @@ fn until(share: f64) -> RunOptions {
 
 fn map_of(upgrade: &Upgrade) -> Adapter {
     let fingerprint = Recorded::expect(upgrade.store()).unwrap().record.adapter;
-    let file = upgrade.configuration().folder().join(format!("adapter-{fingerprint}.safetensors"));
-    rehang_files::adapter_file::load(file).unwrap()
+    let bytes = Files::of(upgrade.store()).read(&format!("adapter-{fingerprint}.safetensors")).unwrap();
+    rehang_files::adapter_file::from_bytes(&bytes.unwrap(), "the map").unwrap()
 }
 
 /// Whether a map made an adapted vector and its σ²; a product of one row and that of a page may round otherwise.
@@ -214,8 +214,8 @@ fn a_map_of_few_pairs_is_fitted_again_on_what_is_native_and_the_forecast_with_it
     let now = if again.taken { &again.after } else { &again.before };
     assert_eq!(check(&upgrade, &model), *now);
     // Each map has a forecast of its own, and that of the one before is kept.
-    let report = |map: &str| upgrade.configuration().folder().join(format!("report-{map}.json"));
-    assert!(report(&refit.after).exists() && report(now).exists());
+    let has_report = |map: &str| Files::of(upgrade.store()).has(&format!("report-{map}.json")).unwrap();
+    assert!(has_report(&refit.after) && has_report(now));
     // A person may ask at any time, and is answered by the same rule.
     let asked = upgrade.refit(&Progress::default()).unwrap();
     assert_eq!((asked.asked_at, asked.taken), (None, asked.gain.pays()));
@@ -249,7 +249,7 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     let (folder, model) = (tempfile::tempdir().unwrap(), NewModel::with(2.0));
     let config = begun(folder.path(), &model);
     let upgrade = Upgrade::open(&config).unwrap();
-    let held = upgrade.gallery().unwrap();
+    let held = upgrade.gallery();
     let written = |id: &str| {
         let source = format!("written {id}");
         held.put(&[write_of(id.into(), source.clone())]).unwrap();
@@ -267,7 +267,7 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
     assert!(written("after"), "the handle from before writes by the new map");
     // And searches by it: as one that is opened now, and as distances say that are computed one by one.
     let found = held_searches(&held, &model);
-    assert_eq!(found, held_searches(&upgrade.gallery().unwrap(), &model));
+    assert_eq!(found, held_searches(&upgrade.gallery(), &model));
     assert_ne!(found, before.1);
     let query = model.vector("a query");
     for (id, distance) in found {
@@ -277,10 +277,6 @@ fn a_gallery_that_an_application_holds_follows_a_refit() {
         let farther = if there.provenance == Provenance::Native { 0.0 } else { map.handicap };
         assert!((f64::from(distance) - plain - farther).abs() < 1e-3, "{id}: {distance} {plain} {farther}");
     }
-    // One without a folder to find maps in says nothing, and leaves such items to the next run.
-    let alone = Gallery::new(upgrade.shared_store(), Some(Arc::new(before.0)));
-    alone.put(&[write_of("alone".into(), "written alone".into())]).unwrap();
-    assert_eq!(upgrade.store().counts("new-model").unwrap().lacking, 1);
 }
 
 /// The first 30 items that a gallery finds, with their distances.
@@ -300,7 +296,7 @@ fn a_gallery_that_has_grown_into_something_else_is_said_to_have_drifted() {
     let upgrade = Upgrade::open(&config).unwrap();
     let strange: Vec<_> =
         (0..2 * ITEMS).map(|item| write_of(format!("s{item}"), format!("strange {item}"))).collect();
-    upgrade.gallery().unwrap().put(&strange).unwrap();
+    upgrade.gallery().put(&strange).unwrap();
     // New items are re-embedded first; what is kept for measuring is still native by the question.
     let run = upgrade.run(&until(0.15), Some(&model), &Unobserved).unwrap();
     let [refit] = &run.refits[..] else { panic!("{:?}", run.refits) };
@@ -347,7 +343,7 @@ fn what_a_gallery_has_grown_into_is_said_before_anything_is_paid() {
     assert_eq!(said(), None, "the gallery is what the pairs were drawn from");
     assert_eq!(of(&upgrade.report(&quiet).unwrap().findings), None);
     let more = |item: usize| write_of(format!("more {item}"), loud(item, 2.0));
-    upgrade.gallery().unwrap().put(&(0..600).map(more).collect::<Vec<_>>()).unwrap();
+    upgrade.gallery().put(&(0..600).map(more).collect::<Vec<_>>()).unwrap();
     // The same, one item at a time.
     let map = map_of(&upgrade);
     let sigma = |source: &str| {
@@ -462,7 +458,7 @@ fn whatever_a_refit_dies_of_the_next_run_goes_on_with_it() {
         assert_eq!(refits(upgrade.store(), "new-model").unwrap(), there, "asked once, {place:?}");
         assert_eq!(check(&upgrade, &model), there[0].after, "{place:?}");
         let report = format!("report-{}.json", there[0].after);
-        assert!(upgrade.configuration().folder().join(report).exists(), "no forecast after {place:?}");
+        assert!(Files::of(upgrade.store()).has(&report).unwrap(), "no forecast after {place:?}");
     }
 }
 

@@ -479,7 +479,7 @@ fn no_pairs_are_drawn_where_a_finish_died() {
     let error = begun.unwrap_err().to_string();
     assert!(error.contains("finish it once more"), "{error}");
     let write = common::item(1000, 0);
-    common::gallery(&store, Some(&world.adapter)).put(std::slice::from_ref(&write)).unwrap();
+    common::gallery(&store).put(std::slice::from_ref(&write)).unwrap();
     let key = store.get(&[&write.id]).unwrap().remove(0).unwrap().key;
     assert_eq!(store.provenances("new-model", &[key]).unwrap(), [Some(Provenance::Adapted)]);
 }
@@ -743,8 +743,7 @@ fn an_observer_is_told_what_a_fill_a_backfill_and_an_application_do() {
     assert_eq!((told.advanced, told.native), (ITEMS as u64, ITEMS as u64));
 
     let observer = Arc::new(recorder);
-    let gallery = Gallery::new(store, Some(Arc::new(world.adapter.clone())))
-        .observed_by(Arc::<Recorder>::clone(&observer));
+    let gallery = Gallery::new(store).observed_by(Arc::<Recorder>::clone(&observer));
     let queries = Matrix::zeros(3, world.old.dimension);
     gallery.search(&[("old-model", &queries)], 5, &Filter::default()).unwrap();
     gallery.search(&[], 5, &Filter::default()).unwrap_err();

@@ -103,7 +103,7 @@ fn backfilled(store: &MemoryStore, world: &World, budget: u64) {
 
 /// What is found by texts is what is found by their vectors; gives it, and the models that it took.
 fn found(store: &MemoryStore, before: bool) -> (SearchAnswer, Option<SearchAnswer>, Vec<String>) {
-    let (gallery, models) = (gallery(store, None), Models::default());
+    let (gallery, models) = (gallery(store), Models::default());
     let (old, new) = by_hand();
     let filter = Filter::default();
     let given = [("old-model", &old), ("new-model", &new)];
@@ -148,21 +148,21 @@ fn what_the_old_model_would_have_answered_stands_beside_it() {
     // Provenances are those of the space that serves, and the old space knows no adapted vectors.
     let filter = Filter { provenances: vec![Provenance::Adapted], ..Filter::default() };
     let open = |space: &Space| Ok(Models::default().open(space));
-    let (_, before) = gallery(&store, None).search_source(&texts(), &open, 5, &filter, true).unwrap();
+    let (_, before) = gallery(&store).search_source(&texts(), &open, 5, &filter, true).unwrap();
     assert_eq!(before.unwrap().found, everything);
     let filter = Filter { labels: vec!["3".into()], ..Filter::default() };
-    let (_, before) = gallery(&store, None).search_source(&texts(), &open, 5, &filter, true).unwrap();
+    let (_, before) = gallery(&store).search_source(&texts(), &open, 5, &filter, true).unwrap();
     assert_eq!(before.unwrap().found, old_search(&filter));
 
     // Before anything is embedded.
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
     let models = Models::default();
     let open = |space: &Space| Ok(models.open(space));
-    let asked = gallery(&store, None).search_source(&texts(), &open, 5, &Filter::default(), true);
+    let asked = gallery(&store).search_source(&texts(), &open, 5, &Filter::default(), true);
     assert!(asked.unwrap_err().to_string().contains("finished"));
     let never = MemoryStore::new();
     fill(&never, 3);
-    let asked = gallery(&never, None).search_source(&texts(), &open, 5, &Filter::default(), true);
+    let asked = gallery(&never).search_source(&texts(), &open, 5, &Filter::default(), true);
     assert!(asked.unwrap_err().to_string().contains("upgrade"));
     assert_eq!(models.asked(), [""; 0]);
 }
@@ -177,8 +177,7 @@ fn a_switch_while_queries_are_embedded_only_takes_the_other_model_too() {
         }
         Ok(models.open(space))
     };
-    let (answer, _) =
-        gallery(&store, None).search_source(&texts(), &open, 5, &Filter::default(), false).unwrap();
+    let (answer, _) = gallery(&store).search_source(&texts(), &open, 5, &Filter::default(), false).unwrap();
     assert_eq!(answer.spaces, ["new-model"]);
     assert_eq!(models.asked(), ["old-model", "new-model"]);
 }
@@ -190,7 +189,7 @@ fn hits_say_what_they_are() {
     let models = Models::default();
     let store: Arc<dyn Store> = Arc::new(store);
     let queries = SearchQueries::Sources { queries: texts(), before: true };
-    let wanted = Search { queries, space: None, k: 2, filter: Filter::default(), bridge: None };
+    let wanted = Search { queries, space: None, k: 2, filter: Filter::default() };
     let found = search(&store, &wanted, &|space| Ok(models.open(space))).unwrap();
     let before = &found.before.as_ref().unwrap().found;
     let now = &found.answer.found;
@@ -215,7 +214,7 @@ fn refused(query: Query, change: impl Fn(&mut Model)) -> Error {
         change(&mut model);
         Ok(Arc::new(model) as Arc<dyn Encoder>)
     };
-    gallery(&store, None).search_source(&[query], &open, 5, &Filter::default(), false).unwrap_err()
+    gallery(&store).search_source(&[query], &open, 5, &Filter::default(), false).unwrap_err()
 }
 
 #[test]
@@ -252,7 +251,7 @@ fn what_cannot_be_embedded_says_which_query_and_why() {
 fn a_caller_without_the_model_says_so_itself() {
     let (store, _) = begun();
     let open: &QueryEncoders<'_> = &|space| Err(Error::missing("an encoder", &space.name));
-    let said = gallery(&store, None).search_source(&texts(), open, 5, &Filter::default(), false);
+    let said = gallery(&store).search_source(&texts(), open, 5, &Filter::default(), false);
     assert!(said.unwrap_err().to_string().contains("old-model needs an encoder"));
 }
 
@@ -266,7 +265,7 @@ fn images_are_given_as_whole_paths() {
     };
     // Tests run in the folder of the crate.
     let image = Query::Image(PathBuf::from("Cargo.toml"));
-    gallery(&store, None).search_source(&[image], &open, 5, &Filter::default(), false).unwrap();
+    gallery(&store).search_source(&[image], &open, 5, &Filter::default(), false).unwrap();
     let expected = fs_err::canonicalize("Cargo.toml").unwrap().display().to_string();
     assert_eq!(*read.lock().unwrap(), [expected]);
 }

@@ -198,7 +198,7 @@ impl Place {
     }
 
     /// Whether SQL and the library say the same of every query, and which models SQL asks for.
-    fn agrees(&mut self, bridge: Option<&Bridge>, models: &[&str], what: &str) {
+    fn agrees(&mut self, models: &[&str], what: &str) {
         let all: Vec<(String, Matrix)> = self
             .spaces
             .iter()
@@ -208,8 +208,7 @@ impl Place {
         let (asked, serving): (Vec<String>, String) = (row.get(0), row.get(1));
         assert_eq!(asked, models, "{what}");
         assert_eq!(Some(serving.as_str()), self.store.serving().unwrap().as_deref(), "{what}");
-        let gallery =
-            Gallery::new(Arc::new(self.store.clone()), None).with_bridge(bridge.cloned().map(Arc::new));
+        let gallery = Gallery::new(Arc::new(self.store.clone()));
         let of = |name: &str| all.iter().find(|(space, _)| space == name).map(|(_, rows)| rows).unwrap();
         let known: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
         // What is asked for; and all that there is, also of a model that is asked for no more or not yet.
@@ -295,7 +294,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
     let [old, new, third] =
         [space("old-model", D_OLD), space("new-model", D_NEW), space("third-model", D_NEW)];
     let mut place = Place::new(server, &old);
-    place.agrees(None, &["old-model"], "before");
+    place.agrees(&["old-model"], "before");
     for (old, new, weight) in [(old, new.clone(), 0.4), (new, third, 0.7)] {
         place.spaces.push(new.clone());
         let world = world(old.clone(), new.clone(), weight);
@@ -303,11 +302,11 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         let (by_old, by_new) = ([&*old.name], [&*new.name]);
         let both = [&*old.name, &*new.name];
         begin_sampling(&place.store, &old, &new, setup.order, &Unobserved).unwrap();
-        place.agrees(None, &by_old, "pairs are drawn");
+        place.agrees(&by_old, "pairs are drawn");
         let half = bridge(&old, &new, 0.375, InputScaling::UnitLength);
         set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
         assert_eq!(place.kept(), (1, old.dimension as i64));
-        place.agrees(Some(&half), &both, "half a bridge");
+        place.agrees(&both, "half a bridge");
         if place.spaces.len() == 2 {
             // An operator deletes a part of it, or all: searches by SQL go as they went before, and an examination says it.
             for lost in ["DELETE FROM rehang.matrix_row WHERE at = 1", "DELETE FROM rehang.bridge"] {
@@ -317,7 +316,7 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
                 assert_eq!((finding.severity, finding.next), (Severity::Problem, Some(Remedy::BridgeAgain)));
                 set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
                 assert_eq!(place.kept(), (1, old.dimension as i64));
-                place.agrees(Some(&half), &both, "half a bridge, kept anew");
+                place.agrees(&both, "half a bridge, kept anew");
             }
         }
         // One that was kept and not recorded, as where the process died in between.
@@ -325,19 +324,19 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         let fingerprint = rehang_files::bridge_file::fingerprint(&whole).unwrap();
         place.store.keep_bridge(Some((&fingerprint, &whole))).unwrap();
         assert_eq!(place.kept().0, 2);
-        place.agrees(Some(&half), &both, "half a bridge, and another beside it");
+        place.agrees(&both, "half a bridge, and another beside it");
         start(&place.store, &setup, &Unobserved).unwrap();
         set_bridge(&place.store, &old, &new, Some(&whole)).unwrap();
         assert_eq!(place.kept().0, 1, "the one before it is gone");
-        place.agrees(Some(&whole), &by_new, "a whole bridge");
+        place.agrees(&by_new, "a whole bridge");
         set_bridge(&place.store, &old, &new, None).unwrap();
         assert_eq!(place.kept(), (0, 0));
-        place.agrees(Some(&whole), &by_old, "the bridge is off");
+        place.agrees(&by_old, "the bridge is off");
         set_bridge(&place.store, &old, &new, Some(&half)).unwrap();
         switch(&place.store, &setup, Serving::Mixed, &Unobserved).unwrap();
-        place.agrees(Some(&half), &by_new, "switched");
+        place.agrees(&by_new, "switched");
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
-        place.agrees(Some(&half), &both, "fused");
+        place.agrees(&both, "fused");
         place.backfill(&new.name, 90);
         // What has come since: an item without a vector, one with an old vector alone, one with a new one alone.
         let by = |space: &Space, version: usize| {
@@ -354,16 +353,16 @@ fn goes_through_two_upgrades(server: &server::Server, distance: Distance) {
         } else {
             format!("SELECT rehang.write('notes', '2010', '{}', '{}')", by(&old, 2), old.name)
         });
-        place.agrees(Some(&half), &both, "fused, some of it native");
+        place.agrees(&both, "fused, some of it native");
         place.backfill(&new.name, 120);
-        place.agrees(Some(&half), &both, "fused, half of it native");
+        place.agrees(&both, "fused, half of it native");
         rollback(&place.store, &setup, &Unobserved).unwrap();
         assert_eq!(place.kept(), (0, 0));
-        place.agrees(Some(&half), &by_old, "rolled back");
+        place.agrees(&by_old, "rolled back");
         switch(&place.store, &setup, Serving::Fused, &Unobserved).unwrap();
-        place.agrees(None, &both, "fused again");
+        place.agrees(&both, "fused again");
         finish(&place.store, &setup, true, &Unobserved).unwrap();
-        place.agrees(None, &by_new, "finished");
+        place.agrees(&by_new, "finished");
         place.sql("DELETE FROM notes WHERE id LIKE '20%'");
     }
     place.end();
@@ -755,7 +754,7 @@ fn what_an_earlier_version_made_is_taken_along() {
         started.findings.iter().any(|finding| finding.to_string().contains("adopting the table once more"))
     );
     PostgresStore::adopt(&place.address, place.store.table(), Some("old-model"), &|_, _| true).unwrap();
-    place.agrees(Some(&half), &["old-model", "new-model"], "adopted once more");
+    place.agrees(&["old-model", "new-model"], "adopted once more");
     place.sql(&insert.replace("3000", "3001"));
     assert_eq!(place.new_vector(3001), None, "no map is kept yet");
     switch(&place.store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();

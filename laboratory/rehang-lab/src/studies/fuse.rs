@@ -48,8 +48,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         let (data, head) = (Set::read(&folder, set)?, Set::head(&folder, set)?);
         let labels = data.pairs.labels().map(<[i64]>::to_vec);
         let pairs = Pairs::new(cosine(data.pairs.old())?, cosine(data.pairs.new_vectors())?, labels, None)?;
-        let bridge =
-            fit_bridge(&pairs, &FitParameters::default(), &Progress::default())?.bridge.map(Arc::new);
+        let bridge = fit_bridge(&pairs, &FitParameters::default(), &Progress::default())?.bridge;
         for method in [Method::Procrustes, Method::KernelRidge] {
             let parameters = FitParameters { method, compare: false, ..FitParameters::default() };
             let quiet = Progress::default();
@@ -67,7 +66,7 @@ fn cosine(of: &Vectors) -> Result<Vectors> {
     Vectors::measured(&of.space().name, Distance::Cosine, of.matrix().clone(), "vectors")
 }
 
-fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc<Bridge>>) -> Result<Row> {
+fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Bridge>) -> Result<Row> {
     let (old, new) = (&adapter.old, &adapter.new);
     let order = OrderSettings { policy: Policy::Coverage, seed: 0 };
     let setup = UpgradeSetup { old, new, adapter: Some(adapter), order };
@@ -81,19 +80,18 @@ fn stages(set: &str, part: &Part, adapter: &rehang::Adapter, bridge: Option<&Arc
         }
         let mut found = Vec::new();
         if BEFORE.contains(&way) {
-            let used = bridge.filter(|_| way == "bridge").cloned();
-            if let Some(bridge) = &used {
+            if let Some(bridge) = bridge.filter(|_| way == "bridge") {
                 set_bridge(&store, old, new, Some(bridge))?;
             }
             // It stays as it is.
-            found = vec![quality(&store, adapter, part, used)?; STAGES.len()];
+            found = vec![quality(&store, adapter, part)?; STAGES.len()];
         } else {
             let serving = if way == "fused" { Serving::Fused } else { Serving::Mixed };
             switch(&store, &setup, serving, &Unobserved)?;
             for stage in STAGES {
                 let wanted = (stage * part.old.len() as f64).round() as usize;
                 native += backfill(&store, &new.name, part, wanted - native)?;
-                found.push(quality(&store, adapter, part, None)?);
+                found.push(quality(&store, adapter, part)?);
             }
         }
         let line: Vec<String> = found
@@ -153,15 +151,10 @@ fn backfill(store: &MemoryStore, space: &str, part: &Part, items: usize) -> Resu
 }
 
 /// Top-1 and precision@10 by label of every query, each item leaving itself out.
-fn quality(
-    store: &MemoryStore,
-    adapter: &rehang::Adapter,
-    part: &Part,
-    bridge: Option<Arc<Bridge>>,
-) -> Result<Quality> {
+fn quality(store: &MemoryStore, adapter: &rehang::Adapter, part: &Part) -> Result<Quality> {
     let rows: Vec<usize> = (0..part.old.len()).step_by(part.old.len().div_ceil(QUERIES)).collect();
     let (old, new): (&Matrix, &Matrix) = (&part.old.matrix().select(&rows), &part.new.matrix().select(&rows));
-    let gallery = Gallery::new(Arc::new(store.clone()), Some(Arc::new(adapter.clone()))).with_bridge(bridge);
+    let gallery = Gallery::new(Arc::new(store.clone()));
     let queries = [(adapter.old.name.as_str(), old), (adapter.new.name.as_str(), new)];
     let found = gallery.search(&queries, DEPTH + 1, &Filter::default())?.found;
     let of_query = |(&row, hits): (&usize, &Vec<Found>)| {

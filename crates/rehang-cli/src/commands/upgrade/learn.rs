@@ -127,10 +127,13 @@ pub fn fit(arguments: &UpgradeFitArguments, json: bool) -> Result<Exit> {
     let method = arguments.method.parse()?;
     let within = arguments.within.as_deref().map(str::parse).transpose()?;
     let upgrade = open(&arguments.config)?;
-    let answer = with_bar(|progress| {
+    let mut answer = with_bar(|progress| {
         end_at_ctrl_c(progress);
         upgrade.fit(method, within, progress)
     })?;
+    if let Some(out) = &arguments.out {
+        answer.write(out)?;
+    }
     commands::fit::say(&answer);
     let text = commands::fit::text(&answer) + "Next: `rehang upgrade report`, or `rehang upgrade start`.\n";
     commands::fit::outcome(&answer).print(json, &answer.to_json(), &text)
@@ -228,7 +231,6 @@ pub fn report(arguments: &UpgradeReportArguments, json: bool) -> Result<Exit> {
         upgrade.report_by(&asked_files(&arguments.asked), progress)
     })?;
     commands::report::write(&made.report, &made.findings, &arguments.out)?;
-    let text = format!("{}Report: {}\n", commands::report::verdict(&made.report), made.path.display());
-    let value = json!({ "report": made.path, "reports": arguments.out, "data": made.report });
-    commands::report::outcome(&made.report).print(json, &value, &text)
+    let value = json!({ "reports": arguments.out, "data": made.report });
+    commands::report::outcome(&made.report).print(json, &value, &commands::report::verdict(&made.report))
 }

@@ -146,8 +146,8 @@ pub fn item(number: usize, version: usize) -> ItemWrite {
 }
 
 /// What an application searches and writes through; a clone of a store is another handle on it.
-pub fn gallery<S: Store + Clone + 'static>(store: &S, adapter: Option<&Adapter>) -> Gallery {
-    Gallery::new(Arc::new(store.clone()), adapter.cloned().map(Arc::new))
+pub fn gallery<S: Store + Clone + 'static>(store: &S) -> Gallery {
+    Gallery::new(Arc::new(store.clone()))
 }
 
 /// A gallery of `items` with old vectors.

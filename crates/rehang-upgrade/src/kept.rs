@@ -1,0 +1,186 @@
+//! What an upgrade learned, as [files of the gallery](Files): adapters, their reports, what was found of their pairs, and bridges. A name says the
+//! fingerprint of what it is of, so that no process takes one for another. [`crate::asked`] keeps queries beside them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rehang::{Adapter, Bridge, Error, Result};
+use rehang_files::{adapter_file, bridge_file};
+use rehang_store::{Files, Ledger};
+
+use crate::fitting;
+use crate::record::Recorded;
+use crate::refit::refits;
+
+/// A kind of file that belongs to one adapter or bridge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Adapter,
+    Bridge,
+    /// A report on an adapter, as JSON.
+    Report,
+    /// What was found of an adapter's pairs, and its error on those that were held out.
+    Learned,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Adapter, Self::Bridge, Self::Report, Self::Learned];
+
+    fn of(self, fingerprint: &str) -> String {
+        let (kind, ending) = self.around();
+        format!("{kind}{fingerprint}{ending}")
+    }
+
+    fn around(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Adapter => ("adapter-", ".safetensors"),
+            Self::Bridge => ("bridge-", ".safetensors"),
+            Self::Report => ("report-", ".json"),
+            Self::Learned => ("learned-", ".json"),
+        }
+    }
+
+    /// The fingerprint in a name; `None` where it is of no such file.
+    fn fingerprint(self, name: &str) -> Option<&str> {
+        let (kind, ending) = self.around();
+        name.strip_prefix(kind)?.strip_suffix(ending)
+    }
+}
+
+/// A file of an adapter or a bridge; `None` where there is none.
+pub(crate) fn read(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<Option<Vec<u8>>> {
+    Files::of(store).read(&kind.of(fingerprint))
+}
+
+pub(crate) fn has(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<bool> {
+    Files::of(store).has(&kind.of(fingerprint))
+}
+
+pub(crate) fn write(store: &dyn Ledger, kind: Kind, fingerprint: &str, bytes: &[u8]) -> Result<()> {
+    Files::of(store).write(&kind.of(fingerprint), bytes)
+}
+
+pub(crate) fn remove(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> Result<()> {
+    let name = kind.of(fingerprint);
+    Files::of(store).retain(|other| other != name)
+}
+
+/// The adapter of a fingerprint; `None` where it is not here.
+///
+/// # Errors
+///
+/// Those of the store; what is wrong with its bytes.
+pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Arc<Adapter>>> {
+    /// The adapter that was read last: a verb asks for it several times, and it may have a hundred megabytes.
+    static LAST: Mutex<Option<(String, Arc<Adapter>)>> = Mutex::new(None);
+    if !has(store, Kind::Adapter, fingerprint)? {
+        return Ok(None);
+    }
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((of, adapter)) = &*last
+        && of == fingerprint
+    {
+        return Ok(Some(Arc::clone(adapter)));
+    }
+    let Some(bytes) = read(store, Kind::Adapter, fingerprint)? else { return Ok(None) };
+    let name = named(store, Kind::Adapter, fingerprint);
+    let adapter = Arc::new(adapter_file::from_bytes(&bytes, &name)?);
+    *last = Some((fingerprint.to_owned(), Arc::clone(&adapter)));
+    Ok(Some(adapter))
+}
+
+/// Keeps an adapter, and gives its fingerprint.
+///
+/// # Errors
+///
+/// Those of the store; of an adapter that no file can hold.
+pub(crate) fn keep_adapter(store: &dyn Ledger, adapter: &Adapter) -> Result<String> {
+    let fingerprint = adapter_file::fingerprint(adapter)?;
+    if !has(store, Kind::Adapter, &fingerprint)? {
+        write(store, Kind::Adapter, &fingerprint, &adapter_file::to_bytes(adapter)?)?;
+    }
+    Ok(fingerprint)
+}
+
+/// The bridge of a fingerprint; `None` where it is not here.
+///
+/// # Errors
+///
+/// As [`adapter`].
+pub(crate) fn bridge(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Arc<Bridge>>> {
+    let Some(bytes) = read(store, Kind::Bridge, fingerprint)? else { return Ok(None) };
+    bridge_file::from_bytes(&bytes, &named(store, Kind::Bridge, fingerprint))
+        .map(|bridge| Some(Arc::new(bridge)))
+}
+
+/// Keeps a bridge, and gives its fingerprint.
+///
+/// # Errors
+///
+/// As [`keep_adapter`].
+pub(crate) fn keep_bridge(store: &dyn Ledger, bridge: &Bridge) -> Result<String> {
+    let fingerprint = bridge_file::fingerprint(bridge)?;
+    if !has(store, Kind::Bridge, &fingerprint)? {
+        write(store, Kind::Bridge, &fingerprint, &bridge_file::to_bytes(bridge)?)?;
+    }
+    Ok(fingerprint)
+}
+
+/// What errors call a file.
+pub(crate) fn named(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String {
+    format!("{} in {}", kind.of(fingerprint), store.name())
+}
+
+/// Takes away adapters and bridges that no upgrade of the gallery uses or can go back to, and what belongs to them. Reports stay as long as a refit names
+/// their adapter.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
+    let (mut used, mut told) = (BTreeSet::new(), BTreeSet::new());
+    for space in store.spaces()? {
+        used.extend(fitting::fitted(store, &space.space.name)?);
+        for refit in refits(store, &space.space.name)? {
+            told.extend([refit.before, refit.after]);
+        }
+    }
+    if let Some(Recorded { record, .. }) = Recorded::read(store)? {
+        used.extend(record.bridge.map(|bridge| bridge.fingerprint));
+        used.insert(record.adapter);
+        // Of a refit that is decided and not yet done.
+        if record.refitting {
+            used.extend(told.iter().cloned());
+        }
+    }
+    let is_used = |kind: Kind, fingerprint: &str| {
+        used.contains(fingerprint) || (kind == Kind::Report && told.contains(fingerprint))
+    };
+    Files::of(store).retain(|name| {
+        Kind::ALL
+            .into_iter()
+            .all(|kind| kind.fingerprint(name).is_none_or(|fingerprint| is_used(kind, fingerprint)))
+    })
+}
+
+/// Takes in what lies in the folder of an upgrade that an earlier version made, where the gallery has no files yet. What cannot be read stays where it is.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
+    if !folder.is_dir() || Files::of(store).are_kept()? {
+        return Ok(());
+    }
+    for entry in fs_err::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?.flatten() {
+        let (Ok(name), Ok(bytes)) = (entry.file_name().into_string(), fs_err::read(entry.path())) else {
+            continue;
+        };
+        let is_ours = |kind: Kind| kind != Kind::Learned && kind.fingerprint(&name).is_some();
+        if Kind::ALL.into_iter().any(is_ours) {
+            Files::of(store).write(&name, &bytes)?;
+        }
+    }
+    crate::asked::take_in(store, folder)
+}
