@@ -14,9 +14,9 @@ macro_rules! arguments {
         $($(#[$help:meta])* $field:ident: $type:ty = [$($clap:tt)*],)*
     } $($others:tt)*) => {
         $crate::arguments!(@group $(#[$about])* $name { $($(#[$help])* $field: $type = [$($clap)*],)* });
-        impl $crate::shared::Argument<$options> for $name {
+        impl $crate::arguments::library::Argument<$options> for $name {
             fn value(&self) -> rehang::Result<$options> {
-                Ok($crate::options!($options { $($field),* } from self))
+                Ok($crate::arguments::library::options!($options { $($field),* } from self))
             }
         }
         $crate::arguments!($($others)*);

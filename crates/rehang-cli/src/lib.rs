@@ -7,7 +7,8 @@
 //! Exit codes: 0 done, 1 finished with something refused or doubtful, 2 failed.
 
 mod addresses;
-mod arguments;
+#[doc(hidden)]
+pub mod arguments;
 mod bar;
 mod commands;
 mod wording;
@@ -22,11 +23,9 @@ use rehang::{Error, Result};
 use arguments::{Arguments, Command};
 use commands::Exit;
 
-/// What the laboratory's command line has in common with this one, beside the macros `arguments` and `options`.
+/// What the laboratory's command line has in common with this one, beside [`arguments`].
 #[doc(hidden)]
 pub mod shared {
-    pub use crate::arguments::groups::RowArguments;
-    pub use crate::arguments::library::Argument;
     pub use crate::bar::with_bar;
     pub use crate::carry_out;
     pub use crate::commands::{Exit, say, say_findings};

@@ -16,31 +16,31 @@ use clap::{CommandFactory, FromArgMatches};
 use rehang::Result;
 use rehang_cli::shared::{Exit, carry_out};
 
-use arguments::{Arguments, Command};
+use arguments::{LabArguments, LabCommand};
 
 fn main() -> ExitCode {
     let line: Vec<OsString> = std::env::args_os().collect();
-    let command = Arguments::command();
+    let command = LabArguments::command();
     let matches = command.clone().get_matches_from(&line);
-    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let arguments = LabArguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     ExitCode::from(match arguments.command {
-        Command::Rehang(_) => rehang_cli::main(line),
+        LabCommand::Rehang(_) => rehang_cli::main(line),
         _ => carry_out(line, command, &matches, arguments.threads, || run(&arguments)),
     })
 }
 
-fn run(arguments: &Arguments) -> Result<Exit> {
+fn run(arguments: &LabArguments) -> Result<Exit> {
     let json = arguments.json;
     match &arguments.command {
-        Command::Train(train) => commands::train::run(train, json),
-        Command::Compare(compare) => commands::compare::run(compare, json),
-        Command::Embed(embed) => commands::train::embed(embed, json),
-        Command::Export(export) => commands::train::export(export, json),
-        Command::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
-        Command::Study(asked) => {
+        LabCommand::Train(train) => commands::train::run(train, json),
+        LabCommand::Compare(compare) => commands::compare::run(compare, json),
+        LabCommand::Embed(embed) => commands::train::embed(embed, json),
+        LabCommand::Export(export) => commands::train::export(export, json),
+        LabCommand::Evaluate(evaluate) => commands::evaluate::run(evaluate, json),
+        LabCommand::Study(asked) => {
             let rest: Vec<&str> = asked.rest.iter().map(String::as_str).collect();
             studies::run(asked.study, &rest).map(|()| Exit::Done)
         }
-        Command::Rehang(_) => unreachable!("the other command line has taken it"),
+        LabCommand::Rehang(_) => unreachable!("the other command line has taken it"),
     }
 }

@@ -19,13 +19,13 @@ use rehang_upgrade::SwitchIf;
 macro_rules! options {
     ($options:ident { $($name:ident),* $(,)? } from $arguments:expr $(, $other:ident: $value:expr)* $(; ..$plain:expr)?) => {
         $options {
-            $($name: $crate::shared::Argument::value(&$arguments.$name)?,)*
+            $($name: $crate::arguments::library::Argument::value(&$arguments.$name)?,)*
             $($other: $value,)*
             $(..$plain)?
         }
     };
 }
-pub(crate) use options;
+pub use options;
 
 /// An argument as a library takes it.
 pub trait Argument<T> {

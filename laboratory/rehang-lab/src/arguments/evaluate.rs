@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rehang::Result;
-use rehang_cli::shared::RowArguments;
+use rehang_cli::arguments::groups::RowArguments;
 use rehang_cli::{arguments, options};
 use rehang_evaluate::study::StudyOptions;
 use rehang_files::{NamedFile, VectorSource};

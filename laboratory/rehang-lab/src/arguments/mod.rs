@@ -16,10 +16,10 @@ use train::{CompareArguments, EmbedArguments, ExportArguments, TrainArguments};
 /// A verb that is not listed here is one of `rehang`: `rehang-lab fit` is `rehang fit`.
 #[derive(Debug, Parser)]
 #[command(name = "rehang-lab", version, propagate_version = true, max_term_width = 110)]
-pub struct Arguments {
+pub struct LabArguments {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: LabCommand,
 
     /// Print one JSON object on stdout instead of text.
     #[arg(long, global = true)]
@@ -32,7 +32,7 @@ pub struct Arguments {
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum LabCommand {
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
     Train(TrainArguments),
     /// Train and compare compatible methods and adapters over seeds and orders; writes one report.
@@ -55,7 +55,7 @@ arguments! {
     /// Options of `rehang-lab study`.
     StudyArguments {
         /// Which study.
-        study: Study = [value_enum],
+        study: StudyName = [value_enum],
         /// What stands behind its name.
         rest: Vec<String> = [value_name = "WORD"],
     }
@@ -63,7 +63,7 @@ arguments! {
 
 /// The studies; what each takes stands in front of what it measures.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Study {
+pub enum StudyName {
     /// [FOLDER]: which order closes the gap between groups that the old model saw unevenly.
     Bias,
     /// [SPLITS [FOLDER [SET…]]]: what an untouched gallery gives to bridged queries and to both models' scores together.

@@ -1,7 +1,8 @@
 //! `rehang-lab compare`: a whole study, and its report.
 
 use rehang::Result;
-use rehang_cli::shared::{Argument, Exit, say, with_bar};
+use rehang_cli::arguments::library::Argument;
+use rehang_cli::shared::{Exit, say, with_bar};
 use rehang_files::AtomicFile;
 use rehang_train::{CompareFiles, compare_files};
 use serde_json::json;

@@ -15,34 +15,27 @@ mod records;
 mod refit;
 mod regret;
 
-use std::path::{Path, PathBuf};
-
 use rehang::Result;
 
-use crate::arguments::Study;
+use crate::arguments::StudyName;
 
 /// Where the real galleries lie, unless another folder is named.
 const DATA: &str = "../shared/data";
 
 /// Repeats a study with what stands behind its name.
-pub fn run(study: Study, rest: &[&str]) -> Result<()> {
+pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
     match study {
-        Study::Bias => bias::run(rest.first().unwrap_or(&DATA)),
-        Study::Bridge => bridge::run(rest),
-        Study::DemoData => demo_data::run(),
-        Study::Drift => drift::run(rest),
-        Study::Forecast => forecast::run(rest),
-        Study::Fuse => fuse::run(rest),
-        Study::Identify => identify::run(rest),
-        Study::Learning => learning::run(rest),
-        Study::Orders => orders::run(rest),
-        Study::Papers => papers::run(rest),
-        Study::Refit => refit::run(rest),
-        Study::Regret => regret::run(rest),
+        StudyName::Bias => bias::run(rest.first().unwrap_or(&DATA)),
+        StudyName::Bridge => bridge::run(rest),
+        StudyName::DemoData => demo_data::run(),
+        StudyName::Drift => drift::run(rest),
+        StudyName::Forecast => forecast::run(rest),
+        StudyName::Fuse => fuse::run(rest),
+        StudyName::Identify => identify::run(rest),
+        StudyName::Learning => learning::run(rest),
+        StudyName::Orders => orders::run(rest),
+        StudyName::Papers => papers::run(rest),
+        StudyName::Refit => refit::run(rest),
+        StudyName::Regret => regret::run(rest),
     }
-}
-
-/// The root of the repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }

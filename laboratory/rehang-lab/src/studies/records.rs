@@ -1,6 +1,6 @@
 //! Records of measurements: files of JSON lines, and the pages that are made of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rehang::{Error, Result};
 use rehang_files::{AtomicFile, read_lines};
@@ -33,4 +33,9 @@ pub fn write(path: &str, text: &str) -> Result<()> {
 pub fn create_folder_of(path: &str) -> Result<()> {
     let Some(folder) = Path::new(path).parent() else { return Ok(()) };
     fs_err::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))
+}
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_path_buf()
 }

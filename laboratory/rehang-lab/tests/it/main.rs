@@ -3,4 +3,5 @@
 mod common;
 
 mod evaluate;
+mod surface;
 mod training;

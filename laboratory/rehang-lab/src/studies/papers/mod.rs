@@ -18,7 +18,7 @@ use rehang::statistics::{MeanSd, mean_sd};
 use rehang::{Error, Result};
 use rehang_files::AtomicFile;
 
-use crate::studies::root;
+use crate::studies::records::root;
 
 /// A study, and the minutes it takes on two idle cores.
 const STUDIES: [(&str, u32); 30] = [
