@@ -23,7 +23,7 @@ use rehang::{Error, Result};
 use arguments::{Arguments, Command};
 use commands::Exit;
 
-/// What the laboratory's command line has in common with this one, beside [`arguments`].
+/// What the laboratory's command line has in common with this one, beside `arguments`.
 #[doc(hidden)]
 pub mod shared {
     pub use crate::bar::with_bar;

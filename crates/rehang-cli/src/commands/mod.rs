@@ -45,6 +45,10 @@ impl Exit {
     }
 
     /// Prints a result on stdout: as one JSON object, or the text about it.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](rehang::ErrorKind::Io) where stdout cannot be written.
     pub fn print(self, json: bool, value: &impl Serialize, text: &str) -> Result<Self> {
         let value = serde_json::to_value(value).map_err(|error| Error::corrupt("the result", error))?;
         let mut stdout = std::io::stdout().lock();

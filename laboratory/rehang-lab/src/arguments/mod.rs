@@ -32,6 +32,7 @@ pub struct LabArguments {
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of it in a process")]
 pub enum LabCommand {
     /// Train an encoder, by itself or compatible with an old model's gallery: plain, bct, ract, dmu, l2, lwf, …
     Train(TrainArguments),
