@@ -226,15 +226,14 @@ fn carried(today: &[f64], then: &[f64], floor: f64) -> (f64, f64) {
 #[test]
 fn thresholds_are_those_of_counting_pair_by_pair() {
     let place = place(&Made { old: noisy, ..Made::of(ITEMS) });
-    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
-    let fitted = place.json(&["upgrade", "fit", "--method", "ridge"]);
-    place.json(&["transform", fitted["adapter"].as_str().unwrap(), "old.npy", "-o", "adapted.npy"]);
+    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0", "--out", "pairs"]);
+    place.json(&["upgrade", "fit", "--method", "ridge", "-o", "map.safetensors"]);
+    place.json(&["transform", "map.safetensors", "old.npy", "-o", "adapted.npy"]);
     let file = |name: &str| read_matrix(&VectorSource::path(place.path(name))).unwrap();
     let (old, adapted, new) = (file("old.npy"), file("adapted.npy"), file("new.npy"));
-    let ids = fs_err::read_to_string(place.path("rehang.upgrade/pairs/ids.txt")).unwrap();
+    let ids = fs_err::read_to_string(place.path("pairs/ids.txt")).unwrap();
     let held_out =
-        rehang_files::read_labels(&VectorSource::path(place.path("rehang.upgrade/pairs/held-out.npy")))
-            .unwrap();
+        rehang_files::read_labels(&VectorSource::path(place.path("pairs/held-out.npy"))).unwrap();
     let asking: Vec<usize> = ids
         .lines()
         .zip(held_out)
