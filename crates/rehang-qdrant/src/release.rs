@@ -99,7 +99,7 @@ fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_dec
         }
         if found_by_nobody > 0 {
             why.push(format!(
-                "{found_by_nobody} items with a source have none, and no search would find them"
+                "{found_by_nobody} items with a source have no vector, and no search would find them"
             ));
         }
         let why = format!("in {:?}, {}", space.record.space.name, why.join("; "));

@@ -149,7 +149,11 @@ fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
             // A writer that lags: no search finds what it wrote, and after a release nobody would see to it.
             upsert(server, &name, &[point(5, "by the old model")]);
             let error = store.release(false).unwrap_err();
-            assert!(error.is_conflict() && error.to_string().contains("1 have none"), "{error}");
+            assert!(
+                error.is_conflict()
+                    && error.to_string().contains("model\", 1 items with a source have no vector"),
+                "{error}"
+            );
             store.write_vectors(NEW, None, &[write(5, revision(&store, 5), Provenance::Native)]).unwrap();
         }
         let released = store.release(with_adapted).unwrap();
