@@ -261,6 +261,11 @@ fn a_status_lists_what_cannot_come_home() {
     let status = doubtful();
     assert_eq!(listed(&status, "items_without_source"), without_source);
     assert_eq!(listed(&status, "items_without_vector"), ["bare"]);
+    // Nothing can be done about it, so nobody is told to do anything.
+    let (_, text, _) = code(&place, &upgrade("status", &[]));
+    assert!(text.contains("no search finds 1 items: they have neither"), "{text}");
+    let (_, text, _) = code(&place, &["doctor", "--config", "rehang.toml"]);
+    assert!(text.contains("which serves, nor a source: no search finds them\n"), "{text}");
     // After a rollback it is those of the old space that no search finds.
     let (_, out, _) = code(&place, &upgrade("rollback", &[]));
     assert!(out.contains("2 items have no old vector") && out.contains("status --json"), "{out}");
