@@ -26,7 +26,8 @@ use ureq::Body;
 use ureq::http::Response;
 
 use super::answer::{self, Request};
-use super::{Ended, Http, Limited, Outcome, TOKENS_MORE, explained, probe, retry_after, retry_after_ms};
+use super::pace::wait_asked;
+use super::{Ended, Http, Limited, Outcome, TOKENS_MORE, explained, probe, with_wait};
 use crate::config::HttpConfig;
 use crate::config::keys::seconds;
 use crate::contract::{Answer, Input, ItemFailure};
@@ -168,8 +169,10 @@ pub(super) struct Batches {
 /// What came of one question about files and batches.
 enum Said {
     Good(Response<Body>),
-    /// It was not heard; the next attempt may be, after a wait that the service asked for.
-    Busy(String, Option<Duration>),
+    /// The service refuses everybody for its limits.
+    Limited(String, Option<Duration>),
+    /// Nobody heard it.
+    Unheard(String),
     /// Whether it was heard is not known.
     Unclear(String),
     Refused(u16, String),
@@ -618,34 +621,27 @@ impl Http {
         let of = batches.of.clone();
         let sent =
             Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
-        let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
         lock(&batches.state).add(sent.clone(), true, true);
         batches.keep(&sent.own).or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
-        let refused = loop {
-            let said = self.expect_not_stopped().and_then(|()| self.create(batches, &sent));
-            match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
-                Said::Good(mut response) => {
-                    let there: serde_json::Result<There> =
-                        read(&mut response).and_then(|body| serde_json::from_slice(&body));
-                    // Where the answer is broken, the list says its name.
-                    return there.map_or(Ok(()), |there| batches.is_created(&sent.own, there.id));
-                }
-                Said::Busy(reason, wait) => {
-                    if let Err(error) = self.keep_to_limits(&mut limited, reason, wait) {
-                        self.drop_sent(batches, &sent.own)?;
-                        return Err(error);
-                    }
-                }
-                Said::Refused(_, reason) if reason.contains("request_params") => {
-                    if !batches.is_voyage.swap(true, Ordering::Relaxed) {
-                        return self.drop_sent(batches, &sent.own);
-                    }
-                    break reason;
-                }
-                Said::Refused(400 | 404 | 413 | 422, reason) => break reason,
-                // Its place in the list says whether it was heard.
-                Said::Unclear(_) | Said::Refused(..) => return Ok(()),
+        let said = self
+            .create(batches, &sent)
+            .or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))?;
+        let refused = match said {
+            Said::Good(mut response) => {
+                let there: serde_json::Result<There> =
+                    read(&mut response).and_then(|body| serde_json::from_slice(&body));
+                // Where the answer is broken, the list says its name.
+                return there.map_or(Ok(()), |there| batches.is_created(&sent.own, there.id));
             }
+            Said::Refused(_, reason) if reason.contains("request_params") => {
+                if !batches.is_voyage.swap(true, Ordering::Relaxed) {
+                    return self.drop_sent(batches, &sent.own);
+                }
+                reason
+            }
+            Said::Refused(400 | 404 | 413 | 422, reason) => reason,
+            // Its place in the list says whether it was heard.
+            _ => return Ok(()),
         };
         self.drop_sent(batches, &sent.own)?;
         Err(self.unavailable(format!("it refused a batch: {refused}")))
@@ -689,7 +685,7 @@ impl Http {
             body["completion_window"] = "12h".into();
             body["request_params"] = parameters;
         }
-        self.ask_at("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
+        self.ask_until_heard("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
     }
 
     /// Waits until one of some batches is over. Gives those that are, with their answers read.
@@ -758,7 +754,9 @@ impl Http {
                     }
                 }
             }
-            Said::Busy(reason, _) | Said::Unclear(reason) => return self.unheard(batches, *heard, &reason),
+            Said::Limited(reason, _) | Said::Unheard(reason) | Said::Unclear(reason) => {
+                return self.unheard(batches, *heard, &reason);
+            }
             // One that is a moment old may not be everywhere yet.
             Said::Refused(_, reason) if is_own => return self.unheard(batches, *heard, &reason),
             Said::Refused(_, reason) => {
@@ -1274,26 +1272,47 @@ impl Http {
         body: Option<(&str, &[u8])>,
         take: &mut dyn FnMut(&mut Response<Body>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>> {
+        let method = if body.is_some() { "POST" } else { "GET" };
         for failures in 1.. {
-            let method = if body.is_some() { "POST" } else { "GET" };
-            let (reason, wait) = match self.ask_at(method, path, body)? {
+            let reason = match self.ask_until_heard(method, path, body)? {
                 Said::Good(mut response) => match take(&mut response) {
                     Some(said) => return Ok(Some(said)),
-                    None => ("its answer broke off".into(), None),
+                    None => "its answer broke off".into(),
                 },
                 Said::Refused(404 | 405 | 410 | 501, _) => return Ok(None),
                 Said::Refused(_, reason) => return Err(self.unavailable(reason)),
-                Said::Busy(reason, wait) => (reason, wait),
-                Said::Unclear(reason) => (reason, None),
+                Said::Unclear(reason) | Said::Unheard(reason) | Said::Limited(reason, _) => reason,
             };
-            if failures >= self.config.attempts || wait.is_some_and(|wait| wait > super::RETRY_AFTER_MAX) {
-                return Err(self
-                    .unavailable(format!("{reason} ({} was asked {failures} times)", without_query(path))));
-            }
-            let backoff = self.backoff.wait(failures as u32);
-            self.wait_until(self.clock.now() + wait.unwrap_or_default().max(backoff))?;
+            self.rest(path, reason, failures)?;
         }
         Ok(None)
+    }
+
+    /// Asks once, and again where it was certainly not heard: the service refuses everybody for its limits, or cannot be reached.
+    fn ask_until_heard(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
+        let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
+        let mut failures = 0;
+        loop {
+            self.expect_not_stopped()?;
+            match self.ask_at(method, path, body)? {
+                Said::Limited(reason, wait) => self.keep_to_limits(&mut limited, reason, wait)?,
+                Said::Unheard(reason) => {
+                    failures += 1;
+                    self.rest(path, reason, failures)?;
+                }
+                said => return Ok(said),
+            }
+        }
+    }
+
+    /// Waits after so many failures of a request, or says that these were all attempts.
+    fn rest(&self, path: &str, reason: String, failures: usize) -> Result<()> {
+        if failures >= self.config.attempts {
+            return Err(
+                self.unavailable(format!("{reason} ({} was asked {failures} times)", without_query(path)))
+            );
+        }
+        self.wait_until(self.clock.now() + self.backoff.wait(failures as u32))
     }
 
     /// Asks once.
@@ -1324,7 +1343,7 @@ impl Http {
         let mut response = match sent {
             Err(error) => {
                 return Ok(match self.unreachable(&error, 0, 0)? {
-                    Outcome::Unreachable(reason) => Said::Busy(reason, None),
+                    Outcome::Unreachable(reason) => Said::Unheard(reason),
                     Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Said::Unclear(reason),
                     _ => Said::Unclear(error.to_string()),
                 });
@@ -1336,18 +1355,12 @@ impl Http {
             return Ok(Said::Good(response));
         }
         let said = read(&mut response).unwrap_or_default();
-        let reason =
-            format!("status {status}: {}", answer::message(&said, self.secrets.iter().map(String::as_str)));
-        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let wait = header("retry-after-ms")
-            .and_then(retry_after_ms)
-            .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))));
+        let reason = self.reason(status, &said)?;
         Ok(match status {
-            401 | 403 => return Err(self.unauthorised(&reason)),
-            400 if answer::is_key_wrong(&said) => return Err(self.unauthorised(&reason)),
-            402 => return Err(self.unavailable(reason)),
-            429 if answer::is_account_empty(&said) => return Err(self.unavailable(reason)),
-            429 => Said::Busy(reason, wait.or_else(|| answer::wait_in(&said))),
+            429 => {
+                let wait = wait_asked(response.headers()).or_else(|| answer::wait_in(&said));
+                Said::Limited(with_wait(reason, wait), wait)
+            }
             408 | 409 | 425 | 500 | 502..=599 => Said::Unclear(reason),
             _ => Said::Refused(status, reason),
         })

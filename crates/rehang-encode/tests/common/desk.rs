@@ -49,8 +49,8 @@ pub struct Books {
     /// Questions about each batch.
     pub asked: BTreeMap<String, usize>,
     pub has_no_list: bool,
-    /// How the next request for a batch ends, by its status, and whether the batch is created: at once, or once its file is to be deleted.
-    pub bad_creation: Option<(u16, Created)>,
+    /// What the next request for a batch is answered, and whether the batch is created: at once, or once its file is to be deleted.
+    pub bad_creation: Option<(Reply, Created)>,
     /// Files that were deleted.
     pub deleted: Vec<String>,
     /// A batch that is not created yet.
@@ -212,13 +212,13 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             Reply::Body(json!({"id": id, "object": "file", "deleted": true}).to_string())
         }
         ("POST", ["batches"]) if books.bad_creation.is_some() => {
-            let (status, created) = books.bad_creation.take().unwrap();
+            let (reply, created) = books.bad_creation.take().unwrap();
             match created {
                 Created::AtOnce => drop(answer(books, seen, model, fate)),
                 Created::Late => books.late = Some(seen.clone()),
                 Created::Never => {}
             }
-            Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
+            reply
         }
         ("POST", ["batches"]) => {
             let file = seen.body["input_file_id"].as_str().unwrap_or_default();

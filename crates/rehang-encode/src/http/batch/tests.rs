@@ -55,6 +55,10 @@ fn reason(answer: &Answer) -> &str {
     answer.as_ref().unwrap_err().reason()
 }
 
+fn unwell(status: u16) -> Reply {
+    Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
+}
+
 #[test]
 fn texts_go_in_a_file_and_come_back_whatever_their_order() {
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
@@ -518,7 +522,7 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
 fn a_batch_that_was_created_all_the_same_is_found() {
     for (status, created) in [(402, Created::AtOnce), (418, Created::AtOnce), (500, Created::Late)] {
         let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
-        desk.books().bad_creation = Some((status, created));
+        desk.books().bad_creation = Some((unwell(status), created));
         let http = open(&desk, &journal);
         let first = embed(&http, &texts(20));
         if status == 402 {
@@ -530,10 +534,62 @@ fn a_batch_that_was_created_all_the_same_is_found() {
         assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1), "{status}");
     }
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
-    desk.books().bad_creation = Some((422, Created::Never));
+    desk.books().bad_creation = Some((unwell(422), Created::Never));
     let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
     assert!(said.to_string().contains("it refused a batch"), "{said}");
     assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
+}
+
+/// The first call that is refused for its key, or for an empty account, is the last one. A later process sends the texts.
+#[test]
+fn a_batch_that_is_refused_for_its_key_or_account_ends_at_once() {
+    let empty = || Reply::Status(429, vec![], json!({"error": {"code": "insufficient_quota"}}).to_string());
+    type Make = fn() -> Reply;
+    let cases: [(Make, &str); 4] = [
+        (|| unwell(401), "status 401: we are not well; the key comes from KEY"),
+        (|| unwell(403), "status 403: we are not well; the key comes from KEY"),
+        (|| unwell(402), "status 402: we are not well"),
+        (empty, "insufficient_quota"),
+    ];
+    for (reply, words) in cases {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        desk.books().bad_creation = Some((reply(), Created::Never));
+        let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+        let error = embed(&http, &texts(20)).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.is_unauthorised(), words.contains("KEY"), "{error}");
+        assert_eq!((clock.waits(), journal_files(&journal), http.spent().items), (vec![], 0, 1), "{words}");
+        assert_eq!(desk.books().deleted, ["file-0"], "{words}");
+        let requests = desk.requests();
+        let again = embed(&http, &texts(20));
+        if error.is_unauthorised() {
+            assert!(again.unwrap_err().is_unauthorised());
+            assert_eq!(desk.requests(), requests, "the key is as wrong for all other texts");
+        }
+        assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+        assert_eq!(desk.most_sent(), 1, "{words}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_refused_for_a_limit_is_asked_for_again_when_the_service_says() {
+    let limit = |wait: &'static str| {
+        let said = json!({"error": {"message": format!("slow down, try again in {wait}")}}).to_string();
+        Some((Reply::Status(429, vec![], said), Created::Never))
+    };
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().polls = 0;
+    desk.books().bad_creation = limit("42s");
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+    assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(clock.waits()[0], Duration::from_secs(42));
+    assert_eq!((desk.most_sent(), desk.books().files.len()), (1, 2), "its file and its output");
+    // One that lasts longer than a run stands still ends it, and says how long.
+    desk.books().bad_creation = limit("10m");
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into());
+    let error = embed(&http, &texts(20)).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("it asks to wait 600 s"), "{error}");
+    assert_eq!((clock.waits(), journal_files(&journal), http.spent().items), (vec![], 1, 1));
 }
 
 /// A list that ends too early says nothing of what was created before.
