@@ -1284,7 +1284,7 @@ impl Encoder for Http {
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
         if let Some(batches) = &self.batches {
-            batches.told();
+            self.told(batches);
         }
     }
 

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::super::desk::{BadFile, Created, Death, Desk, Over, answered, completed, expired, refused};
 use super::super::stub::{Reply, Seen, Stub, good, vector};
+use super::service::PAGES_MAX;
 use super::*;
 use crate::contract::{Encoder as _, Spent};
 
@@ -48,7 +49,8 @@ fn right(texts: &[String]) -> Vec<Answer> {
 }
 
 fn journal_files(journal: &TempDir) -> usize {
-    fs_err::read_dir(journal.path().join(JOURNAL)).map_or(0, Iterator::count)
+    let entries = fs_err::read_dir(journal.path().join(JOURNAL)).into_iter().flatten();
+    entries.filter(|entry| entry.as_ref().unwrap().path().extension() == Some("json".as_ref())).count()
 }
 
 fn reason(answer: &Answer) -> &str {
