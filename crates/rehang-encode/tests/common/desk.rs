@@ -51,6 +51,8 @@ pub struct Books {
     pub has_no_list: bool,
     /// What the next request for a batch is answered, and whether the batch is created: at once, or once its file is to be deleted.
     pub bad_creation: Option<(Reply, Created)>,
+    /// What happens while the next request that begins so (`POST /v1/files`) is under way.
+    pub meanwhile: Option<(&'static str, Box<dyn FnOnce() + Send>)>,
     /// Files that were deleted.
     pub deleted: Vec<String>,
     /// A batch that is not created yet.
@@ -117,6 +119,11 @@ impl Desk {
         lock(&books.0).polls = 1;
         let own = Arc::clone(&books);
         let stub = Stub::start(move |_, seen| {
+            let request = format!("{} {}", seen.method, seen.path);
+            let meanwhile = lock(&own.0).meanwhile.take_if(|(beginning, _)| request.starts_with(*beginning));
+            if let Some((_, happens)) = meanwhile {
+                happens();
+            }
             let reply = reply(&mut lock(&own.0), seen, &model, &fate);
             own.1.notify_all();
             reply
