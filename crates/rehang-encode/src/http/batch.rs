@@ -30,7 +30,7 @@ use crate::fingerprint::Fingerprint;
 use crate::meter::lock;
 use collect::Came;
 use journal::{JOURNAL, Sent};
-use service::{Said, There, read};
+use service::{Said, There, json_of};
 
 /// Fields of a batch's metadata: which encoder it is of, and the journal's name for it.
 const OF: &str = "rehang";
@@ -56,11 +56,18 @@ fn id_of(name: &str) -> Option<Id> {
     (name.len() == 32).then(|| Id::from_str_radix(name, 16).ok())?
 }
 
-/// The texts of one call.
+/// One call for the vectors of some texts.
 struct Call<'a> {
+    http: &'a Http,
+    batches: &'a Batches,
     inputs: &'a [Input<'a>],
+    /// What each input's text is called.
     ids: Vec<Id>,
+    answers: &'a mut [Option<Answer>],
 }
+
+/// The inputs of a call, by their places, that some batches have.
+type Held = BTreeMap<Arc<str>, Vec<usize>>;
 
 /// How far a batch is, as this process knows.
 enum Stage {
@@ -176,11 +183,10 @@ impl Batches {
     }
 
     pub(super) fn awaits(&self) -> Option<String> {
-        let state = lock(&self.state);
-        let (batches, done, all) = state
-            .awaited
-            .values()
-            .fold((0, 0, 0), |(batches, done, all), now| (batches + 1, done + now.0, all + now.1));
+        let awaited: Vec<(u64, u64)> = lock(&self.state).awaited.values().copied().collect();
+        let done: u64 = awaited.iter().map(|(done, _)| done).sum();
+        let all: u64 = awaited.iter().map(|(_, all)| all).sum();
+        let batches = awaited.len();
         (batches > 0)
             .then(|| format!("waiting for {batches} batches at the service, with {done} of {all} texts done"))
     }
@@ -214,42 +220,57 @@ impl Http {
         answers: &mut [Option<Answer>],
     ) -> Result<()> {
         let id = |input: &Input<'_>| batches.id(&format!("{}{}", self.config.prefix, input.source));
-        let call = Call { inputs, ids: inputs.iter().map(id).collect() };
+        let ids = inputs.iter().map(id).collect();
+        Call { http: self, batches, inputs, ids, answers }.embed()?;
+        for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+            *answer = Some(Err(ItemFailure::Untried("the batch that has it is under way".into())));
+        }
+        Ok(())
+    }
+
+    /// Nothing new is known of a batch. That is nothing bad, for a while.
+    fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
+        if self.clock.now().saturating_sub(heard) <= OUTAGE_MAX.max(3 * batches.poll) {
+            return Ok(None);
+        }
+        Err(self.unavailable(format!("{reason}; what was sent is not lost: a later run waits for it")))
+    }
+}
+
+impl Call<'_> {
+    /// Sends texts and waits for batches until some input has an answer.
+    fn embed(&mut self) -> Result<()> {
+        let (http, batches) = (self.http, self.batches);
         let mut rounds = 0;
         loop {
             rounds += 1;
             if rounds > ROUNDS_MAX {
-                return Err(self.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
+                return Err(http.unavailable(format!("no batch came about in {ROUNDS_MAX} attempts")));
             }
-            let sending = self.send_unsent(batches, &call, answers);
-            let mut held: BTreeMap<Arc<str>, Vec<usize>> = BTreeMap::new();
-            for (place, id) in call.ids.iter().enumerate().filter(|(place, _)| answers[*place].is_none()) {
-                if let Some(own) = lock(&batches.state).of_text.get(id) {
-                    held.entry(Arc::clone(own)).or_default().push(place);
-                }
-            }
+            let sending = self.send_unsent();
+            let held = self.held();
             match sending {
                 // What was sent before is waited for.
                 Err(error) if error.is_budget_spent() && !held.is_empty() => {}
                 sending => sending?,
             }
-            if answers.iter().any(Option::is_some) {
-                break;
+            if self.is_any_answered() {
+                return Ok(());
             }
             if held.is_empty() {
                 continue;
             }
-            let came = self.wait_for_any(batches, &held, &call)?;
+            let came = self.wait_for_any(&held)?;
             for (own, came) in &came {
-                self.compare_with_direct(batches, own, &held[own], &call)
+                self.compare_with_direct(own, &held[own])
                     .map_err(|error| error.context(format!("batch {}", batches.shown(own))))?;
-                self.take_answers(batches, own, &held[own], &call, answers)?;
+                self.take_answers(own, &held[own])?;
                 if came.is_cancelled {
-                    lock(&self.stopped).get_or_insert_with(|| self.unavailable(came.why.clone()));
+                    lock(&http.stopped).get_or_insert_with(|| http.unavailable(came.why.clone()));
                 }
             }
-            if answers.iter().any(Option::is_some) {
-                break;
+            if self.is_any_answered() {
+                return Ok(());
             }
             let is_any_under_way = held.len() > came.len() || !lock(&batches.state).awaited.is_empty();
             for came in came.iter().map(|(_, came)| came).filter(|came| !came.why.is_empty()) {
@@ -260,45 +281,47 @@ impl Http {
                     } else {
                         batches.most.fetch_min(came.texts / 2, Ordering::Relaxed);
                     }
-                    self.wait_until(self.clock.now() + batches.poll)?;
+                    http.wait_until(http.clock.now() + batches.poll)?;
                 } else if came.is_own {
-                    return Err(self.unavailable(came.why.clone()));
+                    return Err(http.unavailable(came.why.clone()));
                 }
             }
         }
-        let untried = || ItemFailure::Untried("the batch that has it is under way".into());
-        answers
-            .iter_mut()
-            .filter(|answer| answer.is_none())
-            .for_each(|answer| *answer = Some(Err(untried())));
-        Ok(())
+    }
+
+    fn is_any_answered(&self) -> bool {
+        self.answers.iter().any(Option::is_some)
+    }
+
+    fn held(&self) -> Held {
+        let state = lock(&self.batches.state);
+        let mut held = Held::new();
+        for (place, id) in self.ids.iter().enumerate().filter(|(place, _)| self.answers[*place].is_none()) {
+            if let Some(own) = state.of_text.get(id) {
+                held.entry(Arc::clone(own)).or_default().push(place);
+            }
+        }
+        held
     }
 
     /// Waits until one of some batches is over. Gives those that are, with their answers read.
-    fn wait_for_any(
-        &self,
-        batches: &Batches,
-        held: &BTreeMap<Arc<str>, Vec<usize>>,
-        call: &Call<'_>,
-    ) -> Result<Vec<(Arc<str>, Came)>> {
-        let mut heard = self.clock.now();
-        let outcome = loop {
+    fn wait_for_any(&self, held: &Held) -> Result<Vec<(Arc<str>, Came)>> {
+        let (http, batches) = (self.http, self.batches);
+        let mut heard = http.clock.now();
+        let outcome = 'waiting: loop {
             let mut over = Vec::new();
             for (own, places) in held {
-                match self.look_at(batches, own, places, call, &mut heard) {
+                match self.look_at(own, places, &mut heard) {
                     Ok(came) => over.extend(came.map(|came| (Arc::clone(own), came))),
                     // What is there already is handed out first.
                     Err(_) if !over.is_empty() => break,
-                    Err(error) => {
-                        lock(&batches.state).awaited.clear();
-                        return Err(error);
-                    }
+                    Err(error) => break 'waiting Err(error),
                 }
             }
             if !over.is_empty() {
                 break Ok(over);
             }
-            if let Err(error) = self.wait_until(self.clock.now() + batches.poll) {
+            if let Err(error) = http.wait_until(http.clock.now() + batches.poll) {
                 break Err(error);
             }
         };
@@ -307,75 +330,54 @@ impl Http {
     }
 
     /// Asks how far a batch is, unless its answers are here; reads them where it is over.
-    fn look_at(
-        &self,
-        batches: &Batches,
-        own: &Arc<str>,
-        places: &[usize],
-        call: &Call<'_>,
-        heard: &mut Duration,
-    ) -> Result<Option<Came>> {
+    fn look_at(&self, own: &Arc<str>, places: &[usize], heard: &mut Duration) -> Result<Option<Came>> {
+        let (http, batches) = (self.http, self.batches);
         let (name, is_own) = {
             let state = lock(&batches.state);
             let Some(batch) = state.batches.get(own) else { return Ok(Some(Came::default())) };
+            let is_here = |answers: &HashMap<Id, Answer>| {
+                places.iter().any(|&place| answers.contains_key(&self.ids[place]))
+            };
             match &batch.stage {
                 Stage::Asked => return Ok(None),
-                Stage::Over { answers, .. }
-                    if places.iter().any(|&place| answers.contains_key(&call.ids[place])) =>
-                {
-                    return Ok(Some(Came::default()));
-                }
+                Stage::Over { answers, .. } if is_here(answers) => return Ok(Some(Came::default())),
                 stage => (batch.sent.batch.clone(), matches!(stage, Stage::Own)),
             }
         };
-        self.take_over(batches, own)?;
-        let Some(name) = name.map_or_else(|| self.find_created(batches, own), |name| Ok(Some(name)))? else {
-            self.drop_sent(batches, own)?;
+        http.take_over(batches, own)?;
+        let Some(name) = name.map_or_else(|| http.find_created(batches, own), |name| Ok(Some(name)))? else {
+            http.drop_sent(batches, own)?;
             return Ok(Some(Came::default()));
         };
-        let there: There = match self.ask_at("GET", &format!("/batches/{name}"), None)? {
-            Said::Good(mut response) => {
-                match read(&mut response).and_then(|body| serde_json::from_slice(&body)) {
-                    Ok(there) => there,
-                    Err(error) => {
-                        return self.unheard(batches, *heard, &format!("its answer is broken ({error})"));
-                    }
+        let there: There = match http.ask_at("GET", &format!("/batches/{name}"), None)? {
+            Said::Good(mut response) => match json_of(&mut response) {
+                Ok(there) => there,
+                Err(error) => {
+                    return http.unheard(batches, *heard, &format!("its answer is broken ({error})"));
                 }
-            }
-            Said::Limited(reason, _) | Said::Unheard(reason) | Said::Unclear(reason) => {
-                return self.unheard(batches, *heard, &reason);
+            },
+            Said::Refused(_, reason) if !is_own => {
+                let place = format!(
+                    "the service of this key ({reason}); its texts are paid for, and are not sent again while {} is there",
+                    batches.path(own).display()
+                );
+                return Err(Error::not_found("batch", &name, place));
             }
             // One that is a moment old may not be everywhere yet.
-            Said::Refused(_, reason) if is_own => return self.unheard(batches, *heard, &reason),
-            Said::Refused(_, reason) => {
-                return Err(Error::not_found(
-                    "batch",
-                    &name,
-                    format!(
-                        "the service of this key ({reason}); its texts are paid for, and are not sent again while {} is there",
-                        batches.path(own).display()
-                    ),
-                ));
-            }
+            Said::Refused(_, reason)
+            | Said::Limited(reason, _)
+            | Said::Unheard(reason)
+            | Said::Unclear(reason) => return http.unheard(batches, *heard, &reason),
         };
-        let mut state = lock(&batches.state);
-        let texts = state.batches.get(own).map_or(0, |batch| batch.sent.texts.len() as u64);
-        state.awaited.insert(Arc::clone(own), (there.count("completed") + there.count("failed"), texts));
-        drop(state);
+        {
+            let mut state = lock(&batches.state);
+            let texts = state.batches.get(own).map_or(0, |batch| batch.sent.texts.len() as u64);
+            state.awaited.insert(Arc::clone(own), (there.count("completed") + there.count("failed"), texts));
+        }
         if there.is_over() {
-            return self.collect(batches, own, &there, *heard);
+            return http.collect(batches, own, &there, *heard);
         }
-        *heard = self.clock.now();
-        Ok(None)
-    }
-
-    /// Nothing new is known of a batch. That is nothing bad, for a while.
-    fn unheard(&self, batches: &Batches, heard: Duration, reason: &str) -> Result<Option<Came>> {
-        if self.clock.now().saturating_sub(heard) > OUTAGE_MAX.max(3 * batches.poll) {
-            return Err(
-                self.unavailable(format!("{reason}; what was sent is not lost: a later run waits for it"))
-            );
-        }
+        *heard = http.clock.now();
         Ok(None)
     }
 }

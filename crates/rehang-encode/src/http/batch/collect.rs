@@ -101,17 +101,6 @@ impl Http {
             }
         }
         let why = if left > 0 { self.why_left(there, &files, left, texts.len()) } else { String::new() };
-        // What it has no vector of may be sent again, by a later run too.
-        let has_vector = |text: &String| {
-            let answer = id_of(text).and_then(|id| files.answers.get(&id)?.clone().ok());
-            answer.is_some_and(|vector| !matches!(self.check.vector(text, vector), Ok(Err(_))))
-        };
-        let with_vector: BTreeSet<String> = {
-            let state = lock(&batches.state);
-            let texts = state.batches.get(own).map(|batch| &batch.sent.texts);
-            texts.into_iter().flatten().filter(|text| has_vector(text)).cloned().collect()
-        };
-
         let mut state = lock(&batches.state);
         state.of_text.retain(|id, of| of != own || files.answers.contains_key(id));
         state.awaited.remove(own);
@@ -137,14 +126,19 @@ impl Http {
             counted.tokens = counted.tokens.saturating_sub(back.1);
             self.unreserve(left, back.1);
         }
+        // What it has no vector of may be sent again, by a later run too.
+        batch.sent.texts.retain(|text| {
+            let answer = id_of(text).and_then(|id| files.answers.get(&id)?.clone().ok());
+            answer.is_some_and(|vector| !matches!(self.check.vector(text, vector), Ok(Err(_))))
+        });
         batch.sent.is_counted = true;
-        batch.sent.texts.retain(|text| with_vector.contains(text));
+        let with_vector = batch.sent.texts.clone();
         let is_compared = matches!(batch.stage, Stage::Over { is_compared: true, .. });
         batch.stage = Stage::Over { answers: files.answers, is_compared };
         drop(state);
         let before = batches.change(own, |sent| {
             sent.is_counted = true;
-            sent.texts.retain(|text| with_vector.contains(text));
+            sent.texts.clone_from(&with_vector);
         })?;
         if is_first && before.is_none_or(|before| !before.is_counted) {
             self.meter.tokens(used.saturating_sub(reckoned));
@@ -253,48 +247,45 @@ impl Http {
         };
         files.answers.insert(id, Err(failure));
     }
+}
 
+impl Call<'_> {
     /// Compares some vectors of a batch with what the service gives directly, and that with what it gave directly at first.
     ///
     /// # Errors
     ///
     /// A conflict where they are of two models.
-    pub(super) fn compare_with_direct(
-        &self,
-        batches: &Batches,
-        own: &Arc<str>,
-        places: &[usize],
-        call: &Call<'_>,
-    ) -> Result<()> {
-        let good = self.witnesses(batches, own, places, call)?;
+    pub(super) fn compare_with_direct(&self, own: &Arc<str>, places: &[usize]) -> Result<()> {
+        let http = self.http;
+        let good = self.witnesses(own, places)?;
         if good.is_empty() {
             return Ok(());
         }
-        let turn = self.rider.turn();
+        let turn = http.rider.turn();
         let known = turn.as_ref().map(|turn| turn.known.input());
         let asked: Vec<Input<'_>> = good.iter().map(|(input, _)| *input).chain(known).collect();
-        let ended = match self.insist(&asked, usize::MAX) {
+        let ended = match http.insist(&asked, usize::MAX) {
             Err(error) if error.is_budget_spent() => None,
             ended => Some(ended?),
         };
         let Some(Ended::Vectors(mut vectors)) = ended else {
-            self.rider.came_alone(places.len());
+            http.rider.came_alone(places.len());
             return Ok(());
         };
         if let Some(turn) = &turn {
-            self.expect_itself(turn, vectors.pop().unwrap_or_default())?;
+            http.expect_itself(turn, vectors.pop().unwrap_or_default())?;
         }
         for ((input, vector), now) in good.iter().zip(vectors) {
-            let Ok(now) = self.check.vector(input.id, now)? else { continue };
+            let Ok(now) = http.check.vector(input.id, now)? else { continue };
             let known = Arc::new(Known::of(input, vector));
-            self.rider.expect_same(self.check.encoder(), &known, &now, self.ask())?;
+            http.rider.expect_same(http.check.encoder(), &known, &now, http.ask())?;
         }
         if turn.is_none() {
             let (inputs, answers): (Vec<_>, Vec<Answer>) =
                 good.into_iter().map(|(input, vector)| (input, Ok(vector))).unzip();
-            self.rider.learn(&inputs, &answers.iter().map(Some).collect::<Vec<_>>());
+            http.rider.learn(&inputs, &answers.iter().map(Some).collect::<Vec<_>>());
         }
-        if let Some(batch) = lock(&batches.state).batches.get_mut(own)
+        if let Some(batch) = lock(&self.batches.state).batches.get_mut(own)
             && let Stage::Over { is_compared, .. } = &mut batch.stage
         {
             *is_compared = true;
@@ -303,47 +294,34 @@ impl Http {
     }
 
     /// Some inputs with the vectors that a batch has for them, unless some were compared already.
-    fn witnesses<'a>(
-        &self,
-        batches: &Batches,
-        own: &Arc<str>,
-        places: &[usize],
-        call: &Call<'a>,
-    ) -> Result<Vec<(Input<'a>, Vec<f32>)>> {
-        let state = lock(&batches.state);
+    fn witnesses(&self, own: &Arc<str>, places: &[usize]) -> Result<Vec<(Input<'_>, Vec<f32>)>> {
+        let (http, state) = (self.http, lock(&self.batches.state));
         let stage = state.batches.get(own).map(|batch| &batch.stage);
         let Some(Stage::Over { answers, is_compared: false }) = stage else { return Ok(Vec::new()) };
-        let there: Vec<(Input<'a>, &Vec<f32>)> = places
+        let there: Vec<(Input<'_>, &Vec<f32>)> = places
             .iter()
-            .filter_map(|&place| Some((call.inputs[place], answers.get(&call.ids[place])?.as_ref().ok()?)))
+            .filter_map(|&place| Some((self.inputs[place], answers.get(&self.ids[place])?.as_ref().ok()?)))
             .collect();
         let mut good = Vec::new();
         for &(input, vector) in there.iter().step_by(there.len().div_ceil(WITNESSES).max(1)) {
-            let vector = self.check.vector(input.id, vector.clone()).map_err(|error| self.blame(error))?;
+            let vector = http.check.vector(input.id, vector.clone()).map_err(|error| http.blame(error))?;
             good.extend(vector.ok().map(|vector| (input, vector)));
         }
         Ok(good)
     }
 
     /// Hands out what a batch has for some inputs.
-    pub(super) fn take_answers(
-        &self,
-        batches: &Batches,
-        own: &Arc<str>,
-        places: &[usize],
-        call: &Call<'_>,
-        answers: &mut [Option<Answer>],
-    ) -> Result<()> {
-        let mut state = lock(&batches.state);
+    pub(super) fn take_answers(&mut self, own: &Arc<str>, places: &[usize]) -> Result<()> {
+        let (http, mut state) = (self.http, lock(&self.batches.state));
         let stage = state.batches.get_mut(own).map(|batch| &mut batch.stage);
         let Some(Stage::Over { answers: of_batch, .. }) = stage else { return Ok(()) };
         let mut failed = BTreeSet::new();
         for &place in places {
-            let (input, id) = (&call.inputs[place], call.ids[place]);
+            let (input, id) = (&self.inputs[place], self.ids[place]);
             let Some(answer) = of_batch.get(&id) else { continue };
-            answers[place] = Some(match answer {
+            self.answers[place] = Some(match answer {
                 Ok(vector) => {
-                    self.check.vector(input.id, vector.clone()).map_err(|error| self.blame(error))?
+                    http.check.vector(input.id, vector.clone()).map_err(|error| http.blame(error))?
                 }
                 Err(ItemFailure::Permanent(reason)) => {
                     Err(ItemFailure::Permanent(explained(input.source, reason.clone())))
@@ -355,7 +333,7 @@ impl Http {
             }
         }
         for &place in places {
-            of_batch.remove(&call.ids[place]);
+            of_batch.remove(&self.ids[place]);
         }
         // Tried again, they are sent again.
         state.of_text.retain(|id, of| of != own || !failed.contains(id));

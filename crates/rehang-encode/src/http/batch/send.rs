@@ -11,10 +11,10 @@ use serde_json::json;
 use super::super::answer::Request;
 use super::super::{Ended, Http, PROBE, probe};
 use super::journal::Sent;
-use super::service::{Said, There, read};
+use super::service::{Said, There, json_of, read};
 use super::{Batches, Call, DAY_MS, FEW, Id, OF, OWN, Stage, WITNESSES, name_of};
 use crate::config::HttpConfig;
-use crate::contract::{Answer, Input};
+use crate::contract::Input;
 use crate::fingerprint::Fingerprint;
 use crate::meter::lock;
 
@@ -26,87 +26,89 @@ const FILE_BYTES_MAX: usize = 95 << 20;
 const LISTED_TRIES: usize = 3;
 const LISTED_RESTS: Duration = Duration::from_secs(20);
 
-impl Http {
+impl Call<'_> {
     /// Sends the texts that no batch has, those of other processes included; embeds them directly where they are few.
-    pub(super) fn send_unsent(
-        &self,
-        batches: &Batches,
-        call: &Call<'_>,
-        answers: &mut [Option<Answer>],
-    ) -> Result<()> {
-        if call.unsent(batches, answers).is_empty() {
+    pub(super) fn send_unsent(&mut self) -> Result<()> {
+        if self.unsent().is_empty() {
             return Ok(());
         }
-        let worker = lock(&batches.turn);
-        let process = self.turn_to_send(batches)?;
-        self.read_journal(batches)?;
-        let unsent = call.unsent(batches, answers);
+        let worker = lock(&self.batches.turn);
+        let process = self.http.turn_to_send(self.batches)?;
+        self.http.read_journal(self.batches)?;
+        let unsent = self.unsent();
         match unsent.len() {
             0 => Ok(()),
             1..=FEW => {
                 drop((worker, process));
-                self.embed_few(call, answers, &unsent)
+                self.embed_few(&unsent)
             }
-            _ => self.send_files(batches, call, &unsent),
+            _ => self.send_files(&unsent),
         }
     }
 
+    /// The places of the first input of each text that no batch has.
+    fn unsent(&self) -> Vec<usize> {
+        let of_text = &lock(&self.batches.state).of_text;
+        let mut seen = BTreeSet::new();
+        let is_open =
+            |place: &usize| self.answers[*place].is_none() && !of_text.contains_key(&self.ids[*place]);
+        (0..self.ids.len()).filter(is_open).filter(|place| seen.insert(self.ids[*place])).collect()
+    }
+
     /// Embeds a few texts directly.
-    fn embed_few(&self, call: &Call<'_>, answers: &mut [Option<Answer>], unsent: &[usize]) -> Result<()> {
-        let few: Vec<Input<'_>> = unsent.iter().map(|&place| call.inputs[place]).collect();
+    fn embed_few(&mut self, unsent: &[usize]) -> Result<()> {
+        let few: Vec<Input<'_>> = unsent.iter().map(|&place| self.inputs[place]).collect();
         let mut of_few = vec![None; few.len()];
-        let error = self.embed_all(&few, &mut of_few);
+        let error = self.http.embed_all(&few, &mut of_few);
         for (&place, answer) in unsent.iter().zip(of_few) {
             // Also where another input has the same text.
-            for (_, other) in call.ids.iter().zip(&mut *answers).filter(|(id, _)| **id == call.ids[place]) {
-                other.clone_from(&answer);
-            }
+            let same = self.ids.iter().zip(&mut *self.answers).filter(|(id, _)| **id == self.ids[place]);
+            same.for_each(|(_, other)| other.clone_from(&answer));
         }
         match error {
             // What is there is handed out, and the next call says so again.
-            Some(error) if error.is_budget_spent() && answers.iter().any(Option::is_some) => Ok(()),
-            Some(error) => Err(error),
-            None => Ok(()),
+            Some(error) if error.is_budget_spent() && self.is_any_answered() => Ok(()),
+            error => error.map_or(Ok(()), Err),
         }
     }
 
     /// Sends texts in as few batches as may be, as far as the budget goes.
-    fn send_files(&self, batches: &Batches, call: &Call<'_>, unsent: &[usize]) -> Result<()> {
-        if self.rider.known().is_none() {
-            self.expect_served()?;
+    fn send_files(&self, unsent: &[usize]) -> Result<()> {
+        let (http, batches) = (self.http, self.batches);
+        if http.rider.known().is_none() {
+            http.expect_served()?;
         }
         let mut rest = unsent;
         while !rest.is_empty() {
-            self.expect_not_stopped()?;
-            let mut file = Vec::new();
-            let mut count = 0;
+            http.expect_not_stopped()?;
             let most = batches.most.load(Ordering::Relaxed);
-            for &place in rest.iter().take(most) {
-                let line = self.line(batches, &call.inputs[place], call.ids[place]);
-                if count > 0 && file.len() + line.len() > FILE_BYTES_MAX {
-                    break;
-                }
-                file.extend(line);
-                count += 1;
-            }
-            let wanted: Vec<Input<'_>> = rest[..count].iter().map(|&place| call.inputs[place]).collect();
-            let (within, tokens) = self.reserve_for_batch(&wanted)?;
-            if within < count {
-                // As many lines.
-                let end = file.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(within - 1);
-                file.truncate(end.map_or(0, |(end, _)| end + 1));
-            }
-            let texts = rest[..within].iter().map(|&place| call.ids[place]);
-            self.send_file(batches, &file, texts.collect(), tokens)?;
+            let mut bytes = 0;
+            let lines: Vec<Vec<u8>> = rest
+                .iter()
+                .take(most)
+                .map(|&place| http.line(batches, &self.inputs[place], self.ids[place]))
+                .take_while(|line| {
+                    let is_first = bytes == 0;
+                    bytes += line.len();
+                    is_first || bytes <= FILE_BYTES_MAX
+                })
+                .collect();
+            let wanted: Vec<Input<'_>> =
+                rest[..lines.len()].iter().map(|&place| self.inputs[place]).collect();
+            let (within, tokens) = http.reserve_for_batch(&wanted)?;
+            let texts = rest[..within].iter().map(|&place| self.ids[place]);
+            http.send_file(batches, &lines[..within].concat(), texts.collect(), tokens)?;
             // A queue that was too short for one is too short for several.
-            if within < count || most < self.config.batch_api_items {
+            if within < lines.len() || most < http.config.batch_api_items {
                 return Ok(());
             }
-            rest = &rest[count..];
+            rest = &rest[within..];
         }
         Ok(())
     }
+}
 
+impl Http {
     /// As [`Self::reserve`], with room for the texts by which a batch is compared.
     fn reserve_for_batch(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
         let known = self.rider.known();
@@ -160,16 +162,10 @@ impl Http {
 
     fn parameters<'a>(&'a self, input: &'a [String]) -> Request<'a> {
         let HttpConfig { model, dimensions, input_type, body: more, .. } = &self.config;
+        let (dimensions, input_type) = (*dimensions, input_type.as_deref());
         // A quarter of the bytes that numbers take in words.
         let encoding_format = self.names_format.load(Ordering::Relaxed).then_some("base64");
-        Request {
-            model,
-            input,
-            encoding_format,
-            dimensions: *dimensions,
-            input_type: input_type.as_deref(),
-            more,
-        }
+        Request { model, input, encoding_format, dimensions, input_type, more }
     }
 
     /// Sends a batch of texts, for which tokens are reserved. What happens from the moment when it may be created is in the journal.
@@ -189,9 +185,8 @@ impl Http {
         }
         let refused = match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
             Said::Good(mut response) => {
-                let there: serde_json::Result<There> =
-                    read(&mut response).and_then(|body| serde_json::from_slice(&body));
                 // Where the answer is broken, the list says its name.
+                let there: serde_json::Result<There> = json_of(&mut response);
                 return there.map_or(Ok(()), |there| batches.is_created(&sent.own, &there.id));
             }
             Said::Refused(_, reason) if reason.contains("request_params") => {
@@ -225,7 +220,10 @@ impl Http {
         body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
         let kind = format!("multipart/form-data; boundary={BOUNDARY}");
         let said = self.insist_at("/files", Some((&kind, &body)), &mut |response| read(response).ok())?;
-        let said = said.ok_or_else(|| self.no_batch_api("/files"))?;
+        let said = said.ok_or_else(|| {
+            let place = format!("{} (there is no /files)", self.shown_url);
+            Error::not_found("batch API", &self.config.model, place)
+        })?;
         let uploaded: Uploaded = serde_json::from_slice(&said)
             .map_err(|error| self.unavailable(format!("it took a file and gave no id ({error})")))?;
         Ok(uploaded.id)
@@ -269,30 +267,13 @@ impl Http {
                 return Ok(Some(there.id));
             }
             if !is_whole {
-                return Err(Error::conflict(
-                    "a batch was asked for, and no answer came",
-                    format!(
-                        "the service has no list that says whether it was created; look there, and remove {} to send its texts again",
-                        batches.path(own).display()
-                    ),
-                ));
+                let detail = format!(
+                    "the service has no list that says whether it was created; look there, and remove {} to send its texts again",
+                    batches.path(own).display()
+                );
+                return Err(Error::conflict("a batch was asked for, and no answer came", detail));
             }
         }
         Ok(None)
-    }
-
-    fn no_batch_api(&self, path: &str) -> Error {
-        let place = format!("{} (there is no {path})", self.shown_url);
-        Error::not_found("batch API", &self.config.model, place)
-    }
-}
-
-impl Call<'_> {
-    /// The places of the first input of each text that no batch has.
-    fn unsent(&self, batches: &Batches, answers: &[Option<Answer>]) -> Vec<usize> {
-        let of_text = &lock(&batches.state).of_text;
-        let mut seen = BTreeSet::new();
-        let is_open = |place: &usize| answers[*place].is_none() && !of_text.contains_key(&self.ids[*place]);
-        (0..self.ids.len()).filter(is_open).filter(|place| seen.insert(self.ids[*place])).collect()
     }
 }

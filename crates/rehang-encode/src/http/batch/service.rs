@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rehang::Result;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::Body;
 use ureq::http::Response;
@@ -243,6 +244,10 @@ impl Http {
         let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
         self.agent.run(request)
     }
+}
+
+pub(super) fn json_of<T: DeserializeOwned>(response: &mut Response<Body>) -> serde_json::Result<T> {
+    serde_json::from_slice(&read(response)?)
 }
 
 pub(super) fn read(response: &mut Response<Body>) -> serde_json::Result<Vec<u8>> {

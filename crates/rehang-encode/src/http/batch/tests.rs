@@ -771,9 +771,8 @@ fn a_batch_that_is_asked_for_at_this_moment_is_not_looked_for() {
     let looks = move || {
         let batches = same.batches.as_ref().unwrap();
         let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
-        let call = Call { inputs: &[], ids: vec![] };
-        let mut heard = Duration::ZERO;
-        let came = same.look_at(batches, &own, &[], &call, &mut heard);
+        let call = Call { http: &same, batches, inputs: &[], ids: vec![], answers: &mut [] };
+        let came = call.look_at(&own, &[], &mut Duration::default());
         gives.send(matches!(came, Ok(None))).unwrap();
     };
     desk.books().meanwhile = Some(("POST /v1/batches", Box::new(looks)));
