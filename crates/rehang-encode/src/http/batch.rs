@@ -8,13 +8,14 @@
 
 mod collect;
 mod journal;
+pub(super) mod kept;
 mod send;
 mod service;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,33 +30,14 @@ use crate::contract::{Answer, Input, ItemFailure};
 use crate::fingerprint::Fingerprint;
 use crate::meter::lock;
 use collect::Came;
-use journal::{JOURNAL, Sent};
+use journal::JOURNAL;
+use kept::{Batches, FEW, Id, Stage};
 use service::{Said, There, json_of};
 
-/// Fields of a batch's metadata: which encoder it is of, and the journal's name for it.
-const OF: &str = "rehang";
-const OWN: &str = "rehang_batch";
-/// So few texts are asked for directly: a day is long for the last ones, and for one that is tried again.
-const FEW: usize = 16;
-/// Texts of a batch that are embedded directly, too: both must give the same vectors.
-const WITNESSES: usize = 4;
 /// The longest that a service need not say how far a batch is, where it is asked at least three times meanwhile.
 const OUTAGE_MAX: Duration = Duration::from_hours(1);
 /// How often batches of the texts of a call are sent that come to nothing: smaller and smaller ones, or ones that are not created.
 const ROUNDS_MAX: usize = 32;
-const DAY_MS: u64 = 86_400_000;
-
-/// What a text is called at the service: of what its vector depends on.
-type Id = u128;
-
-fn name_of(id: Id) -> String {
-    format!("{id:032x}")
-}
-
-fn id_of(name: &str) -> Option<Id> {
-    (name.len() == 32).then(|| Id::from_str_radix(name, 16).ok())?
-}
-
 /// One call for the vectors of some texts.
 struct Call<'a> {
     http: &'a Http,
@@ -68,87 +50,6 @@ struct Call<'a> {
 
 /// The inputs of a call, by their places, that some batches have.
 type Held = BTreeMap<Arc<str>, Vec<usize>>;
-
-/// How far a batch is, as this process knows.
-enum Stage {
-    /// The service is asked for it at this moment.
-    Asked,
-    /// This process has sent it.
-    Own,
-    /// Another one has.
-    Others,
-    /// It is over.
-    Over {
-        /// What came of it and is not handed out yet.
-        answers: HashMap<Id, Answer>,
-        /// Whether some of its vectors were compared with what the service gives directly.
-        is_compared: bool,
-    },
-}
-
-impl Stage {
-    fn is_over(&self) -> bool {
-        matches!(self, Self::Over { .. })
-    }
-}
-
-/// What of a batch is in this process's count.
-struct Counted {
-    items: u64,
-    tokens: u64,
-    /// How often the account was brought up since.
-    told: u8,
-}
-
-/// A batch that has texts of ours.
-struct Batch {
-    sent: Sent,
-    stage: Stage,
-    /// `None` where another process counts it.
-    counted: Option<Counted>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Whether what processes before had not told the account of was counted.
-    is_read: bool,
-    batches: BTreeMap<Arc<str>, Batch>,
-    of_text: HashMap<Id, Arc<str>>,
-    /// Requests that are done, and all, of the batches that are waited for.
-    awaited: BTreeMap<Arc<str>, (u64, u64)>,
-}
-
-impl State {
-    fn add(&mut self, sent: Sent, stage: Stage, counted: Option<Counted>) {
-        let own: Arc<str> = sent.own.as_str().into();
-        for id in sent.texts.iter().filter_map(|text| id_of(text)) {
-            // Of two batches with a text, the later one has it because the earlier one gave nothing for it. The list has the later one first.
-            let later = |other: &Arc<str>| {
-                self.batches.get(other).is_some_and(|other| other.sent.at_ms >= sent.at_ms)
-            };
-            if !self.of_text.get(&id).is_some_and(later) {
-                self.of_text.insert(id, Arc::clone(&own));
-            }
-        }
-        self.batches.insert(own, Batch { sent, stage, counted });
-    }
-}
-
-/// The batches of one encoder.
-pub(super) struct Batches {
-    folder: PathBuf,
-    /// What vectors depend on beside the text.
-    of: String,
-    poll: Duration,
-    /// Texts of a batch at most: fewer after a refusal.
-    most: AtomicUsize,
-    /// Whether the service takes parameters beside the file, as Voyage does, and not in its lines.
-    is_voyage: AtomicBool,
-    sent: AtomicU64,
-    /// Held while the journal is read and texts are sent: no two calls send the same ones.
-    turn: Mutex<()>,
-    state: Mutex<State>,
-}
 
 impl Batches {
     /// `None` where the configuration asks for none.

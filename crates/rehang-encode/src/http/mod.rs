@@ -42,7 +42,7 @@ use crate::meter::{Meter, lock};
 use crate::reading::{Reading, beginning_of};
 use crate::rider::{Known, Ride, Rider, Turn};
 use answer::{FIELDS, Request, Unread};
-use batch::Batches;
+use batch::kept::Batches;
 use pace::{Backoff, Pace, retry_after, wait_asked};
 
 /// The longest wait that a service may ask for without ending the call.

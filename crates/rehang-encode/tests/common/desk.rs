@@ -24,6 +24,7 @@ pub struct Over {
 pub type Line = (String, String);
 
 type Model = dyn Fn(&str) -> Vec<f32> + Send + Sync;
+type Happening = Box<dyn FnOnce() + Send>;
 type Fate = dyn Fn(usize, &[Line]) -> Over + Send + Sync;
 
 /// Where a process dies.
@@ -52,7 +53,7 @@ pub struct Books {
     /// What the next request for a batch is answered, and whether the batch is created: at once, or once its file is to be deleted.
     pub bad_creation: Option<(Reply, Created)>,
     /// What happens while the next request that begins so (`POST /v1/files`) is under way.
-    pub meanwhile: Option<(&'static str, Box<dyn FnOnce() + Send>)>,
+    pub meanwhile: Option<(&'static str, Happening)>,
     /// Files that were deleted.
     pub deleted: Vec<String>,
     /// A batch that is not created yet.

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::{Ended, Http, TOKENS_MORE, answer, explained};
+use super::Call;
+use super::kept::{Batches, Id, Stage, WITNESSES, id_of};
 use super::service::There;
-use super::{Batches, Call, Id, Stage, WITNESSES, id_of};
 use crate::contract::{Answer, Input, ItemFailure};
 use crate::json::read_json;
 use crate::meter::lock;

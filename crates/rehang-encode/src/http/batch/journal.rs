@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use rehang::{Error, Result};
 use rehang_files::AtomicFile;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::Http;
-use super::{Batches, Counted, DAY_MS, OF, OWN, Stage};
+use super::kept::{Batches, Counted, DAY_MS, OF, OWN, Sent, Stage};
 use crate::meter::lock;
 
 /// Name of the journal beside the configuration.
@@ -24,37 +23,6 @@ const WRITING: &str = "writing.lock";
 const TURN_REST: Duration = Duration::from_secs(1);
 /// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and those of the list are none to wait for.
 const KEPT_FOR_MS: u64 = 30 * DAY_MS;
-
-/// A batch as the journal has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sent {
-    /// The encoder that it is of.
-    pub(super) of: String,
-    /// The journal's name for it.
-    pub(super) own: String,
-    /// The service's name for it, once that is known.
-    pub(super) batch: Option<String>,
-    /// The service's name for the file of its texts.
-    pub(super) file: String,
-    /// When it was sent, in milliseconds since 1970; 0 where only the service knows, and does not say.
-    pub(super) at_ms: u64,
-    /// Tokens that it was reckoned to take.
-    pub(super) tokens: u64,
-    /// Whether the budget's account was told what it was reckoned to take. A process that died before leaves that to the next one.
-    pub(super) is_told: bool,
-    /// Whether tokens that it took beside these are counted.
-    #[serde(default)]
-    pub(super) is_counted: bool,
-    /// Its texts, in the order of its lines; once it is over, those that it has vectors of. One without texts stays, so that the list does not
-    /// bring it back.
-    pub(super) texts: Vec<String>,
-}
-
-impl Sent {
-    pub(super) fn counted(&self) -> Counted {
-        Counted { items: self.texts.len() as u64, tokens: self.tokens, told: 0 }
-    }
-}
 
 impl Batches {
     pub(super) fn path(&self, own: &str) -> PathBuf {

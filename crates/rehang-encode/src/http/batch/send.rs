@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::super::answer::Request;
 use super::super::{Ended, Http, PROBE, probe};
-use super::journal::Sent;
+use super::Call;
+use super::kept::{Batches, DAY_MS, FEW, Id, OF, OWN, Sent, Stage, WITNESSES, name_of};
 use super::service::{Said, There, json_of, read};
-use super::{Batches, Call, DAY_MS, FEW, Id, OF, OWN, Stage, WITNESSES, name_of};
 use crate::config::HttpConfig;
 use crate::contract::Input;
 use crate::fingerprint::Fingerprint;

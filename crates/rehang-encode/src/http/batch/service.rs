@@ -149,7 +149,7 @@ impl Http {
                 Said::Unclear(reason) | Said::Unheard(reason) | Said::Limited(reason, _) => reason,
             };
             failures += 1;
-            self.rest(path, reason, failures)?;
+            self.rest(path, &reason, failures)?;
         }
     }
 
@@ -168,7 +168,7 @@ impl Http {
                 Said::Limited(reason, wait) => self.keep_to_limits(&mut limited, reason, wait)?,
                 Said::Unheard(reason) => {
                     failures += 1;
-                    self.rest(path, reason, failures)?;
+                    self.rest(path, &reason, failures)?;
                 }
                 said => return Ok(said),
             }
@@ -176,7 +176,7 @@ impl Http {
     }
 
     /// Waits after so many failures of a request, or says that these were all attempts.
-    fn rest(&self, path: &str, reason: String, failures: usize) -> Result<()> {
+    fn rest(&self, path: &str, reason: &str, failures: usize) -> Result<()> {
         if failures >= self.config.attempts {
             return Err(
                 self.unavailable(format!("{reason} ({} was asked {failures} times)", without_query(path)))

@@ -555,8 +555,8 @@ fn a_batch_that_was_created_all_the_same_is_found() {
 /// The first call that is refused for its key, or for an empty account, is the last one. A later process sends the texts.
 #[test]
 fn a_batch_that_is_refused_for_its_key_or_account_ends_at_once() {
-    let empty = || Reply::Status(429, vec![], json!({"error": {"code": "insufficient_quota"}}).to_string());
     type Make = fn() -> Reply;
+    let empty = || Reply::Status(429, vec![], json!({"error": {"code": "insufficient_quota"}}).to_string());
     let cases: [(Make, &str); 4] = [
         (|| unwell(401), "status 401: we are not well; the key comes from KEY"),
         (|| unwell(403), "status 403: we are not well; the key comes from KEY"),
@@ -677,7 +677,7 @@ fn expect_counted_once(desk: &Desk, in_order: [&Http; 2]) {
             http.note_others(Spent::default());
         }
     }
-    let spent = in_order.map(|http| http.spent());
+    let spent = in_order.map(Http::spent);
     let (direct, sent) = (desk.direct(), desk.books().sent.len());
     let tokens: usize = direct.iter().map(String::len).sum();
     assert_eq!(spent[0].items + spent[1].items, (sent + direct.len()) as u64, "{spent:?}");
@@ -695,7 +695,7 @@ fn of_two_processes_with_one_journal_one_sends_at_a_time() {
         let clock = Arc::new(Stepped(waits, Mutex::new(waited), ManualClock::default()));
         let second = open_with(&desk.stub.url, journal.path(), clock, |_| {});
         let begins = move || {
-            thread::spawn(move || gives.send((embed(&second, &texts(20)), second)));
+            thread::spawn(move || gives.send((embed(&second, &texts(20)), second)).unwrap());
             is_waiting.recv().unwrap();
         };
         desk.books().meanwhile = Some((request, Box::new(begins)));
