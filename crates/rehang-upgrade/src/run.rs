@@ -783,8 +783,8 @@ impl Run<'_> {
         }
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
-        // Most of a follower's time goes by in waiting.
-        if !self.setup.limits.follow {
+        // Most of a follower's time goes by in waiting, and that of a batch API.
+        if !self.setup.limits.follow && self.setup.encoder.bulk_max().is_none() {
             keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         }
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.

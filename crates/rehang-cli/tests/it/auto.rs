@@ -8,7 +8,7 @@ use rehang::{Matrix, Progress, Provenance};
 use rehang_encode::Function;
 use rehang_files::VectorSource;
 use rehang_sqlite::{SearchOptions, SqliteStore};
-use rehang_store::{Index, ItemWrite, Ledger, Scan, Select};
+use rehang_store::{Files, Index, ItemWrite, Ledger, Scan, Select};
 use rehang_upgrade::{
     AutoOptions, Halt, PairsFiles, PairsOptions, RunOptions, StepResult, Until, Upgrade, Way,
 };

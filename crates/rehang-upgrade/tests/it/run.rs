@@ -1065,9 +1065,9 @@ fn a_run_ends_beside_an_application_that_goes_on_writing() {
     let summary = world.backfill(&store, &encoder, Limits { batch: 7, ..Limits::default() }).unwrap();
     assert_eq!(summary.ending, Ending::NothingLeft);
     let records = store.scan(&Scan::new("new-model", Select::All, 9 * ITEMS)).unwrap();
-    let (natives, others): (Vec<_>, Vec<_>) = records
-        .into_iter()
-        .partition(|record| record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native));
+    let (natives, others): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| {
+        record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
+    });
     assert!(
         !others.is_empty() && others.iter().all(|record| record.item.id >= common::id(ITEMS)),
         "{others:?}"
