@@ -1,12 +1,13 @@
-"""An upgrade in Qdrant while the server has trouble: a cluster whose shards move and whose nodes die, and snapshots that are restored.
+"""An upgrade in Qdrant while the server has trouble: a cluster whose shards move or are made more and fewer and whose nodes die, and snapshots that are restored.
 
-    python3 scripts/qdrant-trouble.py --rehang PROGRAM --qdrant PROGRAM [--points 4000] [--seconds 120] [--only cluster,both,points,state,flags]
+    python3 scripts/qdrant-trouble.py --rehang PROGRAM --qdrant PROGRAM [--points 4000] [--seconds 120] [--only cluster,resharding,both,points,state,flags]
 
-`cluster`: three nodes, six shards, one replica each; two workers and an application write while shards are moved and nodes are killed. `both`, `points`, `state`: both collections, the
+`cluster`: three nodes, six shards, one replica each; two workers and an application write while shards are moved and nodes are killed. `resharding`: the same while shards are added and taken away. `both`, `points`, `state`: both collections, the
 application's alone or ours alone are set back to a snapshot. In the end every point has the application's payload and the new model's vector of its text, or it fails. `flags`: why our witness is a dense vector: a server that died between two
 files of a flush finds out which vectors points have that are written afterwards. It needs numpy and requests.
 """
 
+import itertools
 import pathlib
 import random
 import shutil
@@ -47,7 +48,7 @@ class Application:
             except requests.RequestException:
                 # As an application does that wants its write to be there.
                 self.retries += 1
-                time.sleep(0.2)
+                time.sleep(0.5)
 
     def go_on(self, seed):
         draw = random.Random(seed)
@@ -103,7 +104,7 @@ def go(rehang, folder, server, *lines):
 BEGIN = ["gallery adopt", "upgrade pairs --items 300", "upgrade fit --method ridge", "upgrade start", "upgrade switch --anyway"]
 
 
-def cluster(asked, folder):
+def cluster(asked, folder, which):
     nodes = []
     for at in range(3):
         nodes.append(Server(asked.qdrant, folder / f"node{at}", cluster=True, first=nodes[0] if nodes else None))
@@ -123,26 +124,13 @@ def cluster(asked, folder):
         threads += [threading.Thread(target=work, daemon=True) for _ in range(2)]
         for thread in threads:
             thread.start()
-        draw, began, moved, killed = random.Random(2), time.time(), 0, 0
-        while time.time() - began < asked.seconds:
-            time.sleep(3)
-            try:
-                if draw.random() < 0.7:
-                    moved += move(draw, nodes[0])
-                else:
-                    node = draw.choice(nodes[1:])
-                    node.kill()
-                    time.sleep(draw.choice([0.5, 4]))
-                    node.start()
-                    killed += 1
-            except requests.RequestException:
-                pass
+        did = trouble(asked.seconds, nodes) if which == "cluster" else reshard(asked.seconds, nodes)
         over.set()
         application.stopped.set()
         for thread in threads:
             thread.join()
         codes = [code for code, _ in ends]
-        print(f"cluster: {moved} shards moved, {killed} nodes killed; {len(codes)} runs ended with {dict((code, codes.count(code)) for code in set(codes))}", flush=True)
+        print(f"{which}: {did}; {len(codes)} runs ended with {dict((code, codes.count(code)) for code in set(codes))}", flush=True)
         for said in {said.strip().splitlines()[-1][:160] for code, said in ends if code not in (0, 1)}:
             print("  said:", said)
         time.sleep(5)
@@ -153,19 +141,77 @@ def cluster(asked, folder):
             node.kill()
 
 
-def move(draw, node):
-    """Moves a shard to another node, and waits until it is there. Gives how many it began to move."""
+def trouble(seconds, nodes):
+    """Moves shards and kills nodes. Gives how often."""
+    draw, began, moved, killed = random.Random(2), time.time(), 0, 0
+    while time.time() - began < seconds:
+        time.sleep(3)
+        try:
+            if draw.random() < 0.7:
+                moved += move(draw, nodes[0])
+            else:
+                node = draw.choice(nodes[1:])
+                node.kill()
+                time.sleep(draw.choice([0.5, 4]))
+                node.start()
+                killed += 1
+        except requests.RequestException:
+            pass
+    return f"{moved} shards moved, {killed} nodes killed"
+
+
+def places(node):
+    """The node of each shard."""
     told = node.ask("GET", "/collections/docs/cluster")
-    shards = [(told["peer_id"], shard["shard_id"]) for shard in told["local_shards"]] + [(shard["peer_id"], shard["shard_id"]) for shard in told["remote_shards"]]
-    peers = [int(peer) for peer in node.ask("GET", "/cluster")["peers"]]
-    peer, shard = draw.choice(shards)
-    to = draw.choice([other for other in peers if other != peer])
-    node.ask("POST", "/collections/docs/cluster", {"move_shard": {"shard_id": shard, "from_peer_id": peer, "to_peer_id": to, "method": draw.choice(["stream_records", "snapshot"])}})
-    for _ in range(100):
+    return {shard["shard_id"]: shard.get("peer_id", told["peer_id"]) for shard in told["local_shards"] + told["remote_shards"]}
+
+
+def tell(node, **operation):
+    """Has the cluster do something, and waits until no points are on their way, 30 seconds at most."""
+    node.ask("POST", "/collections/docs/cluster?timeout=60", operation)
+    time.sleep(0.5)
+    for _ in range(300):
         if not node.ask("GET", "/collections/docs/cluster")["shard_transfers"]:
             break
         time.sleep(0.1)
+
+
+def move(draw, node):
+    """Moves a shard to another node. Gives how many it moved."""
+    shard, peer = draw.choice(list(places(node).items()))
+    to = draw.choice([other for other in map(int, node.ask("GET", "/cluster")["peers"]) if other != peer])
+    tell(node, move_shard={"shard_id": shard, "from_peer_id": peer, "to_peer_id": to, "method": draw.choice(["stream_records", "snapshot"])})
     return 1
+
+
+def reshard(seconds, nodes):
+    """Adds a shard and takes the last one away, in turn, and breaks every other one off. Gives how often."""
+    at, began, done = nodes[0], time.time(), {"up": 0, "down": 0, "aborted": 0}
+    by_peer = {node.ask("GET", "/cluster")["peer_id"]: node for node in nodes}
+    for turn in itertools.count():
+        if time.time() - began >= seconds:
+            return f"{done['up']} shards added, {done['down']} taken away, {done['aborted']} of either broken off"
+        direction = "up" if turn % 4 < 2 else "down"
+        tell(at, start_resharding={"direction": direction, "shard_key": None})
+        shards = places(at)
+        changed = max(shards)
+        others = [shard for shard in shards if shard != changed]
+        for other in others:
+            source, target = (other, changed) if direction == "up" else (changed, other)
+            tell(at, replicate_shard={"shard_id": source, "to_shard_id": target, "from_peer_id": shards[source], "to_peer_id": shards[target], "method": "resharding_stream_records"})
+        if turn % 2 == 1:
+            tell(at, abort_resharding={})
+            done["aborted"] += 1
+            continue
+        for target in [changed] if direction == "up" else others:
+            tell(at, finish_migrating_points={"shard_id": target, "peer_id": shards[target]})
+        tell(at, commit_read_hash_ring={})
+        tell(at, commit_write_hash_ring={})
+        if direction == "up":
+            for other in others:
+                by_peer[shards[other]].ask("POST", f"/collections/docs/shards/{other}/cleanup?wait=true&timeout=60")
+        tell(at, finish_resharding={})
+        done[direction] += 1
 
 
 def snapshot(server, collection):
@@ -231,14 +277,14 @@ def flags(asked, folder):
 def main():
     arguments = parser(__doc__, 4000)
     arguments.add_argument("--seconds", type=int, default=120)
-    arguments.add_argument("--only", default="cluster,both,points,state,flags")
+    arguments.add_argument("--only", default="cluster,resharding,both,points,state,flags")
     asked = arguments.parse_args()
     for which in asked.only.split(","):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             configure(folder, serve())
-            if which == "cluster":
-                cluster(asked, folder)
+            if which in ("cluster", "resharding"):
+                cluster(asked, folder, which)
             elif which == "flags":
                 flags(asked, folder)
             else:

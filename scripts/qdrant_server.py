@@ -77,7 +77,7 @@ class Server:
                    "SERVICE__HTTP_PORT": port, "SERVICE__GRPC_PORT": grpc, "TELEMETRY_DISABLED": "true", "LOG_LEVEL": "WARN"}
         environment = dict(os.environ, **{f"QDRANT__{name}": str(value) for name, value in options.items()})
         if self.arguments:
-            environment |= {"QDRANT__CLUSTER__ENABLED": "true", "QDRANT__CLUSTER__P2P__PORT": str(self.peers)}
+            environment |= {"QDRANT__CLUSTER__ENABLED": "true", "QDRANT__CLUSTER__P2P__PORT": str(self.peers), "QDRANT__CLUSTER__RESHARDING_ENABLED": "true"}
         self.program = subprocess.Popen([self.name, *self.arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
             try:

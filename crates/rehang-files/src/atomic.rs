@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::paths::{folder_of, is_address};
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 
 /// Bytes collected before the system is asked to write.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -44,13 +44,11 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is a folder, a
+    /// [`rehang::ErrorKind::Io`], naming the path: the folder is missing or cannot be written to, the path is a folder, a
     /// device or a pipe, or a file stands there that is marked read-only.
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let refuse = |reason: &str| -> Error {
-            ErrorKind::Io { action: "write", path: path.to_path_buf(), reason: reason.into() }.into()
-        };
+        let refuse = |reason: &str| Error::refused("write", path, reason);
         let target = match fs_err::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
                 return Err(refuse("it is a folder; give the name of a file"));
@@ -104,7 +102,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`].
+    /// [`rehang::ErrorKind::Io`].
     pub fn overwrite_start(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer
             .seek(SeekFrom::Start(0))
@@ -118,7 +116,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`], for example when the disk is full.
+    /// [`rehang::ErrorKind::Io`], for example when the disk is full.
     pub fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|error| Error::io("write", &self.target, &error))
     }
@@ -127,7 +125,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; what stood under the name before is then unchanged.
+    /// [`rehang::ErrorKind::Io`]; what stood under the name before is then unchanged.
     pub fn commit(self) -> Result<()> {
         let Self { target, folder, writer } = self;
         let named = |error: &io::Error| Error::io("write", &target, error);

@@ -24,9 +24,7 @@ impl Opened {
 /// Opens a regular file. Folders, devices and pipes are refused before they are opened, since a pipe would block.
 pub(crate) fn open(path: &Path) -> Result<Opened> {
     let named = |error: &std::io::Error| Error::io("read", path, error);
-    let refuse = |reason: &str| -> Result<Opened> {
-        Err(ErrorKind::Io { action: "read", path: path.to_path_buf(), reason: reason.into() }.into())
-    };
+    let refuse = |reason: &str| -> Result<Opened> { Err(Error::refused("read", path, reason)) };
     let metadata = match fs_err::metadata(path) {
         Err(_) if is_address(path) => {
             return refuse("it is an address; copy the object here and give the file");

@@ -303,6 +303,5 @@ fn no_room(path: &Path, error: &std::io::Error) -> Error {
 }
 
 fn gone(what: &str) -> Error {
-    let reason = "there is no such object".into();
-    rehang::ErrorKind::Io { action: "read", path: what.into(), reason }.into()
+    Error::refused("read", what, "there is no such object")
 }

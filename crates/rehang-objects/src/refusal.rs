@@ -21,9 +21,7 @@ pub fn refusal(what: &str, address: &Address, refusal: &Refusal) -> Error {
             name: address.container.clone(),
             place: "that object store".into(),
         },
-        Refusal::NotFound { .. } => {
-            ErrorKind::Io { action: "read", path: what.into(), reason: ABSENT.into() }
-        }
+        Refusal::NotFound { .. } => return Error::refused("read", what, ABSENT),
         // Where the environment has no credentials, the machine is asked for some.
         _ if asked_the_machine(refusal) => {
             return Error::missing(format!("{} in the environment", address.credentials()), what);

@@ -43,16 +43,10 @@ fn made<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
     let class = py.import("rehang.errors")?.getattr(class_of(error))?;
     let exception = class.call1((error.worded(&Words),))?;
     exception.setattr("remedy", error.remedy().map(|remedy| remedy.worded(&Words)))?;
-    if let ErrorKind::Io { reason, .. } = error.kind() {
-        exception.setattr("errno", number_in(reason))?;
+    if let ErrorKind::Io { errno, .. } = error.kind() {
+        exception.setattr("errno", errno)?;
     }
     Ok(exception)
-}
-
-/// The number of an error of the system in its words, which end with `(os error 2)`, say.
-fn number_in(reason: &str) -> Option<i32> {
-    let (_, number) = reason.rsplit_once("(os error ")?;
-    number.split_once(')')?.0.parse().ok()
 }
 
 /// The name of the exception's class, by what the reader has to do.

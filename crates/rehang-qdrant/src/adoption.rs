@@ -19,7 +19,7 @@ use crate::payload::{FIELDS, NEW_OLD_VECTOR, NO_SOURCE, REVISION, TAG, WITNESS};
 use crate::points::Point;
 use crate::scroll::With;
 use crate::tokens::Tokens;
-use crate::{items, meta};
+use crate::{items, meta, spaces};
 
 /// Further indexes of a gallery whose server wants one of every field of a filter, beside those of spaces: of the source's revision, and of
 /// whether the application's source is there.
@@ -33,8 +33,9 @@ pub(crate) fn inspect(address: &QdrantAddress, options: &CollectionOptions) -> R
     options.check()?;
     let client = Client::new(address)?;
     collection::expect_server(&client)?;
-    let Facts { vectors, indexed: graphs, .. } =
-        collection::facts(&client, &options.collection, options.vector.as_ref())?;
+    let facts = collection::facts(&client, &options.collection)?;
+    facts.expect_vector(options)?;
+    let Facts { vectors, indexed: graphs, .. } = facts;
     let with = With { payload: Value::Bool(true), vectors: Vec::new() };
     let mut texts: Vec<String> = Vec::new();
     for point in client.scroll(&options.collection, &Value::Null, None, 32, &with)? {
@@ -65,6 +66,7 @@ pub(crate) fn adopt(
     if let Some(known) = &known.options {
         expect_options(known, options)?;
     }
+    spaces::expect_old_vector(&handle, &facts, &known)?;
     expect_room_for_indexes(&handle, &facts, &known)?;
     if known.options.is_none() {
         if is_there {
@@ -106,6 +108,7 @@ pub(crate) fn adopt(
         Ok(())
     })?;
     indexes::make_missing(&handle, &facts)?;
+    spaces::make_missing(&handle, &facts)?;
     items::tag_new_points(&handle, &mut |done| advance(done, total.max(done)))?;
     meta::change(&handle, |meta| {
         meta.is_listed = true;
@@ -278,7 +281,12 @@ pub(crate) fn connect(
     let known = collection::look(&client, &ours)?.map(|_| meta::read_of(&client, &ours)).transpose()?;
     let made_of = known.as_ref().and_then(|known| known.collection.clone());
     let collection = made_of.unwrap_or_else(|| leads_to.clone());
-    let limits = collection::facts(&client, &collection, options.vector.as_ref())?.limits;
+    let facts = collection::facts(&client, &collection)?;
+    // The application may drop its old vector once the gallery has no space of it any more.
+    if known.as_ref().is_none_or(|known| known.options.is_none()) {
+        facts.expect_vector(options)?;
+    }
+    let limits = facts.limits;
     client.page_max = client.page_max.min(limits.query);
     let handle = Handle {
         client,

@@ -173,6 +173,13 @@ impl Client {
             401 | 403 => ErrorKind::Unauthorised { service, detail: said.to_owned() }.into(),
             404 => Error::not_found("point or collection", said, service),
             409 => Error::conflict(service, said),
+            400 if said.contains("Not existing vector name") => {
+                let why = format!(
+                    "a vector that the gallery goes by is not in the collection any more ({said}); adopt the gallery once more, which makes it anew, \
+                     or says what else to do where it is the application's"
+                );
+                Error::conflict(service, why)
+            }
             _ => Error::corrupt(service, format!("{status}: {said}")),
         }
     }

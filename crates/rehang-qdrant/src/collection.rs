@@ -41,6 +41,8 @@ pub(crate) struct Facts {
     pub(crate) indexed: u64,
     pub(crate) health: Health,
     pub(crate) vectors: Vec<(String, usize, Distance)>,
+    /// Vectors that are lists of vectors.
+    lists: Vec<String>,
     /// Vectors of the collection as the server describes them: all by name, or the unnamed one.
     pub(crate) described: Value,
     /// Whether the collection has the vector of [witnesses](WITNESS).
@@ -50,6 +52,28 @@ pub(crate) struct Facts {
     /// Payload fields that have an index.
     pub(crate) indexes: Vec<String>,
     pub(crate) limits: Limits,
+}
+
+impl Facts {
+    pub(crate) fn has(&self, vector: &str) -> bool {
+        self.vectors.iter().any(|(name, ..)| name == vector)
+    }
+
+    /// Fails where the collection lacks the old model's vector.
+    pub(crate) fn expect_vector(&self, options: &CollectionOptions) -> Result<()> {
+        let Some(name) = options.vector.as_ref().filter(|name| !self.has(name)) else { return Ok(()) };
+        if self.lists.contains(name) {
+            let why = "a vector with one row a point: this one is a list of vectors (a multivector), which has no place in a space";
+            return Err(Error::option("vector", name, why));
+        }
+        let names: Vec<String> = self.vectors.iter().map(|(name, ..)| format!("{name:?}")).collect();
+        let place = format!(
+            "collection {}, which has {} of Euclid, Cosine or Dot",
+            options.collection,
+            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        );
+        Err(Error::not_found("vector", name, place))
+    }
 }
 
 /// What the server is doing for a collection's indexes.
@@ -208,8 +232,8 @@ pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<
         .collect())
 }
 
-/// How a collection is configured; a refusal where a gallery cannot keep its promises in it, or where it lacks the old model's vector.
-pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&String>) -> Result<Facts> {
+/// How a collection is configured; a refusal where a gallery cannot keep its promises in it.
+pub(crate) fn facts(client: &Client, collection: &str) -> Result<Facts> {
     let found = look(client, collection)?;
     let found = found.ok_or_else(|| Error::not_found("collection", collection, client.name()))?;
     let params = &found["config"]["params"];
@@ -251,18 +275,6 @@ pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&Strin
             named.iter().for_each(|(name, vector)| take(name, vector));
         }
     }
-    if let Some(name) = old_vector.filter(|name| !vectors.iter().any(|(there, ..)| there == *name)) {
-        if lists.contains(name) {
-            let why = "a vector with one row a point: this one is a list of vectors (a multivector), which has no place in a space";
-            return Err(Error::option("vector", name, why));
-        }
-        let names: Vec<String> = vectors.iter().map(|(name, ..)| format!("{name:?}")).collect();
-        let place = format!(
-            "{what}, which has {} of Euclid, Cosine or Dot",
-            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-        );
-        return Err(Error::not_found("vector", name, place));
-    }
     Ok(Facts {
         points: found["points_count"].as_u64().unwrap_or(0),
         indexed: found["indexed_vectors_count"].as_u64().unwrap_or(0),
@@ -278,6 +290,7 @@ pub(crate) fn facts(client: &Client, collection: &str, old_vector: Option<&Strin
         has_witness: vectors.iter().any(|(name, size, _)| name == WITNESS && *size == 1),
         has_sparse_witness: !params["sparse_vectors"][WITNESS].is_null(),
         vectors,
+        lists,
         described: params["vectors"].clone(),
         indexes: found["payload_schema"]
             .as_object()

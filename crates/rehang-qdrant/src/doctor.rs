@@ -37,11 +37,12 @@ pub(crate) fn check(handle: &Handle) -> Result<Vec<Problem>> {
     if let Health::Red(said) = &facts.health {
         found(None, &format!("a collection is red: the server makes no indexes any more ({said})"), 1);
     }
-    let there = facts.vectors;
     for space in &meta.spaces {
         let name = Some(space.record.space.name.as_str());
-        if !there.iter().any(|(vector, ..)| *vector == space.vector) {
-            found(name, "its named vector is not in the collection", 1);
+        if !facts.has(&space.vector) {
+            let next =
+                if space.is_applications { "finish the upgrade" } else { "adopt the gallery once more" };
+            found(name, &format!("its named vector is not in the collection: {next}"), 1);
             continue;
         }
         let count = |filter: Value| handle.client.count(handle.collection(), &filter);

@@ -69,7 +69,7 @@ impl Handle {
     }
 
     pub(crate) fn facts(&self) -> Result<Facts> {
-        collection::facts(&self.client, &self.collection, self.options.vector.as_ref())
+        collection::facts(&self.client, &self.collection)
     }
 
     /// What has to come along for an item, with vectors of some spaces.

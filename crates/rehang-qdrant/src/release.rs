@@ -91,11 +91,18 @@ fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_dec
     let found_by_nobody = count(all_of([has_source(true), space.lacking(), none_of([is_empty(REVISION)])]))?;
     if embeddable + found_by_nobody > 0 && !with_adapted && !is_decided {
         let what = format!("taking the gallery out of {}", handle.name());
-        let why = format!(
-            "{embeddable} items with a source have adapted vectors in {:?}, and nothing would say so; {found_by_nobody} have none, and no search would \
-             find them",
-            space.record.space.name
-        );
+        let mut why = Vec::new();
+        if embeddable > 0 {
+            why.push(format!(
+                "{embeddable} items with a source have adapted vectors, and nothing would say so"
+            ));
+        }
+        if found_by_nobody > 0 {
+            why.push(format!(
+                "{found_by_nobody} items with a source have no vector, and no search would find them"
+            ));
+        }
+        let why = format!("in {:?}, {}", space.record.space.name, why.join("; "));
         return Err(Error::conflict(what, why).advise(Remedy::EmbedOrTakeAlong));
     }
     Ok(embeddable + bare)

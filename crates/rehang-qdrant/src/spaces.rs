@@ -1,6 +1,6 @@
 //! The spaces of a gallery, which of them serves, and documents: changes of the state beside the points.
 
-use rehang::{Distance, Error, Provenance, Result, Space};
+use rehang::{Distance, Error, Provenance, Remedy, Result, Space};
 use rehang_store::{Document, Epoch, SpaceRecord, check};
 use serde_json::{Value, json};
 
@@ -118,6 +118,39 @@ pub(crate) fn create(handle: &Handle, space: &Space, written_as: Provenance) -> 
     })
 }
 
+/// Fails where the application has dropped its old vector, and the gallery still has the space of it.
+pub(crate) fn expect_old_vector(handle: &Handle, facts: &Facts, meta: &Meta) -> Result<()> {
+    let gone = meta.spaces.iter().find(|space| space.is_applications && !facts.has(&space.vector));
+    gone.map_or(Ok(()), |space| {
+        let why = format!(
+            "the vector {:?} of space {:?} is not in the collection any more, so nothing can be made of it",
+            space.vector, space.record.space.name
+        );
+        Err(Error::conflict(handle.name(), why).advise(Remedy::EmbedBeforeFinish))
+    })
+}
+
+/// Makes vectors of spaces anew that are not in the collection any more, as where the application has made that anew.
+pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
+    let meta = meta::read_begun(handle)?;
+    let ours = || meta.spaces.iter().filter(|space| !space.is_applications);
+    for space in ours().filter(|space| !facts.has(&space.vector)) {
+        // First: a vector that is there says that the tags are right.
+        let said = ["adapted", "native", "pending"].map(|said| is(&space.path("p"), said));
+        handle.change_each(&any_of(said.to_vec()), |page| vectors::set(space, &no_vector(), &page))?;
+        make_like_old(handle, facts, &space.vector, &space.record.space)?;
+    }
+    if !facts.has_witness && ours().any(|space| space.is_witnessed) {
+        make_witness(handle, facts)?;
+    }
+    Ok(())
+}
+
+/// What a tag says of a vector that is not there.
+fn no_vector() -> Value {
+    json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null})
+}
+
 /// Makes a named vector, which lies as the old one does: in memory or on disk, of half width, quantised, with its graph.
 fn make_like_old(handle: &Handle, facts: &Facts, vector: &str, space: &Space) -> Result<()> {
     let distance = match space.distance {
@@ -182,9 +215,8 @@ fn slot_left(handle: &Handle, vector: &str) -> Result<Option<u32>> {
 /// Leaves a space of before its natives, and what the application has made since. Adapted vectors were of a plan that nobody knows.
 fn take_natives(handle: &Handle, space: &SpaceSlot) -> Result<()> {
     let not_native = any_of([is(&space.path("p"), "adapted"), is(&space.path("p"), "pending")]);
-    let none = json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null});
     let is_none = all_of([is(&space.path("p"), "none")]);
-    handle.change_each(&not_native, |page| vectors::set(space, &none, &page))?;
+    handle.change_each(&not_native, |page| vectors::set(space, &no_vector(), &page))?;
     handle.change_each(
         &is_none,
         |page| json!({"delete_vectors": {"filter": page, "vector": [space.vector]}}),

@@ -33,7 +33,7 @@ pub(crate) type Step<T> = Result<T, Trouble>;
 
 /// An I/O error in words of our own.
 pub(crate) fn refuse(action: &'static str, path: &Path, reason: &str) -> Error {
-    ErrorKind::Io { action, path: path.to_path_buf(), reason: reason.into() }.into()
+    Error::refused(action, path, reason)
 }
 
 /// SQLite's finer codes of failed input and output that mean want of room.

@@ -595,6 +595,13 @@ pub struct Counts {
     pub without_source: u64,
 }
 
+impl Counts {
+    /// Items with a source that are not native: a run embeds them.
+    pub fn to_embed(&self) -> u64 {
+        (self.adapted + self.lacking).saturating_sub(self.without_source)
+    }
+}
+
 /// The truth of a live gallery: items, vectors with their provenance, the queue, and the documents of an upgrade.
 ///
 /// Every method may be called from many threads and, for ledgers on disk or behind a network, many processes at once.

@@ -57,7 +57,7 @@ pub enum Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Nothing is left that can be embedded.
+    /// Nothing is left that can be embedded, but for what came after it began.
     NothingLeft,
     /// The wanted share of items is native.
     ReachedFraction,
@@ -135,6 +135,9 @@ pub enum Event {
         held_by_others: u64,
         /// Whether the item, the only one, has to be embedded with nothing else in hand: workers have ended with it before.
         alone: bool,
+        /// Whether all that waits came since the backfill began: these are embedded, and nothing is claimed after them. An application that goes on
+        /// writing would otherwise keep it for ever.
+        late: bool,
     },
     /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have ended with it alone.
     GivenUp(Attempt),
@@ -260,6 +263,8 @@ pub struct Backfill {
     claiming: bool,
     /// The last claim gave nothing, and nothing has changed since.
     dry: bool,
+    /// All that was there at the beginning is done or in hand.
+    late: bool,
     /// What others held at the last claim, and when to claim again for their sake.
     held_by_others: u64,
     claim_again_ms: u64,
@@ -369,8 +374,9 @@ impl Backfill {
                 (self.batches_since_look, self.last_look_ms) = (0, now_ms);
                 self.dry &= !waits || now_ms < self.claim_again_ms;
             }
-            Event::Claimed { keys, held_by_others, alone } => {
+            Event::Claimed { keys, held_by_others, alone, late } => {
                 self.claiming = false;
+                self.late |= late;
                 self.alone = keys.last().copied().filter(|_| alone);
                 self.dry = keys.is_empty();
                 self.held_by_others = held_by_others;
@@ -557,7 +563,7 @@ impl Backfill {
         }
         // The last claim came back empty, no item rests, and no other worker holds any: it is over. Another look would only ask for
         // another claim, without end where they are slow.
-        if self.dry
+        if (self.dry || (self.late && !self.claiming))
             && !self.limits.follow
             && !self.looking
             && self.in_hand().next().is_none()
@@ -607,8 +613,8 @@ impl Backfill {
         let idle = self.limits.workers.saturating_sub(self.encoding.len());
         let ahead = self.batch_items() * if self.is_in_bulk { idle } else { self.limits.workers };
         let limit = ahead.saturating_sub(self.ready.len()).min(self.room());
-        if may_begin && !self.claiming && !self.dry && limit > 0 && self.alone.is_none() && !takes_too_little
-        {
+        let may_claim = !self.claiming && !self.dry && !self.late && self.alone.is_none();
+        if may_begin && may_claim && limit > 0 && !takes_too_little {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
@@ -915,7 +921,7 @@ mod tests {
     }
 
     fn claimed(keys: Vec<ItemKey>) -> Event {
-        Event::Claimed { keys, held_by_others: 0, alone: false }
+        Event::Claimed { keys, held_by_others: 0, alone: false, late: false }
     }
 
     /// Whatever ends a run, what the encoder vouches for in the end is written, and nothing waits for it for ever.
@@ -1170,12 +1176,26 @@ mod tests {
     }
 
     #[test]
+    fn it_claims_nothing_after_items_that_came_since_it_began() {
+        let state = Backfill::new(Limits { batch: 2, rest_ms: 100, ..Limits::default() });
+        let (state, _) = state.step(0, Event::Begin);
+        let (state, _) = state.step(0, looked(4, 0, Request::Run));
+        let late = Event::Claimed { keys: keys([3]), held_by_others: 0, alone: false, late: true };
+        let (state, actions) = state.step(0, late);
+        assert_eq!(actions, [Action::Encode { batch: 0, keys: keys([3]) }]);
+        let (state, _) = state.step(10, Event::Encoded { batch: 0, failures: vec![] });
+        let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
+        let (_, actions) = state.step(20, written);
+        assert_eq!(actions, [Action::End(Ending::NothingLeft)]);
+    }
+
+    #[test]
     fn it_waits_for_what_others_hold_since_they_may_die() {
         let state = Backfill::new(Limits { batch: 2, ..Limits::default() });
         let (state, _) = state.step(0, Event::Begin);
         let (state, _) = state.step(0, looked(4, 0, Request::Run));
         let (state, actions) =
-            state.step(0, Event::Claimed { keys: vec![], held_by_others: 4, alone: false });
+            state.step(0, Event::Claimed { keys: vec![], held_by_others: 4, alone: false, late: false });
         assert_eq!(actions, [Action::WaitUntil(500)]);
         let (state, actions) = state.step(400, Event::Tick);
         assert_eq!(actions, [Action::WaitUntil(500)], "not at every tick");
@@ -1183,9 +1203,10 @@ mod tests {
         assert_eq!(actions, [Action::Claim { limit: 2 }]);
         // One of the others has died, another one goes on.
         let (state, actions) =
-            state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2, alone: false });
+            state.step(500, Event::Claimed { keys: keys([3]), held_by_others: 2, alone: false, late: false });
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([3]) });
-        let (state, _) = state.step(500, Event::Claimed { keys: vec![], held_by_others: 2, alone: false });
+        let (state, _) =
+            state.step(500, Event::Claimed { keys: vec![], held_by_others: 2, alone: false, late: false });
         let (state, _) = state.step(600, Event::Encoded { batch: 0, failures: vec![] });
         let written = Event::Written { batch: 0, outcomes: vec![(3.into(), WriteOutcome::Written)] };
         let (state, actions) = state.step(600, written);
@@ -1202,7 +1223,7 @@ mod tests {
         let (state, actions) = state.step(0, claimed(keys([1, 2, 3])));
         let encode = |batch, numbers: &[u64]| Action::Encode { batch, keys: keys(numbers.iter().copied()) };
         assert_eq!(actions[..2], [encode(0, &[1, 2]), encode(1, &[3])]);
-        let alone = Event::Claimed { keys: keys([4]), held_by_others: 0, alone: true };
+        let alone = Event::Claimed { keys: keys([4]), held_by_others: 0, alone: true, late: false };
         let (state, actions) = state.step(0, alone);
         assert_eq!(actions, [], "it waits, and nothing is claimed behind it");
         let written = |batch, numbers: &[u64]| Event::Written {

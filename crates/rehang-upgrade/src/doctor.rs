@@ -202,14 +202,24 @@ fn examine_space(
         findings.push(problem("mixed-models", text));
     }
     if serves && counts.lacking > 0 {
+        let of_new = upgrade.filter(|upgrade| upgrade.new.name == *name);
+        let old = match of_new {
+            Some(upgrade) => find_space(store, &upgrade.old.name)?,
+            None => None,
+        };
+        let lag = old.map_or(Ok(0), |old| store.count_lag(name, &old.space.name))?;
+        // Nothing can be made of what has neither a source nor an old vector, as points of an application that have no text.
+        let is_hopeless = of_new.is_some() && lag + counts.to_embed() == 0;
+        let why = if is_hopeless { ", nor a source" } else { "" };
         let text = format!(
-            "{} items have no vector in {name:?}, which serves: no search finds them",
+            "{} items have no vector in {name:?}, which serves{why}: no search finds them",
             counts.lacking
         );
         // What has a source becomes native in an upgrade, like any other item; the rest is lost to searches.
-        let is_new = upgrade.is_some_and(|upgrade| upgrade.new.name == *name);
-        let next = |finding: Finding| if is_new { finding.next(Remedy::Follow) } else { finding };
-        findings.push(next(if counts.without_source == 0 && record.written_as == Provenance::Old {
+        let is_for_run = of_new.is_some() && !is_hopeless;
+        let next = |finding: Finding| if is_for_run { finding.next(Remedy::Follow) } else { finding };
+        let is_of_old = counts.without_source == 0 && record.written_as == Provenance::Old;
+        findings.push(next(if is_of_old || is_hopeless {
             note("not-found", text)
         } else {
             problem("not-found", text)

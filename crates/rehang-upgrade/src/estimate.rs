@@ -56,7 +56,7 @@ pub struct CostEstimate {
     /// Items that a service is sent: of those with equal sources one. `None` where no service embeds, in a gallery of more than
     /// 100,000 items, and of [`Upgrade::ways`](crate::Upgrade::ways) where the way is settled.
     pub sent: Option<u64>,
-    /// Seconds for all items.
+    /// Seconds for all items; `None` of a batch API, too.
     pub seconds: Option<f64>,
     /// Where they come from.
     pub basis: Option<Basis>,
@@ -70,6 +70,8 @@ pub struct CostEstimate {
     pub probed_items: Option<u64>,
     /// Those that got no vector.
     pub failed: Option<u64>,
+    /// Texts of a batch, where a batch API embeds them: each batch is answered within a day, whatever the rate of single requests.
+    pub batch_api_items: Option<u64>,
 }
 
 /// Reckons time and money for `items` of a gallery, of which a service is sent one where sources are equal. Tokens are counted on at most a few thousand sources, so that a large gallery
@@ -141,7 +143,10 @@ pub(crate) fn reckon(
     ];
     let limit = slowest.into_iter().flatten().min_by(f64::total_cmp);
     let at_most = |rate: f64| limit.map_or(rate, |limit| rate.min(limit));
+    let batch_api_items =
+        service.filter(|service| service.batch_api).map(|service| service.batch_api_items as u64);
     let rate = match (probed, known.rate) {
+        _ if batch_api_items.is_some() => None,
         (Some(probed), _) => Some((at_most(probed.items_per_second), Basis::Probe)),
         (None, Some(rate)) => Some((at_most(rate), Basis::EarlierRun)),
         (None, None) => limit.map(|limit| (limit, Basis::Limits)),
@@ -157,6 +162,7 @@ pub(crate) fn reckon(
         budget_items: service.and_then(of_budgets),
         probed_items: probed.map(|probed| probed.items),
         failed: probed.map(|probed| probed.failed),
+        batch_api_items,
     }
 }
 
@@ -217,4 +223,31 @@ fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
             kept.space == space && kept.items_per_second.is_finite() && kept.items_per_second > 0.0
         })
         .map(|kept| kept.items_per_second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither a probe nor a run before nor a limit says how long a batch API takes.
+    #[test]
+    fn no_rate_says_how_long_batches_take() {
+        let service = |batch_api: bool| -> HttpConfig {
+            let config = serde_json::json!({"url": "http://127.0.0.1:9", "model": "m", "batch_api": batch_api, "batch_api_items": 500,
+                "tokens_per_minute": 60.0, "price_per_million_tokens": 1e6});
+            serde_json::from_value(config).unwrap()
+        };
+        let probed = Probed { items: 10, failed: 0, items_per_second: 2.0, tokens: 20, money: 20.0 };
+        let known = Known { rate: Some(1.0), ..Known::default() };
+        let limits = Limits::default();
+        let reckon =
+            |batch_api, probed| reckon((1000, None), &limits, Some(&service(batch_api)), probed, &known);
+        for probed in [None, Some(&probed)] {
+            let cost = reckon(true, probed);
+            assert_eq!((cost.seconds, cost.basis, cost.batch_api_items), (None, None, Some(500)));
+            let cost = reckon(false, probed);
+            assert!(cost.seconds.is_some() && cost.batch_api_items.is_none());
+        }
+        assert_eq!(reckon(true, Some(&probed)).money, Some(2000.0));
+    }
 }

@@ -419,6 +419,7 @@ pub(crate) fn share_of(
             let cost = cost()?;
             let (whole, lacks) = match unit {
                 Unit::Money => (cost.money, "price_per_million_tokens"),
+                Unit::Hours if cost.batch_api_items.is_some() => (None, "a rate, and `batch_api` has none"),
                 Unit::Hours => (cost.seconds.map(|seconds| seconds / 3600.0), "the rate of an earlier run"),
             };
             let whole = whole.ok_or_else(|| Error::missing(lacks, format!("`until` {asked:?}")))?;
@@ -551,7 +552,18 @@ mod tests {
     fn of_gallery(money: Option<f64>, seconds: Option<f64>) -> CostEstimate {
         let unknown = (None, None, None, None, None);
         let (basis, tokens, budget_items, probed_items, failed) = unknown;
-        CostEstimate { sent: None, seconds, basis, tokens, money, budget_items, probed_items, failed }
+        let batch_api_items = None;
+        CostEstimate {
+            sent: None,
+            seconds,
+            basis,
+            tokens,
+            money,
+            budget_items,
+            probed_items,
+            failed,
+            batch_api_items,
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Leftovers {
         let counts = store.counts(new)?;
         let has_old = find_space(store, old)?.is_some();
         Ok(Self {
-            with_source: (counts.adapted + counts.lacking).saturating_sub(counts.without_source),
+            with_source: counts.to_embed(),
             failed: counts.failed,
             without_source: counts.without_source,
             lacking: counts.lacking,
@@ -66,9 +66,7 @@ impl Leftovers {
         if self.lacking > 0 {
             let dropped = match self.only_old {
                 0 => String::new(),
-                items => {
-                    format!(" The old vectors of {items} of them, which nothing can be made of, are dropped.")
-                }
+                items => format!(" The finish takes the old vectors of {items} of them out of the gallery."),
             };
             let seen =
                 format!("{} items have no vector of {new:?}: no search finds them.{dropped}", self.lacking);

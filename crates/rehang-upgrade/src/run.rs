@@ -11,8 +11,8 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space, in_parallel};
 use rehang_clock::Clock;
 use rehang_encode::{Encoder, Input, ItemFailure, Spent};
 use rehang_store::{
-    ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Scan, Select, Store,
-    VectorWrite, WriteOutcome,
+    ALONE_AFTER, AtWork, Claimed, Counts, Item, ItemKey, Ledger, Queue, Record, Revision, Scan, Select,
+    Store, VectorWrite, WriteOutcome,
 };
 use serde::Serialize;
 
@@ -54,6 +54,8 @@ const STORE_RESTS: Duration = Duration::from_secs(1);
 const STORE_RESTS_MAX: Duration = Duration::from_secs(15);
 /// After so many workers that ended with an item in hand, the last ones with nothing else, it is listed as failed.
 const LISTED_AFTER: u32 = ALONE_AFTER + 2;
+/// Items of the queue that are looked at to see whether anything of before waits.
+const QUEUE_PAGE: usize = 1000;
 /// Bytes of a reason that are kept of a failed item.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -236,6 +238,7 @@ pub(crate) fn backfill_beside(
     } else {
         expect_same_on_account(setup.store, &record, setup.encoder)?
     };
+    let began = setup.store.newest_revision()?;
     // What an earlier process of this name still held is free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let documents = HeldDocuments::open(setup.store, &record.new.name, record.new.dimension)?;
@@ -292,6 +295,7 @@ pub(crate) fn backfill_beside(
             told,
             kept,
             fatal: None,
+            began,
             began_ms: setup.clock.now_ms(),
             busy_since_ms: 0,
             busy_ms: 0,
@@ -472,6 +476,8 @@ struct Run<'a> {
     /// What the store holds of what encoders have learnt of their service.
     kept: Option<String>,
     fatal: Option<Error>,
+    /// The newest revision when it began.
+    began: Revision,
     began_ms: u64,
     busy_since_ms: u64,
     busy_ms: u64,
@@ -546,7 +552,7 @@ impl Run<'_> {
                             claimed.held_by_others += self.give_back_unknown()?;
                         }
                         self.observer.reach(Place::BackfillClaimed)?;
-                        events.push_back(self.take(claimed));
+                        events.push_back(self.take(claimed)?);
                     }
                     Action::Release { keys } => {
                         let released = self.patiently(|run| {
@@ -777,8 +783,8 @@ impl Run<'_> {
         }
         // Without the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
-        // Most of a follower's time goes by in waiting.
-        if !self.setup.limits.follow {
+        // Most of a follower's time goes by in waiting, and that of a batch API.
+        if !self.setup.limits.follow && self.setup.encoder.bulk_max().is_none() {
             keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         }
         // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
@@ -982,7 +988,7 @@ impl Run<'_> {
     }
 
     /// Takes in hand what was claimed; not an item with which worker after worker has ended.
-    fn take(&mut self, claimed: Claimed) -> Event {
+    fn take(&mut self, claimed: Claimed) -> Result<Event> {
         let Claimed { records, held_by_others, mut lost } = claimed;
         if self.setup.encoder.bulk_max().is_some() {
             // What ends a process in a day of waiting is no text that lies at a service.
@@ -995,11 +1001,27 @@ impl Run<'_> {
                 LISTED_AFTER - ALONE_AFTER
             );
             let (key, revision) = (record.item.key, record.item.source_revision);
-            return Event::GivenUp(Attempt { key, revision, failure: ItemFailure::Permanent(reason) });
+            return Ok(Event::GivenUp(Attempt { key, revision, failure: ItemFailure::Permanent(reason) }));
         }
         let keys = records.iter().map(|record| record.item.key).collect();
+        let late = self.is_late(&records);
+        let late = self.or_drain(late)?.unwrap_or(false);
         self.claimed.extend(records.into_iter().map(|record| (record.item.key, record)));
-        Event::Claimed { keys, held_by_others, alone: lost >= ALONE_AFTER }
+        Ok(Event::Claimed { keys, held_by_others, alone: lost >= ALONE_AFTER, late })
+    }
+
+    /// Whether all that waits came since the backfill began, as the queue says where all that was claimed did: whatever else is there lies on its first
+    /// page, or it is not known.
+    fn is_late(&mut self, claimed: &[Record]) -> Result<bool> {
+        let began = self.began;
+        let is_late = |record: &Record| record.item.source_revision > began;
+        let is_gallery = matches!(self.setup.scope, BackfillScope::Gallery(_));
+        if self.setup.limits.follow || !is_gallery || claimed.is_empty() || !claimed.iter().all(is_late) {
+            return Ok(false);
+        }
+        let queue = Scan::new(self.space, Select::WorstFirst, QUEUE_PAGE).without_contents();
+        let waiting = self.patiently(|run| run.setup.store.scan(&queue))?;
+        Ok(waiting.len() < QUEUE_PAGE && waiting.iter().all(is_late))
     }
 
     /// Gives a batch to a worker; gives what becomes of it where nothing of it has to be sent.

@@ -600,7 +600,7 @@ pub struct FinishedUpgrade {
 impl FinishedUpgrade {
     /// Items with a source that are not native: a run embeds them.
     pub fn to_embed(&self) -> u64 {
-        (self.counts.adapted + self.counts.lacking).saturating_sub(self.counts.without_source)
+        self.counts.to_embed()
     }
 }
 

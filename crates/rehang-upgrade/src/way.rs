@@ -73,6 +73,7 @@ impl Ways {
         let is_measured = matches!(self.estimate.basis, Some(Basis::Probe | Basis::EarlierRun));
         matches!(self.because, WayReason::Shorter | WayReason::Unknown)
             && !is_measured
+            && self.estimate.batch_api_items.is_none()
             && self.native < PROBE_ITEMS as u64
     }
 }

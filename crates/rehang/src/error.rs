@@ -109,8 +109,10 @@ pub enum ErrorKind {
         action: &'static str,
         /// The path.
         path: PathBuf,
-        /// The system's own words.
+        /// The system's own words, or ours where we refuse.
         reason: String,
+        /// The system's number for why; `None` where we refuse, or it has none.
+        errno: Option<i32>,
     },
     /// A parameter has a value that it cannot have. Act: use one that is listed.
     InvalidOption {
@@ -263,7 +265,18 @@ impl Error {
     pub fn io(action: &'static str, path: impl AsRef<Path>, error: &std::io::Error) -> Self {
         // fs_err already says the path and the action; only the cause of the failure is kept of its message.
         let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-        ErrorKind::Io { action, path: path.as_ref().to_path_buf(), reason }.into()
+        let inner = error.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static));
+        let mut causes = std::iter::successors(inner, |cause| cause.source());
+        let errno = error
+            .raw_os_error()
+            .or_else(|| causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error()));
+        ErrorKind::Io { action, path: path.as_ref().to_path_buf(), reason, errno }.into()
+    }
+
+    /// A path that we refuse ourselves, as [`Error::io`] says what the system refuses.
+    pub fn refused(action: &'static str, path: impl AsRef<Path>, reason: impl fmt::Display) -> Self {
+        let (path, reason) = (path.as_ref().to_path_buf(), reason.to_string());
+        ErrorKind::Io { action, path, reason, errno: None }.into()
     }
 
     /// A file (or another thing) that cannot be read as what it should be.
@@ -465,7 +478,7 @@ impl ErrorKind {
                 format!("{count} of {what} did not match, for example {}", examples.join(", "))
             }
             Self::Corrupt { what, detail } => format!("cannot read {what}: {detail}"),
-            Self::Io { action, path, reason } => format!("cannot {action} {}: {reason}", path.display()),
+            Self::Io { action, path, reason, .. } => format!("cannot {action} {}: {reason}", path.display()),
             Self::InvalidOption { option, value, expected } => {
                 format!("{} cannot be {value:?}; expected {expected}", wording.parameter(option))
             }
@@ -511,6 +524,21 @@ mod tests {
     fn contexts_are_printed_from_the_outside_in() {
         let error = Error::missing("labels", "order entropy").context("ordering").context("demo");
         assert_eq!(error.to_string(), "demo: ordering: order entropy needs labels, which was not given");
+    }
+
+    /// The number is what the system said, however deep it lies, and not what a sentence says.
+    #[test]
+    fn the_number_of_an_error_of_the_system_is_kept() {
+        let of_system = || std::io::Error::from_raw_os_error(28);
+        let cases = [
+            (Error::io("write", "a", &of_system()), Some(28)),
+            (Error::io("write", "a", &std::io::Error::other(of_system())), Some(28)),
+            (Error::io("read", "a", &std::io::Error::other("it ends (os error 5)")), None),
+            (Error::refused("read", "a", "it is a folder"), None),
+        ];
+        for (error, number) in cases {
+            assert!(matches!(error.kind(), ErrorKind::Io { errno, .. } if *errno == number), "{error}");
+        }
     }
 
     #[test]

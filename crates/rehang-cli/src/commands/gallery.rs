@@ -109,7 +109,7 @@ fn run_release(arguments: &ReleaseArguments, json: bool) -> Result<Exit> {
 /// What became of the vectors, where that is more than one sentence.
 fn released_text(released: &Released, null: &str) -> String {
     let mut text = String::new();
-    if let Some(place) = &released.adapted_in {
+    if let Some(place) = released.adapted_in.as_ref().filter(|_| released.adapted > 0) {
         text += &format!("{} of them are adapted: {place} says which.\n", released.adapted);
     }
     for (items, why) in [

@@ -108,7 +108,7 @@ fn an_upgrade_speaks_by_ndcg_of_what_people_took_as_ten_lines_compute_it() {
         (&drawn["clicks"]["kept"], &drawn["clicks"]["unknown_items"]),
         (&of_gallery.into(), &ASKED.len().into())
     );
-    let fitted = place.json(&["upgrade", "fit", "--method", "ridge"]);
+    let fitted = place.json(&["upgrade", "fit", "--method", "ridge", "-o", "map.safetensors"]);
     let selection = &fitted["held_out"];
     assert_eq!((&selection["criterion"], &selection["queries"]), (&"nDCG@10".into(), &ASKED.len().into()));
     assert_eq!(place.json(&["upgrade", "order", "--for", "ndcg@10"])["choice"]["criterion"], "nDCG@10");
@@ -226,15 +226,13 @@ fn carried(today: &[f64], then: &[f64], floor: f64) -> (f64, f64) {
 #[test]
 fn thresholds_are_those_of_counting_pair_by_pair() {
     let place = place(&Made { old: noisy, ..Made::of(ITEMS) });
-    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0"]);
-    let fitted = place.json(&["upgrade", "fit", "--method", "ridge"]);
-    place.json(&["transform", fitted["adapter"].as_str().unwrap(), "old.npy", "-o", "adapted.npy"]);
+    place.finish(&["upgrade", "pairs", "--items", "400", "--worth", "0", "--out", "pairs"]);
+    let fitted = place.json(&["upgrade", "fit", "--method", "ridge", "-o", "map.safetensors"]);
+    place.json(&["transform", "map.safetensors", "old.npy", "-o", "adapted.npy"]);
     let file = |name: &str| read_matrix(&VectorSource::path(place.path(name))).unwrap();
     let (old, adapted, new) = (file("old.npy"), file("adapted.npy"), file("new.npy"));
-    let ids = fs_err::read_to_string(place.path("rehang.upgrade/pairs/ids.txt")).unwrap();
-    let held_out =
-        rehang_files::read_labels(&VectorSource::path(place.path("rehang.upgrade/pairs/held-out.npy")))
-            .unwrap();
+    let ids = fs_err::read_to_string(place.path("pairs/ids.txt")).unwrap();
+    let held_out = rehang_files::read_labels(&VectorSource::path(place.path("pairs/held-out.npy"))).unwrap();
     let asking: Vec<usize> = ids
         .lines()
         .zip(held_out)

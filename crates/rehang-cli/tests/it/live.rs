@@ -261,6 +261,11 @@ fn a_status_lists_what_cannot_come_home() {
     let status = doubtful();
     assert_eq!(listed(&status, "items_without_source"), without_source);
     assert_eq!(listed(&status, "items_without_vector"), ["bare"]);
+    // Nothing can be done about it, so nobody is told to do anything.
+    let (_, text, _) = code(&place, &upgrade("status", &[]));
+    assert!(text.contains("no search finds 1 items: they have neither"), "{text}");
+    let (_, text, _) = code(&place, &["doctor", "--config", "rehang.toml"]);
+    assert!(text.contains("which serves, nor a source: no search finds them\n"), "{text}");
     // After a rollback it is those of the old space that no search finds.
     let (_, out, _) = code(&place, &upgrade("rollback", &[]));
     assert!(out.contains("2 items have no old vector") && out.contains("status --json"), "{out}");
@@ -385,7 +390,7 @@ fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
     // Nothing is known of a table before it was used.
     let (estimate, text) = plan(&config(""));
     let nothing = serde_json::json!({"sent": null, "seconds": null, "basis": null, "tokens": null, "money": null, "budget_items": null,
-                                     "probed_items": null, "failed": null});
+                                     "probed_items": null, "failed": null, "batch_api_items": null});
     assert_eq!(estimate, nothing);
     assert!(text.contains("is not known (--probe 32"), "{text}");
     let slow = config("workers = 2 => workers = 2\nrate = \"5/s\"");
@@ -408,6 +413,15 @@ fn a_plan_says_what_it_takes_as_far_as_it_is_known() {
     assert_eq!((&estimate["basis"], estimate["seconds"].as_f64()), (&"limits".into(), Some(120.0)));
     for words in ["at least 2 min", "238 tokens, 11.90 in the unit", "ends a run after about 50 items"] {
         assert!(text.contains(words), "{text}");
+    }
+    // A batch API keeps to no rate.
+    let (estimate, text) = plan(&http(&format!("{priced}batch_api = true\nbatch_api_items = 50\n")));
+    assert_eq!((&estimate["seconds"], &estimate["batch_api_items"]), (&serde_json::Value::Null, &50.into()));
+    for words in [
+        "within a day, in each batch of 50 texts (batch_api",
+        "price_per_million_tokens has to be the price of batches",
+    ] {
+        assert!(text.contains(words) && !text.contains("--probe"), "{text}");
     }
 
     // What a run measured is known to the next plan; a run that was slowed down measures nothing.

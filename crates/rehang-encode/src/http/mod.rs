@@ -42,8 +42,8 @@ use crate::meter::{Meter, lock};
 use crate::reading::{Reading, beginning_of};
 use crate::rider::{Known, Ride, Rider, Turn};
 use answer::{FIELDS, Request, Unread};
-use batch::Batches;
-use pace::{Backoff, Pace, retry_after, retry_after_ms};
+use batch::kept::Batches;
+use pace::{Backoff, Pace, retry_after, wait_asked};
 
 /// The longest wait that a service may ask for without ending the call.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
@@ -831,10 +831,7 @@ impl Http {
         if status != 200 {
             self.take_back(status, inputs.len(), reserved);
             let body = body.unwrap_or_default();
-            let wait = header("retry-after-ms")
-                .and_then(retry_after_ms)
-                .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))));
-            return self.refused(status, &body, wait, header("location"));
+            return self.refused(status, &body, wait_asked(response.headers()), header("location"));
         }
         let read = match &body {
             Ok(body) => answer::read(body, inputs.len()),
@@ -887,19 +884,12 @@ impl Http {
         wait: Option<Duration>,
         location: Option<&str>,
     ) -> Result<Outcome> {
-        let reason =
-            format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
+        let reason = self.reason(status, body)?;
         match status {
-            401 | 403 => Err(self.unauthorised(&reason)),
-            400 if answer::is_key_wrong(body) => Err(self.unauthorised(&reason)),
-            402 | 429 if status == 402 || answer::is_account_empty(body) => Err(self.unavailable(reason)),
             500 if wait.is_none() => Ok(Outcome::Broke(reason)),
             408 | 409 | 425 | 429 | 500..=599 => {
                 let wait = wait.or_else(|| answer::wait_in(body));
-                let reason = match wait {
-                    Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
-                    None => reason,
-                };
+                let reason = with_wait(reason, wait);
                 Ok(match status {
                     429 => Outcome::Limited { reason, wait },
                     503 | 529 => Outcome::Overloaded { reason, wait },
@@ -929,6 +919,22 @@ impl Http {
             }
             // Others say nothing of a text: 424 and 499 of a gateway, say, that there is no backend.
             _ => Ok(Outcome::Again { reason, wait: None }),
+        }
+    }
+
+    /// What the service says with a status other than 200.
+    ///
+    /// # Errors
+    ///
+    /// What no wait changes: the key is wrong, or the account is empty.
+    fn reason(&self, status: u16, body: &[u8]) -> Result<String> {
+        let reason =
+            format!("status {status}: {}", answer::message(body, self.secrets.iter().map(String::as_str)));
+        match status {
+            401 | 403 => Err(self.unauthorised(&reason)),
+            400 if answer::is_key_wrong(body) => Err(self.unauthorised(&reason)),
+            402 | 429 if status == 402 || answer::is_account_empty(body) => Err(self.unavailable(reason)),
+            _ => Ok(reason),
         }
     }
 
@@ -1278,7 +1284,7 @@ impl Encoder for Http {
     fn note_others(&self, spent: Spent) {
         *lock(&self.others) = spent;
         if let Some(batches) = &self.batches {
-            batches.told();
+            self.told(batches);
         }
     }
 
@@ -1337,6 +1343,13 @@ impl Encoder for Http {
 struct Options<'a> {
     dimensions: Option<usize>,
     input_type: Option<&'a str>,
+}
+
+fn with_wait(reason: String, wait: Option<Duration>) -> String {
+    match wait {
+        Some(wait) => format!("{reason} (it asks to wait {} s)", wait.as_secs_f64()),
+        None => reason,
+    }
 }
 
 fn probe() -> Input<'static> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use ureq::http::HeaderMap;
 
 use crate::meter::lock;
 
@@ -142,8 +143,16 @@ pub(super) fn retry_after(value: &str, date: Option<&str>) -> Option<Duration> {
     Some(moment(value)?.duration_since(moment(date?)?).unwrap_or_default())
 }
 
+/// The wait that the headers of an answer ask for.
+pub(super) fn wait_asked(headers: &HeaderMap) -> Option<Duration> {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    header("retry-after-ms")
+        .and_then(retry_after_ms)
+        .or_else(|| header("retry-after").and_then(|value| retry_after(value, header("date"))))
+}
+
 /// The wait that a `retry-after-ms` of Azure asks for.
-pub(super) fn retry_after_ms(value: &str) -> Option<Duration> {
+fn retry_after_ms(value: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(value.trim().parse::<f64>().ok()? / 1000.0).ok()
 }
 

@@ -24,6 +24,7 @@ pub struct Over {
 pub type Line = (String, String);
 
 type Model = dyn Fn(&str) -> Vec<f32> + Send + Sync;
+type Happening = Box<dyn FnOnce() + Send>;
 type Fate = dyn Fn(usize, &[Line]) -> Over + Send + Sync;
 
 /// Where a process dies.
@@ -49,8 +50,10 @@ pub struct Books {
     /// Questions about each batch.
     pub asked: BTreeMap<String, usize>,
     pub has_no_list: bool,
-    /// How the next request for a batch ends, by its status, and whether the batch is created: at once, or once its file is to be deleted.
-    pub bad_creation: Option<(u16, Created)>,
+    /// What the next request for a batch is answered, and whether the batch is created: at once, or once its file is to be deleted.
+    pub bad_creation: Option<(Reply, Created)>,
+    /// What happens while the next request that begins so (`POST /v1/files`) is under way.
+    pub meanwhile: Option<(&'static str, Happening)>,
     /// Files that were deleted.
     pub deleted: Vec<String>,
     /// A batch that is not created yet.
@@ -117,6 +120,11 @@ impl Desk {
         lock(&books.0).polls = 1;
         let own = Arc::clone(&books);
         let stub = Stub::start(move |_, seen| {
+            let request = format!("{} {}", seen.method, seen.path);
+            let meanwhile = lock(&own.0).meanwhile.take_if(|(beginning, _)| request.starts_with(*beginning));
+            if let Some((_, happens)) = meanwhile {
+                happens();
+            }
             let reply = reply(&mut lock(&own.0), seen, &model, &fate);
             own.1.notify_all();
             reply
@@ -212,13 +220,13 @@ fn answer(books: &mut Books, seen: &Seen, model: &Model, fate: &Fate) -> Reply {
             Reply::Body(json!({"id": id, "object": "file", "deleted": true}).to_string())
         }
         ("POST", ["batches"]) if books.bad_creation.is_some() => {
-            let (status, created) = books.bad_creation.take().unwrap();
+            let (reply, created) = books.bad_creation.take().unwrap();
             match created {
                 Created::AtOnce => drop(answer(books, seen, model, fate)),
                 Created::Late => books.late = Some(seen.clone()),
                 Created::Never => {}
             }
-            Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
+            reply
         }
         ("POST", ["batches"]) => {
             let file = seen.body["input_file_id"].as_str().unwrap_or_default();

@@ -14,7 +14,7 @@ use super::arrow_schema::{self, ELEMENT, FieldType};
 use crate::atomic::AtomicFile;
 use crate::rows::{Columns, IdKind, Ids, RowWriter};
 use crate::source::WIDTH_MAX;
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 
 /// Bytes of vectors a row group holds when written; it is what the writer keeps in memory.
 const GROUP_BYTES: usize = 32 << 20;
@@ -64,7 +64,7 @@ fn write_error(path: &Path, error: &ParquetError) -> Error {
     {
         return Error::io("write", path, io);
     }
-    ErrorKind::Io { action: "write", path: path.to_path_buf(), reason: error.to_string() }.into()
+    Error::refused("write", path, error)
 }
 
 impl ParquetWriter {

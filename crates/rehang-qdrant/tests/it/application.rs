@@ -149,7 +149,11 @@ fn a_release_takes_adapted_vectors_along_where_it_is_asked_to() {
             // A writer that lags: no search finds what it wrote, and after a release nobody would see to it.
             upsert(server, &name, &[point(5, "by the old model")]);
             let error = store.release(false).unwrap_err();
-            assert!(error.is_conflict() && error.to_string().contains("1 have none"), "{error}");
+            assert!(
+                error.is_conflict()
+                    && error.to_string().contains("model\", 1 items with a source have no vector"),
+                "{error}"
+            );
             store.write_vectors(NEW, None, &[write(5, revision(&store, 5), Provenance::Native)]).unwrap();
         }
         let released = store.release(with_adapted).unwrap();
@@ -960,4 +964,76 @@ fn a_named_vector_that_was_there_before_stays() {
         "a native one may be, too"
     );
     upsert(server, &name, &[json!({"id": 3, "vector": {"large": [1, 1]}})]);
+}
+
+#[test]
+fn an_application_may_drop_its_old_vector_at_the_finish() {
+    let Some(server) = server::server() else { return };
+    for is_early in [false, true] {
+        let (name, store) = gallery(server, "old-dropped", 3);
+        let all: Vec<VectorWrite> =
+            [1, 2, 3].map(|id| write(id, revision(&store, id), Provenance::Native)).to_vec();
+        store.write_vectors(NEW, None, &all).unwrap();
+        store.switch_serving("old", NEW).unwrap();
+        let drop_vector = || {
+            send(
+                &server.url,
+                "DELETE",
+                &format!("/collections/{name}/vectors/embedding?wait=true"),
+                &Value::Null,
+            )
+        };
+        let open = || QdrantStore::open(&server.address(), &options(&name), Some("old")).unwrap();
+        if is_early {
+            drop_vector();
+            assert_eq!(open().count_lag(NEW, "old"), Ok(0));
+            let refused = QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true);
+            assert_eq!(refused.unwrap_err().remedy(), Some(&Remedy::EmbedBeforeFinish));
+            open().drop_space("old").unwrap();
+        } else {
+            store.drop_space("old").unwrap();
+            drop_vector();
+        }
+        let new = "org_new.model";
+        let late = json!({"id": 4, "vector": {new: [0, 1, 0, 0]}, "payload": {"body": "text 4"}});
+        upsert(server, &name, &[late]);
+        let store = open();
+        let counts = store.counts(NEW).unwrap();
+        assert_eq!((counts.native, counts.lacking), (4, 0));
+        assert_eq!(store.check().unwrap(), []);
+        assert_eq!(store.release(false).unwrap().vectors, 4);
+        assert_eq!(vectors_of(server, &name), [new]);
+    }
+}
+
+#[test]
+fn a_collection_that_its_application_makes_anew_goes_on_after_an_adoption() {
+    let Some(server) = server::server() else { return };
+    let (name, store) = gallery(server, "made-anew", 3);
+    let native = |store: &QdrantStore| write(1, revision(store, 1), Provenance::Native);
+    store.write_vectors(NEW, None, &[native(&store)]).unwrap();
+    let points: Vec<Value> = (1..=3).map(|id| point(id, &format!("text {id}"))).collect();
+    for is_collection in [true, false] {
+        if is_collection {
+            send(&server.url, "DELETE", &format!("/collections/{name}"), &Value::Null);
+            server::collection(&server.url, &name, WIDTH);
+            upsert(server, &name, &points);
+        } else {
+            let path = format!("/collections/{name}/vectors/org_new.model?wait=true");
+            send(&server.url, "DELETE", &path, &Value::Null);
+        }
+        let opened = QdrantStore::open(&server.address(), &options(&name), Some("old")).unwrap();
+        let refused = opened.get(&["1"]).and_then(|found| {
+            let revision = found[0].as_ref().expect("it is there").revision;
+            opened.write_vectors(NEW, None, &[write(2, revision, Provenance::Native)])
+        });
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("adopt the gallery once more"), "{error}");
+        let store =
+            QdrantStore::adopt(&server.address(), &options(&name), Some("old"), &|_, _| true).unwrap();
+        let counts = store.counts(NEW).unwrap();
+        assert_eq!((counts.items, counts.native, counts.lacking), (3, 0, 3));
+        assert_eq!(store.write_vectors(NEW, None, &[native(&store)]), Ok(vec![WriteOutcome::Written]));
+        assert_eq!(store.check().unwrap(), []);
+    }
 }

@@ -1025,3 +1025,52 @@ fn an_item_that_ends_its_workers_goes_alone_and_is_listed() {
         assert!(again <= 2 * 16 * workers as u32 + 3, "{again} embedded again");
     }
 }
+
+/// An application that writes whenever the encoder is asked: ascending ids, each with its old vector.
+struct Beside<'a> {
+    store: &'a MemoryStore,
+    encoder: TestEncoder,
+    written: AtomicU64,
+}
+
+impl Encoder for Beside<'_> {
+    fn space(&self) -> &Space {
+        self.encoder.space()
+    }
+
+    fn batch_max(&self) -> usize {
+        self.encoder.batch_max()
+    }
+
+    fn encode(&self, inputs: &[Input<'_>]) -> Result<Vec<Result<Vec<f32>, ItemFailure>>> {
+        let written = self.written.fetch_add(1, Ordering::SeqCst) as usize;
+        assert!(written < ITEMS, "it embeds what comes for ever");
+        self.store.put(&[common::item(ITEMS + written, 0)]).unwrap();
+        self.encoder.encode(inputs)
+    }
+
+    fn fingerprint(&self) -> Result<Option<String>> {
+        self.encoder.fingerprint()
+    }
+
+    fn spent(&self) -> Spent {
+        self.encoder.spent()
+    }
+}
+
+#[test]
+fn a_run_ends_beside_an_application_that_goes_on_writing() {
+    let (store, world) = started(ITEMS);
+    let encoder = Beside { store: &store, encoder: TestEncoder::new(), written: AtomicU64::new(0) };
+    let summary = world.backfill(&store, &encoder, Limits { batch: 7, ..Limits::default() }).unwrap();
+    assert_eq!(summary.ending, Ending::NothingLeft);
+    let records = store.scan(&Scan::new("new-model", Select::All, 9 * ITEMS)).unwrap();
+    let (natives, others): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| {
+        record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
+    });
+    assert!(
+        !others.is_empty() && others.iter().all(|record| record.item.id >= common::id(ITEMS)),
+        "{others:?}"
+    );
+    assert_eq!((natives.len() as u64, summary.native), (summary.native, summary.items - others.len() as u64));
+}

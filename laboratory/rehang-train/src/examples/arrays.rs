@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use rehang::check::expect_count;
-use rehang::{Error, ErrorKind, Result};
+use rehang::{Error, Result};
 use rehang_files::{
     Array, ArrayNumbers, LabelValues, VectorSource, array_from_bytes, read_array, read_label_values,
 };
@@ -288,5 +288,5 @@ pub(super) fn expect_file(path: &Path, reason: &str) -> Result<u64> {
     if metadata.is_file() {
         return Ok(metadata.len());
     }
-    Err(ErrorKind::Io { action: "read", path: path.into(), reason: reason.into() }.into())
+    Err(Error::refused("read", path, reason))
 }

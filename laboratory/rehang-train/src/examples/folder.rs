@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use image::imageops::FilterType;
 use rayon::prelude::*;
-use rehang::{Error, ErrorKind, Result, Semaphore};
+use rehang::{Error, Result, Semaphore};
 
 use super::arrays::in_order;
 use super::dataset::{ExampleInputs, Examples, Images, Refusal, check_size};
@@ -92,8 +92,7 @@ pub(super) fn read(root: &Path, size: [usize; 2], channels: usize) -> Result<Exa
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let named = |error: &std::io::Error| Error::io("read", folder, error);
     if fs_err::metadata(folder).map_err(|error| named(&error))?.is_file() {
-        let reason = "it is a file; give the folder of the classes' folders".into();
-        return Err(ErrorKind::Io { action: "read", path: folder.into(), reason }.into());
+        return Err(Error::refused("read", folder, "it is a file; give the folder of the classes' folders"));
     }
     let mut all = Vec::new();
     for entry in fs_err::read_dir(folder).map_err(|error| named(&error))? {

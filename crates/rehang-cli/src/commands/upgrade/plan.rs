@@ -174,7 +174,12 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
             let rate = if seconds > 0.0 { sent as f64 / seconds } else { 0.0 };
             format!("        {about} {} at {rate:.1} items a second, {why}\n", duration(seconds))
         }
-        _ => format!("        how long it takes is not known ({MEASURES})\n"),
+        _ => match estimate.batch_api_items {
+            Some(items) => format!(
+                "        answers come within a day, in each batch of {items} texts (batch_api = true, batch_api_items): no rate says when\n"
+            ),
+            None => format!("        how long it takes is not known ({MEASURES})\n"),
+        },
     };
     text += &match (estimate.tokens, estimate.money) {
         (Some(tokens), Some(money)) => {
@@ -184,6 +189,9 @@ fn estimate_text(estimate: &CostEstimate, items: u64) -> String {
         (None, Some(money)) => format!("        about {money:.2} in the unit of the configured price\n"),
         (None, None) => String::new(),
     };
+    if estimate.batch_api_items.is_some() && estimate.money.is_some() {
+        text += "        price_per_million_tokens has to be the price of batches, which is lower\n";
+    }
     if sent < items {
         text += &format!("        {sent} of them are paid for: the others have the source of another item\n");
     }

@@ -74,11 +74,7 @@ fn lists_text(upgrade: &Upgrade, status: &Status) -> Result<String> {
         && status.serving.as_ref() == Some(&upgrade.configuration().old.name);
     let mut lists = vec![
         (Left::WithoutSource, Some(status.counts.without_source), "without a source"),
-        (
-            Left::WithoutVector,
-            Some(status.without_vector),
-            "without any vector; no search finds them until they are embedded",
-        ),
+        (Left::WithoutVector, Some(status.without_vector), "without any vector; no search finds them"),
     ];
     if is_taken_back {
         // How many is not known: counting reads all of the old space.
@@ -189,9 +185,13 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
             let waited = rehang_clock::unix_ms().saturating_sub(since) as f64 / 1000.0;
             format!(", some for {} now", duration(waited))
         });
-        text += &format!(
-            "  no search finds {not_found} items yet{since}: `rehang upgrade run --follow` adapts or embeds them\n"
-        );
+        text += &if counts.to_embed() + status.lag > 0 {
+            format!(
+                "  no search finds {not_found} items yet{since}: `rehang upgrade run --follow` adapts or embeds them\n"
+            )
+        } else {
+            format!("  no search finds {not_found} items: they have neither a source nor an old vector\n")
+        };
     }
     if let Some(follower) = &status.follower {
         let ago = rehang_clock::unix_ms().saturating_sub(follower.at_ms) as f64 / 1000.0;

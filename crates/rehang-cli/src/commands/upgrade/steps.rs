@@ -1,7 +1,7 @@
 //! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
 
 use rehang::Result;
-use rehang_upgrade::{PutFirst, Request, Serving, Started, Switched, Upgrade};
+use rehang_upgrade::{Location, PutFirst, Request, Serving, Started, Switched, Upgrade};
 
 use super::plan::WITHOUT_ADAPTER;
 use super::shared::open;
@@ -168,7 +168,10 @@ pub fn finish(arguments: &UpgradeFinishArguments, json: bool) -> Result<Exit> {
     if done.to_embed() > 0 {
         text += &format!("{} items with a source wait for `rehang upgrade run`.\n", done.to_embed());
     }
-    text += "`rehang gallery compact` gives the disk the room back that it took.\n";
+    // Vectors of a collection are the application's to drop.
+    if !matches!(upgrade.configuration().gallery, Location::Collection(_)) {
+        text += "`rehang gallery compact` gives the disk the room back that it took.\n";
+    }
     text += &remarks_text(&upgrade)?;
     Exit::done_if(done.lacking == 0).print(json, &done, &text)
 }

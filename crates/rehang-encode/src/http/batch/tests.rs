@@ -1,4 +1,6 @@
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -9,6 +11,7 @@ use tempfile::TempDir;
 
 use super::super::desk::{BadFile, Created, Death, Desk, Over, answered, completed, expired, refused};
 use super::super::stub::{Reply, Seen, Stub, good, vector};
+use super::service::PAGES_MAX;
 use super::*;
 use crate::contract::{Encoder as _, Spent};
 
@@ -22,14 +25,22 @@ fn texts(count: usize) -> Vec<String> {
 
 /// An encoder of a process of its own.
 fn open_at(url: &str, journal: &Path, change: impl FnOnce(&mut HttpConfig)) -> (Http, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::default());
+    (open_with(url, journal, clock.clone(), change), clock)
+}
+
+fn open_with(
+    url: &str,
+    journal: &Path,
+    clock: Arc<dyn rehang_clock::Clock>,
+    change: impl FnOnce(&mut HttpConfig),
+) -> Http {
     let config = json!({"url": url, "model": "m", "attempts": 2, "batch_api": true, "key_env": "KEY"});
     let mut config: HttpConfig = serde_json::from_value(config).unwrap();
     change(&mut config);
     let space = Space::new("new", 2, Distance::L2, false);
-    let clock = Arc::new(ManualClock::default());
-    let door: Arc<dyn rehang_clock::Clock> = clock.clone();
-    let http = Http::with(&config, &space, door, |_| Some("sk-secret".into())).unwrap();
-    (http.with_batches(journal).unwrap(), clock)
+    let http = Http::with(&config, &space, clock, |_| Some("sk-secret".into())).unwrap();
+    http.with_batches(journal).unwrap()
 }
 
 fn open(desk: &Desk, journal: &TempDir) -> Http {
@@ -48,11 +59,16 @@ fn right(texts: &[String]) -> Vec<Answer> {
 }
 
 fn journal_files(journal: &TempDir) -> usize {
-    fs_err::read_dir(journal.path().join(JOURNAL)).map_or(0, Iterator::count)
+    let entries = fs_err::read_dir(journal.path().join(JOURNAL)).into_iter().flatten();
+    entries.filter(|entry| entry.as_ref().unwrap().path().extension() == Some("json".as_ref())).count()
 }
 
 fn reason(answer: &Answer) -> &str {
     answer.as_ref().unwrap_err().reason()
+}
+
+fn unwell(status: u16) -> Reply {
+    Reply::Status(status, vec![], json!({"error": {"message": "we are not well"}}).to_string())
 }
 
 #[test]
@@ -518,7 +534,7 @@ fn a_batch_that_may_have_been_created_is_looked_for() {
 fn a_batch_that_was_created_all_the_same_is_found() {
     for (status, created) in [(402, Created::AtOnce), (418, Created::AtOnce), (500, Created::Late)] {
         let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
-        desk.books().bad_creation = Some((status, created));
+        desk.books().bad_creation = Some((unwell(status), created));
         let http = open(&desk, &journal);
         let first = embed(&http, &texts(20));
         if status == 402 {
@@ -530,10 +546,62 @@ fn a_batch_that_was_created_all_the_same_is_found() {
         assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1), "{status}");
     }
     let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
-    desk.books().bad_creation = Some((422, Created::Never));
+    desk.books().bad_creation = Some((unwell(422), Created::Never));
     let said = embed(&open(&desk, &journal), &texts(20)).unwrap_err();
     assert!(said.to_string().contains("it refused a batch"), "{said}");
     assert_eq!((journal_files(&journal), &desk.books().deleted[..]), (0, &["file-0".to_owned()][..]));
+}
+
+/// The first call that is refused for its key, or for an empty account, is the last one. A later process sends the texts.
+#[test]
+fn a_batch_that_is_refused_for_its_key_or_account_ends_at_once() {
+    type Make = fn() -> Reply;
+    let empty = || Reply::Status(429, vec![], json!({"error": {"code": "insufficient_quota"}}).to_string());
+    let cases: [(Make, &str); 4] = [
+        (|| unwell(401), "status 401: we are not well; the key comes from KEY"),
+        (|| unwell(403), "status 403: we are not well; the key comes from KEY"),
+        (|| unwell(402), "status 402: we are not well"),
+        (empty, "insufficient_quota"),
+    ];
+    for (reply, words) in cases {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        desk.books().bad_creation = Some((reply(), Created::Never));
+        let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+        let error = embed(&http, &texts(20)).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.is_unauthorised(), words.contains("KEY"), "{error}");
+        assert_eq!((clock.waits(), journal_files(&journal), http.spent().items), (vec![], 0, 1), "{words}");
+        assert_eq!(desk.books().deleted, ["file-0"], "{words}");
+        let requests = desk.requests();
+        let again = embed(&http, &texts(20));
+        if error.is_unauthorised() {
+            assert!(again.unwrap_err().is_unauthorised());
+            assert_eq!(desk.requests(), requests, "the key is as wrong for all other texts");
+        }
+        assert_eq!(embed(&open(&desk, &journal), &texts(20)).unwrap(), right(&texts(20)));
+        assert_eq!(desk.most_sent(), 1, "{words}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_refused_for_a_limit_is_asked_for_again_when_the_service_says() {
+    let limit = |wait: &'static str| {
+        let said = json!({"error": {"message": format!("slow down, try again in {wait}")}}).to_string();
+        Some((Reply::Status(429, vec![], said), Created::Never))
+    };
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    desk.books().polls = 0;
+    desk.books().bad_creation = limit("42s");
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |_| {});
+    assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
+    assert_eq!(clock.waits()[0], Duration::from_secs(42));
+    assert_eq!((desk.most_sent(), desk.books().files.len()), (1, 2), "its file and its output");
+    // One that lasts longer than a run stands still ends it, and says how long.
+    desk.books().bad_creation = limit("10m");
+    let (http, clock) = open_at(&desk.stub.url, journal.path(), |config| config.model = "n".into());
+    let error = embed(&http, &texts(20)).unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("it asks to wait 600 s"), "{error}");
+    assert_eq!((clock.waits(), journal_files(&journal), http.spent().items), (vec![], 1, 1));
 }
 
 /// A list that ends too early says nothing of what was created before.
@@ -585,6 +653,132 @@ fn what_was_not_created_is_put_back_once() {
     assert_eq!(http.spent().items, 0);
     assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
     assert_eq!(desk.most_sent(), 1);
+}
+
+/// A clock whose waits are heard of, and last until the other side of a channel is gone.
+struct Stepped(mpsc::Sender<()>, Mutex<mpsc::Receiver<()>>, ManualClock);
+
+impl rehang_clock::Clock for Stepped {
+    fn now(&self) -> Duration {
+        self.2.now()
+    }
+
+    fn sleep_until(&self, time: Duration, ends: &dyn Fn() -> bool) {
+        let _ = self.0.send(());
+        let _ = lock(&self.1).recv();
+        self.2.sleep_until(time, ends);
+    }
+}
+
+/// What two processes have spent, once each has told the account, is what the service did.
+fn expect_counted_once(desk: &Desk, in_order: [&Http; 2]) {
+    for http in in_order {
+        for _ in 0..3 {
+            http.note_others(Spent::default());
+        }
+    }
+    let spent = in_order.map(Http::spent);
+    let (direct, sent) = (desk.direct(), desk.books().sent.len());
+    let tokens: usize = direct.iter().map(String::len).sum();
+    assert_eq!(spent[0].items + spent[1].items, (sent + direct.len()) as u64, "{spent:?}");
+    assert_eq!(spent[0].tokens + spent[1].tokens, (sent * 3 + tokens) as u64, "{spent:?}");
+}
+
+/// While one process sends texts, another one waits for its turn, and then for their batch.
+#[test]
+fn of_two_processes_with_one_journal_one_sends_at_a_time() {
+    for (request, is_first_told) in [("POST /v1/files", true), ("POST /v1/batches", false)] {
+        let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+        let (waits, is_waiting) = mpsc::channel();
+        let (go_on, waited) = mpsc::channel();
+        let (gives, given) = mpsc::channel();
+        let clock = Arc::new(Stepped(waits, Mutex::new(waited), ManualClock::default()));
+        let second = open_with(&desk.stub.url, journal.path(), clock, |_| {});
+        let begins = move || {
+            thread::spawn(move || gives.send((embed(&second, &texts(20)), second)).unwrap());
+            is_waiting.recv().unwrap();
+        };
+        desk.books().meanwhile = Some((request, Box::new(begins)));
+        let first = open(&desk, &journal);
+        assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
+        drop(go_on);
+        let (answers, second) = given.recv().unwrap();
+        assert_eq!(answers.unwrap(), right(&texts(20)));
+        assert_eq!((desk.most_sent(), desk.books().files.len()), (1, 2), "its file and its output");
+        expect_counted_once(&desk, if is_first_told { [&first, &second] } else { [&second, &first] });
+    }
+}
+
+/// Who reads it first, and who tells the account first, is the same; so is whether it took more than it was reckoned to, or less.
+#[test]
+fn a_batch_that_two_processes_collect_at_once_is_counted_once() {
+    for characters_per_token in [0.5, 2.0] {
+        for told in 0..3 {
+            let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+            let (url, folder) = (desk.stub.url.clone(), journal.path().to_owned());
+            let open = move || {
+                let change = |config: &mut HttpConfig| config.characters_per_token = characters_per_token;
+                Arc::new(open_at(&url, &folder, change).0)
+            };
+            let (gives, given) = mpsc::channel();
+            let first = open();
+            let same = Arc::clone(&first);
+            let collects = move || {
+                for _ in 0..told {
+                    same.note_others(Spent::default());
+                }
+                let second = open();
+                gives.send((embed(&second, &texts(20)), second)).unwrap();
+            };
+            desk.books().meanwhile = Some(("GET /v1/files/output", Box::new(collects)));
+            assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
+            let (answers, second) = given.recv().unwrap();
+            assert_eq!(answers.unwrap(), right(&texts(20)));
+            expect_counted_once(&desk, if told == 0 { [&second, &first] } else { [&first, &second] });
+            let batches = first.batches.as_ref().unwrap();
+            let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
+            let sent = batches.change(&own, |_| {}).unwrap().unwrap();
+            assert_eq!((sent.is_told, sent.is_counted, sent.texts.len()), (true, true, 20));
+            assert_eq!((desk.most_sent(), desk.books().batches.len()), (1, 1));
+        }
+    }
+}
+
+/// Both find that a batch was not created; one of them sends its texts again.
+#[test]
+fn what_was_not_created_is_sent_again_by_one_of_two_processes() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let second = open(&desk, &journal);
+    let (gives, given) = mpsc::channel();
+    desk.books().bad_creation = Some((unwell(500), Created::Never));
+    let looks = move || gives.send((embed(&second, &texts(20)), second)).unwrap();
+    desk.books().meanwhile = Some(("DELETE", Box::new(looks)));
+    let first = open(&desk, &journal);
+    assert_eq!(embed(&first, &texts(20)).unwrap(), right(&texts(20)));
+    let (answers, second) = given.recv().unwrap();
+    assert_eq!(answers.unwrap(), right(&texts(20)));
+    assert_eq!((desk.most_sent(), desk.books().batches.len(), journal_files(&journal)), (1, 1, 1));
+    expect_counted_once(&desk, [&first, &second]);
+}
+
+/// A worker that needs a text whose batch another one asks for at this moment does not take it for one that was not created.
+#[test]
+fn a_batch_that_is_asked_for_at_this_moment_is_not_looked_for() {
+    let (desk, journal) = (Desk::good(model), tempfile::tempdir().unwrap());
+    let http = Arc::new(open(&desk, &journal));
+    let (gives, given) = mpsc::channel();
+    let same = Arc::clone(&http);
+    let looks = move || {
+        let batches = same.batches.as_ref().unwrap();
+        let own = lock(&batches.state).batches.keys().next().cloned().unwrap();
+        let call = Call { http: &same, batches, inputs: &[], ids: vec![], answers: &mut [] };
+        let came = call.look_at(&own, &[], &mut Duration::default());
+        gives.send(matches!(came, Ok(None))).unwrap();
+    };
+    desk.books().meanwhile = Some(("POST /v1/batches", Box::new(looks)));
+    assert_eq!(embed(&http, &texts(20)).unwrap(), right(&texts(20)));
+    assert!(given.recv().unwrap());
+    assert_eq!((desk.most_sent(), desk.books().deleted.len()), (1, 0));
 }
 
 /// Voyage has the parameters in the batch, and lines of nothing but texts.

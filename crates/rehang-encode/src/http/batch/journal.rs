@@ -1,0 +1,250 @@
+//! The journal of batches: a folder with a file a batch, which several processes read and write.
+
+use std::fs::{File, TryLockError};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rehang::{Error, Result};
+use rehang_files::AtomicFile;
+use serde_json::{Value, json};
+
+use super::super::Http;
+use super::kept::{Batches, Counted, DAY_MS, OF, OWN, Sent, Stage};
+use crate::meter::lock;
+
+/// Name of the journal beside the configuration.
+pub(super) const JOURNAL: &str = "rehang-batches";
+/// Locks of the journal, which the system lets go of when a process ends: held while it is read and texts are sent, so that no two processes
+/// send the same ones; and for a moment while a file of it is changed.
+pub(super) const SENDING: &str = "sending.lock";
+const WRITING: &str = "writing.lock";
+/// How often it is looked whether another process still sends texts.
+const TURN_REST: Duration = Duration::from_secs(1);
+/// Milliseconds after which a batch that is over has no answers left: the journal forgets it, and those of the list are none to wait for.
+const KEPT_FOR_MS: u64 = 30 * DAY_MS;
+
+impl Batches {
+    pub(super) fn path(&self, own: &str) -> PathBuf {
+        self.folder.join(format!("{own}.json"))
+    }
+
+    /// Opens a lock of the journal, whose folder is made where there is none.
+    pub(super) fn lock_named(&self, name: &str) -> Result<File> {
+        fs_err::create_dir_all(&self.folder).map_err(|error| Error::io("create", &self.folder, &error))?;
+        let path = self.folder.join(name);
+        let file = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        Ok(file.map_err(|error| Error::io("open", &path, &error))?.into_file())
+    }
+
+    /// Holds the journal as it is until the file is dropped. Where a disk has no locks, two processes may count a batch twice.
+    fn hold(&self) -> Result<File> {
+        let file = self.lock_named(WRITING)?;
+        drop(file.lock());
+        Ok(file)
+    }
+
+    /// Writes a batch into the journal that is not in it.
+    pub(super) fn keep(&self, sent: &Sent) -> Result<()> {
+        let _held = self.hold()?;
+        AtomicFile::write(self.path(&sent.own), json!(sent).to_string())
+    }
+
+    /// Changes what the journal says of a batch, and takes in what other processes have written there. Gives what it said before; `None` where
+    /// one of them has removed it.
+    pub(super) fn change(&self, own: &str, change: impl FnOnce(&mut Sent)) -> Result<Option<Sent>> {
+        let _held = self.hold()?;
+        let path = self.path(own);
+        let Some(before) = read_sent(&path)? else { return Ok(None) };
+        let mut sent = before.clone();
+        change(&mut sent);
+        if sent != before {
+            AtomicFile::write(path, json!(sent).to_string())?;
+        }
+        if let Some(batch) = lock(&self.state).batches.get_mut(own) {
+            batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..sent };
+        }
+        Ok(Some(before))
+    }
+
+    /// Remembers the service's name for a batch.
+    pub(super) fn is_created(&self, own: &str, batch: &str) -> Result<()> {
+        if let Some(known) = lock(&self.state).batches.get_mut(own) {
+            known.sent.batch = Some(batch.into());
+        }
+        self.change(own, |sent| sent.batch = Some(batch.into())).map(drop)
+    }
+
+    /// The batches of this encoder that the journal has, the earliest first, without those of which this process knows as much.
+    fn kept(&self) -> Result<Vec<Sent>> {
+        let entries =
+            fs_err::read_dir(&self.folder).map_err(|error| Error::io("read", &self.folder, &error))?;
+        let mut kept = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| Error::io("read", &self.folder, &error))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let own = path.file_stem().and_then(|own| own.to_str()).unwrap_or_default();
+            if lock(&self.state).batches.get(own).is_some_and(|batch| batch.sent.batch.is_some()) {
+                continue;
+            }
+            let Some(sent) = read_sent(&path)?.filter(|sent| sent.of == self.of) else { continue };
+            let is_old = sent.at_ms > 0 && sent.at_ms.saturating_add(KEPT_FOR_MS) < rehang_clock::unix_ms();
+            if sent.is_counted && is_old {
+                // What is left of it costs a little room.
+                drop(fs_err::remove_file(&path));
+                continue;
+            }
+            kept.push(sent);
+        }
+        kept.sort_by_key(|sent| sent.at_ms);
+        Ok(kept)
+    }
+}
+
+impl Http {
+    /// Waits until no other process with this journal sends texts; none does until the file is dropped.
+    pub(super) fn turn_to_send(&self, batches: &Batches) -> Result<File> {
+        let file = batches.lock_named(SENDING)?;
+        // A disk without locks is as two machines are, which do not know of each other either.
+        while let Err(TryLockError::WouldBlock) = file.try_lock() {
+            self.wait_until(self.clock.now() + TURN_REST)?;
+        }
+        Ok(file)
+    }
+
+    /// Reads the journal, and what the service's list has that is not in it. Other processes may have sent something since the last time.
+    pub(super) fn read_journal(&self, batches: &Batches) -> Result<()> {
+        let kept = batches.kept()?;
+        let is_first = !mem::replace(&mut lock(&batches.state).is_read, true);
+        for sent in kept {
+            if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
+                batch.sent = Sent { texts: mem::take(&mut batch.sent.texts), ..sent };
+                continue;
+            }
+            // Of one that was sent since, the account is told by the process that has sent it, unless that dies.
+            let counted = (is_first && !sent.is_told).then(|| sent.counted());
+            if let Some(counted) = &counted {
+                self.count(counted);
+            }
+            lock(&batches.state).add(sent, Stage::Others, counted);
+        }
+        for there in self.list(rehang_clock::unix_ms().saturating_sub(KEPT_FOR_MS))?.0 {
+            let Some(own) = there.mark(OWN).filter(|_| there.mark(OF) == Some(&batches.of)) else { continue };
+            let known = lock(&batches.state).batches.get(own).map(|batch| batch.sent.batch.is_some());
+            if let Some(is_named) = known {
+                if !is_named {
+                    batches.is_created(own, &there.id)?;
+                }
+                continue;
+            }
+            let is_old = there.created_ms().is_some_and(|at| at + KEPT_FOR_MS < rehang_clock::unix_ms());
+            // Its name becomes that of a file.
+            let is_name = own.len() <= 64 && own.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let is_wanted = !is_old && is_name && there.status != "failed";
+            let Some(file) = there.input_file_id.clone().filter(|_| is_wanted) else { continue };
+            let mut texts = Vec::new();
+            let is_there = self.lines_of(&file, &mut |line| {
+                let line: Value = serde_json::from_slice(line).unwrap_or_default();
+                texts.extend(line.get("custom_id").and_then(Value::as_str).map(str::to_owned));
+            })?;
+            if !is_there {
+                continue;
+            }
+            let sent = Sent {
+                of: batches.of.clone(),
+                own: own.to_owned(),
+                batch: Some(there.id.clone()),
+                file,
+                at_ms: there.created_ms().unwrap_or(0),
+                tokens: 0,
+                is_told: true,
+                is_counted: true,
+                texts,
+            };
+            batches.keep(&sent)?;
+            lock(&batches.state).add(sent, Stage::Others, None);
+        }
+        Ok(())
+    }
+
+    /// Counts what a batch was reckoned to take, where the process that sent it may have died before the account was told.
+    pub(super) fn take_over(&self, batches: &Batches, own: &str) -> Result<()> {
+        let is_anothers = || {
+            let state = lock(&batches.state);
+            state.batches.get(own).is_some_and(|batch| batch.counted.is_none() && !batch.sent.is_told)
+        };
+        if !is_anothers() {
+            return Ok(());
+        }
+        batches.change(own, |_| {})?;
+        if let Some(batch) = lock(&batches.state).batches.get_mut(own)
+            && batch.counted.is_none()
+            && !batch.sent.is_told
+        {
+            self.count(batch.counted.insert(batch.sent.counted()));
+        }
+        Ok(())
+    }
+
+    /// The account of the budget was told what this process has used until some moment.
+    pub(in crate::http) fn told(&self, batches: &Batches) {
+        let mut told = Vec::new();
+        for (own, batch) in &mut lock(&batches.state).batches {
+            if let Some(counted) = batch.counted.as_mut().filter(|_| !batch.sent.is_told) {
+                counted.told = counted.told.saturating_add(1);
+                // The first time, it may have been told of a moment before.
+                told.extend((counted.told > 1).then(|| own.clone()));
+            }
+        }
+        for own in told {
+            // Where it cannot be written, the next process counts it once more, and stays within the budget all the same.
+            let before = batches.change(&own, |sent| sent.is_told = true).ok().flatten();
+            // Another process has sent it or taken it over, lives, and was first: one of them counts it.
+            if before.is_some_and(|before| before.is_told)
+                && let Some(batch) = lock(&batches.state).batches.get_mut(&own)
+                && let Some(counted) = batch.counted.take()
+            {
+                self.unreserve(counted.items as usize, counted.tokens);
+            }
+        }
+    }
+
+    fn count(&self, counted: &Counted) {
+        self.meter.sent(counted.items as usize);
+        self.meter.tokens(counted.tokens);
+    }
+
+    /// Forgets a batch that was not created, and puts back what was reserved for it.
+    pub(super) fn drop_sent(&self, batches: &Batches, own: &str) -> Result<()> {
+        let batch = {
+            let mut state = lock(&batches.state);
+            state.of_text.retain(|_, of| &**of != own);
+            state.batches.remove(own)
+        };
+        if let Some(batch) = batch {
+            if let Some(counted) = batch.counted {
+                self.unreserve(counted.items as usize, counted.tokens);
+            }
+            self.delete(&batch.sent.file);
+        }
+        let _held = batches.hold()?;
+        let path = batches.path(own);
+        match fs_err::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A batch of the journal; `None` where another process removed it meanwhile.
+fn read_sent(path: &Path) -> Result<Option<Sent>> {
+    let text = match fs_err::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| Error::io("read", path, &error))?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| Error::corrupt(path.display(), error))
+}

@@ -1,0 +1,279 @@
+//! What is sent: the texts that no batch has, in files, and what comes of the request for a batch.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rehang::{Error, Result};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::super::answer::Request;
+use super::super::{Ended, Http, PROBE, probe};
+use super::Call;
+use super::kept::{Batches, DAY_MS, FEW, Id, OF, OWN, Sent, Stage, WITNESSES, name_of};
+use super::service::{Said, There, json_of, read};
+use crate::config::HttpConfig;
+use crate::contract::Input;
+use crate::fingerprint::Fingerprint;
+use crate::meter::lock;
+
+/// What a batch is asked of, in every service.
+const ENDPOINT: &str = "/v1/embeddings";
+/// Bytes of a file at most; Azure takes no more.
+const FILE_BYTES_MAX: usize = 95 << 20;
+/// How often, and after which rests, a batch that the service was asked for without an answer is looked for in its list.
+const LISTED_TRIES: usize = 3;
+const LISTED_RESTS: Duration = Duration::from_secs(20);
+
+impl Call<'_> {
+    /// Sends the texts that no batch has, those of other processes included; embeds them directly where they are few.
+    pub(super) fn send_unsent(&mut self) -> Result<()> {
+        if self.unsent().is_empty() {
+            return Ok(());
+        }
+        let worker = lock(&self.batches.turn);
+        let process = self.http.turn_to_send(self.batches)?;
+        self.http.read_journal(self.batches)?;
+        let unsent = self.unsent();
+        match unsent.len() {
+            0 => Ok(()),
+            1..=FEW => {
+                drop((worker, process));
+                self.embed_few(&unsent)
+            }
+            _ => self.send_files(&unsent),
+        }
+    }
+
+    /// The places of the first input of each text that no batch has.
+    fn unsent(&self) -> Vec<usize> {
+        let of_text = &lock(&self.batches.state).of_text;
+        let mut seen = BTreeSet::new();
+        let is_open =
+            |place: &usize| self.answers[*place].is_none() && !of_text.contains_key(&self.ids[*place]);
+        (0..self.ids.len()).filter(is_open).filter(|place| seen.insert(self.ids[*place])).collect()
+    }
+
+    /// Embeds a few texts directly.
+    fn embed_few(&mut self, unsent: &[usize]) -> Result<()> {
+        let few: Vec<Input<'_>> = unsent.iter().map(|&place| self.inputs[place]).collect();
+        let mut of_few = vec![None; few.len()];
+        let error = self.http.embed_all(&few, &mut of_few);
+        for (&place, answer) in unsent.iter().zip(of_few) {
+            // Also where another input has the same text.
+            let same = self.ids.iter().zip(&mut *self.answers).filter(|(id, _)| **id == self.ids[place]);
+            same.for_each(|(_, other)| other.clone_from(&answer));
+        }
+        match error {
+            // What is there is handed out, and the next call says so again.
+            Some(error) if error.is_budget_spent() && self.is_any_answered() => Ok(()),
+            error => error.map_or(Ok(()), Err),
+        }
+    }
+
+    /// Sends texts in as few batches as may be, as far as the budget goes.
+    fn send_files(&self, unsent: &[usize]) -> Result<()> {
+        let (http, batches) = (self.http, self.batches);
+        if http.rider.known().is_none() {
+            http.expect_served()?;
+        }
+        let mut rest = unsent;
+        while !rest.is_empty() {
+            http.expect_not_stopped()?;
+            let most = batches.most.load(Ordering::Relaxed);
+            let mut bytes = 0;
+            let lines: Vec<Vec<u8>> = rest
+                .iter()
+                .take(most)
+                .map(|&place| http.line(batches, &self.inputs[place], self.ids[place]))
+                .take_while(|line| {
+                    let is_first = bytes == 0;
+                    bytes += line.len();
+                    is_first || bytes <= FILE_BYTES_MAX
+                })
+                .collect();
+            let wanted: Vec<Input<'_>> =
+                rest[..lines.len()].iter().map(|&place| self.inputs[place]).collect();
+            let (within, tokens) = http.reserve_for_batch(&wanted)?;
+            let texts = rest[..within].iter().map(|&place| self.ids[place]);
+            http.send_file(batches, &lines[..within].concat(), texts.collect(), tokens)?;
+            // A queue that was too short for one is too short for several.
+            if within < lines.len() || most < http.config.batch_api_items {
+                return Ok(());
+            }
+            rest = &rest[within..];
+        }
+        Ok(())
+    }
+}
+
+impl Http {
+    /// As [`Self::reserve`], with room for the texts by which a batch is compared.
+    fn reserve_for_batch(&self, inputs: &[Input<'_>]) -> Result<(usize, u64)> {
+        let known = self.rider.known();
+        let known = known.as_ref().map(|known| known.input());
+        let beside = inputs.iter().take(WITNESSES).copied().chain(known);
+        let all: Vec<Input<'_>> = inputs.iter().copied().chain(beside).collect();
+        let more = all.len() - inputs.len();
+        let (count, tokens) = self.reserve(&all)?;
+        let within = count.saturating_sub(more);
+        let needed: u64 = inputs[..within].iter().map(|input| self.config.tokens(input.source)).sum();
+        self.unreserve(count - within, tokens - needed);
+        if within == 0 {
+            let detail = format!(
+                "it has room for {count} items, {more} of which a batch is compared by; raise it to go on"
+            );
+            return Err(Error::budget_spent("the budget of the encoder", detail));
+        }
+        Ok((within, needed))
+    }
+
+    /// Asks the service for one harmless word, directly: a wrong key, model or width is found before a batch is paid for.
+    fn expect_served(&self) -> Result<()> {
+        match self.insist(&[probe()], usize::MAX)? {
+            Ended::Vectors(mut vectors) => {
+                let vector = self.check.vector(PROBE, vectors.pop().unwrap_or_default());
+                let answer = vector.map_err(|error| self.blame(error))?;
+                self.rider.learn(&[probe()], &[Some(&answer)]);
+                Ok(())
+            }
+            Ended::Refused(reason) => self.expect_taken(&reason),
+            Ended::Failed { reason, .. } | Ended::TimedOut(reason) | Ended::Broke { reason, .. } => {
+                Err(self.unavailable(reason))
+            }
+            Ended::Short(_) => Ok(()),
+        }
+    }
+
+    fn line(&self, batches: &Batches, input: &Input<'_>, id: Id) -> Vec<u8> {
+        let texts = [format!("{}{}", self.config.prefix, input.source)];
+        let custom_id = name_of(id);
+        let line = if batches.is_voyage.load(Ordering::Relaxed) {
+            json!({"custom_id": custom_id, "body": {"input": texts}})
+        } else {
+            let body = self.parameters(&texts);
+            json!({"custom_id": custom_id, "method": "POST", "url": ENDPOINT, "body": body})
+        };
+        let mut line = line.to_string().into_bytes();
+        line.push(b'\n');
+        line
+    }
+
+    fn parameters<'a>(&'a self, input: &'a [String]) -> Request<'a> {
+        let HttpConfig { model, dimensions, input_type, body: more, .. } = &self.config;
+        let (dimensions, input_type) = (*dimensions, input_type.as_deref());
+        // A quarter of the bytes that numbers take in words.
+        let encoding_format = self.names_format.load(Ordering::Relaxed).then_some("base64");
+        Request { model, input, encoding_format, dimensions, input_type, more }
+    }
+
+    /// Sends a batch of texts, for which tokens are reserved. What happens from the moment when it may be created is in the journal.
+    fn send_file(&self, batches: &Batches, file: &[u8], texts: Vec<Id>, tokens: u64) -> Result<()> {
+        let file = self.upload(file).inspect_err(|_| self.unreserve(texts.len(), tokens))?;
+        let at_ms = rehang_clock::unix_ms();
+        let number = batches.sent.fetch_add(1, Ordering::Relaxed);
+        let own = Fingerprint::new("own").with(&(&file, at_ms, std::process::id(), number)).text();
+        let texts = texts.into_iter().map(name_of).collect();
+        let of = batches.of.clone();
+        let sent =
+            Sent { of, own, batch: None, file, at_ms, tokens, is_told: false, is_counted: false, texts };
+        lock(&batches.state).add(sent.clone(), Stage::Asked, Some(sent.counted()));
+        let said = batches.keep(&sent).and_then(|()| self.create(batches, &sent));
+        if let Some(batch) = lock(&batches.state).batches.get_mut(sent.own.as_str()) {
+            batch.stage = Stage::Own;
+        }
+        let refused = match said.or_else(|error| self.drop_sent(batches, &sent.own).and(Err(error)))? {
+            Said::Good(mut response) => {
+                // Where the answer is broken, the list says its name.
+                let there: serde_json::Result<There> = json_of(&mut response);
+                return there.map_or(Ok(()), |there| batches.is_created(&sent.own, &there.id));
+            }
+            Said::Refused(_, reason) if reason.contains("request_params") => {
+                if !batches.is_voyage.swap(true, Ordering::Relaxed) {
+                    return self.drop_sent(batches, &sent.own);
+                }
+                reason
+            }
+            Said::Refused(400 | 404 | 413 | 422, reason) => reason,
+            // Its place in the list says whether it was heard.
+            _ => return Ok(()),
+        };
+        self.drop_sent(batches, &sent.own)?;
+        Err(self.unavailable(format!("it refused a batch: {refused}")))
+    }
+
+    fn upload(&self, lines: &[u8]) -> Result<String> {
+        #[derive(Deserialize)]
+        struct Uploaded {
+            id: String,
+        }
+        // No text of JSON has a line that begins so.
+        const BOUNDARY: &str = "----rehang-batch-file";
+        let mut body = format!(
+            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n\
+             --{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"rehang.jsonl\"\r\n\
+             Content-Type: application/jsonl\r\n\r\n"
+        )
+        .into_bytes();
+        body.extend_from_slice(lines);
+        body.extend_from_slice(format!("\r\n--{BOUNDARY}--\r\n").as_bytes());
+        let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+        let said = self.insist_at("/files", Some((&kind, &body)), &mut |response| read(response).ok())?;
+        let said = said.ok_or_else(|| {
+            let place = format!("{} (there is no /files)", self.shown_url);
+            Error::not_found("batch API", &self.config.model, place)
+        })?;
+        let uploaded: Uploaded = serde_json::from_slice(&said)
+            .map_err(|error| self.unavailable(format!("it took a file and gave no id ({error})")))?;
+        Ok(uploaded.id)
+    }
+
+    fn create(&self, batches: &Batches, sent: &Sent) -> Result<Said> {
+        let mut body = json!({
+            "input_file_id": sent.file,
+            "endpoint": ENDPOINT,
+            "completion_window": "24h",
+            "metadata": {OF: sent.of, OWN: sent.own},
+        });
+        if batches.is_voyage.load(Ordering::Relaxed) {
+            let mut parameters = json!(self.parameters(&[]));
+            for name in ["input", "encoding_format"] {
+                parameters.as_object_mut().map(|parameters| parameters.remove(name));
+            }
+            body["completion_window"] = "12h".into();
+            body["request_params"] = parameters;
+        }
+        self.ask_until_heard("POST", "/batches", Some(("application/json", body.to_string().as_bytes())))
+    }
+
+    /// The service's name for a batch that it was asked for without an answer; `None` where it was not created.
+    pub(super) fn find_created(&self, batches: &Batches, own: &str) -> Result<Option<String>> {
+        let sent = lock(&batches.state).batches.get(own).map(|batch| batch.sent.clone());
+        let Some(sent) = sent else { return Ok(None) };
+        for tries in 0..=LISTED_TRIES {
+            if tries == LISTED_TRIES {
+                // Without its file, none is created from now on.
+                self.delete(&sent.file);
+            } else if tries > 0 {
+                self.wait_until(self.clock.now() + LISTED_RESTS)?;
+            }
+            let (list, is_whole) = self.list(sent.at_ms.saturating_sub(DAY_MS))?;
+            let found = list.into_iter().find(|there| {
+                there.mark(OWN) == Some(own) || there.input_file_id.as_ref() == Some(&sent.file)
+            });
+            if let Some(there) = found {
+                batches.is_created(own, &there.id)?;
+                return Ok(Some(there.id));
+            }
+            if !is_whole {
+                let detail = format!(
+                    "the service has no list that says whether it was created; look there, and remove {} to send its texts again",
+                    batches.path(own).display()
+                );
+                return Err(Error::conflict("a batch was asked for, and no answer came", detail));
+            }
+        }
+        Ok(None)
+    }
+}

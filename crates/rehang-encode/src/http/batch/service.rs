@@ -1,0 +1,260 @@
+//! Questions about files and batches, and what each status of an answer means.
+
+use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
+
+use rehang::Result;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use ureq::Body;
+use ureq::http::Response;
+
+use super::super::pace::wait_asked;
+use super::super::{Http, Limited, Outcome, answer, with_wait};
+use crate::config::keys::seconds;
+
+/// The longest that a file may take on its way.
+const TRANSFER_MAX: Duration = Duration::from_mins(30);
+/// Pages of the list, and batches of a page.
+pub(super) const PAGES_MAX: usize = 10;
+const PAGE: usize = 100;
+/// Bytes of an answer that is no file.
+const SAID_BYTES_MAX: u64 = 64 << 20;
+
+/// What came of one question.
+pub(super) enum Said {
+    Good(Response<Body>),
+    /// The service refuses everybody for its limits.
+    Limited(String, Option<Duration>),
+    /// Nobody heard it.
+    Unheard(String),
+    /// Whether it was heard is not known.
+    Unclear(String),
+    Refused(u16, String),
+}
+
+/// A batch as the service has it.
+#[derive(Debug, Deserialize)]
+pub(super) struct There {
+    pub(super) id: String,
+    pub(super) status: String,
+    #[serde(default)]
+    pub(super) input_file_id: Option<String>,
+    #[serde(default)]
+    pub(super) output_file_id: Option<String>,
+    #[serde(default)]
+    pub(super) error_file_id: Option<String>,
+    /// Seconds since 1970; Voyage writes a date.
+    #[serde(default)]
+    created_at: Value,
+    #[serde(default)]
+    errors: Value,
+    #[serde(default)]
+    request_counts: Value,
+    #[serde(default)]
+    metadata: Value,
+}
+
+impl There {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.status.as_str(), "completed" | "failed" | "expired" | "cancelled")
+    }
+
+    pub(super) fn count(&self, name: &str) -> u64 {
+        self.request_counts.get(name).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub(super) fn created_ms(&self) -> Option<u64> {
+        self.created_at.as_u64().map(|seconds| seconds.saturating_mul(1000))
+    }
+
+    pub(super) fn mark(&self, name: &str) -> Option<&str> {
+        self.metadata.get(name)?.as_str()
+    }
+
+    /// What is wrong with all of it.
+    pub(super) fn errors(&self) -> &[Value] {
+        let list = |path| self.errors.pointer(path).and_then(Value::as_array);
+        list("/data").or_else(|| list("")).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Http {
+    /// The batches that the service was asked for since some moment, and maybe earlier ones, the latest first; and whether these are all of them.
+    pub(super) fn list(&self, since_ms: u64) -> Result<(Vec<There>, bool)> {
+        #[derive(Deserialize)]
+        struct Page {
+            data: Vec<There>,
+            #[serde(default)]
+            has_more: bool,
+        }
+        let (mut all, mut after) = (Vec::new(), String::new());
+        for _ in 0..PAGES_MAX {
+            let path = format!("/batches?limit={PAGE}{after}");
+            let Some(said) = self.insist_at(&path, None, &mut |response| read(response).ok())? else {
+                return Ok((all, false));
+            };
+            let page: Page = serde_json::from_slice(&said).map_err(|error| {
+                self.unavailable(format!("its list of batches has another form ({error})"))
+            })?;
+            let last = page.data.last();
+            let is_old = last.and_then(There::created_ms).is_some_and(|at_ms| at_ms < since_ms);
+            let next = last.filter(|_| page.has_more && !is_old).map(|last| format!("&after={}", last.id));
+            all.extend(page.data);
+            let Some(next) = next else { return Ok((all, true)) };
+            after = next;
+        }
+        Ok((all, false))
+    }
+
+    /// Reads a file of the service, line by line; gives whether it is there. A line may come twice, where the file broke off.
+    pub(super) fn lines_of(&self, file: &str, take: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let mut all = |response: &mut Response<Body>| {
+            let mut reader = BufReader::new(response.body_mut().with_config().limit(u64::MAX).reader());
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                if reader.read_until(b'\n', &mut line).ok()? == 0 {
+                    return Some(Vec::new());
+                }
+                take(line.trim_ascii());
+            }
+        };
+        Ok(self.insist_at(&format!("/files/{file}/content"), None, &mut all)?.is_some())
+    }
+
+    /// Asks the service to delete a file that is of no use any more. It may keep it.
+    pub(super) fn delete(&self, file: &str) {
+        drop(self.ask_at("DELETE", &format!("/files/{file}"), None));
+    }
+
+    /// Asks until there is a whole answer, as often as a request may be sent; `None` where there is no such thing.
+    pub(super) fn insist_at(
+        &self,
+        path: &str,
+        body: Option<(&str, &[u8])>,
+        take: &mut dyn FnMut(&mut Response<Body>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>> {
+        let method = if body.is_some() { "POST" } else { "GET" };
+        let mut failures = 0;
+        loop {
+            let reason = match self.ask_until_heard(method, path, body)? {
+                Said::Good(mut response) => match take(&mut response) {
+                    Some(said) => return Ok(Some(said)),
+                    None => "its answer broke off".into(),
+                },
+                Said::Refused(404 | 405 | 410 | 501, _) => return Ok(None),
+                Said::Refused(_, reason) => return Err(self.unavailable(reason)),
+                Said::Unclear(reason) | Said::Unheard(reason) | Said::Limited(reason, _) => reason,
+            };
+            failures += 1;
+            self.rest(path, &reason, failures)?;
+        }
+    }
+
+    /// Asks once, and again where it was certainly not heard: the service refuses everybody for its limits, or cannot be reached.
+    pub(super) fn ask_until_heard(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &[u8])>,
+    ) -> Result<Said> {
+        let mut limited = Limited { times: 0, since: self.clock.now(), served: 0 };
+        let mut failures = 0;
+        loop {
+            self.expect_not_stopped()?;
+            match self.ask_at(method, path, body)? {
+                Said::Limited(reason, wait) => self.keep_to_limits(&mut limited, reason, wait)?,
+                Said::Unheard(reason) => {
+                    failures += 1;
+                    self.rest(path, &reason, failures)?;
+                }
+                said => return Ok(said),
+            }
+        }
+    }
+
+    /// Waits after so many failures of a request, or says that these were all attempts.
+    fn rest(&self, path: &str, reason: &str, failures: usize) -> Result<()> {
+        if failures >= self.config.attempts {
+            return Err(
+                self.unavailable(format!("{reason} ({} was asked {failures} times)", without_query(path)))
+            );
+        }
+        self.wait_until(self.clock.now() + self.backoff.wait(failures as u32))
+    }
+
+    /// Asks once.
+    pub(super) fn ask_at(&self, method: &str, path: &str, body: Option<(&str, &[u8])>) -> Result<Said> {
+        let (address, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let base = address.strip_suffix("/embeddings").unwrap_or(address);
+        let joint = if query.is_empty() {
+            ""
+        } else if path.contains('?') {
+            "&"
+        } else {
+            "?"
+        };
+        let address = format!("{base}{path}{joint}{query}");
+        let timeout = if path.starts_with("/files") && method != "DELETE" {
+            TRANSFER_MAX
+        } else {
+            seconds("timeout_seconds", self.config.timeout_seconds)?
+        };
+        let mut request = ureq::http::Request::builder().method(method).uri(&address);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let sent = match body {
+            Some((kind, body)) => self.answer_to(request.header("Content-Type", kind).body(body), timeout),
+            None => self.answer_to(request.body(()), timeout),
+        };
+        let mut response = match sent {
+            Err(error) => {
+                return Ok(match self.unreachable(&error, 0, 0)? {
+                    Outcome::Unreachable(reason) => Said::Unheard(reason),
+                    Outcome::TimedOut(reason) | Outcome::Again { reason, .. } => Said::Unclear(reason),
+                    _ => Said::Unclear(error.to_string()),
+                });
+            }
+            Ok(response) => response,
+        };
+        let status = response.status().as_u16();
+        if status == 200 || status == 201 {
+            return Ok(Said::Good(response));
+        }
+        let said = read(&mut response).unwrap_or_default();
+        let reason = self.reason(status, &said)?;
+        Ok(match status {
+            429 => {
+                let wait = wait_asked(response.headers()).or_else(|| answer::wait_in(&said));
+                Said::Limited(with_wait(reason, wait), wait)
+            }
+            408 | 409 | 425 | 500 | 502..=599 => Said::Unclear(reason),
+            _ => Said::Refused(status, reason),
+        })
+    }
+
+    fn answer_to(
+        &self,
+        request: ureq::http::Result<ureq::http::Request<impl ureq::AsSendBody>>,
+        timeout: Duration,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
+        self.agent.run(request)
+    }
+}
+
+pub(super) fn json_of<T: DeserializeOwned>(response: &mut Response<Body>) -> serde_json::Result<T> {
+    serde_json::from_slice(&read(response)?)
+}
+
+pub(super) fn read(response: &mut Response<Body>) -> serde_json::Result<Vec<u8>> {
+    let body = response.body_mut().with_config().limit(SAID_BYTES_MAX).read_to_vec();
+    body.map_err(serde::de::Error::custom)
+}
+
+fn without_query(path: &str) -> &str {
+    path.split('?').next().unwrap_or(path)
+}
