@@ -8,7 +8,7 @@ use rehang::finding::Severity;
 use rehang::{Error, Progress, Result};
 use rehang_encode::Encoder;
 use rehang_fit::{FitAnswer, Method, OrderChoice};
-use rehang_store::find_space;
+use rehang_store::{Counts, find_space};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -315,6 +315,7 @@ impl Upgrade {
             self.expect_order_is_chosen()?;
         }
         let (mut drawn, mut embedded, mut is_planned, mut backfilled) = (false, 0, false, None);
+        let mut lacking = u64::MAX;
         let mut anew = self.anew(&asked, files)?;
         let is_begun = find_space(self.store(), &self.configuration().new.name)?.is_some();
         if !is_begun {
@@ -404,7 +405,16 @@ impl Upgrade {
                 Step::Switch => {
                     let counts = self.store().counts(&self.configuration().new.name)?;
                     if is_plain && misses_too_many(&counts) {
-                        return Ok(Halt::Lacking);
+                        let embeddable = sample::embeddable(self.store(), &self.configuration().new.name)?;
+                        let never = counts.items.saturating_sub(embeddable).min(counts.lacking);
+                        if misses_too_many(&Counts { lacking: never, ..counts }) {
+                            return Ok(Halt::Lacking);
+                        }
+                        // What came while the rest was embedded is embedded first, as long as that leaves less each time.
+                        if counts.lacking < lacking {
+                            (lacking, backfilled) = (counts.lacking, None);
+                            continue;
+                        }
                     }
                     let is_mixed = self.passes_at(&asked)?.is_some_and(|from| reaches(&counts, from));
                     // Only where that was asked for, also if the share fell since the step was chosen: an application that knows

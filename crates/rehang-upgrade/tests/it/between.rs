@@ -217,7 +217,7 @@ fn an_old_vector_that_nothing_can_be_made_of_is_not_dropped_without_a_yes() {
     begin(&store, &world, &Unobserved).unwrap();
     switch(&store, &world.setup(), Serving::Mixed, &Unobserved).unwrap();
     let error = finish(&store, &world.setup(), false, &Unobserved).unwrap_err();
-    assert!(error.to_string().contains("The old vectors of 1 of them"), "{error}");
+    assert!(error.to_string().contains("takes the old vectors of 1 of them"), "{error}");
     assert_eq!(store.spaces().unwrap().len(), 2);
     finish(&store, &world.setup(), true, &Unobserved).unwrap();
 }
