@@ -623,17 +623,14 @@ impl Configuration {
     /// I/O errors; what [`Forecast::read`] says.
     pub fn forecast(&self, store: &dyn Ledger, planned: &Planned) -> Result<Option<Forecast>> {
         let Some(adapter) = &planned.adapter else { return Ok(None) };
-        let (text, source) = match &self.forecast {
-            Some(path) => {
-                let read = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error));
-                (read.map_err(|error| self.of_forecast(error))?, path.display().to_string())
-            }
-            None => {
-                let fingerprint = rehang_files::adapter_file::fingerprint(adapter)?;
-                let Some(report) = kept::read(store, Kind::Report, &fingerprint)? else { return Ok(None) };
-                let name = kept::named(store, Kind::Report, &fingerprint);
-                (String::from_utf8_lossy(&report).into_owned(), name)
-            }
+        let (text, source) = if let Some(path) = &self.forecast {
+            let read = fs_err::read_to_string(path).map_err(|error| Error::io("open", path, &error));
+            (read.map_err(|error| self.of_forecast(error))?, path.display().to_string())
+        } else {
+            let fingerprint = rehang_files::adapter_file::fingerprint(adapter)?;
+            let Some(report) = kept::read(store, Kind::Report, &fingerprint)? else { return Ok(None) };
+            let name = kept::named(store, Kind::Report, &fingerprint);
+            (String::from_utf8_lossy(&report).into_owned(), name)
         };
         Forecast::read(&text, &source, &planned.setup()).map(Some).map_err(|error| self.of_forecast(error))
     }

@@ -188,6 +188,31 @@ pub(crate) fn choose_order(
     Ok(Some(choice))
 }
 
+/// Takes away adapters and bridges that no upgrade of the gallery uses or can go back to, and what belongs to them. Reports stay as long as a refit names
+/// their adapter.
+///
+/// # Errors
+///
+/// Those of the store.
+pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
+    let (mut used, mut told) = (BTreeSet::new(), BTreeSet::new());
+    for space in store.spaces()? {
+        used.extend(fitted(store, &space.space.name)?);
+        for refit in refit::refits(store, &space.space.name)? {
+            // The last one may be decided and not yet done.
+            used.extend(refit.taken.then(|| refit.after.clone()));
+            told.extend([refit.before, refit.after]);
+        }
+    }
+    if let Some(Recorded { record, .. }) = Recorded::read(store)? {
+        used.extend(record.bridge.map(|bridge| bridge.fingerprint));
+        used.insert(record.adapter);
+    }
+    kept::retain(store, |kind, fingerprint| {
+        used.contains(fingerprint) || (kind == Kind::Report && told.contains(fingerprint))
+    })
+}
+
 /// Codes of what a fit finds of its pairs, and an examination tells again.
 const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
 
@@ -866,7 +891,7 @@ pub(crate) fn fit(
     let error = error_of(&answer.fitted.adapter, old_held_out, &new_held_out)?;
     let fingerprint = keep_fitted(store, &answer.fitted, error)?;
     note(store, &document(&new.name), &fingerprint)?;
-    kept::clear_unused(store)?;
+    clear_unused(store)?;
     Ok(answer)
 }
 

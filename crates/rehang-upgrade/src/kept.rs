@@ -1,17 +1,12 @@
 //! What an upgrade learned, as [files of the gallery](Files): adapters, their reports, what was found of their pairs, and bridges. A name says the
 //! fingerprint of what it is of, so that no process takes one for another. [`crate::asked`] keeps queries beside them.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rehang::{Adapter, Bridge, Error, Result};
 use rehang_files::{adapter_file, bridge_file};
 use rehang_store::{Files, Ledger};
-
-use crate::fitting;
-use crate::record::Recorded;
-use crate::refit::refits;
 
 /// A kind of file that belongs to one adapter or bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,31 +127,12 @@ pub(crate) fn named(store: &dyn Ledger, kind: Kind, fingerprint: &str) -> String
     format!("{} in {}", kind.of(fingerprint), store.name())
 }
 
-/// Takes away adapters and bridges that no upgrade of the gallery uses or can go back to, and what belongs to them. Reports stay as long as a refit names
-/// their adapter.
+/// Takes away the files of all adapters and bridges but those that `is_used` names, by what they are and their fingerprint.
 ///
 /// # Errors
 ///
 /// Those of the store.
-pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
-    let (mut used, mut told) = (BTreeSet::new(), BTreeSet::new());
-    for space in store.spaces()? {
-        used.extend(fitting::fitted(store, &space.space.name)?);
-        for refit in refits(store, &space.space.name)? {
-            told.extend([refit.before, refit.after]);
-        }
-    }
-    if let Some(Recorded { record, .. }) = Recorded::read(store)? {
-        used.extend(record.bridge.map(|bridge| bridge.fingerprint));
-        used.insert(record.adapter);
-        // Of a refit that is decided and not yet done.
-        if record.refitting {
-            used.extend(told.iter().cloned());
-        }
-    }
-    let is_used = |kind: Kind, fingerprint: &str| {
-        used.contains(fingerprint) || (kind == Kind::Report && told.contains(fingerprint))
-    };
+pub(crate) fn retain(store: &dyn Ledger, is_used: impl Fn(Kind, &str) -> bool) -> Result<()> {
     Files::of(store).retain(|name| {
         Kind::ALL
             .into_iter()

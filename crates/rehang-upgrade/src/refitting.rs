@@ -306,7 +306,7 @@ impl Answering<'_> {
         let setup = UpgradeSetup { old, new, adapter: Some(&adapter), order: record.order };
         refit(store, &setup, decided, &self.watched)?;
         self.forecast(&decided.after)?;
-        kept::clear_unused(store)
+        fitting::clear_unused(store)
     }
 
     /// Makes the forecast of a map, where there is none.

@@ -195,7 +195,8 @@ fn three_machines_need_the_configuration_alone_for_a_table() {
 /// Takes the verbs of an upgrade in turn by three handles, each with its configuration in a folder of its own.
 fn three_machines_take_turns(digits: &Digits, config: &Path) {
     let path = config.with_file_name("G.db");
-    let text = fs_err::read_to_string(config).unwrap().replace("\"G.db\"", &format!("{path:?}"));
+    let text =
+        fs_err::read_to_string(config).unwrap().replace("\"G.db\"", &format!("\"{}\"", path.display()));
     let folders = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let [first, second, third] = folders.each_ref().map(|folder| {
         let config = folder.path().join("rehang.toml");
