@@ -1,5 +1,10 @@
 //! What can be said on the command line. Parsing only: nothing here opens a file.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "help is plain text: brackets are tables of the configuration, or what may be left out"
+)]
+
 /// Groups of arguments, a line each: its name, which is that of a library's option, its type, and what `clap` is told of it beside its help.
 /// Where `=>` names the library's options, there is an argument for each of them.
 #[doc(hidden)]

@@ -1,5 +1,10 @@
 //! What can be said on the laboratory's command line. Parsing only: nothing here opens a file.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "help is plain text: brackets are tables of the configuration, or what may be left out"
+)]
+
 pub mod evaluate;
 pub mod train;
 
@@ -65,28 +70,28 @@ arguments! {
 /// The studies; what each takes stands in front of what it measures.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum StudyName {
-    /// [FOLDER]: which order closes the gap between groups that the old model saw unevenly.
+    /// `[FOLDER]`: which order closes the gap between groups that the old model saw unevenly.
     Bias,
-    /// [SPLITS [FOLDER [SET…]]]: what an untouched gallery gives to bridged queries and to both models' scores together.
+    /// `[SPLITS [FOLDER [SET…]]]`: what an untouched gallery gives to bridged queries and to both models' scores together.
     Bridge,
     /// Trains the two encoders of the demo, and writes what in `demo/` is not taken from scikit-learn by `scripts/extract-digits.py`.
     DemoData,
-    /// [METHOD [FOLDER [SET…]]]: how far σ² is off, in galleries that are what the pairs were drawn from and in others.
+    /// `[METHOD [FOLDER [SET…]]]`: how far σ² is off, in galleries that are what the pairs were drawn from and in others.
     Drift,
-    /// [SPLITS [FOLDER [SET…]]]: forecasts of whole galleries against their truth.
+    /// `[SPLITS [FOLDER [SET…]]]`: forecasts of whole galleries against their truth.
     Forecast,
-    /// [FOLDER] [SET…]: what searches find at every stage of an upgrade, mixed and fused.
+    /// `[FOLDER] [SET…]`: what searches find at every stage of an upgrade, mixed and fused.
     Fuse,
-    /// [FOLDER [REAL]]: how often a mixture of several models' vectors is found.
+    /// `[FOLDER [REAL]]`: how often a mixture of several models' vectors is found.
     Identify,
-    /// [FOLDER] [SET…]: what more pairs are expected to bring against what they brought.
+    /// `[FOLDER] [SET…]`: what more pairs are expected to bring against what they brought.
     Learning,
-    /// [SPLITS [FOLDER [SET…]]]: whether the order that held-out pairs choose is right.
+    /// `[SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose is right.
     Orders,
-    /// [pages | units [SET…] | side | studies [NAME…]]: the papers' tables made here, what is missing of them, and the pages of results.
+    /// `[pages | units [SET…] | side | studies [NAME…]]`: the papers' tables made here, what is missing of them, and the pages of results.
     Papers,
-    /// [METHOD [FOLDER [SET…]]]: what it is worth to fit the map again while a gallery is re-embedded.
+    /// `[METHOD [FOLDER [SET…]]]`: what it is worth to fit the map again while a gallery is re-embedded.
     Refit,
-    /// [FOLDER [SET…]]: what the choice of `rehang fit` costs against the best candidate that it had.
+    /// `[FOLDER [SET…]]`: what the choice of `rehang fit` costs against the best candidate that it had.
     Regret,
 }
