@@ -143,9 +143,9 @@ impl<'a> Files<'a> {
         let gone = self.change(|directory| {
             let dead = mem::take(&mut directory.begun).into_iter();
             let files = directory.files.extract_if(.., |name, _| !is_kept(name));
-            Some(dead.chain(files.map(|(_, entry)| (entry.write, entry.length))).collect::<Vec<_>>())
+            dead.chain(files.map(|(_, entry)| (entry.write, entry.length))).collect::<Vec<_>>()
         })?;
-        gone.into_iter().flatten().try_for_each(|(write, length)| self.drop_chunks(write, length))
+        gone.into_iter().try_for_each(|(write, length)| self.drop_chunks(write, length))
     }
 
     fn put(&self, bytes: &[u8], name_among: impl Fn(&BTreeMap<String, Entry>) -> String) -> Result<()> {

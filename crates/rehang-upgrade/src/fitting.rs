@@ -243,7 +243,8 @@ pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<Mea
     let findings = fitted.findings.iter().filter(is_of_pairs).cloned().collect();
     let learned = serde_json::to_vec(&Learned { findings, error })
         .map_err(|error| Error::corrupt("the findings of a fit", error))?;
-    let fingerprint = kept::keep_adapter(store, &fitted.adapter)?;
+    let fingerprint = rehang_files::adapter_file::fingerprint(&fitted.adapter)?;
+    kept::keep_adapter(store, &fingerprint, &fitted.adapter)?;
     kept::write(store, Kind::Learned, &fingerprint, &learned)?;
     Ok(fingerprint)
 }
@@ -709,9 +710,9 @@ impl DrawnPairs {
         kept: KeptQueries<'_>,
         (old, new): (&Space, &Space),
     ) -> Result<Option<ClicksOfPairs>> {
-        let (Some(by_both), Some(fingerprint)) = (kept.vectors(old, new)?, kept.clicks_fingerprint()?) else {
-            return Ok(None);
-        };
+        // The vectors are read only where there are clicks.
+        let Some(fingerprint) = kept.clicks_fingerprint()? else { return Ok(None) };
+        let Some(by_both) = kept.vectors(old, new)? else { return Ok(None) };
         let known = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
         let judged = kept.judged(known, by_both.new.rows())?.unwrap_or_default();
         Ok(Some(ClicksOfPairs { judged, fingerprint }))
@@ -778,7 +779,7 @@ const NEW: &str = "new.npy";
 const HELD_OUT_ROWS: &str = "held-out.npy";
 const LABELS: &str = "labels.npy";
 
-/// Pairs as the inputs of a fit or a report: in memory, under the names of the files that hold the same.
+/// Pairs as the inputs of a fit or a report, in memory in the place of files.
 struct PairSources {
     old: VectorSource,
     new: VectorSource,

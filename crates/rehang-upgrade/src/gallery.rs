@@ -450,7 +450,8 @@ mod tests {
     fn the_adapter_is_made_ready_once_for_an_upgrade_and_again_when_it_is_planned_anew() {
         let store = Arc::new(rehang_store_tests::MemoryStore::new());
         let adapter = Arc::new(adapter());
-        kept::keep_adapter(&*store, &adapter).unwrap();
+        let fingerprint = rehang_files::adapter_file::fingerprint(&adapter).unwrap();
+        kept::keep_adapter(&*store, &fingerprint, &adapter).unwrap();
         let gallery = Gallery::new(store);
         let order = OrderSettings { policy: Policy::Sigma, seed: 1 };
         let record = |new: &Space, order: OrderSettings| {

@@ -85,17 +85,16 @@ pub(crate) fn adapter(store: &dyn Ledger, fingerprint: &str) -> Result<Option<Ar
     Ok(Some(adapter))
 }
 
-/// Keeps an adapter, and gives its fingerprint.
+/// Keeps an adapter, whose fingerprint the caller knows: to find it out takes reading all of the adapter.
 ///
 /// # Errors
 ///
 /// Those of the store; of an adapter that no file can hold.
-pub(crate) fn keep_adapter(store: &dyn Ledger, adapter: &Adapter) -> Result<String> {
-    let fingerprint = adapter_file::fingerprint(adapter)?;
-    if !has(store, Kind::Adapter, &fingerprint)? {
-        write(store, Kind::Adapter, &fingerprint, &adapter_file::to_bytes(adapter)?)?;
+pub(crate) fn keep_adapter(store: &dyn Ledger, fingerprint: &str, adapter: &Adapter) -> Result<()> {
+    if has(store, Kind::Adapter, fingerprint)? {
+        return Ok(());
     }
-    Ok(fingerprint)
+    write(store, Kind::Adapter, fingerprint, &adapter_file::to_bytes(adapter)?)
 }
 
 /// The bridge of a fingerprint; `None` where it is not here.

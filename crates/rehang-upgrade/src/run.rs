@@ -227,7 +227,7 @@ pub(crate) fn backfill_beside(
         if let Some(adapter) = adapter
             && record.phase == Phase::Filled
         {
-            kept::keep_adapter(setup.store, adapter)?;
+            kept::keep_adapter(setup.store, &record.adapter, adapter)?;
             let epoch = record.epoch.unwrap_or_default();
             setup.store.keep_map(&record.new.name, Some((epoch, &record.adapter, adapter)))?;
         }

@@ -211,8 +211,9 @@ pub fn start(store: &dyn Store, setup: &UpgradeSetup<'_>, observer: &dyn Observe
     expect_no_other(store, earlier.as_ref(), setup)?;
     let new = setup.new_space(store)?;
     // Before the record names it: whoever reads the record finds its adapter.
-    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, adapter).map(drop))?;
-    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), setup.fingerprint()?, setup.order);
+    let fingerprint = setup.fingerprint()?;
+    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, &fingerprint, adapter))?;
+    let fresh = UpgradeRecord::new(setup.old.clone(), new.clone(), fingerprint, setup.order);
     let continues = earlier.as_ref().is_some_and(|earlier| goes_on(&earlier.record, setup));
     let replanned = continues && earlier.as_ref().is_some_and(|earlier| !is_the_same(&earlier.record, setup));
     let has_new = find_space(store, &new.name)?.is_some();
@@ -285,7 +286,7 @@ pub(crate) fn keep_map(
     setup: &UpgradeSetup<'_>,
     plan: &UpgradeRecord,
 ) -> Result<Option<Finding>> {
-    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, adapter).map(drop))?;
+    setup.adapter.map_or(Ok(()), |adapter| kept::keep_adapter(store, &plan.adapter, adapter))?;
     let epoch = plan.epoch.unwrap_or_default();
     let map = setup.adapter.map(|adapter| (epoch, plan.adapter.as_str(), adapter));
     let why = store.keep_map(&plan.new.name, map)?;
