@@ -361,8 +361,9 @@ fn expect_classes_of_head(files: &FitFiles) -> Result<()> {
 
 /// Options of the networks say nothing to a closed form; silence there would be a typo that costs a night.
 fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut InputReader) {
-    let fastfill = matches!(method, Method::Auto | Method::Fastfill | Method::FastfillReference);
-    let network = fastfill || matches!(method, Method::ResidualMlp | Method::Fct);
+    let has_networks = method == Method::Auto && options.networks;
+    let fastfill = has_networks || matches!(method, Method::Fastfill | Method::FastfillReference);
+    let network = has_networks || Method::NETWORKS.contains(&method);
     for (parameter, is_given, is_heard) in [
         ("`epochs`", options.epochs.is_some(), network),
         ("`early_stop`", options.early_stop.is_some(), network),
@@ -372,7 +373,7 @@ fn warn_of_idle_options(method: Method, options: &NetworkOptions, inputs: &mut I
         ("`squared`", options.squared.is_some(), fastfill || method == Method::Fct),
         ("`label_smoothing`", options.label_smoothing.is_some(), fastfill),
         ("`uncertainty_weights`", options.uncertainty_weights.is_some(), fastfill),
-        ("`thorough`", options.thorough, method == Method::Auto),
+        ("`networks`", options.networks, method == Method::Auto),
         ("`uncertainty` joint", options.uncertainty == Some(UncertaintySource::Joint), fastfill),
     ] {
         if is_given && !is_heard {

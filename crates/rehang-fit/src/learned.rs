@@ -1,7 +1,6 @@
 //! The learned methods as candidates: residual MLP, FCT, FastFill (ours) and FastFill by the published recipe.
 //!
-//! [`fit_adapter`] makes the head that a method needs, decides which networks `auto` can afford, and hands everything to
-//! the selection.
+//! [`fit_adapter`] makes the head that a method needs and hands the networks that were asked for to the selection.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,10 +25,6 @@ use crate::parameters::FitParameters;
 use crate::pseudo_classes::pseudo_classes;
 use crate::retrieval::Criterion;
 use crate::task::adapter;
-
-/// Multiplications that one fit of a network may cost inside `auto`; larger ones are left out and named. About half a
-/// minute on two cores. A constant, so that the choice does not depend on how busy a machine is.
-const AUTO_COST_MAX: f64 = 1e13;
 
 /// Fits of a network that is kept: in each of the splits, of all pairs, and in each fold for its σ².
 const FITS_OF_A_WINNER: f64 = 11.0;
@@ -80,7 +75,7 @@ rehang::named! {
 /// | `early_stop` | none | patience in epochs on a held-out tenth | ≥ 1 |
 /// | `seeds` | 1 | seeds that are tried on a held-out tenth (residual networks: averaged) | ≥ 1 |
 /// | `checkpoints` | none | folder for the state of each training | |
-/// | `thorough` | no | whether `auto` fits networks of any cost | |
+/// | `networks` | no | whether `auto` compares networks with the closed forms | |
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkOptions {
     /// Passes over the pairs; `None` for the method's own number.
@@ -101,8 +96,8 @@ pub struct NetworkOptions {
     pub seeds: u64,
     /// Folder for the state of each training, from which an interrupted fit goes on.
     pub checkpoints: Option<PathBuf>,
-    /// Whether `auto` fits networks of any cost.
-    pub thorough: bool,
+    /// Whether `auto` compares networks with the closed forms, however long they take.
+    pub networks: bool,
 }
 
 impl Default for NetworkOptions {
@@ -117,12 +112,13 @@ impl Default for NetworkOptions {
             early_stop: None,
             seeds: 1,
             checkpoints: None,
-            thorough: false,
+            networks: false,
         }
     }
 }
 
-/// Fits an adapter with any method: the closed forms, the networks, or the best of all (`auto`).
+/// Fits an adapter with any method: a closed form, a network, or the best closed form (`auto`; of all where
+/// [`NetworkOptions::networks`] asks for it).
 ///
 /// 1. A part of the pairs is held out, five times another one ([`crate::folds::hold_out`]: of every class, and some classes as a
 ///    whole; of clusters, without labels). Every method is fitted on the rest, by settings (a penalty, a rank) that it
@@ -158,26 +154,18 @@ pub fn fit_adapter(
     if options.seeds == 0 || parameters.seed.checked_add(options.seeds).is_none() {
         return Err(Error::option("seeds", options.seeds, "1 or more, and seed + seeds within 64 bits"));
     }
-    let mut methods = vec![Method::ResidualMlp, Method::Fct, Method::Fastfill];
-    // The published recipe is for comparison: it takes part only where it is asked for.
-    if parameters.method == Method::FastfillReference {
-        methods.push(Method::FastfillReference);
-    }
-    let candidate = |method: Method| {
-        let is_free = method == Method::ResidualMlp || parameters.method == method || options.thorough;
-        let is_affordable = is_free || cost(method, pairs, options) <= AUTO_COST_MAX;
+    let is_asked_for = |method: Method| {
+        let is_one_of_auto = method != Method::FastfillReference;
+        parameters.method == method || (parameters.method == Method::Auto && options.networks && is_one_of_auto)
+    };
+    let networks = Method::NETWORKS.into_iter().filter(|&method| is_asked_for(method)).map(|method| {
         let fit = move |pairs: &Pairs, _: &[i64], progress: &Progress| {
-            if !is_affordable {
-                let needed = "thorough, or its own name as the method (it takes minutes on these pairs)";
-                return Err(Error::missing(needed, method));
-            }
             Asked { method, pairs, head, seed: parameters.seed, options, progress }.fit()
         };
-        let cost =
-            is_affordable.then(|| cost(method, pairs, options) * FITS_OF_A_WINNER * options.seeds as f64);
-        Candidate { method, slow: true, fit: Box::new(fit), cost, leaves_out: false }
-    };
-    let more: Vec<Candidate<'_>> = methods.into_iter().map(candidate).collect();
+        let cost = cost(method, pairs, options) * FITS_OF_A_WINNER * options.seeds as f64;
+        Candidate { method, slow: true, fit: Box::new(fit), cost: Some(cost), leaves_out: false }
+    });
+    let more: Vec<Candidate<'_>> = networks.collect();
     let mut fitted = fit_with(pairs, head, parameters, &more, progress)?;
     if options.uncertainty == Some(UncertaintySource::Off) {
         let variance = fitted.sigma.as_ref().map_or(1.0, |quality| quality.calibration.mean_squared_error);
@@ -202,7 +190,7 @@ pub fn fit_map_only(
     progress: &Progress,
 ) -> Result<Adapter> {
     let method = parameters.method;
-    if !matches!(method, Method::ResidualMlp | Method::Fct | Method::Fastfill | Method::FastfillReference) {
+    if !Method::NETWORKS.contains(&method) {
         return Err(Error::option("method", method, "residual-mlp, fct, fastfill or fastfill-reference"));
     }
     let native = pairs.new_vectors();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 rehang::named! {
-    /// A way to fit an adapter; [`Method::Auto`] tries all that apply and keeps the best.
+    /// A way to fit an adapter; [`Method::Auto`] compares the closed forms that apply and keeps the best.
     ///
     /// ```
     /// use rehang_fit::Method;
@@ -34,15 +34,14 @@ rehang::named! {
         Fastfill = "fastfill",
         /// FastFill by the published recipe to the letter.
         FastfillReference = "fastfill-reference",
-        /// Every method that applies; the best on held-out pairs is kept.
+        /// Every closed form that applies; the best on held-out pairs is kept.
         #[default]
         Auto = "auto",
     }
 }
 
 impl Method {
-    /// Whether it is a network, whose fit takes minutes where others take seconds.
-    pub(crate) fn is_network(self) -> bool {
-        matches!(self, Self::ResidualMlp | Self::Fct | Self::Fastfill | Self::FastfillReference)
-    }
+    /// The methods that train a network, whose fit takes minutes where others take seconds. [`Method::Auto`] leaves them out unless
+    /// [`crate::NetworkOptions::networks`] asks for them.
+    pub const NETWORKS: [Self; 4] = [Self::ResidualMlp, Self::Fct, Self::Fastfill, Self::FastfillReference];
 }

@@ -100,7 +100,7 @@ pub fn choose_order(
 
 fn chosen(task: &Task<'_>) -> Result<Option<OrderChoice>> {
     let mut splits = task.splits_of_both()?;
-    splits.truncate(if task.parameters.method.is_network() { 1 } else { SPLITS });
+    splits.truncate(if Method::NETWORKS.contains(&task.parameters.method) { 1 } else { SPLITS });
     let Some(criterion) =
         splits.iter().flat_map(|split| &split.parts).find_map(|part| part.criterion.as_ref())
     else {

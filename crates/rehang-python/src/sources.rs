@@ -159,7 +159,7 @@ groups! {
     AnswerFiles { labels, queries, query_labels, queries_old, qrels, ids, query_ids, groups, k }
     FitParameters { method, seed, metric, compare, within }
     NetworkOptions {
-        epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing, uncertainty_weights
+        epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing, uncertainty_weights
     }
     RunOptions { budget, rate, until, workers, batch, no_refit, follow }
     PairsOptions { items, worth, run }

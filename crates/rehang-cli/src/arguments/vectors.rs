@@ -68,8 +68,8 @@ arguments! {
         query_ids: Option<VectorSource> = [long, value_name = "FILE", requires = "qrels"],
         /// Keep the state of every training in this folder; an interrupted fit goes on from it.
         checkpoints: Option<PathBuf> = [long, value_name = "FOLDER"],
-        /// Let auto also fit networks that take minutes on these pairs.
-        thorough: bool = [long],
+        /// Let auto compare networks too (residual-mlp, fct, fastfill), which takes minutes to hours.
+        networks: bool = [long],
         /// Keep the best map of those that can be tried within this time (60s, 5min), closed forms first. What is left out is named; another run may try
         /// others.
         within: Option<String> = [long, value_name = "TIME"],

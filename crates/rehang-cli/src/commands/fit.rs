@@ -41,7 +41,7 @@ pub fn make(arguments: &FitArguments) -> Result<FitAnswer> {
         ),
         options: options!(
             NetworkOptions {
-                epochs, early_stop, seeds, checkpoints, thorough, loss, squared, uncertainty, label_smoothing
+                epochs, early_stop, seeds, checkpoints, networks, loss, squared, uncertainty, label_smoothing
             } from arguments,
             uncertainty_weights: arguments.uncertainty_weights.as_deref().and_then(|weights| weights.try_into().ok())
         ),

@@ -879,7 +879,7 @@ fn options_that_say_nothing_are_named() {
     place.json(&["order", "--policy", "random", "--adapted", "adapted.npy", "-o", "order.npy"]);
     let head = place.write_matrix("head.npy", &common::waves(4, 16, 3));
     for (command, option) in [
-        (format!("fit --old {old} --new {new} --method ridge --thorough -o b.safetensors"), "--thorough"),
+        (format!("fit --old {old} --new {new} --method ridge --networks -o b.safetensors"), "--networks"),
         (format!("report a.safetensors --old {old} --new {new} --groups groups.npy -o r.json"), "--groups"),
         (
             format!(

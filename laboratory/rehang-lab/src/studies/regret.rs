@@ -234,8 +234,8 @@ fn measure(set: &str, study: &Study, rows: &mut Vec<Row>) -> Result<()> {
                 queries: queries.clone(),
                 ..FitParameters::default()
             };
-            let fitted =
-                fit_adapter(&pairs, None, &parameters, &NetworkOptions::default(), &Progress::default())?;
+            let options = NetworkOptions { networks: true, ..NetworkOptions::default() };
+            let fitted = fit_adapter(&pairs, None, &parameters, &options, &Progress::default())?;
             let seconds = started.elapsed().as_secs_f64();
             if method == Method::Auto {
                 let compared = fitted.selection.iter().flat_map(|selection| &selection.rows);
