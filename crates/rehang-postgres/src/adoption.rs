@@ -138,7 +138,6 @@ pub(crate) fn adopt(
         connection.batch(schema::BASE)?;
         // Another role may have made the schema a moment ago.
         guard::expect_ours(connection, &table, Whose::Mine)?;
-        connection.batch(schema::RELATION_BY_NAME)?;
         connection.batch(&serving::tables(&pgvector))?;
         connection.batch(&functions(&pgvector))?;
         connection.batch(&register(&table))?;
@@ -554,7 +553,7 @@ struct Known {
     /// The columns that say which row an item is, by the names of then: also where `options` left them to the primary key.
     key: Vec<String>,
     is_listed: bool,
-    /// The form of its tables, which an earlier version may have made.
+    /// Form of its tables.
     format: i32,
     kept: Option<Kept>,
 }
@@ -628,13 +627,6 @@ impl Known {
     fn expect_whole(&self, table: &str) -> Result<()> {
         let what = format!("the gallery in {table}");
         expect_format(table, self.format)?;
-        if self.format < FORMAT {
-            let now = format!(
-                "of format {}, and this rehang works in format {FORMAT}; adopting it once more brings it up",
-                self.format
-            );
-            return Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable));
-        }
         if !self.is_listed {
             return Err(Error::wrong_phase(what, "not whole yet").advise(Remedy::AdoptTable));
         }
@@ -675,14 +667,13 @@ fn known(connection: &mut Connection, table: &Table) -> Step<Option<Known>> {
     if !has_galleries(connection)? {
         return Ok(None);
     }
-    // One that an earlier version made has no `columns`.
-    let sql = "SELECT number, options, listed, format, to_jsonb(g) ->> 'columns', joined FROM rehang.gallery AS g WHERE relation = $1";
+    let sql = "SELECT number, options, listed, format, columns, joined FROM rehang.gallery AS g WHERE relation = $1";
     let Some(row) = connection.query_opt(sql, &[&table.oid])? else {
         expect_no_part(connection, table)?;
         let others = "SELECT count(*) FROM pg_trigger WHERE tgrelid = $1 AND tgname ~ '^00_rehang_[0-9]+_'";
         if connection.count(others, &[&table.oid])? > 0 {
-            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone, or by a dump of \
-                       an earlier version. No write of it is seen. A release that is confirmed takes the triggers and what is left of that \
+            let why = "its triggers are those of a gallery that takes another table for its own, as where this one was restored alone. No \
+                       write of it is seen. A release that is confirmed takes the triggers and what is left of that \
                        gallery away, and then it can be made anew";
             return Err(Error::conflict(format!("the table {}", table.options.table), why).into());
         }
@@ -730,14 +721,12 @@ pub(crate) fn has_galleries(connection: &mut Connection) -> Step<bool> {
     Ok(connection.query_one("SELECT to_regclass('rehang.gallery') IS NOT NULL", &[])?.try_get(0)?)
 }
 
-/// Refuses a gallery that a later version made; one of an earlier version can be brought up, or taken out.
+/// Refuses a gallery whose tables are of a form that this version does not know.
 pub(crate) fn expect_format(table: &str, format: i32) -> Result<()> {
-    if format <= FORMAT {
+    if format == FORMAT {
         return Ok(());
     }
-    let why = format!(
-        "it is of format {format}, and this rehang knows formats up to {FORMAT}; use the rehang that made it"
-    );
+    let why = format!("it is of format {format}, and this rehang knows format {FORMAT}; use the rehang that made it");
     Err(Error::conflict(format!("the gallery in {table}"), why))
 }
 
@@ -750,7 +739,7 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
         if !has_galleries(connection)? {
             return Ok(Renamed::new());
         }
-        let sql = "SELECT to_jsonb(g) ->> 'columns' FROM rehang.gallery AS g WHERE g.relation = $1";
+        let sql = "SELECT g.columns FROM rehang.gallery AS g WHERE g.relation = $1";
         let Some((oid, row)) = oid.zip(connection.query_opt(sql, &[&oid])?) else {
             return Ok(Renamed::new());
         };
@@ -768,9 +757,8 @@ fn or_renamed(database: &Database, options: &TableOptions, error: Error) -> Erro
     Error::conflict(format!("the gallery in {}", options.table), why)
 }
 
-/// Makes the functions of a gallery anew, and brings one that an earlier version made to the present form, and any to the present names of its
-/// table and columns. A dump of an earlier one would keep neither which table it is of nor the trigger of its updates; and a function names
-/// columns by the names of when it was made.
+/// Makes the functions of a gallery anew, by the present names of its table and columns: a function names columns by the names of when it was
+/// made.
 fn renew(
     connection: &mut Connection,
     known: &Known,
@@ -780,7 +768,6 @@ fn renew(
 ) -> Step<()> {
     let number = known.number;
     connection.batch("SET LOCAL lock_timeout = '500ms'")?;
-    connection.batch(schema::RELATION_BY_NAME)?;
     connection.batch(&serving::tables(pgvector))?;
     connection.batch(&functions(pgvector))?;
     // Spaces neither come nor go from here on, since the function is written from all of them.
@@ -791,8 +778,6 @@ fn renew(
         &[std::slice::from_ref(&table.qualified), &*schema::tables_of_gallery(number, &spaces)].concat(),
     )?;
     connection.batch(&paid::tables(table, &spaces, pgvector))?;
-    let is_earlier: bool =
-        connection.query_one(&schema::has_earlier_triggers(number), &[&table.oid])?.try_get(0)?;
     let lacks_triggers = connection.count(&schema::missing_triggers(number, table), &[])? > 0;
     // Tables of a space that a person has dropped are made again, empty. The table of items is not: it would give the keys of old items to new ones.
     let names: Vec<String> =
@@ -814,9 +799,6 @@ fn renew(
     if was_unread || lacks_triggers || lacks_tables || has_others {
         // Rows that came or went meanwhile are listed once more.
         connection.execute("UPDATE rehang.gallery SET listed = false WHERE number = $1", &[&number])?;
-    }
-    if known.format < FORMAT {
-        connection.batch(&schema::bring_up(number, &spaces))?;
     }
     let is_known = known.kept.as_ref().is_some_and(|kept| {
         kept.relation == table.oid && kept.name == table.qualified && kept.columns == table.numbers
@@ -848,7 +830,7 @@ fn renew(
     connection.batch(&spaces.iter().map(|space| schema::lease_index(space.number)).collect::<String>())?;
     // With the columns' names of now.
     let spaces = spaces::all(connection, number)?;
-    if is_earlier || lacks_triggers {
+    if lacks_triggers {
         connection.batch(&schema::drop_triggers(number, &table.qualified))?;
         connection.batch(&schema::drop_truncate_triggers(number))?;
     }
@@ -860,7 +842,7 @@ fn renew(
         connection.batch(&row_security::of_space(number, space.number))?;
     }
     connection.batch(schema::KEEP)?;
-    if is_earlier || lacks_triggers {
+    if lacks_triggers {
         connection.batch(&schema::triggers(number, table))?;
     } else if table.is_partitioned {
         connection.batch(&schema::truncate_triggers(number, table))?;

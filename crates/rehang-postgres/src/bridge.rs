@@ -57,14 +57,6 @@ $rehang$;
 /// Has a bridge, by its fingerprint, where searches by SQL find it; takes away all others but the one in use.
 pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<()> {
     handle.database.run(Mode::Write, |connection| {
-        if !matrices::has_tables(connection)? {
-            let what = format!("the gallery in {}", handle.table.options.table);
-            let now = "without the tables that searches by SQL read a bridge from; adopting it once more makes them";
-            return match bridge {
-                Some(_) => Err(Error::wrong_phase(what, now).advise(Remedy::AdoptTable).into()),
-                None => Ok(()),
-            };
-        }
         handle.lock(connection)?;
         if let Some((fingerprint, bridge)) = bridge {
             write(connection, handle, fingerprint, bridge)?;
@@ -82,9 +74,6 @@ pub(crate) fn keep(handle: &Handle, bridge: Option<(&str, &Bridge)>) -> Result<(
 /// Whether searches by SQL do not find a bridge, or not all `rows` of its matrix.
 pub(crate) fn lacks(handle: &Handle, fingerprint: &str, rows: usize) -> Result<bool> {
     handle.database.run(Mode::Read, |connection| {
-        if !matrices::has_tables(connection)? {
-            return Ok(true);
-        }
         Ok(!is_there(connection, handle, fingerprint)?
             || !matrices::is_whole(connection, handle, fingerprint, rows)?)
     })

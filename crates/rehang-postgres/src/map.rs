@@ -145,11 +145,6 @@ pub(crate) fn keep(
     }
     let kept = kept.map(|(epoch, fingerprint, adapter)| (epoch, fingerprint, adapter, layers(adapter)));
     handle.database.run(Mode::Write, |connection| {
-        if !matrices::has_tables(connection)? {
-            let why =
-                "an earlier version made its functions, and adopting the table once more makes them anew";
-            return Ok(kept.as_ref().map(|_| why.to_owned()));
-        }
         handle.lock(connection)?;
         let row = find(connection, handle, space)?;
         let why = match &kept {
@@ -177,10 +172,6 @@ pub(crate) fn keep(
 /// Says where an upgrade is filled whose old vectors the application writes, and the trigger adapts none of them.
 pub(crate) fn remarks(handle: &Handle) -> Result<Option<String>> {
     handle.database.run(Mode::Read, |connection| {
-        if !matrices::has_tables(connection)? {
-            // The doctor says of what version the functions are.
-            return Ok(None);
-        }
         let sql = "SELECT EXISTS (SELECT 1 FROM rehang.document AS d, rehang.space AS o
                 WHERE d.gallery = $1 AND d.name = 'upgrade' AND d.text::jsonb ->> 'phase' = 'filled' AND d.text::jsonb ->> 'adapter' <> '' AND o.gallery = $1
                     AND o.name = d.text::jsonb #>> '{old,model}' AND o.in_column IS NOT NULL)

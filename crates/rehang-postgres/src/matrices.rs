@@ -15,18 +15,10 @@ use crate::pgvector::Pgvector;
 const WRITTEN_TOGETHER: usize = 1 << 18;
 
 /// The table. A row of a matrix stays in its table's own page as long as it fits there: beside it, in pieces, it is read several times slower.
-/// An earlier version had the rows of bridges alone.
 pub(crate) fn table(pgvector: &Pgvector) -> String {
     format!(
         "DO $rehang$ BEGIN
-    IF to_regclass('rehang.bridge_row') IS NOT NULL THEN
-        ALTER TABLE rehang.bridge_row RENAME TO matrix_row;
-        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_pkey;
-        ALTER TABLE rehang.matrix_row DROP CONSTRAINT bridge_row_gallery_fingerprint_fkey;
-        ALTER TABLE rehang.matrix_row ADD COLUMN layer int NOT NULL DEFAULT 0;
-        ALTER TABLE rehang.matrix_row ADD PRIMARY KEY (gallery, fingerprint, layer, at);
-        ALTER TABLE rehang.matrix_row ADD FOREIGN KEY (gallery) REFERENCES rehang.gallery ON DELETE CASCADE;
-    ELSIF to_regclass('rehang.matrix_row') IS NULL THEN
+    IF to_regclass('rehang.matrix_row') IS NULL THEN
         CREATE TABLE rehang.matrix_row (
             gallery int NOT NULL REFERENCES rehang.gallery ON DELETE CASCADE,
             fingerprint text NOT NULL,
@@ -89,11 +81,6 @@ BEGIN
 END
 $rehang$;
 ";
-
-/// An earlier version made galleries without them, and its functions know no matrices.
-pub(crate) fn has_tables(connection: &mut Connection) -> Step<bool> {
-    Ok(connection.query_one("SELECT to_regclass('rehang.matrix_row') IS NOT NULL", &[])?.try_get(0)?)
-}
 
 /// Whether all `rows` of what a fingerprint is of are there.
 pub(crate) fn is_whole(

@@ -602,7 +602,7 @@ fn remove(database: &Database, g: i32, last: Option<&Moves>) -> Result<()> {
 /// along. A person may have dropped some.
 fn lock_as_searches_do(connection: &mut Connection, g: i32, spaces: &[schema::SpaceRow]) -> Step<()> {
     let is_last = connection.count("SELECT count(*) FROM rehang.gallery", &[])? == 1;
-    let of_all = ["gallery", "space", "document", "bridge", "bridge_row", "map", "matrix_row"];
+    let of_all = ["gallery", "space", "document", "bridge", "map", "matrix_row"];
     let mut names: Vec<String> =
         of_all.iter().filter(|_| is_last).map(|name| format!("rehang.{name}")).collect();
     names.extend(

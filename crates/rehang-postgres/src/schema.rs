@@ -25,7 +25,7 @@ use crate::paid;
 use crate::pgvector::Pgvector;
 use crate::table::{Table, hash_of_source, hash_of_vector, literal, quoted};
 
-/// The form of the tables. A newer one is refused, an older one is [brought up](bring_up) when its table is adopted once more.
+/// The form of the tables. Any other one is refused.
 pub(crate) const FORMAT: i32 = 2;
 
 /// A revision that was never given: in the order of time, but for transactions that run side by side, by its upper part. The lower 24
@@ -37,15 +37,6 @@ pub(crate) const NEXT_REVISION: &str = "pg_catalog.int8or(pg_catalog.int8shl(pg_
 /// The revision that the source of an item came with, of a row of items or states: kept where it is not the revision itself.
 pub(crate) fn source_revision(row: &str) -> String {
     format!("coalesce({row}.source_revision, {row}.revision)")
-}
-
-/// From format 1 to 2: what depends on the source alone has a revision of its own. The function of the triggers is to be made anew.
-pub(crate) fn bring_up(g: i32, spaces: &[SpaceRow]) -> String {
-    let tables = std::iter::once(format!("item_{g}"))
-        .chain(spaces.iter().map(|space| format!("state_{}", space.number)));
-    let add = tables
-        .map(|table| format!("ALTER TABLE rehang.{table} ADD COLUMN IF NOT EXISTS source_revision bigint;"));
-    add.chain([format!("UPDATE rehang.gallery SET format = {FORMAT} WHERE number = {g};")]).collect()
 }
 
 /// The tables every database with galleries has.
@@ -103,19 +94,6 @@ DO $rehang$ DECLARE given record; BEGIN
 END $rehang$;
 ";
 
-/// Makes `rehang.gallery.relation` a `regclass` in a database in which an earlier version made it an `oid`. A dump writes an `oid` as a number,
-/// and the restored table has another number; a `regclass` is written as the table's name. Gives the table the columns that it has had since.
-pub(crate) const RELATION_BY_NAME: &str = "
-DO $$ BEGIN
-    IF EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'relation' AND atttypid = 'oid'::regtype) THEN
-        ALTER TABLE rehang.gallery ALTER COLUMN relation TYPE regclass;
-    END IF;
-    IF NOT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'rehang.gallery'::regclass AND attname = 'columns') THEN
-        ALTER TABLE rehang.gallery ADD COLUMN columns text;
-    END IF;
-END $$;
-";
-
 /// Takes away what every database with galleries has. The server refuses it where something of an application's depends on it.
 pub(crate) const DROP_BASE: &str = "
 DO $rehang$ DECLARE ours regprocedure; BEGIN
@@ -124,7 +102,7 @@ DO $rehang$ DECLARE ours regprocedure; BEGIN
         EXECUTE format('DROP FUNCTION %s', ours);
     END LOOP;
 END $rehang$;
-DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
+DROP TABLE IF EXISTS rehang.matrix_row, rehang.bridge, rehang.map, rehang.document, rehang.space, rehang.gallery;
 DROP SEQUENCE IF EXISTS rehang.revision;
 DROP SCHEMA rehang;
 ";
@@ -289,14 +267,6 @@ pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
              END LOOP;
          END $rehang$;",
         on = literal(&table.qualified)
-    )
-}
-
-/// Whether the triggers of a gallery on a table, by its number, are of the form that an earlier version made.
-pub(crate) fn has_earlier_triggers(g: i32) -> String {
-    format!(
-        "SELECT EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = $1 AND (tgname = '00_rehang_{g}_updates'
-             AND pg_get_triggerdef(oid) NOT LIKE '%record_image_ne%' OR tgname = '00_rehang_{g}_truncate' AND pg_get_triggerdef(oid) LIKE '% AFTER %'))"
     )
 }
 

@@ -493,7 +493,7 @@ pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?)
 }
 
-/// Makes the index of the shuffle of a gallery that an earlier version made, while everybody goes on writing.
+/// Makes the index of the shuffle where a person has dropped it, while everybody goes on writing.
 pub(crate) fn index_shuffle(handle: &Handle) -> Result<()> {
     let g = handle.number;
     let is_there = || {

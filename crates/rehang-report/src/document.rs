@@ -756,11 +756,8 @@ fn calibration_section<'a>(calibrations: &[AdapterCalibration]) -> Option<Sectio
 
 /// One adapter's calibration; nothing where no number of it can be shown.
 fn calibration_blocks<'a>(calibration: &AdapterCalibration) -> Vec<Block<'a>> {
-    // Reports from before format 2 do not say which adapter it was.
-    let (of, name) = match calibration.method.as_str() {
-        "" => (String::new(), String::new()),
-        method => (format!(" of {method}"), format!(", {method}")),
-    };
+    let method = &calibration.method;
+    let (of, name) = (format!(" of {method}"), format!(", {method}"));
     let points: Vec<(f64, f64)> =
         calibration.table.bins.iter().map(|bin| (bin.predicted, bin.actual)).collect();
     let usable = |value: f64| shown(value).is_some_and(|value| value > 0.0);

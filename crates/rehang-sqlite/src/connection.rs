@@ -11,7 +11,6 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use crate::fairness::Fairness;
-use crate::migration;
 use crate::schema;
 use crate::trouble::{BUSY, Step, Trouble, refuse, sentence};
 
@@ -132,12 +131,6 @@ impl Database {
             Content::Nothing => Ok(None),
             Content::Gallery { format } => {
                 expect_known(path, format)?;
-                if format < schema::FORMAT {
-                    if !writable {
-                        return Err(older_and_read_only(path, format));
-                    }
-                    migration::to_this_format(&connection).map_err(|trouble| sentence(path, trouble))?;
-                }
                 if writable {
                     // A copy that `VACUUM INTO` made has lost its log, as has one that an application switched off.
                     keep_a_log(&connection).map_err(|trouble| sentence(path, trouble))?;
@@ -380,25 +373,19 @@ impl Content {
     }
 }
 
-/// Fails where a newer rehang has written the file. An older one's is [brought up](migration).
+/// Fails where another rehang has written the file, in a format that this one does not know. Formats before 5 were never released.
 fn expect_known(path: &Path, format: i64) -> Result<()> {
-    if (1..=schema::FORMAT).contains(&format) {
+    let known = schema::FORMAT;
+    if format == known {
         return Ok(());
     }
-    let detail = format!(
-        "it was written by a newer rehang (format {format}; this one knows format {}); use that one",
-        schema::FORMAT
-    );
+    let way_out = if format > known {
+        "use the newer rehang that wrote it"
+    } else {
+        "it is older than the first release: export it with the rehang that wrote it, then make it anew"
+    };
+    let detail = format!("it has format {format}, and this rehang knows format {known}; {way_out}");
     Err(Error::conflict(path.display(), detail))
-}
-
-fn older_and_read_only(path: &Path, format: i64) -> Error {
-    let detail = format!(
-        "an older rehang has written it (format {format}; this one reads format {}), and a file that is marked read-only \
-         cannot be brought up; allow writing once, then try again",
-        schema::FORMAT
-    );
-    Error::conflict(path.display(), detail)
 }
 
 fn file_exists(path: &Path) -> Error {

@@ -14,7 +14,6 @@ mod index;
 mod items;
 mod keeper;
 mod metric;
-mod migration;
 mod options;
 mod pages;
 mod paid;

@@ -162,8 +162,6 @@ impl GalleryPart {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SpacePart {
     pub name: String,
-    /// `dim` in the files of earlier versions.
-    #[serde(alias = "dim")]
     pub dimension: usize,
     /// The width that the model itself gives, where its vectors are cut or filled up to `dimension`.
     pub model_dimension: Option<usize>,

@@ -50,9 +50,7 @@ struct Unvouched {
 impl Unvouched {
     fn read(document: Option<&Document>) -> Self {
         let text = document.map_or("", |(_, text)| text);
-        // Earlier versions of rehang kept the ids alone.
-        let of_ids = |ids: Vec<String>| Self { items: ids.len() as u64, ids };
-        serde_json::from_str(text).or_else(|_| serde_json::from_str(text).map(of_ids)).unwrap_or_default()
+        serde_json::from_str(text).unwrap_or_default()
     }
 
     fn with(mut self, ids: &[String]) -> Self {
@@ -370,12 +368,6 @@ mod tests {
         let many =
             (0..20).fold(Unvouched::default(), |kept, worker| kept.with(&ids(worker * 8..worker * 8 + 8)));
         assert_eq!((many.items, many.ids), (160, ids(96..160)));
-        // As earlier versions wrote it.
-        let earlier = (3, r#"["a","b"]"#.to_owned());
-        assert_eq!(
-            Unvouched::read(Some(&earlier)),
-            Unvouched { items: 2, ids: vec!["a".into(), "b".into()] }
-        );
         assert_eq!(Unvouched::read(Some(&(4, String::new()))), Unvouched::default());
     }
 

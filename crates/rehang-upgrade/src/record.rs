@@ -13,13 +13,9 @@ use crate::backfill::Request;
 /// Name of the document.
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
-///
-/// 2: with [`UpgradeRecord::handicap`]; records of 1 have none. 3: with [`UpgradeRecord::adapted_before`]. 4: with
-/// [`UpgradeRecord::epoch`]. 5: with [`Phase::Sampling`]. 6: with [`UpgradeRecord::bridge`], [`UpgradeRecord::refitting`] and [`Serving::Fused`],
-/// written where there is one of them, so that an older rehang goes on with all others.
 const FORMAT: u32 = 6;
-/// The form of a record with none of them.
-const FORMAT_PLAIN: u32 = 5;
+/// Oldest form that is read: one that has neither a bridge nor a fusion.
+const FORMAT_MIN: u32 = 5;
 
 /// How far an upgrade is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +72,7 @@ pub enum Serving {
     #[default]
     Mixed,
     /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]): better around the switch, as long as
-    /// the application has the old model's queries too. Read where an older rehang wrote that searches are merged.
-    #[serde(alias = "merged")]
+    /// the application has the old model's queries too.
     Fused,
 }
 
@@ -103,23 +98,17 @@ pub struct UpgradeRecord {
     /// What searches after the switch look at.
     pub serving: Serving,
     /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
-    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time. `None` in
-    /// records of a rehang that did not know.
-    #[serde(default)]
+    /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time.
     pub since: Option<Revision>,
     /// Whether the old space of a finished upgrade is gone: it is dropped once, whatever takes its name later.
-    #[serde(default)]
     pub dropped: bool,
     /// What searches add to the distance of adapted vectors: [`rehang::adapter::Adapter::handicap`] of the adapter that fills
     /// the new space.
-    #[serde(default)]
     pub handicap: f64,
     /// The same for the old space, where an earlier upgrade left adapted vectors in it.
-    #[serde(default)]
     pub old_handicap: f64,
     /// Whether adapted vectors that another adapter made, or that have their place by another order, may be in the new space.
     /// It stays so until all of them were made again.
-    #[serde(default = "not_known")]
     pub adapted_before: bool,
     /// Whether adapted vectors of the map before may be in the new space while those of this one are made, page by page: a
     /// [refit](crate::refit()). The space stays filled meanwhile.
@@ -127,10 +116,9 @@ pub struct UpgradeRecord {
     pub refitting: bool,
     /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
     /// space is there.
-    #[serde(default = "before_epochs")]
     pub epoch: Option<Epoch>,
     /// How fused searches judge what is not native: [`rehang::Adapter::fusion`] of the adapter that fills the new space. `None` where searches
-    /// are not fused; and where an older rehang served them merged, which are mixed now until a [switch](crate::switch) fuses them.
+    /// are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
     /// The bridge over which queries go to the old space while that serves; `None` where they go there as they are.
@@ -148,22 +136,11 @@ pub struct BridgeInUse {
     pub share: f64,
 }
 
-/// A record of a rehang that knew no epochs speaks of a space in its first one.
-#[allow(clippy::unnecessary_wraps, reason = "a default has the type of its field")]
-fn before_epochs() -> Option<Epoch> {
-    Some(Epoch::FIRST)
-}
-
-/// What a record that does not say is taken for: making a vector again costs time, keeping another adapter's is wrong.
-fn not_known() -> bool {
-    true
-}
-
 impl UpgradeRecord {
     /// The record of an upgrade that begins.
     pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
         Self {
-            format: FORMAT_PLAIN,
+            format: FORMAT,
             old,
             new,
             adapter,
@@ -261,17 +238,19 @@ impl Recorded {
         let Some((version, text)) = document else { return Ok(None) };
         let what = || format!("the upgrade record of {}", store.name());
         let head: Head = serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
-        if head.format > FORMAT {
-            let detail = format!(
-                "it has format {}, this rehang knows up to {FORMAT}; use a newer rehang",
-                head.format
-            );
+        if !(FORMAT_MIN..=FORMAT).contains(&head.format) {
+            let way_out = if head.format > FORMAT {
+                "use a newer rehang"
+            } else {
+                "it is older than the first release; finish it with the rehang that began it"
+            };
+            let detail = format!("it has format {}, this rehang knows {FORMAT_MIN} to {FORMAT}; {way_out}", head.format);
             return Err(Error::corrupt(what(), detail));
         }
         let mut record: UpgradeRecord =
             serde_json::from_str(&text).map_err(|error| Error::corrupt(what(), error))?;
         // A change of it is written in the form of now.
-        record.format = FORMAT_PLAIN;
+        record.format = FORMAT;
         Ok(Some(Self { record, version }))
     }
 
@@ -389,8 +368,33 @@ struct Head {
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {
-    let is_plain = record.bridge.is_none() && !record.refitting && record.serving == Serving::Mixed;
-    let format = if is_plain { FORMAT_PLAIN } else { FORMAT };
-    serde_json::to_string(&UpgradeRecord { format, ..record.clone() })
+    serde_json::to_string(record)
         .map_err(|error| Error::corrupt("the upgrade record", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use rehang::Distance;
+    use rehang_store_tests::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn a_record_of_a_form_that_is_not_known_is_refused_with_a_way_out() {
+        let store = MemoryStore::new();
+        let space = |name: &str| Space::new(name, 2, Distance::Cosine, false);
+        let record = UpgradeRecord::new(space("old"), space("new"), "abc".into(), OrderSettings::default());
+        let written = to_text(&record).unwrap();
+        assert!(written.contains("\"format\":6"), "{written}");
+        let mut version = None;
+        for (format, says) in [(4, Some("finish it with the rehang")), (5, None), (6, None), (7, Some("use a newer rehang"))] {
+            let text = written.replace("\"format\":6", &format!("\"format\":{format}"));
+            version = Some(store.set_document(DOCUMENT, version, &text).unwrap());
+            match (Recorded::read(&store), says) {
+                (Ok(read), None) => assert_eq!(read.unwrap().record, record),
+                (Err(error), Some(says)) => assert!(error.to_string().contains(says), "{error}"),
+                (read, _) => panic!("format {format}: {read:?}"),
+            }
+        }
+    }
 }

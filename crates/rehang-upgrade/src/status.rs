@@ -37,8 +37,6 @@ pub struct Status {
     pub serving_as: Serving,
     /// How much of a fused distance is the adapted vector's; `None` where searches are not fused.
     pub fusion_weight: Option<f64>,
-    /// Whether searches are mixed only because an older rehang merged them, which this one does not.
-    pub merged_before: bool,
     /// The bridge over which queries go to the old space at this moment; `None` where they go as they are, or to the new space.
     pub bridge: Option<BridgeInUse>,
     /// The order.
@@ -122,7 +120,6 @@ pub fn status(store: &dyn Ledger, failures: usize) -> Result<Status> {
         serving,
         serving_as: record.serving,
         fusion_weight: record.fusion.as_ref().filter(|_| is_fused).map(|of| of.weight),
-        merged_before: is_fused && record.fusion.is_none(),
         bridge: record.bridge.clone().filter(|_| is_old),
         order: record.order,
         handicap: record.handicap,

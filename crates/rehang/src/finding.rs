@@ -16,11 +16,9 @@ pub enum Severity {
     /// Good to know.
     #[default]
     Note,
-    /// The numbers may say less than they seem to. Reports of format 1 and 2 call it `caution`.
-    #[serde(alias = "caution")]
+    /// The numbers may say less than they seem to.
     Warning,
-    /// The numbers must not be acted on before this is settled. Reports of format 1 and 2 call it `severe`.
-    #[serde(alias = "severe")]
+    /// The numbers must not be acted on before this is settled.
     Problem,
 }
 
@@ -36,16 +34,10 @@ pub enum Severity {
 ///     .remedy("Embed a few hundred items with both models.")
 ///     .evidence(&[("pairs", 12.0)]);
 /// assert_eq!(finding.to_string(), "There are 12 pairs. Embed a few hundred items with both models.");
-/// // Reports of formats 1 and 2 had other names for two of the fields.
-/// let old = r#"{"id":"few-pairs","severity":"caution","seen":"There are 12 pairs.","may_mean":"","try":"Embed more."}"#;
-/// let read: Finding = serde_json::from_str(old)?;
-/// assert_eq!((read.code.as_str(), read.severity, read.remedy.as_str()), ("few-pairs", Severity::Warning, "Embed more."));
-/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Finding {
     /// A stable name for scripts, such as `few-queries`.
-    #[serde(alias = "id")]
     pub code: String,
     /// How much it matters.
     pub severity: Severity,
@@ -55,7 +47,7 @@ pub struct Finding {
     #[serde(default)]
     pub may_mean: String,
     /// What to try.
-    #[serde(default, alias = "try")]
+    #[serde(default)]
     pub remedy: String,
     /// The next step, where a face has words of its own for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::Space;
 use crate::curve::Metric;
@@ -112,7 +112,7 @@ pub struct Report {
     #[serde(default)]
     pub headline: usize,
     /// How well σ² of each adapter predicts the true error.
-    #[serde(default, alias = "calibration", deserialize_with = "one_or_many")]
+    #[serde(default)]
     pub calibrations: Vec<AdapterCalibration>,
     /// Quality by group of items.
     #[serde(default)]
@@ -324,7 +324,7 @@ pub struct MeasuredSet {
     pub name: String,
     /// Pairs that the adapter was fitted on; of several adapters the first one.
     pub pairs: usize,
-    /// Pairs that each adapter was fitted on; empty in reports from before format 2.
+    /// Pairs that each adapter was fitted on.
     #[serde(default)]
     pub fitted: Vec<FittedOn>,
     /// Items of the gallery that was measured.
@@ -608,7 +608,7 @@ pub struct FlipCurves {
 /// How well σ² of one adapter predicts the true squared error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdapterCalibration {
-    /// The adapter's method, as in [`CurveSeries::method`]; empty in reports from before format 2.
+    /// The adapter's method, as in [`CurveSeries::method`].
     #[serde(default)]
     pub method: String,
     /// The calibration.
@@ -692,21 +692,6 @@ impl GroupCurves {
     }
 }
 
-/// Reading a list that was one entry, or none, in format 1.
-fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AdapterCalibration>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        Many(Vec<AdapterCalibration>),
-        One(AdapterCalibration),
-    }
-    Ok(match Option::<Either>::deserialize(from)? {
-        None => Vec::new(),
-        Some(Either::Many(all)) => all,
-        Some(Either::One(only)) => vec![only],
-    })
-}
-
 /// Reading numbers that are `null` where they are not defined: JSON has no NaN.
 mod nullable {
     use std::collections::BTreeMap;
@@ -762,33 +747,6 @@ mod tests {
         );
         let report: Report = serde_json::from_str(&text).unwrap();
         assert!(report.headline_curve().is_none() && report.headline_metric().is_none());
-    }
-
-    #[test]
-    fn a_report_of_format_1_can_be_read() {
-        let space = r#"{"model":"m","dimension":2,"distance":"l2","normalised":false}"#;
-        let one =
-            r#"{"bins":[{"predicted":1,"actual":null,"items":3}],"ratio":0.5,"kendall_tau":{"l2":0.25}}"#;
-        for (calibration, count) in [("null", 0), (one, 1)] {
-            let text = format!(
-                r#"{{"format_version":1,"title":"t","created_by":{{"version":"0","command":""}},
-                "spaces":{{"old":{space},"new":{space}}},
-                "measured_on":[{{"name":"evaluation","pairs":7,"items":5,"queries":5}}],
-                "metrics":[{{"id":"map","name":"mAP","about":"","unit":"percent","primary":true}}],
-                "comparison":null,"calibration":{calibration}}}"#
-            );
-            let report: Report = serde_json::from_str(&text).unwrap();
-            assert_eq!((report.calibrations.len(), report.measured_on[0].pairs), (count, 7));
-            if let Some(read) = report.calibrations.first() {
-                assert_eq!(
-                    (read.table.ratio, read.kendall_tau.l2, read.method.as_str()),
-                    (0.5, Some(0.25), "")
-                );
-                assert!(read.table.bins[0].actual.is_nan());
-            }
-            let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
-            assert_eq!(again.calibrations.len(), count);
-        }
     }
 
     #[test]

@@ -229,11 +229,10 @@ pub struct Calibration {
     /// error is 0, and NaN where every σ² is 0 as well; both are `null` in JSON, which is read as NaN.
     #[serde(deserialize_with = "nullable")]
     pub ratio: f64,
-    /// How many items were compared; 0 in reports from before format 3.
-    #[serde(default)]
+    /// How many items were compared.
     pub items: usize,
-    /// Mean measured error; NaN in reports from before format 3.
-    #[serde(default = "undefined", deserialize_with = "nullable")]
+    /// Mean measured error.
+    #[serde(deserialize_with = "nullable")]
     pub mean_squared_error: f64,
 }
 
@@ -274,10 +273,6 @@ impl SigmaQuality {
 
 /// Bins of a calibration where nothing else is said.
 pub const BINS: usize = 10;
-
-fn undefined() -> f64 {
-    f64::NAN
-}
 
 /// A number that is `null` where it is not defined.
 pub(crate) fn nullable<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {

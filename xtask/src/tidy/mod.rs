@@ -10,6 +10,7 @@
 //! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
 //! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
 //! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
+//! | the first sentence of a comment is understood alone ([`prose::openings`]) | who reads a name and its comment need not look for what "those" are |
 //! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
 //! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
 //! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
@@ -17,6 +18,7 @@
 
 mod circles;
 mod modules;
+mod prose;
 mod rules;
 mod source;
 
@@ -65,6 +67,7 @@ fn faults(root: &Path) -> Result<Vec<Fault>> {
         faults.extend(soundness(source));
         faults.extend(reasons(source));
         faults.extend(introduction(source));
+        faults.extend(prose::openings(source));
     }
     faults.extend(stale(&sources));
     faults.extend(laboratory(&packages, &sources));

@@ -59,7 +59,7 @@ fn place() -> Place {
 }
 
 fn config(change: &str) -> String {
-    let text = "[gallery]\npath = \"G.db\"\n[old]\nname = \"resnet\"\ndim = 4\ndistance = \"l2\"\n[new]\nname = \"clip\"\ndim = \
+    let text = "[gallery]\npath = \"G.db\"\n[old]\nname = \"resnet\"\ndimension = 4\ndistance = \"l2\"\n[new]\nname = \"clip\"\ndimension = \
                 6\ndistance = \"l2\"\n[adapter]\nfile = \"adapter.safetensors\"\n[order]\npolicy = \"sigma\"\nseed = 1\n[encoder]\n\
                 kind = \"table\"\nvectors = \"new.npy\"\nids = \"ids.txt\"\n[run]\nbatch = 8\nworkers = 2\n";
     match change.split_once(" => ") {
@@ -625,7 +625,7 @@ const BAD_CONFIGURATIONS: [(&str, &str, &[&str]); 14] = [
     ("batch = 8 => batsch = 8", "plan", &["bad.toml", "batsch"]),
     ("batch = 8 => batch = 0", "plan", &["[run] batch", "1 or more"]),
     ("workers = 2 => rate = \"fast\"", "plan", &["[run] rate", "fast"]),
-    ("dim = 4 => dim = 5", "start", &["old"]),
+    ("dimension = 4 => dimension = 5", "start", &["old"]),
     ("name = \"resnet\" => name = \"vgg\"", "start", &["vgg", "resnet"]),
     ("name = \"clip\" => name = \"resnet\"", "start", &["resnet"]),
     ("\"sigma\" => \"oracle\"", "start", &["oracle", "coverage"]),

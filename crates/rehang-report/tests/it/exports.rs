@@ -492,19 +492,6 @@ fn what_was_measured_on_what_is_said_without_a_judgement() {
     assert!(!unlabelled.contains("relevant"), "{unlabelled}");
 }
 
-/// A report that was written in format 2 is the same report.
-#[test]
-fn a_report_of_format_2_can_be_read() {
-    let kept: Report = serde_json::from_str(include_str!("../kept/report-format-2.json")).unwrap();
-    assert_eq!(kept.format_version, 2);
-    let mut expected = Report { format_version: 2, ..fixture() };
-    for calibration in &mut expected.calibrations {
-        // Format 2 did not say these.
-        (calibration.table.items, calibration.table.mean_squared_error) = (0, f64::NAN);
-    }
-    assert_eq!(json(&kept), json(&expected));
-}
-
 #[test]
 fn a_severe_warning_stands_before_the_numbers() {
     let mut report = fixture();

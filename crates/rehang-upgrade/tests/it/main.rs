@@ -11,7 +11,6 @@ mod faults;
 mod first;
 mod follow;
 mod forecast;
-mod formats;
 mod full_disk;
 mod fuse;
 mod models;

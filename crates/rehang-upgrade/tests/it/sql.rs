@@ -726,39 +726,3 @@ fn a_search_by_both_models_meets_a_switch_and_a_rollback() {
     });
     place.end();
 }
-
-/// An earlier version had no map in the database, and a table of bridges alone.
-#[test]
-fn what_an_earlier_version_made_is_taken_along() {
-    let Some(server) = server::server() else { return };
-    let adapter = maps(Distance::L2).remove(0);
-    let world = world_of(&adapter);
-    let mut place = Place::new(server, &world.old);
-    place.spaces.push(world.new.clone());
-    start(&place.store, &world.setup(), &Unobserved).unwrap();
-    let half = bridge(&world.old, &world.new, 0.375, InputScaling::UnitLength);
-    set_bridge(&place.store, &world.old, &world.new, Some(&half)).unwrap();
-    place.sql(
-        "CREATE TABLE rehang.bridge_row (gallery int NOT NULL, fingerprint text NOT NULL, at int NOT NULL, weight vector NOT NULL, bias real NOT NULL,
-             PRIMARY KEY (gallery, fingerprint, at), FOREIGN KEY (gallery, fingerprint) REFERENCES rehang.bridge ON DELETE CASCADE);
-         INSERT INTO rehang.bridge_row SELECT w.gallery, w.fingerprint, w.at, w.weight, w.bias FROM rehang.matrix_row AS w JOIN rehang.bridge USING (fingerprint);
-         DROP TABLE rehang.map, rehang.matrix_row",
-    );
-    let insert = "INSERT INTO notes VALUES ('3000', 'source', '0', '[1, 2, 3]')";
-    place.sql(insert);
-    assert_eq!(place.new_vector(3000), None);
-    let mut other = world.clone();
-    other.adapter.map.mixer[0].bias[0] += 0.25;
-    let started = start(&place.store, &other.setup(), &Unobserved).unwrap();
-    assert!(
-        started.findings.iter().any(|finding| finding.to_string().contains("adopting the table once more"))
-    );
-    PostgresStore::adopt(&place.address, place.store.table(), Some("old-model"), &|_, _| true).unwrap();
-    place.agrees(&["old-model", "new-model"], "adopted once more");
-    place.sql(&insert.replace("3000", "3001"));
-    assert_eq!(place.new_vector(3001), None, "no map is kept yet");
-    switch(&place.store, &other.setup(), Serving::Mixed, &Unobserved).unwrap();
-    place.sql(&insert.replace("3000", "3002"));
-    place.is_adapted(3002, &other.adapter, &[1.0, 2.0, 3.0], "kept by a switch");
-    place.end();
-}

@@ -209,9 +209,6 @@ fn status_text(stands: &Stands<'_>, rate: Option<f64>) -> String {
             100.0 * weight
         );
     }
-    if status.merged_before {
-        text += "  searches are mixed: an older rehang merged them. `rehang upgrade fit`, `start` and `switch --fused` use both models again\n";
-    }
     if let Some(bridge) = &status.bridge {
         text += &format!(
             "  queries go there over a bridge: {:.0} % of each is the new model's\n",
