@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgvector::Vector;
 use rehang::{Distance, Error, ErrorKind, Matrix, Result, Space};
-use rehang_store::{Filter, Found, IndexHealth, IndexKind, check, share_found};
+use rehang_store::{Filter, Found, FusedSpaces, IndexHealth, IndexKind, check, share_found};
 use serde_json::Value;
 use tokio_postgres::Row;
 
@@ -101,6 +101,60 @@ pub(crate) fn search_handicapped(
             .insert(space.to_owned(), known.clone());
         Ok(search_in(connection, handle, &known, queries, k, filter, handicap, None)?.unwrap_or_default())
     })
+}
+
+/// Searches both spaces by the server's own function, in one call for some queries; `None` for a filter, which that function does not know.
+pub(crate) fn search_fused(
+    handle: &Handle,
+    spaces: &FusedSpaces<'_>,
+    (old, new): (&Matrix, &Matrix),
+    k: usize,
+    filter: &Filter,
+) -> Result<Option<Vec<Vec<Found>>>> {
+    if !filter.is_empty() {
+        return Ok(None);
+    }
+    check::queries(spaces.old, old)?;
+    check::queries(spaces.new, new)?;
+    let fusion = serde_json::to_value(spaces.fusion).map_err(|error| Error::corrupt("the fusion", error))?;
+    let vector = handle.pgvector.vector();
+    let sql = format!(
+        "SELECT i.key, i.id, best.distance::real, best.provenance, i.revision
+         FROM rehang.fused($1, $2, $3, $4, $5, $6::{vector}, $7::{vector}, least($8::bigint, {})::int) AS best
+             JOIN rehang.item_{} AS i ON i.key = best.item ORDER BY best.distance, best.item",
+        i32::MAX,
+        handle.number
+    );
+    let limit = row_limit(k);
+    let vectors = |queries: &Matrix| -> Vec<Vector> {
+        (0..queries.rows()).map(|row| Vector::from(queries.row(row).to_vec())).collect()
+    };
+    let (old_queries, new_queries) = (vectors(old), vectors(new));
+    let queries: Vec<(&Vector, &Vector)> = old_queries.iter().zip(&new_queries).collect();
+    let mut all = Vec::with_capacity(queries.len());
+    for queries in queries.chunks(TOGETHER) {
+        let asked: Vec<(&str, Vec<&dyn Parameter>)> = queries
+            .iter()
+            .map(|&(old, new)| {
+                let given: Vec<&dyn Parameter> = vec![
+                    &handle.number,
+                    &fusion,
+                    &spaces.old.name,
+                    &spaces.new.name,
+                    &spaces.old_handicap,
+                    old,
+                    new,
+                    &limit,
+                ];
+                (sql.as_str(), given)
+            })
+            .collect();
+        all.extend(handle.database.run(Mode::ReadAtOnce, |connection| {
+            let answers = connection.query_all("", &asked)?;
+            answers.iter().map(|answer| answer.iter().map(hit).collect()).collect::<Step<Vec<Vec<Found>>>>()
+        })?);
+    }
+    Ok(Some(all))
 }
 
 /// Looking whether a space has an index, and many vectors, takes longer than a search.
@@ -204,27 +258,32 @@ fn search_in(
             let is_blind = is_cosine && queries.row(*row).iter().all(|number| *number == 0.0);
             let mut found = Vec::with_capacity(answer.len());
             for row in answer {
-                let mut distance: f32 = row.try_get(2)?;
-                if distance.is_nan() {
+                let mut hit = hit(&row)?;
+                if hit.distance.is_nan() {
                     if !is_blind {
                         // A vector without a direction, which is near to nothing; the server sorts it behind all others.
                         continue;
                     }
-                    distance = 1.0;
+                    hit.distance = 1.0;
                 }
-                found.push(Found {
-                    key: key(&row, 0)?,
-                    id: row.try_get(1)?,
-                    distance,
-                    provenance: provenance(&row.try_get::<_, String>(3)?)?,
-                    revision: row.try_get::<_, i64>(4)?.max(0) as u64,
-                });
+                found.push(hit);
             }
             found.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.key.cmp(&b.key)));
             all.push(found);
         }
     }
     Ok(Some(all))
+}
+
+/// Hit of a row with an item's key, its id, its distance, its provenance and its revision.
+fn hit(row: &Row) -> Step<Found> {
+    Ok(Found {
+        key: key(row, 0)?,
+        id: row.try_get(1)?,
+        distance: row.try_get(2)?,
+        provenance: provenance(&row.try_get::<_, String>(3)?)?,
+        revision: row.try_get::<_, i64>(4)?.max(0) as u64,
+    })
 }
 
 /// SQL that has the searches of a transaction for `k` neighbours read the index, by the rules of [`index_settings`] and [`candidates`].

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rehang::{Adapter, Bridge, Matrix, Provenance, Result, Space};
 use rehang_store::{
-    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, Index, IndexHealth,
+    AtWork, Claimed, Counts, Document, Drawn, Epoch, Examined, Failure, Filter, Found, FusedSpaces, Index, IndexHealth,
     Item, ItemKey, ItemWrite, Ledger, Looked, Priority, Problem, Queue, Record, Released, Revision, Sample,
     Scan, SpaceRecord, VectorRecord, VectorWrite, WriteOutcome,
 };
@@ -232,6 +232,8 @@ impl Index for PostgresStore {
         search(space: &str, queries: &Matrix, k: usize, filter: &Filter) -> Vec<Vec<Found>> => search::search;
         search_handicapped(space: &str, queries: &Matrix, k: usize, filter: &Filter, handicap: f64) -> Vec<Vec<Found>>
             => search::search_handicapped;
+        search_fused(spaces: &FusedSpaces<'_>, queries: (&Matrix, &Matrix), k: usize, filter: &Filter) -> Option<Vec<Vec<Found>>>
+            => search::search_fused;
         prepare(space: &str, advance: &dyn Fn(u64, u64) -> bool) -> () => search::prepare;
         rebuild(space: &str) -> () => search::rebuild;
     }

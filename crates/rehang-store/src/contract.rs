@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rehang::{Adapter, Bridge, Error, Matrix, Provenance, Result, Space};
+use rehang::{Adapter, Bridge, Error, Fusion, Matrix, Provenance, Result, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -546,6 +546,19 @@ impl Filter {
     }
 }
 
+/// Both spaces of a fused search, and how distances in them become one.
+#[derive(Debug, Clone, Copy)]
+pub struct FusedSpaces<'a> {
+    /// Space that is replaced; every item that is not native has its vector here.
+    pub old: &'a Space,
+    /// Space that replaces it.
+    pub new: &'a Space,
+    /// Number added to the distance of adapted vectors in the old space, 0 or more.
+    pub old_handicap: f64,
+    /// Rule by which the distances in both spaces become one.
+    pub fusion: &'a Fusion,
+}
+
 /// One hit of a search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
@@ -973,6 +986,20 @@ pub trait Index: Send + Sync {
             hits
         };
         Ok(adapted.into_iter().zip(others).map(merge).collect())
+    }
+
+    /// The `k` nearest items to each query, judged by both spaces of an upgrade: native vectors by the new query alone, all others by
+    /// [`Fusion::distance`]. `queries` are the same ones by the old and by the new model.
+    ///
+    /// `None` where the store has no search of its own for this filter: the caller then asks both spaces for candidates and puts them together.
+    fn search_fused(
+        &self,
+        _spaces: &FusedSpaces<'_>,
+        _queries: (&Matrix, &Matrix),
+        _k: usize,
+        _filter: &Filter,
+    ) -> Result<Option<Vec<Vec<Found>>>> {
+        Ok(None)
     }
 
     /// Share of the true `k` nearest neighbours that [`Index::search`] finds, over `samples` stored vectors as queries

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use rehang::{Fusion, Matrix, Provenance, Result};
-use rehang_store::{Filter, Found, ItemKey, Store};
+use rehang_store::{Filter, Found, FusedSpaces, ItemKey, Store};
 
 use crate::record::UpgradeRecord;
 
@@ -36,6 +36,11 @@ pub(crate) fn search(
     k: usize,
     filter: &Filter,
 ) -> Result<Vec<Vec<Found>>> {
+    let spaces =
+        FusedSpaces { old: &record.old, new: &record.new, old_handicap: record.old_handicap, fusion };
+    if let Some(found) = store.search_fused(&spaces, (old, new), k, filter)? {
+        return Ok(found);
+    }
     let passes = |provenance| filter.provenances.is_empty() || filter.provenances.contains(&provenance);
     let fused: Vec<Provenance> =
         [Provenance::Old, Provenance::Adapted].into_iter().filter(|of| passes(*of)).collect();

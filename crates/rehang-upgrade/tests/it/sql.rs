@@ -214,7 +214,15 @@ impl Place {
         // What is asked for; and all that there is, also of a model that is asked for no more or not yet.
         for (k, names) in [(7, &asked), (7, &known), (2 * ITEMS, &asked)] {
             let given: Vec<(&str, &Matrix)> = names.iter().map(|name| (&**name, of(name))).collect();
-            let find = |k: usize| gallery.search(&given, k, &Filter::default()).unwrap().found;
+            // A filter, though it restricts nothing, is no matter of the function: the library puts both spaces together itself.
+            let everything = Filter { provenances: Provenance::ALL.to_vec(), ..Filter::default() };
+            let find = |k: usize| gallery.search(&given, k, &everything).unwrap().found;
+            let at_once = gallery.search(&given, k, &Filter::default()).unwrap().found;
+            for (at, (at_once, expected)) in at_once.iter().zip(find(k)).enumerate() {
+                let hits = |found: &[Found]| found.iter().map(|hit| (hit.id.clone(), hit.distance, hit.provenance.name().to_owned())).collect::<Vec<_>>();
+                same(&hits(at_once), &expected, &format!("{what}: query {at} by {names:?}, k {k}, at once"));
+                assert!(at_once.iter().zip(&expected).all(|(one, other)| one.key != other.key || one.revision == other.revision));
+            }
             for (at, (expected, mut seen)) in find(k).into_iter().zip(find(2 * ITEMS)).enumerate() {
                 let what = format!("{what}: query {at} by {names:?}, k {k}");
                 let queries: Vec<String> = names.iter().map(|name| text(of(name).row(at))).collect();
