@@ -86,6 +86,8 @@ pub enum StudyName {
     Identify,
     /// `[FOLDER] [SET…]`: what more pairs are expected to bring against what they brought.
     Learning,
+    /// `[FOLDER [SET…]]`: from how many pairs on a residual network serves better than kernel ridge.
+    Networks,
     /// `[SPLITS [FOLDER [SET…]]]`: whether the order that held-out pairs choose is right.
     Orders,
     /// `[pages | units [SET…] | side | studies [NAME…]]`: the papers' tables made here, what is missing of them, and the pages of results.

@@ -9,6 +9,7 @@ mod forecast;
 mod fuse;
 mod identify;
 mod learning;
+mod networks;
 mod orders;
 mod papers;
 mod records;
@@ -33,6 +34,7 @@ pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
         StudyName::Fuse => fuse::run(rest),
         StudyName::Identify => identify::run(rest),
         StudyName::Learning => learning::run(rest),
+        StudyName::Networks => networks::run(rest),
         StudyName::Orders => orders::run(rest),
         StudyName::Papers => papers::run(rest),
         StudyName::Refit => refit::run(rest),

@@ -278,7 +278,7 @@ fn geometry(selection: Option<&Selection>) -> String {
 }
 
 /// The start and the area of an adapter on a part, as it is served.
-fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
+pub fn served(adapter: &Adapter, ground: &Ground) -> Result<(f64, f64)> {
     let progress = Progress::default();
     let adapted = adapter::apply(adapter, &ground.old, None, &progress)?;
     let variance: Vec<f64> = adapted.variance.iter().map(|&value| f64::from(value)).collect();
