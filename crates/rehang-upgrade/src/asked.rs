@@ -1,5 +1,5 @@
-//! Queries that people asked, embedded by both models, and their clicks as judgements, kept as files of the
-//! gallery.
+//! Queries that people asked, embedded by both models, and their clicks as judgements, kept as
+//! files of the gallery.
 //!
 //! Where queries are kept, the choice of a map and the forecast go by them. A click names its query by the
 //! place in the file, and its item by the id. So items may come and go: a click counts where the gallery, or
@@ -32,8 +32,8 @@ struct QueryLine {
     image: Option<PathBuf>,
 }
 
-/// A query, and the name that clicks give it: its id, or else its text or the path of its image as the file
-/// writes it.
+/// A query, and the name that clicks give it: its id, or else its text or the path of its image as
+/// the file writes it.
 struct Named {
     name: String,
     query: Query,
@@ -139,8 +139,8 @@ impl Asked {
         Ok(Some(Self { path: path.to_owned(), queries: asked, clicks: Some(clicks), unknown_queries }))
     }
 
-    /// Counts the clicks whose item the gallery has, and those that say nothing of it; `None` where no clicks
-    /// were given.
+    /// Counts the clicks whose item the gallery has, and those that say nothing of it; `None` where no
+    /// clicks were given.
     ///
     /// # Errors
     ///
@@ -187,8 +187,8 @@ struct KeptClick {
     gain: f64,
 }
 
-/// Name of the file that says whose vectors are kept: the new and the old model, then every query, a line
-/// each.
+/// Name of the file that says whose vectors are kept: the new and the old model, then every
+/// query, a line each.
 const ASKED: &str = "queries.txt";
 /// Name of the file of query vectors by the old model: numbers of single precision, one row after the other,
 /// the first byte the least. `BY_NEW` names those by the new model.
@@ -243,8 +243,8 @@ impl<'a> KeptQueries<'a> {
         Self { files: Files::of(store) }
     }
 
-    /// Reads the query vectors by both models of an upgrade; `None` where there are none, or they are of
-    /// another upgrade.
+    /// Reads the query vectors by both models of an upgrade; `None` where there are none, or they are
+    /// of another upgrade.
     ///
     /// # Errors
     ///
@@ -252,7 +252,8 @@ impl<'a> KeptQueries<'a> {
     pub fn vectors(&self, old: &Space, new: &Space) -> Result<Option<ByBoth>> {
         let asked = self.text(ASKED)?.unwrap_or_default();
         let mut models = asked.lines();
-        // The written form of a space says whether its vectors have length 1, which was perhaps not known yet.
+        // The written form of a space says whether its vectors have length 1, which was
+        // perhaps not known yet.
         let mut is_next_of = |space: &Space| {
             models.next().is_some_and(|model| {
                 let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
@@ -279,8 +280,8 @@ impl<'a> KeptQueries<'a> {
         String::from_utf8(bytes).map(Some).map_err(|error| Error::corrupt(name, error))
     }
 
-    /// Whether the kept vectors are of exactly these queries; some may lack one, since a model could not
-    /// embed them.
+    /// Whether the kept vectors are of exactly these queries; some may lack one, since a model
+    /// could not embed them.
     fn are_of(&self, queries: &[Query]) -> Result<bool> {
         let asked = self.text(ASKED)?.unwrap_or_default();
         Ok(asked.lines().skip(2).eq(queries.iter().map(name_of)))
@@ -346,8 +347,8 @@ impl<'a> KeptQueries<'a> {
         Ok(Some(rows.fingerprint()))
     }
 
-    /// Writes the file of clicks, or removes it where there are none. `rows` has the row of each query among
-    /// the vectors.
+    /// Writes the file of clicks, or removes it where there are none. `rows` has the row of each query
+    /// among the vectors.
     fn keep_clicks(&self, clicks: Option<&[Click]>, rows: &[Option<usize>]) -> Result<()> {
         let Some(clicks) = clicks else { return self.files.retain(|name| name != CLICKED) };
         let mut text = String::new();
@@ -425,8 +426,8 @@ pub(crate) fn is_kept(store: &dyn Ledger, asked: &Asked, (old, new): (&Space, &S
         && kept.vectors(old, new)?.is_some())
 }
 
-/// Whether an adapter was fitted by the queries and clicks that the gallery has; true where it has no
-/// queries.
+/// Whether an adapter was fitted by the queries and clicks that the gallery has; true where
+/// it has no queries.
 ///
 /// # Errors
 ///

@@ -44,8 +44,8 @@ pub enum Step {
     /// Fill the new space ([`Upgrade::start`]), or create it where nothing is mapped
     /// ([`Upgrade::start_plain`]).
     Start,
-    /// Re-embed before the switch, until it is worth it, or everything where nothing is mapped:
-    /// [`Upgrade::run`].
+    /// Re-embed before the switch, until it is worth it, or everything where nothing is
+    /// mapped: [`Upgrade::run`].
     Backfill,
     /// Let searches go to the new model: [`Upgrade::switch`].
     Switch,
@@ -119,15 +119,15 @@ pub struct StepsLeft {
     pub next: Next,
     /// Way of the upgrade that the steps belong to.
     pub way: Way,
-    /// Whether the way may still become the plain one: a few items are embedded first, which say how long all
-    /// take.
+    /// Whether the way may still become the plain one: a few items are embedded first, which say
+    /// how long all take.
     pub may_be_plain: bool,
     /// Steps from the next one on; empty where no step is next.
     pub steps: Vec<Step>,
     /// Share of native items at which a backfill before the switch ends, where that backfill is next.
     pub switch_from: Option<f64>,
-    /// Whether a backfill before the switch may still become necessary, which is not settled before the
-    /// start.
+    /// Whether a backfill before the switch may still become necessary, which is not
+    /// settled before the start.
     pub may_backfill_first: bool,
 }
 
@@ -208,8 +208,8 @@ impl Upgrade {
             return self.next_plain(record.as_ref());
         }
         let is_known = configuration.names_adapter() || fitting::fitted(store, &new.name)?.is_some();
-        // The record of a plain upgrade names no adapter, like that of an upgrade that only has its pairs so
-        // far.
+        // The record of a plain upgrade names no adapter, like that of an upgrade that only
+        // has its pairs so far.
         let is_before_start = record.as_ref().is_none_or(|record| record.adapter.is_empty());
         if !is_known && is_before_start {
             return Ok(Next::Step(if drawn { Step::Fit } else { Step::Pairs }));
@@ -271,8 +271,8 @@ impl Upgrade {
         })
     }
 
-    /// Finds the next step of a plain upgrade, as [`Upgrade::next`]. `record` is that of the upgrade, if it
-    /// has begun.
+    /// Finds the next step of a plain upgrade, as [`Upgrade::next`]. `record` is that of the
+    /// upgrade, if it has begun.
     fn next_plain(&self, record: Option<&UpgradeRecord>) -> Result<Next> {
         let (store, new) = (self.store(), &self.configuration().new.name);
         if !record.is_some_and(|record| record.phase == Phase::Filled && record.is_plain()) {
@@ -358,8 +358,8 @@ impl Upgrade {
             let next = anew.take().map_or_else(|| self.next(&asked, drawn), |step| Ok(Next::Step(step)))?;
             let is_plain = asked.way == Some(Way::Plain);
             let step = match next {
-                // Items that came during the backfill do not keep the switch waiting: a run embeds them after
-                // it.
+                // Items that came during the backfill do not keep the switch waiting: a run
+                // embeds them after it.
                 Next::Step(Step::Backfill)
                     if backfilled == Some(Ending::ReachedFraction) || (is_plain && backfilled.is_some()) =>
                 {
@@ -428,9 +428,9 @@ impl Upgrade {
                         }
                     }
                     let is_mixed = self.passes_at(&asked)?.is_some_and(|from| reaches(&counts, from));
-                    // Fused searches are taken only where they were asked for, also if the share fell since
-                    // the step was chosen: an application that knows nothing of them gives no query of the
-                    // old model.
+                    // Fused searches are taken only where they were asked for, also if the share fell
+                    // since the step was chosen: an application that knows nothing of them gives no
+                    // query of the old model.
                     let serving = if asked.fused && !is_mixed { Serving::Fused } else { Serving::Mixed };
                     // An earlier process may have died, or been stopped, while it made the index.
                     prepare_index(self.store(), &self.configuration().new.name, progress)?;
@@ -499,10 +499,10 @@ impl Upgrade {
         Ok(StepsLeft { next, way, may_be_plain, steps, switch_from, may_backfill_first })
     }
 
-    /// Finds the step that was taken before and has to be taken again, if there is one. Before the start that
-    /// is drawing pairs, where other queries are given than the map was chosen by, or a fit, where another
-    /// method is asked for than the map has. The steps that follow from either are [next](Upgrade::next)
-    /// after it.
+    /// Finds the step that was taken before and has to be taken again, if there is one. Before the start
+    /// that is drawing pairs, where other queries are given than the map was chosen by, or a fit, where
+    /// another method is asked for than the map has. The steps that follow from either are
+    /// [next](Upgrade::next) after it.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ pub enum Way {
 /// Condition that the forecast has to meet from the switch on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum SwitchIf {
-    /// Quality is at least that of doing nothing, and no other metric is [below
-    /// it](Forecast::worthwhile_from) with its whole range.
+    /// Quality is at least that of doing nothing, and no other metric is
+    /// [below it](Forecast::worthwhile_from) with its whole range.
     #[default]
     DoingNothing,
     /// Quality is at least this, in the unit of the forecast's metric (percent).
@@ -65,8 +65,8 @@ impl SwitchIf {
 /// Options of [`Upgrade::auto`](crate::Upgrade::auto).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct AutoOptions {
-    /// Options of drawing pairs. Their limits hold for everything that is embedded, their `budget` for all
-    /// steps together.
+    /// Options of drawing pairs. Their limits hold for everything that is embedded, their `budget` for
+    /// all steps together.
     pub pairs: PairsOptions,
     /// Method of the map.
     pub method: Method,

@@ -1,8 +1,8 @@
 //! The brain of a backfill: what is read, embedded and written next, and when it ends.
 //!
-//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It knows
-//! item keys and times, no vectors, no store, no encoder, no clock. [`crate::run`] performs the actions and
-//! feeds the events.
+//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It
+//! knows item keys and times, no vectors, no store, no encoder, no clock. [`crate::run`] performs the
+//! actions and feeds the events.
 //!
 //! ```text
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
@@ -26,9 +26,10 @@ use serde::{Deserialize, Serialize};
 use crate::limits::Limits;
 use crate::until::Until;
 
-/// Most batches between two looks at the counts and the request.
+/// Largest number of batches between two looks at the counts and the request.
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
-/// Most milliseconds between two looks: a pause waits no longer, however slow the encoder or the rate is.
+/// Longest time between two looks, in milliseconds: a pause waits no longer, however slow the
+/// encoder or the rate is.
 const LOOK_EVERY_MS: u64 = 1000;
 /// Milliseconds between two looks of a follower: half of the second within which new items are to be found.
 const FOLLOW_EVERY_MS: u64 = 500;
@@ -40,8 +41,8 @@ const CLAIM_AGAIN_MS: u64 = 500;
 
 /// Milliseconds for which a vector is written again that the store does not take.
 const TAKEN_WITHIN_MS: u64 = 600_000;
-/// Most doublings of the rest between two writes of a vector that the store does not take. The first rest is
-/// that between two attempts of the encoder.
+/// Largest number of doublings of the rest between two writes of a vector that the store does not take. The
+/// first rest is that between two attempts of the encoder.
 const TAKEN_RESTS_MAX: u32 = 5;
 
 /// Request to a running backfill: to go on, to pause or to stop.
@@ -73,8 +74,8 @@ pub enum Ending {
     Stopped,
     /// The upgrade was rolled back meanwhile, or another one took its place.
     RolledBack,
-    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): the cost of going on is
-    /// not granted.
+    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): the cost of going
+    /// on is not granted.
     EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,
@@ -141,13 +142,13 @@ pub enum Event {
         /// Whether the claimed item, the only one, has to be embedded with nothing else in hand: workers have
         /// ended with it before.
         alone: bool,
-        /// Whether all that waits came since the backfill began. These items are embedded, and nothing is
-        /// claimed after them: an application that goes on writing would otherwise keep the backfill for
-        /// ever.
+        /// Whether all that waits came since the backfill began. These items are embedded, and nothing
+        /// is claimed after them: an application that goes on writing would otherwise keep the
+        /// backfill for ever.
         late: bool,
     },
-    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have ended
-    /// with it alone.
+    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have
+    /// ended with it alone.
     GivenUp(Attempt),
     /// A batch came back from the encoder; an item that is not in `failures` has a vector, or was not tried.
     Encoded {
@@ -156,8 +157,8 @@ pub enum Event {
         /// Failed attempts, one for each item that has no vector.
         failures: Vec<Attempt>,
     },
-    /// A batch came back with vectors that the encoder does not [vouch
-    /// for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
+    /// A batch came back with vectors that the encoder does not
+    /// [vouch for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
     /// [`Event::Declined`] of the same batch follows.
     Held {
         /// The batch.
@@ -202,12 +203,12 @@ pub enum Event {
 /// Action that a backfill needs next. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch up with new
-    /// items.
+    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch
+    /// up with new items.
     Look,
     /// Lease the next items, worst first; answer with [`Event::Claimed`].
     Claim {
-        /// Most items to lease.
+        /// Largest number of items to lease.
         limit: usize,
     },
     /// Give items back: any worker may claim them next.
@@ -242,8 +243,8 @@ pub enum Action {
     GiveUp(ItemKey),
     /// List items as failed.
     RecordFailures(Vec<Attempt>),
-    /// Stop: the encoder has refused every item so far for good. These are the failed attempts; none of their
-    /// items is listed.
+    /// Stop: the encoder has refused every item so far for good. These are the failed attempts; none of
+    /// their items is listed.
     Refuse(Vec<Attempt>),
     /// Nothing can be begun before this time, unless another event comes first.
     WaitUntil(u64),
@@ -280,15 +281,15 @@ pub struct Backfill {
     dry: bool,
     /// Whether all that was there at the beginning is done or in hand.
     late: bool,
-    /// Number of items that others held at the last claim. For their sake a claim is tried again at
-    /// `claim_again_ms`.
+    /// Number of items that others held at the last claim. For their sake a claim is tried again
+    /// at `claim_again_ms`.
     held_by_others: u64,
     claim_again_ms: u64,
     next_batch: u64,
     /// Items that were claimed and wait for an encoder.
     ready: VecDeque<ItemKey>,
-    /// Last item in hand, which must be embedded alone: it waits for all before it, and nothing is claimed
-    /// after it.
+    /// Last item in hand, which must be embedded alone: it waits for all before it, and nothing
+    /// is claimed after it.
     alone: Option<ItemKey>,
     /// Batches at the encoder.
     encoding: BTreeMap<u64, Vec<ItemKey>>,
@@ -300,8 +301,8 @@ pub struct Backfill {
     untaken: BTreeMap<ItemKey, Untaken>,
     /// Failed items, with the number of their attempts and the time from which on they may be tried again.
     resting: BTreeMap<ItemKey, Rest>,
-    /// Items that were refused for good before the encoder gave the first vector: they are listed once it
-    /// has.
+    /// Items that were refused for good before the encoder gave the first vector: they are
+    /// listed once it has.
     refused: Vec<Attempt>,
     /// Whether the encoder has given a vector in this run.
     serves: bool,
@@ -381,8 +382,8 @@ impl Backfill {
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Begin => self.dry = false,
-            // Items that others hold are not free a moment later; a follower's looks say whether anything
-            // else waits.
+            // Items that others hold are not free a moment later; a follower's looks say whether
+            // anything else waits.
             Event::Tick => {
                 let says_look = self.limits.follow && self.held_by_others == 0;
                 self.dry &= says_look || now_ms < self.claim_again_ms;
@@ -558,8 +559,8 @@ impl Backfill {
             actions.push(Action::GiveUp(key));
         }
         if let Some(ending) = self.ending() {
-            // Batches at the encoder are paid for: they are waited for and written. Items that only wait go
-            // back.
+            // Batches at the encoder are paid for: they are waited for and written. Items that
+            // only wait go back.
             self.ready.clear();
             self.write_again(u64::MAX, actions);
             if self.encoding.is_empty() && self.vouch(actions) {
@@ -640,7 +641,7 @@ impl Backfill {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
-        // No further batch can be begun in which the encoder could be compared with itself.
+        // Idle: no further batch can be begun in which the encoder could be compared with itself.
         let is_idle =
             self.ready.is_empty() || (self.alone.is_some() && self.ready.len() == 1) || takes_too_little;
         if is_idle && !self.claiming && self.encoding.is_empty() && self.vouch(actions) {
@@ -678,8 +679,8 @@ impl Backfill {
         self.ending().is_some()
     }
 
-    /// Reason why a follower embeds nothing at this moment, which would end another backfill; `None` while it
-    /// embeds.
+    /// Reason why a follower embeds nothing at this moment, which would end another backfill;
+    /// `None` while it embeds.
     pub fn rests(&self) -> Option<Ending> {
         let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
         self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
@@ -747,8 +748,8 @@ impl Backfill {
         self.limits.rate.map(|rate| rate / (self.others + 1) as f64)
     }
 
-    /// Number of items of a batch; a low rate makes batches small, so that items flow instead of coming in
-    /// bursts.
+    /// Number of items of a batch; a low rate makes batches small, so that items flow instead
+    /// of coming in bursts.
     fn batch_items(&self) -> usize {
         let by_rate = self.rate().map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
         self.limits.batch.min(by_rate).max(1)
@@ -951,8 +952,8 @@ mod tests {
         Event::Claimed { keys, held_by_others: 0, alone: false, late: false }
     }
 
-    /// Held vectors are written whatever ends a run, once the encoder vouches for them, and nothing waits for
-    /// ever.
+    /// Held vectors are written whatever ends a run, once the encoder vouches for them, and
+    /// nothing waits for ever.
     #[test]
     fn what_is_held_is_written_when_the_encoder_vouches_for_it() {
         for (holds, workers) in [(1, 1), (3, 1), (3, 2), (100, 1), (100, 3)] {

@@ -8,8 +8,8 @@ pub const QDRANT_URL_ENV: &str = "QDRANT_URL";
 
 /// A collection of Qdrant that is, or will be, a gallery: `[gallery]` of a configuration.
 ///
-/// Another process may write and read it at any time. The configuration states what the gallery was made
-/// with.
+/// Another process may write and read it at any time. The configuration states what the
+/// gallery was made with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CollectionLocation {
     /// Address of the server, such as `http://127.0.0.1:6333`.
@@ -22,7 +22,7 @@ pub struct CollectionLocation {
     pub plain_http: bool,
     /// A file in the PEM format with authorities that are trusted besides the system's.
     pub root_certificates: Option<PathBuf>,
-    /// Most bytes of a request, where that is less than the server takes.
+    /// Largest size of a request in bytes, where that is less than the server takes.
     pub request_max: Option<usize>,
     /// Name of the collection.
     pub collection: String,

@@ -33,13 +33,13 @@ pub struct PutItem {
     pub id: String,
     /// Revision of the item after the put.
     pub revision: Revision,
-    /// Spaces in which the item had a vector of the content before, and has none now: no search finds it
-    /// there.
+    /// Spaces in which the item had a vector of the content before, and has none now: no
+    /// search finds it there.
     pub removed_from: Vec<String>,
 }
 
-/// Puts one item, new or changed, as an application would: through [`Gallery::put`], which adapts it for a
-/// live upgrade.
+/// Puts one item, new or changed, as an application would: through [`Gallery::put`], which adapts it
+/// for a live upgrade.
 ///
 /// # Errors
 ///

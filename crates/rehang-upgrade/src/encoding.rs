@@ -1,4 +1,5 @@
-//! Calls of an encoder: its input of an item, and its answers to a batch, also where it panics.
+//! Calls of an encoder: the input that an item gives, and the answers to a batch, also where
+//! the encoder panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,8 +1,8 @@
 //! Equal sources: each is embedded once, and every item that has it gets that vector.
 //!
-//! The item that has the vector of a source is remembered by a hash of the source that nobody can make two
-//! texts of. The vector itself lies in the gallery, and is taken from there only while its item is what it
-//! was.
+//! The item that has the vector of a source is remembered by a hash of the source that nobody can
+//! make two texts of. The vector itself lies in the gallery, and is taken from there only while its
+//! item is what it was.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use rehang::{Provenance, Result};
 use rehang_store::{ItemKey, Ledger, Record, Revision, Scan, Select, VectorRecord};
 use sha2::{Digest as _, Sha256};
 
-/// Fewest sources that are remembered, those that came last; at most twice as many are.
+/// Number of latest sources that are remembered at least; at most twice as many are.
 const REMEMBERED: usize = 1 << 17;
 /// Natives of earlier runs that are remembered: as many as the largest sample of pairs has, and some.
 const OF_BEFORE: usize = 1 << 14;

@@ -18,10 +18,10 @@ use crate::spending::spent_by_all;
 const DOCUMENT: &str = "backfill-rate";
 /// Fewest items from which a run's rate is kept: the first calls of an encoder are slower than the others.
 const ITEMS_MIN: u64 = 64;
-/// Most items whose sources are looked at for a mean, or read at a time.
+/// Number of items whose sources are looked at for a mean, or read at a time.
 const SOURCES_MAX: usize = 4096;
-/// Items up to which all sources of a gallery are read, to count those that differ: no sample says how many
-/// are equal.
+/// Items up to which all sources of a gallery are read, to count those that differ: no sample says
+/// how many are equal.
 const COMPARED_MAX: u64 = 100_000;
 
 /// Result of embedding a few items to measure the encoder.
@@ -54,11 +54,11 @@ pub enum Basis {
 /// Time and money for the items that an upgrade may re-embed. A number that is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostEstimate {
-    /// Items that a service is sent: one of those with equal sources. `None` where no service embeds, in a
-    /// gallery of more than 100,000 items, and of [`Upgrade::ways`](crate::Upgrade::ways) where the way is
-    /// settled.
+    /// Items that a service is sent: one of those with equal sources. `None` where no service embeds,
+    /// in a gallery of more than 100,000 items, and from [`Upgrade::ways`](crate::Upgrade::ways) where
+    /// the way is settled.
     pub sent: Option<u64>,
-    /// Seconds for all items; `None` of a batch API, too.
+    /// Seconds for all items; `None` for a batch API, too.
     pub seconds: Option<f64>,
     /// Basis of the seconds.
     pub basis: Option<Basis>,
