@@ -1,7 +1,9 @@
-//! What people ask, and what they take from the answers: queries by both models, and clicks as judgements, as files of the gallery.
+//! Queries that people asked, embedded by both models, and their clicks as judgements, kept as
+//! files of the gallery.
 //!
-//! Choice and forecast go by them where they are there. A click is kept by the place of its query in the file and by the id of its item, so
-//! that items may come and go: what counts is what the gallery, or its pairs, have when it is measured.
+//! Where queries are kept, the choice of a map and the forecast go by them. A click names its query by the
+//! place in the file, and its item by the id. So items may come and go: a click counts where the gallery, or
+//! its pairs, have its item when something is measured.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -30,13 +32,15 @@ struct QueryLine {
     image: Option<PathBuf>,
 }
 
-/// A query, and what clicks call it: its id, or else its text or the path of its image as the file writes it.
+/// A query, and the name that clicks give it: its id, or else its text or the path of its image as
+/// the file writes it.
 struct Named {
     name: String,
     query: Query,
 }
 
-/// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the file; either may have an `"id"`.
+/// Reads queries, one JSON object a line: `{"text": "…"}`, or `{"image": "FILE"}` seen from the folder of the
+/// file; either may have an `"id"`.
 fn read_queries(path: &Path) -> Result<Vec<Named>> {
     let folder = rehang_files::folder_of(path);
     let lines = rehang_files::read_lines(path)?;
@@ -46,7 +50,7 @@ fn read_queries(path: &Path) -> Result<Vec<Named>> {
             Error::corrupt(path.display(), detail)
         };
         let line: QueryLine = serde_json::from_str(line).map_err(|error| {
-            // The place in the line would read as another line of the file.
+            // serde_json counts lines within this one line, which would read as another line of the file.
             let error = error.to_string();
             corrupt(error.split_once(" at line ").map_or(error.as_str(), |(error, _)| error))
         })?;
@@ -67,28 +71,28 @@ fn read_queries(path: &Path) -> Result<Vec<Named>> {
     queries.collect()
 }
 
-/// What one item was taken for in answer to one query.
+/// Click on an item in answer to a query, with its gain.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Click {
-    /// The place of the query among all that are asked.
+    /// Place of the query among all that are asked.
     pub query: usize,
     pub item: String,
     pub gain: f64,
 }
 
-/// Queries that people asked, and what they took from the answers.
+/// Queries that people asked, and their clicks on the answers.
 pub(crate) struct Asked {
-    /// What names them in errors.
+    /// File that errors about these queries name.
     path: PathBuf,
     pub queries: Vec<Query>,
     pub clicks: Option<Vec<Click>>,
-    /// Clicks of queries that are not among these.
+    /// Number of clicks whose query is not among `queries`.
     unknown_queries: usize,
 }
 
 impl Asked {
-    /// Reads what is asked: the queries of a file, or else those of the clicks, whose names are texts then; and what was clicked. `None`
-    /// without either file.
+    /// Reads queries and clicks from their files. Without a file of queries, the queries are those that the
+    /// clicks name, and each name is the text. `None` without either file.
     ///
     /// # Errors
     ///
@@ -105,7 +109,7 @@ impl Asked {
         let mut asked = Vec::new();
         let is_given = named.is_some();
         for Named { name, query } in named.into_iter().flatten() {
-            // Of queries that are there twice the first one has the clicks.
+            // Clicks of a query that stands in the file twice go to the first of the two.
             places.entry(name).or_insert(asked.len());
             asked.push(query);
         }
@@ -135,11 +139,12 @@ impl Asked {
         Ok(Some(Self { path: path.to_owned(), queries: asked, clicks: Some(clicks), unknown_queries }))
     }
 
-    /// How many clicks there are, and how many of them say nothing of a gallery; `None` where no clicks were given.
+    /// Counts the clicks whose item the gallery has, and those that say nothing of it; `None` where no
+    /// clicks were given.
     ///
     /// # Errors
     ///
-    /// Corrupt where no item is in the gallery; those of the store.
+    /// Corrupt where the gallery has none of the clicked items; those of the store.
     pub fn clicks(&self, store: &dyn Ledger) -> Result<Option<ClicksKept>> {
         let Some(clicks) = &self.clicks else { return Ok(None) };
         let mut unknown_items = 0;
@@ -160,46 +165,49 @@ impl Asked {
     }
 }
 
-/// Clicks that choice and forecast go by, each query and item once.
+/// Counts of the clicks that choice and forecast go by, each query and item once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ClicksKept {
     /// Clicks of items that the gallery has.
     pub kept: usize,
-    /// Clicks of items that it has not.
+    /// Clicks of items that the gallery does not have.
     pub unknown_items: usize,
     /// Clicks of queries that are not among those of the file of queries.
     pub unknown_queries: usize,
 }
 
-/// A click as the gallery keeps it.
+/// Click as a line of the gallery's file of clicks.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct KeptClick {
-    /// The place of the query among all that were asked.
+    /// Place of the query among all that were asked.
     query: usize,
-    /// Its row among the vectors; none where no model could embed it.
+    /// Row of the query among the vectors; `None` where one of the models could not embed it.
     row: Option<usize>,
     item: String,
     gain: f64,
 }
 
-/// What the vectors are of: both models and every query, a line each.
+/// Name of the file that says whose vectors are kept: the new and the old model, then every
+/// query, a line each.
 const ASKED: &str = "queries.txt";
-/// Vectors of the queries by both models: numbers of single precision, one row after the other, the first byte the least.
+/// Name of the file of query vectors by the old model: numbers of single precision, one row after the other,
+/// the first byte the least. `BY_NEW` names those by the new model.
 const BY_OLD: &str = "queries-old.f32";
 const BY_NEW: &str = "queries-new.f32";
-/// What was clicked, a line of JSON each; not there where nothing was.
+/// Name of the file of clicks, a line of JSON each; there is none where no clicks were given.
 const CLICKED: &str = "queries-clicked.jsonl";
-/// Vectors that were paid for, a line each: a file a batch, with a number after this.
+/// Beginning of the names of files with vectors that were paid for, a line each: one file a batch, with a
+/// number at the end.
 const EMBEDDED: &str = "queries-embedded-";
 
-/// Queries by both models.
+/// Vectors of the same queries by both models, a row a query.
 pub(crate) struct ByBoth {
     pub old: Matrix,
     pub new: Matrix,
 }
 
 impl ByBoth {
-    /// The queries in the place of files, by the old and by the new model.
+    /// Gives the queries by the old and by the new model as inputs held in memory, in the place of files.
     pub fn sources(self) -> (VectorSource, VectorSource) {
         (
             VectorSource::given("queries by the old model", self.old),
@@ -208,21 +216,21 @@ impl ByBoth {
     }
 }
 
-/// The queries of an upgrade, and what was clicked.
+/// Queries of an upgrade and their clicks, as files of the gallery keep them.
 #[derive(Clone, Copy)]
 pub(crate) struct KeptQueries<'a> {
     files: Files<'a>,
 }
 
-/// The role of clicks among what a map was fitted by.
+/// Role of the clicks among the inputs that a map was fitted by.
 pub(crate) const CLICKS: &str = "clicks";
 
-/// A query is known by how it is written.
+/// Names a query in the gallery's files, by its `Debug` form.
 pub(crate) fn name_of(query: &Query) -> String {
     format!("{query:?}")
 }
 
-/// A line of what was paid for.
+/// Line of a file with vectors that were paid for.
 #[derive(Debug, Serialize, Deserialize)]
 struct Embedded {
     model: String,
@@ -235,7 +243,8 @@ impl<'a> KeptQueries<'a> {
         Self { files: Files::of(store) }
     }
 
-    /// The vectors by both models of an upgrade; `None` where there are none, or they are those of another one.
+    /// Reads the query vectors by both models of an upgrade; `None` where there are none, or they are
+    /// of another upgrade.
     ///
     /// # Errors
     ///
@@ -243,7 +252,8 @@ impl<'a> KeptQueries<'a> {
     pub fn vectors(&self, old: &Space, new: &Space) -> Result<Option<ByBoth>> {
         let asked = self.text(ASKED)?.unwrap_or_default();
         let mut models = asked.lines();
-        // A space has the lengths of its vectors in its name only once they are known.
+        // The written form of a space says whether its vectors have length 1, which was
+        // perhaps not known yet.
         let mut is_next_of = |space: &Space| {
             models.next().is_some_and(|model| {
                 let of = |normalised| format!("{} ", Space { normalised, ..space.clone() });
@@ -270,23 +280,24 @@ impl<'a> KeptQueries<'a> {
         String::from_utf8(bytes).map(Some).map_err(|error| Error::corrupt(name, error))
     }
 
-    /// Whether the vectors are of these very queries, but for some that no model can embed.
+    /// Whether the kept vectors are of exactly these queries; some may lack one, since a model
+    /// could not embed them.
     fn are_of(&self, queries: &[Query]) -> Result<bool> {
         let asked = self.text(ASKED)?.unwrap_or_default();
         Ok(asked.lines().skip(2).eq(queries.iter().map(name_of)))
     }
 
-    /// The clicks that are kept; `None` where there are none.
+    /// Reads the clicks that are kept; `None` where there are none.
     fn clicks(&self) -> Result<Option<Vec<KeptClick>>> {
         let Some(text) = self.text(CLICKED)? else { return Ok(None) };
         let click = |line: &str| serde_json::from_str(line).map_err(|error| Error::corrupt(CLICKED, error));
         text.lines().map(click).collect::<Result<_>>().map(Some)
     }
 
-    /// Whether what is kept was clicked as these clicks say.
+    /// Whether the clicks that are kept are these, in the same order; for `None`, whether there are none.
     fn have_clicks(&self, clicks: Option<&[Click]>) -> bool {
         let same = |kept: &KeptClick, click: &Click| {
-            // The last digit may change on the way through a file.
+            // The last digit of a gain may change on the way through a file.
             let is_alike = (kept.gain - click.gain).abs() <= 1e-9 * click.gain;
             is_alike && kept.query == click.query && kept.item == click.item
         };
@@ -299,7 +310,8 @@ impl<'a> KeptQueries<'a> {
         }
     }
 
-    /// What was clicked among the items of these ids, by their places, for so many queries; `None` where no clicks are kept.
+    /// Reads the clicks as judgements of `queries` queries on the items of these ids, numbered by their
+    /// place. `None` where no clicks are kept.
     ///
     /// # Errors
     ///
@@ -323,7 +335,7 @@ impl<'a> KeptQueries<'a> {
         Qrels::new(judged).map(Some)
     }
 
-    /// A fingerprint of the clicks that are kept; `None` where there are none.
+    /// Fingerprint of the clicks that are kept; `None` where there are none.
     ///
     /// # Errors
     ///
@@ -335,7 +347,8 @@ impl<'a> KeptQueries<'a> {
         Ok(Some(rows.fingerprint()))
     }
 
-    /// Keeps clicks, or that there are none. `rows` are those of the queries among the vectors.
+    /// Writes the file of clicks, or removes it where there are none. `rows` has the row of each query
+    /// among the vectors.
     fn keep_clicks(&self, clicks: Option<&[Click]>, rows: &[Option<usize>]) -> Result<()> {
         let Some(clicks) = clicks else { return self.files.retain(|name| name != CLICKED) };
         let mut text = String::new();
@@ -347,7 +360,7 @@ impl<'a> KeptQueries<'a> {
         self.files.write(CLICKED, text.as_bytes())
     }
 
-    /// What was paid for: by model, the vectors by query.
+    /// Reads the vectors that were paid for: by model, then by query.
     fn embedded(&self) -> Result<BTreeMap<String, BTreeMap<String, Vec<f32>>>> {
         let mut embedded = BTreeMap::<_, BTreeMap<_, _>>::new();
         for name in self.files.names()?.iter().filter(|name| name.starts_with(EMBEDDED)) {
@@ -360,7 +373,7 @@ impl<'a> KeptQueries<'a> {
         Ok(embedded)
     }
 
-    /// Adds what was paid for now.
+    /// Adds a file with vectors that were paid for now.
     fn add(&self, lines: &[Embedded]) -> Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -374,7 +387,7 @@ impl<'a> KeptQueries<'a> {
     }
 }
 
-/// Takes in the queries that an earlier version kept in the folder of an upgrade.
+/// Copies into the gallery the queries that an earlier version kept in the folder of an upgrade.
 ///
 /// # Errors
 ///
@@ -391,7 +404,7 @@ pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
         (BY_OLD, vectors("queries-old.npy")),
         (BY_NEW, vectors("queries-new.npy")),
         (CLICKED, read("queries-clicks.jsonl")),
-        // The list last: without it the others do not count.
+        // The list comes last: without it the other files do not count.
         (ASKED, read("queries.jsonl")),
     ];
     kept.iter().try_for_each(|(name, bytes)| bytes.as_ref().map_or(Ok(()), |bytes| files.write(name, bytes)))
@@ -401,7 +414,7 @@ fn bytes_of(rows: &Matrix) -> Vec<u8> {
     rows.as_slice().iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Whether what is asked, and what was clicked, is what the gallery has by both models.
+/// Whether the gallery has these queries by both models, and exactly these clicks.
 ///
 /// # Errors
 ///
@@ -413,7 +426,8 @@ pub(crate) fn is_kept(store: &dyn Ledger, asked: &Asked, (old, new): (&Space, &S
         && kept.vectors(old, new)?.is_some())
 }
 
-/// Whether an adapter was fitted by the queries and clicks that the gallery has, or it has none.
+/// Whether an adapter was fitted by the queries and clicks that the gallery has; true where
+/// it has no queries.
 ///
 /// # Errors
 ///
@@ -430,14 +444,16 @@ pub(crate) fn is_by_queries(
     Ok(is_of_queries && inputs.get(CLICKS) == kept.clicks_fingerprint()?.as_ref())
 }
 
-/// Embeds queries by both models and keeps them, and what was clicked, in the gallery, where a fit and a report find them. Each is embedded once
-/// by each model, however often it is asked for and whatever ends a call: vectors are kept batch by batch, and `account` is called after
-/// each. A log holds what no model can embed: such queries are left out. Gives how many there are, and why each of the others has no vector.
+/// Embeds queries by both models and keeps them in the gallery, with their clicks, where a fit and a report
+/// find them. Each query is embedded once by each model, however often it is asked for and whatever ends a
+/// call: vectors are kept batch by batch, and `account` is called after each batch. A log holds queries that
+/// no model can embed, and these are left out. Gives the number of queries that have vectors, and the reason
+/// for each one that has none.
 ///
 /// # Errors
 ///
-/// Corrupt where a line is no query, or none of them has a vector; what the caller says where it has no such encoder; what `account` says; as
-/// [`query::embed_each`].
+/// Corrupt where none of the queries has a vector; what the caller says where it has no such encoder; what
+/// `account` says; as [`query::embed_each`].
 pub(crate) fn embed_queries(
     store: &dyn Ledger,
     asked: &Asked,
@@ -449,7 +465,7 @@ pub(crate) fn embed_queries(
     let mut queries: Vec<(String, Query)> =
         asked.queries.iter().map(|query| (name_of(query), query.clone())).collect();
     let all: Vec<String> = queries.iter().map(|(name, _)| name.clone()).collect();
-    // The new model first: the budget is its.
+    // The new model comes first, since the budget is for it.
     let mut models = Vec::new();
     for space in [new, old] {
         let encoder = encoders(space)?;
@@ -489,7 +505,8 @@ pub(crate) fn embed_queries(
             account()
         };
         let answers = query::embed_each(&wanted, space, &|_| Ok(Arc::clone(encoder)), observer, &mut keep);
-        // What no comparison has followed waits for one. An encoder that cannot be asked says nothing against itself.
+        // Vectors that no comparison of the encoder with itself has followed wait for one. An encoder that
+        // cannot be asked says nothing against itself.
         let is_another = answers.as_ref().is_err_and(Error::is_conflict);
         if !(waiting.is_empty() || is_another) {
             match encoder.vouch() {
@@ -510,7 +527,7 @@ pub(crate) fn embed_queries(
         let why = left_out.first().map_or("there is no query in it", String::as_str);
         return Err(Error::corrupt(asked.path.display(), why));
     }
-    // Without the list, the vectors of other queries do not count.
+    // The list goes first: without it, vectors of other queries do not count.
     kept.files.retain(|name| name != ASKED)?;
     for ((space, _, model), file) in models.iter().zip([BY_NEW, BY_OLD]) {
         let known = &embedded[model];

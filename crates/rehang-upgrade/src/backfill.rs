@@ -1,7 +1,8 @@
 //! The brain of a backfill: what is read, embedded and written next, and when it ends.
 //!
-//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It knows item keys and
-//! times, no vectors, no store, no encoder, no clock. [`crate::run`] performs the actions and feeds the events.
+//! [`Backfill::step`] is pure: a state and an event go in, a state and a list of actions come out. It
+//! knows item keys and times, no vectors, no store, no encoder, no clock. [`crate::run`] performs the
+//! actions and feeds the events.
 //!
 //! ```text
 //!            Look ──▶ Looked          how many items are native, is a pause or a stop asked for
@@ -11,8 +12,9 @@
 //!            Write ──▶ Written        conditional, one transaction a batch; what is not taken is written again
 //! ```
 //!
-//! A [follower](Limits::follow) goes on looking when nothing is left, and claims when a look says that something waits. What ends another
-//! backfill (a pause, a rollback, a budget) only has it begin nothing until that is over.
+//! A [follower](Limits::follow) goes on looking when nothing is left, and claims when a look says that
+//! something waits. A pause, a rollback or a spent budget, which ends another backfill, only keeps a follower
+//! from beginning anything until it is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -24,23 +26,26 @@ use serde::{Deserialize, Serialize};
 use crate::limits::Limits;
 use crate::until::Until;
 
-/// Batches between two looks at the counts and at what was asked for, at most.
+/// Largest number of batches between two looks at the counts and the request.
 const BATCHES_BETWEEN_LOOKS: u32 = 8;
-/// Milliseconds between them, at most: however slow the encoder or the rate is, a pause does not wait for it.
+/// Longest time between two looks, in milliseconds: a pause waits no longer, however slow the
+/// encoder or the rate is.
 const LOOK_EVERY_MS: u64 = 1000;
-/// Milliseconds between two looks of a follower: half of the second within which what comes is to be found.
+/// Milliseconds between two looks of a follower: half of the second within which new items are to be found.
 const FOLLOW_EVERY_MS: u64 = 500;
-/// Milliseconds for which a follower leaves an encoder alone that does not answer, doubled with each further time up to the last.
+/// First and longest time, in milliseconds, for which a follower leaves an encoder alone that does not
+/// answer. Each further time is twice as long.
 const ENCODER_RESTS_MS: (u64, u64) = (5000, 300_000);
-/// Milliseconds between two claims where all that is left is held by others, who may die.
+/// Milliseconds between two claims while all that is left is held by other workers, who may die.
 const CLAIM_AGAIN_MS: u64 = 500;
 
-/// Milliseconds for which a vector that the store does not take is written again.
+/// Milliseconds for which a vector is written again that the store does not take.
 const TAKEN_WITHIN_MS: u64 = 600_000;
-/// Between two such writes, as between two attempts of the encoder, at most so many times the first rest.
+/// Largest number of doublings of the rest between two writes of a vector that the store does not take. The
+/// first rest is that between two attempts of the encoder.
 const TAKEN_RESTS_MAX: u32 = 5;
 
-/// What the caller asked a running backfill to do.
+/// Request to a running backfill: to go on, to pause or to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -49,15 +54,15 @@ pub enum Request {
     Run,
     /// Pause: what is being encoded is finished and written, nothing new is begun.
     Pause,
-    /// The same, for good.
+    /// Stop: as a pause, but for good.
     Stop,
 }
 
-/// Why a backfill ended.
+/// Reason why a backfill ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Nothing is left that can be embedded, but for what came after it began.
+    /// Nothing is left that can be embedded, but for items that came after the backfill began.
     NothingLeft,
     /// The wanted share of items is native.
     ReachedFraction,
@@ -69,7 +74,8 @@ pub enum Ending {
     Stopped,
     /// The upgrade was rolled back meanwhile, or another one took its place.
     RolledBack,
-    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): what it would cost to go on is not granted.
+    /// A budget of the encoder itself is spent ([`rehang::ErrorKind::BudgetSpent`]): the cost of going
+    /// on is not granted.
     EncoderBudgetSpent,
     /// The process was asked to end (Ctrl-C), or the encoder or the store failed for good.
     Interrupted,
@@ -80,20 +86,20 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Whether it came before what was asked for, and not by asking.
+    /// Whether the backfill ended before it had done what was asked of it, and not at a request.
     pub fn is_early(self) -> bool {
         matches!(self, Self::RolledBack | Self::EncoderBudgetSpent | Self::Interrupted)
     }
 }
 
-/// One failed attempt.
+/// Failed attempt of the encoder at an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// The item.
     pub key: ItemKey,
     /// The source revision that was tried.
     pub revision: Revision,
-    /// What the encoder said of it.
+    /// Reason that the encoder gave.
     pub failure: ItemFailure,
 }
 
@@ -104,7 +110,7 @@ impl Attempt {
     }
 }
 
-/// What happened.
+/// Event that [`Backfill::step`] takes in.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The backfill begins.
@@ -113,54 +119,59 @@ pub enum Event {
     Looked {
         /// Items of the gallery.
         items: u64,
-        /// Native items, less those that this backfill made native. Below 0 where the application has since changed more of
-        /// those than there are other native items.
+        /// Native items, less those that this backfill made native. Below 0 where the application has since
+        /// changed more of those than there are other native items.
         native_before: i64,
-        /// What is asked for.
+        /// Request that holds now.
         request: Request,
         /// Whether the upgrade was rolled back since this backfill began.
         rolled_back: bool,
-        /// Whether another upgrade took its place, which ends a follower too.
+        /// Whether another upgrade took the place of this one, which ends a follower too.
         is_over: bool,
-        /// Other workers that hold items, where a rate is shared with them.
+        /// Number of other workers that hold items, where a rate is shared with them.
         others: u64,
-        /// Whether anything waits in the queue; only a follower whose last claim gave nothing asks.
+        /// Whether anything waits in the queue; only a follower asks, after a claim that gave nothing.
         waits: bool,
     },
     /// The answer to [`Action::Claim`]: the items that are this worker's now, in order.
     Claimed {
-        /// Their keys.
+        /// Keys of the claimed items.
         keys: Vec<ItemKey>,
-        /// Items that others hold.
+        /// Number of items that other workers hold.
         held_by_others: u64,
-        /// Whether the item, the only one, has to be embedded with nothing else in hand: workers have ended with it before.
+        /// Whether the claimed item, the only one, has to be embedded with nothing else in hand: workers have
+        /// ended with it before.
         alone: bool,
-        /// Whether all that waits came since the backfill began: these are embedded, and nothing is claimed after them. An application that goes on
-        /// writing would otherwise keep it for ever.
+        /// Whether all that waits came since the backfill began. These items are embedded, and nothing
+        /// is claimed after them: an application that goes on writing would otherwise keep the
+        /// backfill for ever.
         late: bool,
     },
-    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have ended with it alone.
+    /// The answer to [`Action::Claim`] where the item is not to be tried again: too many workers have
+    /// ended with it alone.
     GivenUp(Attempt),
-    /// A batch came back from the encoder; whatever is not in `failures` has a vector, or was not tried.
+    /// A batch came back from the encoder; an item that is not in `failures` has a vector, or was not tried.
     Encoded {
         /// The batch.
         batch: u64,
-        /// The items that have none.
+        /// Failed attempts, one for each item that has no vector.
         failures: Vec<Attempt>,
     },
-    /// A batch came back with vectors that the encoder does not [vouch for](rehang_encode::Encoder::is_vouched_for) yet. What follows is one of
-    /// the events above and below.
+    /// A batch came back with vectors that the encoder does not
+    /// [vouch for](rehang_encode::Encoder::is_vouched_for) yet. An [`Event::Encoded`], [`Event::Returned`] or
+    /// [`Event::Declined`] of the same batch follows.
     Held {
         /// The batch.
         batch: u64,
     },
-    /// A batch came back without an answer, through no fault of its items: they wait in the store as before, and nothing
-    /// new begins, since no other batch would fare better.
+    /// A batch came back without an answer, through no fault of its items: they wait in the store as before,
+    /// and nothing new begins, since no other batch would fare better.
     Returned {
         /// The batch.
         batch: u64,
     },
-    /// A follower's batch came back without an answer: the encoder is away for a while, or its budget is spent. The items go back.
+    /// A follower's batch came back without an answer: the encoder is away for a while, or its budget is
+    /// spent. The items go back.
     Declined {
         /// The batch.
         batch: u64,
@@ -171,15 +182,16 @@ pub enum Event {
     Written {
         /// The batch.
         batch: u64,
-        /// What became of each item that had a vector; the others of the batch are free again.
+        /// Outcome for each item that had a vector; the other items of the batch are free again.
         outcomes: Vec<(ItemKey, WriteOutcome)>,
     },
-    /// The store has not taken vectors of a batch though their items are what they were, as where another transaction keeps them or a
-    /// trigger has the write ignored. Comes before the batch's [`Event::Written`], which leaves them out.
+    /// The store has not taken vectors of a batch though their items are what they were, as where another
+    /// transaction keeps them or a trigger has the write ignored. Comes before the batch's
+    /// [`Event::Written`], which leaves these items out.
     NotTaken {
         /// The batch.
         batch: u64,
-        /// Their items.
+        /// Keys of the items whose vectors were not taken.
         keys: Vec<ItemKey>,
     },
     /// Time has passed.
@@ -188,14 +200,15 @@ pub enum Event {
     Interrupt,
 }
 
-/// What has to be done. Actions are performed in order.
+/// Action that a backfill needs next. Actions are performed in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch up with new items.
+    /// Read the counts and the request; answer with [`Event::Looked`]. Also the moment to catch
+    /// up with new items.
     Look,
     /// Lease the next items, worst first; answer with [`Event::Claimed`].
     Claim {
-        /// At most this many.
+        /// Largest number of items to lease.
         limit: usize,
     },
     /// Give items back: any worker may claim them next.
@@ -207,32 +220,35 @@ pub enum Action {
     Encode {
         /// The batch.
         batch: u64,
-        /// Its items.
+        /// Keys of the batch's items.
         keys: Vec<ItemKey>,
     },
-    /// Let the encoder compare itself; answer for every batch that is held with [`Event::Encoded`] or [`Event::Returned`].
+    /// Let the encoder be compared with itself; answer for every held batch with [`Event::Encoded`] or
+    /// [`Event::Returned`].
     Vouch,
     /// Write the vectors of a batch; answer with [`Event::Written`].
     Write {
         /// The batch.
         batch: u64,
     },
-    /// Write vectors again that the store has not taken, as a batch of their own; answer with [`Event::Written`].
+    /// Write vectors again that the store has not taken, as a batch of their own; answer with
+    /// [`Event::Written`].
     WriteAgain {
         /// The batch.
         batch: u64,
-        /// Its items.
+        /// Keys of the batch's items.
         keys: Vec<ItemKey>,
     },
     /// Stop: the store has not taken the vector of an item for too long.
     GiveUp(ItemKey),
     /// List items as failed.
     RecordFailures(Vec<Attempt>),
-    /// Stop: the encoder has refused every item so far for good. These are the items; none of them is listed.
+    /// Stop: the encoder has refused every item so far for good. These are the failed attempts; none of
+    /// their items is listed.
     Refuse(Vec<Attempt>),
     /// Nothing can be begun before this time, unless another event comes first.
     WaitUntil(u64),
-    /// It is over.
+    /// The backfill is over.
     End(Ending),
 }
 
@@ -244,34 +260,36 @@ pub struct Backfill {
     rolled_back: bool,
     is_over: bool,
     interrupted: bool,
-    /// No more items are taken in hand than are sent.
+    /// Whether no more items are taken in hand than are sent.
     is_in_bulk: bool,
-    /// A follower's encoder has spent its budget.
+    /// Whether a follower's encoder has spent its budget.
     encoder_spent: bool,
-    /// Times in a row that a follower's encoder has not answered, and until when it is left alone.
+    /// Times in a row that a follower's encoder has not answered. It is left alone until `encoder_from_ms`.
     encoder_rests: u32,
     encoder_from_ms: u64,
-    /// Counts of the last look.
+    /// Number of items of the gallery at the last look.
     items: u64,
     native_before: i64,
-    /// Other workers at the last look.
+    /// Number of other workers at the last look.
     others: u64,
     looked: bool,
     looking: bool,
     batches_since_look: u32,
     last_look_ms: u64,
     claiming: bool,
-    /// The last claim gave nothing, and nothing has changed since.
+    /// Whether the last claim gave nothing, and nothing has changed since.
     dry: bool,
-    /// All that was there at the beginning is done or in hand.
+    /// Whether all that was there at the beginning is done or in hand.
     late: bool,
-    /// What others held at the last claim, and when to claim again for their sake.
+    /// Number of items that others held at the last claim. For their sake a claim is tried again
+    /// at `claim_again_ms`.
     held_by_others: u64,
     claim_again_ms: u64,
     next_batch: u64,
     /// Items that were claimed and wait for an encoder.
     ready: VecDeque<ItemKey>,
-    /// The last one in hand, which must be embedded alone: it waits for all before it, and nothing is claimed after it.
+    /// Last item in hand, which must be embedded alone: it waits for all before it, and nothing
+    /// is claimed after it.
     alone: Option<ItemKey>,
     /// Batches at the encoder.
     encoding: BTreeMap<u64, Vec<ItemKey>>,
@@ -281,15 +299,16 @@ pub struct Backfill {
     writing: BTreeMap<u64, Vec<ItemKey>>,
     /// Items whose vectors the store has not taken.
     untaken: BTreeMap<ItemKey, Untaken>,
-    /// Failed attempts of an item, and when it may be tried again.
+    /// Failed items, with the number of their attempts and the time from which on they may be tried again.
     resting: BTreeMap<ItemKey, Rest>,
-    /// Items that were refused for good before the encoder gave the first vector: they are listed once it has.
+    /// Items that were refused for good before the encoder gave the first vector: they are
+    /// listed once it has.
     refused: Vec<Attempt>,
     /// Whether the encoder has given a vector in this run.
     serves: bool,
-    /// When the rate lets the next batch go.
+    /// Time at which the rate lets the next batch go.
     next_send_ms: u64,
-    /// What was done.
+    /// Counts of what was done.
     pub tally: Tally,
     ended: bool,
 }
@@ -300,7 +319,7 @@ struct Rest {
     attempts: u32,
     until_ms: u64,
     revision: Revision,
-    /// Whether it is still leased: no other worker may try it until its rest is over.
+    /// Whether the item is still leased: no other worker may try it until its rest is over.
     held: bool,
 }
 
@@ -309,38 +328,40 @@ struct Rest {
 struct Untaken {
     tries: u32,
     since_ms: u64,
-    /// When it is written again.
+    /// Time at which the vector is written again.
     until_ms: u64,
-    /// Whether it waits for that; else it is being written.
+    /// Whether the vector waits for that time; otherwise it is being written.
     waits: bool,
 }
 
-/// What a backfill has done so far, in items.
+/// Counts of what a backfill has done so far, in items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Made native.
+    /// Items made native.
     pub native: u64,
-    /// Given up after their last attempt.
+    /// Items given up after their last attempt.
     pub failed: u64,
     /// Attempts that failed and were or will be repeated.
     pub retried: u64,
-    /// Embedded in vain: changed, deleted or made native by another process meanwhile.
+    /// Items embedded in vain: changed, deleted or made native by another process meanwhile.
     pub overtaken: u64,
 }
 
 impl Backfill {
-    /// A backfill that has not begun.
+    /// Makes a backfill that has not begun.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// The same for an encoder that may take a day for a batch ([`rehang_encode::Encoder::bulk_max`]): nothing is claimed ahead for so long.
+    /// Sets whether the encoder may take a day for a batch ([`rehang_encode::Encoder::bulk_max`]): nothing is
+    /// claimed ahead for so long.
     #[must_use]
     pub(crate) fn in_bulk(self, is_in_bulk: bool) -> Self {
         Self { is_in_bulk, ..self }
     }
 
-    /// What follows from an event at a time (milliseconds of any clock that does not go back).
+    /// Takes in an event at a time (milliseconds of any clock that does not go back), and gives the state and
+    /// the actions that follow from it.
     #[must_use]
     pub fn step(mut self, now_ms: u64, event: Event) -> (Self, Vec<Action>) {
         let mut actions = Vec::new();
@@ -353,7 +374,7 @@ impl Backfill {
         u64::try_from(self.native_before.saturating_add_unsigned(self.tally.native)).unwrap_or(0)
     }
 
-    /// How many native items it works towards.
+    /// Number of native items that the backfill works towards.
     pub fn target(&self) -> u64 {
         self.limits.until.target(self.items)
     }
@@ -361,7 +382,8 @@ impl Backfill {
     fn take_in(&mut self, now_ms: u64, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Begin => self.dry = false,
-            // What others hold is not free a moment later; a follower's looks say whether anything else waits.
+            // Items that others hold are not free a moment later; a follower's looks say whether
+            // anything else waits.
             Event::Tick => {
                 let says_look = self.limits.follow && self.held_by_others == 0;
                 self.dry &= says_look || now_ms < self.claim_again_ms;
@@ -394,7 +416,7 @@ impl Backfill {
                 let Some(keys) = at_encoder.or_else(|| self.held.remove(&batch)) else { return };
                 let failed: BTreeSet<ItemKey> = failures.iter().map(|attempt| attempt.key).collect();
                 let done: Vec<ItemKey> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
-                // What was paid for is made safe first.
+                // Vectors that are paid for are made safe first.
                 if !done.is_empty() {
                     self.writing.insert(batch, done);
                     actions.push(Action::Write { batch });
@@ -476,7 +498,7 @@ impl Backfill {
         }
     }
 
-    /// Writes vectors again that the store has not taken: those whose rest is over, or all.
+    /// Writes vectors again that the store has not taken, where their rest is over at `until_ms`.
     fn write_again(&mut self, until_ms: u64, actions: &mut Vec<Action>) {
         let due =
             self.untaken.iter_mut().filter(|(_, untaken)| untaken.waits && untaken.until_ms <= until_ms);
@@ -505,11 +527,11 @@ impl Backfill {
         }
     }
 
-    /// Sends failed items to rest; gives those back that have no attempt left.
+    /// Sends failed items to rest; gives back those that have no attempt left.
     fn rest_or_give_up(&mut self, now_ms: u64, failures: Vec<Attempt>) -> Vec<Attempt> {
         let mut given_up = Vec::new();
         for attempt in failures {
-            // A changed item begins anew: what failed was another content.
+            // A changed item begins anew: another content failed before.
             let before = self.resting.get(&attempt.key).filter(|rest| rest.revision == attempt.revision);
             let attempts = before.map_or(0, |rest| rest.attempts) + 1;
             if attempt.is_permanent() || attempts >= self.limits.attempts {
@@ -537,7 +559,8 @@ impl Backfill {
             actions.push(Action::GiveUp(key));
         }
         if let Some(ending) = self.ending() {
-            // What is at the encoder is paid for: it is waited for and written. What only waits goes back.
+            // Batches at the encoder are paid for: they are waited for and written. Items that
+            // only wait go back.
             self.ready.clear();
             self.write_again(u64::MAX, actions);
             if self.encoding.is_empty() && self.vouch(actions) {
@@ -561,8 +584,8 @@ impl Backfill {
             self.dry = false;
             actions.push(Action::Release { keys: rested });
         }
-        // The last claim came back empty, no item rests, and no other worker holds any: it is over. Another look would only ask for
-        // another claim, without end where they are slow.
+        // The last claim came back empty, no item rests, and no other worker holds any: the backfill is over.
+        // Another look would only ask for another claim, without end where both are slow.
         if (self.dry || (self.late && !self.claiming))
             && !self.limits.follow
             && !self.looking
@@ -587,7 +610,7 @@ impl Backfill {
         if self.in_hand().next().is_none() {
             self.alone = None;
         }
-        // What a store that takes nothing would not take either is not paid for.
+        // Where the store takes too little, no vector is paid for that it would not take either.
         let takes_too_little = self.untaken.len() >= self.limits.refusals;
         while self.encoding.len() < self.limits.workers
             && !takes_too_little
@@ -618,7 +641,7 @@ impl Backfill {
             self.claiming = true;
             actions.push(Action::Claim { limit });
         }
-        // Nothing else can be begun that it could be compared in.
+        // Idle: no further batch can be begun in which the encoder could be compared with itself.
         let is_idle =
             self.ready.is_empty() || (self.alone.is_some() && self.ready.len() == 1) || takes_too_little;
         if is_idle && !self.claiming && self.encoding.is_empty() && self.vouch(actions) {
@@ -634,7 +657,8 @@ impl Backfill {
         }
     }
 
-    /// Lets the encoder compare itself where batches wait for that, which are at it again by then. Gives whether any did.
+    /// Lets the encoder be compared with itself where batches wait for that, which count as being at the
+    /// encoder again. Gives whether any did.
     fn vouch(&mut self, actions: &mut Vec<Action>) -> bool {
         if self.held.is_empty() {
             return false;
@@ -644,17 +668,19 @@ impl Backfill {
         true
     }
 
-    /// Why it ends, if so: a follower stays though nothing new may begin, unless it was asked to end or there is nothing to follow.
+    /// Reason why the backfill ends, if it does: a follower stays though nothing new may begin, unless it was
+    /// asked to end or there is nothing to follow.
     fn ending(&self) -> Option<Ending> {
         self.why_nothing_begins().filter(|_| !self.limits.follow || self.interrupted || self.is_over)
     }
 
-    /// Whether it ends as soon as what is in hand is written.
+    /// Whether the backfill ends as soon as everything in hand is written.
     pub fn is_ending(&self) -> bool {
         self.ending().is_some()
     }
 
-    /// Reason why a follower embeds nothing at this moment: what would end another backfill; `None` while it does.
+    /// Reason why a follower embeds nothing at this moment, which would end another backfill;
+    /// `None` while it embeds.
     pub fn rests(&self) -> Option<Ending> {
         let is_idle = self.dry && self.in_hand().next().is_none() && self.resting.is_empty();
         self.why_nothing_begins().or(is_idle.then_some(Ending::NothingLeft)).filter(|_| self.limits.follow)
@@ -669,7 +695,7 @@ impl Backfill {
         if self.limits.follow { FOLLOW_EVERY_MS } else { LOOK_EVERY_MS }
     }
 
-    /// Why nothing new may begin, if so.
+    /// Reason why nothing new may begin, if there is one.
     fn why_nothing_begins(&self) -> Option<Ending> {
         if self.interrupted {
             return Some(if self.limits.follow { Ending::Dismissed } else { Ending::Interrupted });
@@ -694,7 +720,7 @@ impl Backfill {
         self.encoder_spent.then_some(Ending::EncoderBudgetSpent)
     }
 
-    /// When something can be begun again, if only time is missing.
+    /// Time at which something can be begun again, if only time is missing.
     fn next_time(&self, now_ms: u64) -> Option<u64> {
         if !self.ready.is_empty() && now_ms < self.next_send_ms {
             return Some(self.next_send_ms);
@@ -704,7 +730,8 @@ impl Backfill {
         rests.chain(untaken).chain((self.held_by_others > 0).then_some(self.claim_again_ms)).min()
     }
 
-    /// Items whose rest is over: they go back to the queue, from which they come as they are by then.
+    /// Ends the rests that are over and gives their items. These go back to the queue, from which they come
+    /// as they are by then.
     fn end_rests(&mut self, now_ms: u64) -> Vec<ItemKey> {
         let mut rested = Vec::new();
         for (key, rest) in &mut self.resting {
@@ -716,12 +743,13 @@ impl Backfill {
         rested
     }
 
-    /// Items a second that this worker may do: its part of what all may that are at work.
+    /// Items a second that this worker may embed: its part of the rate that all workers share.
     fn rate(&self) -> Option<f64> {
         self.limits.rate.map(|rate| rate / (self.others + 1) as f64)
     }
 
-    /// Items that one batch has; a low rate makes batches small, so that items flow instead of coming in bursts.
+    /// Number of items of a batch; a low rate makes batches small, so that items flow instead
+    /// of coming in bursts.
     fn batch_items(&self) -> usize {
         let by_rate = self.rate().map_or(usize::MAX, |rate| rate.ceil().max(1.0) as usize);
         self.limits.batch.min(by_rate).max(1)
@@ -924,7 +952,8 @@ mod tests {
         Event::Claimed { keys, held_by_others: 0, alone: false, late: false }
     }
 
-    /// Whatever ends a run, what the encoder vouches for in the end is written, and nothing waits for it for ever.
+    /// Held vectors are written whatever ends a run, once the encoder vouches for them, and
+    /// nothing waits for ever.
     #[test]
     fn what_is_held_is_written_when_the_encoder_vouches_for_it() {
         for (holds, workers) in [(1, 1), (3, 1), (3, 2), (100, 1), (100, 3)] {
@@ -1027,7 +1056,7 @@ mod tests {
         let (state, ending) = world.run(limits);
         assert_eq!((ending, world.refused.len(), world.failed.len()), (Ending::Interrupted, 12, 0));
         assert_eq!(state.tally, Tally::default());
-        // One that gives a vector sooner refuses what it refuses.
+        // An encoder that gives a vector sooner may refuse items, and these are listed.
         let mut world = World::of(1000);
         world.hopeless = 9;
         let (state, ending) = world.run(limits);
@@ -1083,7 +1112,7 @@ mod tests {
         world.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
         // 20 items at 5 a second: the last batch of 5 goes after 3 seconds.
         assert_eq!(world.now_ms, 3000);
-        // Four workers share it: 20 items at 5/4 a second, one at a time from two that go together.
+        // Four workers share the rate: 20 items at 5/4 a second, one at a time from two that go together.
         let mut shared = World::of(20);
         shared.others = 3;
         shared.run(Limits { batch: 64, rate: Some(5.0), ..Limits::default() });
@@ -1154,7 +1183,7 @@ mod tests {
         assert_eq!(actions, [Action::WaitUntil(100)]);
         let (state, actions) = state.step(50, Event::Tick);
         assert_eq!(actions, [Action::Claim { limit: 1 }], "others may have come meanwhile");
-        // Its rest ends during the claim, which it was held from.
+        // The item's rest ends during the claim, which it was held back from.
         let (state, actions) = state.step(120, claimed(vec![]));
         let release = Action::Release { keys: keys([1]) };
         assert_eq!(actions, [release, Action::Claim { limit: 1 }]);
@@ -1239,7 +1268,7 @@ mod tests {
         let (state, _) = state.step(0, Event::Encoded { batch: 2, failures: vec![] });
         let (state, actions) = state.step(0, written(2, &[4]));
         assert_eq!(actions, [Action::Claim { limit: 4 }], "and then the others");
-        // One that is not tried again is listed, and the queue goes on.
+        // An item that is not tried again is listed, and the queue goes on.
         let attempt =
             Attempt { key: 5.into(), revision: 1, failure: ItemFailure::Permanent("it ends workers".into()) };
         let (state, actions) = state.step(0, Event::GivenUp(attempt.clone()));
@@ -1272,7 +1301,7 @@ mod tests {
         let (state, _) = state.step(1000, Event::Tick);
         let (state, actions) = state.step(1000, look(true));
         assert_eq!((actions, state.rests()), (vec![Action::Claim { limit: 2 }], None));
-        // What is in hand goes back where it may embed no more, and a wish ends it.
+        // Items in hand go back where the follower may embed no more, and an interrupt ends it.
         let (state, actions) = state.step(1000, claimed(keys([1, 2, 3])));
         assert_eq!(actions[0], Action::Encode { batch: 0, keys: keys([1, 2]) });
         let (state, _) = state.step(1000, claimed(vec![]));

@@ -1,4 +1,4 @@
-//! What a gallery holds, and changes of single items and spaces by hand.
+//! Contents of a gallery, and changes of single items and spaces by hand.
 
 use rehang::{Error, Remedy, Result, Space};
 use rehang_store::{Counts, Item, ItemKey, ItemWrite, NewVector, Revision, Store, expect_space};
@@ -10,39 +10,41 @@ use crate::gallery::Gallery;
 use crate::location::Location;
 use crate::record::{Phase, Recorded};
 
-/// An item as a person writes it: what is `None` stays as it was.
+/// An item as a person writes it; a field that is `None` stays as it was.
 #[derive(Debug, Clone, Default)]
 pub struct Put {
-    /// Its id.
+    /// Id of the item.
     pub id: String,
-    /// What can be embedded again.
+    /// Source of the item, from which it can be embedded again.
     pub source: Option<String>,
-    /// Its class, tag or group.
+    /// Class, tag or group of the item.
     pub label: Option<String>,
-    /// Anything that is kept beside it.
+    /// Anything that is kept beside the item.
     pub payload: Option<Value>,
-    /// Its vectors, by space. Every put is a change of the content: vectors that are not given belong to the content before
-    /// and are removed, but for native ones where the source stays.
+    /// Vectors of the item, by space. Every put is a change of the content: vectors that are not given belong
+    /// to the content before and are removed, but for native ones where the source stays.
     pub vectors: Vec<(String, Vec<f32>)>,
 }
 
-/// What [`put`] did.
+/// Result of [`put`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PutItem {
-    /// The item.
+    /// Id of the item.
     pub id: String,
-    /// Its revision now.
+    /// Revision of the item after the put.
     pub revision: Revision,
-    /// Spaces in which it had a vector of the content before, and has none now: no search finds it there.
+    /// Spaces in which the item had a vector of the content before, and has none now: no
+    /// search finds it there.
     pub removed_from: Vec<String>,
 }
 
-/// Puts one item, new or changed, as an application would: through [`Gallery::put`], which adapts it for a live upgrade.
+/// Puts one item, new or changed, as an application would: through [`Gallery::put`], which adapts it
+/// for a live upgrade.
 ///
 /// # Errors
 ///
-/// An invalid option for an id that is empty or holds control characters; not found for a space that is not there; what
-/// [`Gallery::put`] says.
+/// An invalid option for an id that is empty or holds control characters; not found for a space that is not
+/// there; what [`Gallery::put`] says.
 pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> {
     expect_id(&item.id)?;
     let before = store.get(&[&item.id])?.into_iter().next().flatten();
@@ -70,7 +72,7 @@ pub fn put(store: &dyn Store, gallery: &Gallery, item: &Put) -> Result<PutItem> 
     Ok(PutItem { id: item.id.clone(), revision, removed_from })
 }
 
-/// Ids go into files line by line, so none may hold a line break.
+/// Refuses an id that is empty or has control characters: ids go into files line by line.
 pub(crate) fn expect_id(id: &str) -> Result<()> {
     if id.is_empty() || id.chars().any(char::is_control) {
         let expected = "at least one character, and no line breaks or control characters";
@@ -79,7 +81,7 @@ pub(crate) fn expect_id(id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The spaces in which an item has a vector.
+/// Lists the spaces in which an item has a vector.
 fn spaces_with(store: &dyn Store, key: ItemKey) -> Result<Vec<String>> {
     let mut spaces = Vec::new();
     for space in store.spaces()? {
@@ -90,12 +92,12 @@ fn spaces_with(store: &dyn Store, key: ItemKey) -> Result<Vec<String>> {
     Ok(spaces)
 }
 
-/// What [`delete`] did.
+/// Result of [`delete`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Deleted {
-    /// Items that were there.
+    /// Number of items that were there.
     pub deleted: usize,
-    /// Ids that were not.
+    /// Ids of which there was no item.
     pub missing: Vec<String>,
 }
 
@@ -111,24 +113,25 @@ pub fn delete(store: &dyn Store, ids: &[&str]) -> Result<Deleted> {
     Ok(Deleted { deleted: store.delete(ids)?, missing })
 }
 
-/// What [`drop_space`] did.
+/// Result of [`drop_space`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DroppedSpace {
     /// Name of the space.
     pub dropped: String,
-    /// Vectors that it had.
+    /// Number of vectors that the space had.
     pub vectors: u64,
-    /// The space.
+    /// The space that was dropped.
     #[serde(skip)]
     pub space: Space,
 }
 
-/// Drops a space with all its vectors: one that an upgrade left behind, or one that only has pairs so far. There is no way back.
+/// Drops a space with all its vectors: one that an upgrade left behind, or one that only has pairs so far.
+/// There is no way back.
 ///
 /// # Errors
 ///
-/// Not found where there is no such space; a conflict where it serves, takes part in an upgrade that has begun to fill it and is not
-/// finished, or is at work.
+/// Not found where there is no such space; a conflict where it serves, takes part in an upgrade that has
+/// begun to fill it and is not finished, or is at work.
 pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
     let store = &*location.open()?;
     let space = expect_space(store, name)?.space;
@@ -157,18 +160,18 @@ pub fn drop_space(location: &Location, name: &str) -> Result<DroppedSpace> {
             .advise(Remedy::AwaitOtherProcess));
     }
     let counts = store.counts(name)?;
-    // An adapter that was fitted on these vectors is none of whatever comes under this name next.
+    // An adapter that was fitted on these vectors does not belong to a later space of this name.
     fitting::forget(store, name)?;
     store.drop_space(name)?;
     Ok(DroppedSpace { dropped: name.to_owned(), vectors: counts.items - counts.lacking, space })
 }
 
-/// What [`compact`] did.
+/// Result of [`compact`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Compacted {
     /// Bytes of the gallery's file before.
     pub bytes_before: u64,
-    /// Bytes of it now.
+    /// Bytes of the gallery's file now.
     pub bytes: u64,
 }
 
@@ -176,35 +179,36 @@ pub struct Compacted {
 ///
 /// # Errors
 ///
-/// Unavailable where other processes keep the gallery busy; a conflict where a process fills or finishes an upgrade; those of the store.
+/// Unavailable where other processes keep the gallery busy; a conflict where a process fills or finishes an
+/// upgrade; those of the store.
 pub fn compact(location: &Location) -> Result<Compacted> {
     let _lock = location.lock()?;
     let (bytes_before, bytes) = location.open()?.compact()?;
     Ok(Compacted { bytes_before, bytes })
 }
 
-/// What a gallery holds.
+/// Contents of a gallery: its spaces, and the one that serves.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Contents {
-    /// The space that serves searches.
+    /// Name of the space that serves searches.
     pub serving: Option<String>,
     /// Every space, in the order of creation.
     pub spaces: Vec<SpaceContents>,
 }
 
-/// What a gallery holds in one space.
+/// Contents of one space of a gallery.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SpaceContents {
     /// The space.
     pub space: Space,
-    /// Whether it serves searches.
+    /// Whether the space serves searches.
     #[serde(rename = "serves")]
     pub serving: bool,
-    /// How many items and vectors of each provenance.
+    /// Number of items, and of vectors of each provenance.
     pub counts: Counts,
 }
 
-/// What a gallery holds. Reads only.
+/// Reads the spaces of a gallery and counts what they hold. Changes nothing.
 ///
 /// # Errors
 ///

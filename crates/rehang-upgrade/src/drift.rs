@@ -1,4 +1,4 @@
-//! What gives away, before anything is written, that a gallery's vectors are not what a map was fitted for.
+//! Drift of a gallery's vectors from those that a map was fitted for, told before anything is written.
 
 use rehang::adapter::{Adapter, input_drift};
 use rehang::finding::Finding;
@@ -7,13 +7,14 @@ use rehang_store::Ledger;
 
 use crate::sample;
 
-/// Code of what says that a gallery is not what its map was fitted for, before anything is embedded and in a [`Refit`](crate::Refit).
+/// Code of the finding that a gallery is not what its map was fitted for, before anything is embedded and in
+/// a [`Refit`](crate::Refit).
 pub(crate) const OF_GALLERY: &str = "gallery-drift";
-/// Vectors that are looked at before an adapter is applied to a whole gallery.
+/// Number of vectors that are looked at before an adapter is applied to a whole gallery.
 const INPUT_SAMPLE: usize = 512;
 
-/// What gives away that a gallery's old vectors are not what the adapter was fitted on; `None` where nothing does. Vectors that
-/// cannot be placed are passed over.
+/// Compares a gallery's old vectors with those that the adapter was fitted on, and warns where they do not
+/// look alike; `None` where nothing is suspicious. Vectors that cannot be placed are passed over.
 ///
 /// # Errors
 ///
@@ -21,7 +22,7 @@ const INPUT_SAMPLE: usize = 512;
 pub(crate) fn input(store: &dyn Ledger, adapter: &Adapter, old: &str) -> Result<Option<Finding>> {
     let vectors =
         sample::some(store, old, INPUT_SAMPLE, Some(old))?.into_iter().filter_map(|record| record.vector);
-    // Those that the fill passes over say nothing of the others.
+    // Vectors that the fill passes over say nothing of the others.
     let vectors = vectors.map(|vector| vector.vector).filter(|vector| adapter.old.distance.can_place(vector));
     let rows: Vec<f32> = vectors.flatten().collect();
     if rows.is_empty() {

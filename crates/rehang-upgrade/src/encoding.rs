@@ -1,4 +1,5 @@
-//! What an encoder is given of an item, and what it says of a batch, also where it panics.
+//! Calls of an encoder: the input that an item gives, and the answers to a batch, also where
+//! the encoder panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,14 +7,14 @@ use rehang::{Error, Result};
 use rehang_encode::{Answer, Encoder, Input, ItemFailure};
 use rehang_store::Record;
 
-/// What an encoder is given of an item; `None` without a source.
+/// Gives the input that an encoder takes of an item; `None` without a source.
 pub(crate) fn input_of(record: &Record) -> Option<Input<'_>> {
     let Record { item, .. } = record;
     Some(Input { id: &item.id, source: item.source.as_deref()?, payload: &item.payload })
 }
 
-/// What the encoder says of a batch, in order. Where it panics, each half is asked alone, until the items that it panics at are found: they
-/// fail, and the others do not.
+/// Asks the encoder for the vectors of a batch, in order. Where it panics, each half is asked alone, until
+/// the items that it panics at are found: they fail, and the others do not.
 ///
 /// # Errors
 ///
@@ -22,7 +23,7 @@ pub(crate) fn encode(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Vec<
     encode_by(&|inputs| encoder.encode(inputs), inputs)
 }
 
-/// As [`encode`], for items that nobody waits for.
+/// Asks the encoder for items that nobody waits for, otherwise as [`encode`].
 ///
 /// # Errors
 ///
@@ -48,7 +49,7 @@ fn encode_by(
         let mut answers = encode_by(asked, left)?;
         match encode_by(asked, right) {
             Ok(others) => answers.extend(others),
-            // What the first half gave is paid for; the next call says what is wrong.
+            // Vectors of the first half are paid for; the next call says what is wrong.
             Err(error) if answers.iter().any(Result::is_ok) => {
                 answers.resize(inputs.len(), Err(ItemFailure::Untried(error.to_string())));
             }

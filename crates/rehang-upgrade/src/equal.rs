@@ -1,7 +1,8 @@
 //! Equal sources: each is embedded once, and every item that has it gets that vector.
 //!
-//! Which item has the vector of a source is remembered by a hash that nobody can make two texts of. The vector itself lies in the gallery, and
-//! is taken from there only while its item is what it was.
+//! The item that has the vector of a source is remembered by a hash of the source that nobody can
+//! make two texts of. The vector itself lies in the gallery, and is taken from there only while its
+//! item is what it was.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,11 +12,11 @@ use rehang::{Provenance, Result};
 use rehang_store::{ItemKey, Ledger, Record, Revision, Scan, Select, VectorRecord};
 use sha2::{Digest as _, Sha256};
 
-/// Sources that are remembered at least, of those that came last; at most twice as many.
+/// Number of latest sources that are remembered at least; at most twice as many are.
 const REMEMBERED: usize = 1 << 17;
 /// Natives of earlier runs that are remembered: as many as the largest sample of pairs has, and some.
 const OF_BEFORE: usize = 1 << 14;
-/// Of them in a page.
+/// Natives of earlier runs that are read at a time.
 const PAGE: usize = 1 << 10;
 
 pub(crate) type Hash = [u8; 32];
@@ -38,16 +39,17 @@ impl Embedded {
     }
 }
 
-/// How an item that is not sent to the encoder gets its vector.
+/// Origin of the vector of an item that is not sent to the encoder.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Copied {
-    /// From the item at this place among those that are sent: their sources are the same.
+    /// The vector of the sent item at this place, which has the same source.
     Sent(usize),
-    /// From before.
+    /// A vector that was embedded before.
     Vector(Vec<f32>),
 }
 
-/// A batch: the items that are sent to the encoder, each of another source, and the others. `known` has the vectors from before, in order.
+/// Splits a batch into the items that are sent to the encoder, each of another source, and the others.
+/// `known` has the vectors from before, in order.
 pub(crate) fn apart(
     records: Vec<Record>,
     known: Vec<Option<Vec<f32>>>,
@@ -70,7 +72,7 @@ pub(crate) fn apart(
     (sent, copied)
 }
 
-/// Which items have the vectors of which sources.
+/// Memory of which item has the vector of which source.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     young: HashMap<Hash, Embedded>,
@@ -78,7 +80,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Those of the native items of a space, as far as they are remembered.
+    /// Reads the sources of the native items of a space, of as many as are remembered.
     ///
     /// # Errors
     ///
@@ -107,14 +109,14 @@ impl Sources {
         self.young.insert(hash(source), Embedded::of(record));
     }
 
-    /// The item that is remembered to have the vector of an item's source.
+    /// Finds the item that is remembered to have the vector of an item's source.
     pub(crate) fn find(&self, record: &Record) -> Option<Embedded> {
         let hash = hash(record.item.source.as_ref()?);
         self.young.get(&hash).or_else(|| self.old.get(&hash)).copied()
     }
 }
 
-/// What a source is remembered by.
+/// Hashes a source, which is remembered by the hash.
 pub(crate) fn hash(source: &str) -> Hash {
     Sha256::digest(source.as_bytes()).into()
 }

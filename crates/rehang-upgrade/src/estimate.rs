@@ -1,4 +1,4 @@
-//! How long a backfill takes and what it costs, from what is known before it runs.
+//! Time and cost of a backfill, from what is known before it runs.
 
 use std::collections::HashSet;
 
@@ -18,27 +18,28 @@ use crate::spending::spent_by_all;
 const DOCUMENT: &str = "backfill-rate";
 /// Fewest items from which a run's rate is kept: the first calls of an encoder are slower than the others.
 const ITEMS_MIN: u64 = 64;
-/// Items whose sources are looked at.
+/// Number of items whose sources are looked at for a mean, or read at a time.
 const SOURCES_MAX: usize = 4096;
-/// Items up to which all sources of a gallery are read, to count those that differ: no sample says how many are equal.
+/// Items up to which all sources of a gallery are read, to count those that differ: no sample says
+/// how many are equal.
 const COMPARED_MAX: u64 = 100_000;
 
-/// What an encoder did with a few items.
+/// Result of embedding a few items to measure the encoder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probed {
-    /// Items that it was given.
+    /// Items that the encoder was given.
     pub items: u64,
-    /// Those that it gave no vector for.
+    /// Items that the encoder gave no vector for.
     pub failed: u64,
     /// Items a second, all workers together.
     pub items_per_second: f64,
-    /// Tokens that it used; 0 where it counts none.
+    /// Tokens that the encoder used; 0 where it counts none.
     pub tokens: u64,
-    /// Money that it took, in the unit of the configuration's price.
+    /// Money that the encoder took, in the unit of the configuration's price.
     pub money: f64,
 }
 
-/// Where a time comes from.
+/// Basis of an estimate of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
@@ -46,19 +47,20 @@ pub enum Basis {
     Probe,
     /// The last run into this space that no rate slowed down, or the limits where they are slower.
     EarlierRun,
-    /// Limits of the configuration alone: it takes at least so long.
+    /// Limits of the configuration alone: the backfill takes at least so long.
     Limits,
 }
 
-/// Time and money for the items that an upgrade may re-embed. What is not known is `None`.
+/// Time and money for the items that an upgrade may re-embed. A number that is not known is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostEstimate {
-    /// Items that a service is sent: of those with equal sources one. `None` where no service embeds, in a gallery of more than
-    /// 100,000 items, and of [`Upgrade::ways`](crate::Upgrade::ways) where the way is settled.
+    /// Items that a service is sent: one of those with equal sources. `None` where no service embeds,
+    /// in a gallery of more than 100,000 items, and from [`Upgrade::ways`](crate::Upgrade::ways) where
+    /// the way is settled.
     pub sent: Option<u64>,
-    /// Seconds for all items; `None` of a batch API, too.
+    /// Seconds for all items; `None` for a batch API, too.
     pub seconds: Option<f64>,
-    /// Where they come from.
+    /// Basis of the seconds.
     pub basis: Option<Basis>,
     /// Tokens for all items.
     pub tokens: Option<u64>,
@@ -66,16 +68,18 @@ pub struct CostEstimate {
     pub money: Option<f64>,
     /// Items after which a budget of the encoder is spent, by all runs together.
     pub budget_items: Option<u64>,
-    /// Items that were embedded to measure it.
+    /// Items that were embedded to measure the encoder.
     pub probed_items: Option<u64>,
-    /// Those that got no vector.
+    /// Items that got no vector when the encoder was measured.
     pub failed: Option<u64>,
-    /// Texts of a batch, where a batch API embeds them: each batch is answered within a day, whatever the rate of single requests.
+    /// Texts of a batch, where a batch API embeds them: each batch is answered within a day, whatever the
+    /// rate of single requests.
     pub batch_api_items: Option<u64>,
 }
 
-/// Reckons time and money for `items` of a gallery, of which a service is sent one where sources are equal. Tokens are counted on at most a few thousand sources, so that a large gallery
-/// costs no more time than a small one. Reads only.
+/// Reckons time and money for `items` of a gallery, of which a service is sent one where sources are equal.
+/// Tokens are counted on at most a few thousand sources, so that a large gallery costs no more time than a
+/// small one. Reads only.
 ///
 /// # Errors
 ///
@@ -92,7 +96,8 @@ pub fn estimate(
     estimate_of(store, setup, (items, sent), limits, service, probed)
 }
 
-/// As [`estimate`], of items of which so many are `sent`: reads no sources to count those that differ.
+/// Reckons time and money as [`estimate`], for `items` of which `sent` go to the service. Reads no sources to
+/// count those that differ.
 pub(crate) fn estimate_of(
     store: &dyn Ledger,
     setup: &UpgradeSetup<'_>,
@@ -112,18 +117,18 @@ pub(crate) fn estimate_of(
     Ok(reckon((items, sent), limits, service, probed, &known))
 }
 
-/// What is known of a backfill beside what is measured now.
+/// Knowledge of a backfill from before, beside what is measured now.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Tokens of a source, where the probe counted none.
+    /// Mean tokens of a source, where the probe counted none.
     pub mean_tokens: Option<f64>,
     /// Items a second of an earlier run.
     pub rate: Option<f64>,
-    /// What all runs have used.
+    /// Items, tokens and money that all runs have used.
     pub spent: Spent,
 }
 
-/// Time and money for `items` of which so many are `sent`, from what is known.
+/// Reckons time and money for `items`, of which `sent` go to the encoder, from what is known.
 pub(crate) fn reckon(
     (items, sent): (u64, Option<u64>),
     limits: &Limits,
@@ -166,7 +171,8 @@ pub(crate) fn reckon(
     }
 }
 
-/// How many of `items` have a source that no other one has, or are the first of those that have it, as in the whole gallery.
+/// Estimates how many of `items` a service is sent, by the share of different sources in the whole gallery;
+/// `None` where that has too many sources to compare.
 fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<Option<u64>> {
     let mut walk = Some(Scan::new(&setup.old.name, Select::All, SOURCES_MAX));
     let (mut sources, mut different) = (0_u64, HashSet::new());
@@ -185,7 +191,7 @@ fn to_send(store: &dyn Ledger, setup: &UpgradeSetup<'_>, items: u64) -> Result<O
     Ok(None)
 }
 
-/// Tokens of a source, on average; `None` without sources.
+/// Mean tokens of a source; `None` without sources.
 fn mean_tokens(store: &dyn Ledger, setup: &UpgradeSetup<'_>, service: &HttpConfig) -> Result<Option<f64>> {
     let records = sample::some(store, &setup.old.name, SOURCES_MAX, None)?;
     let tokens: Vec<u64> =
@@ -201,8 +207,8 @@ struct RunRate {
     items_per_second: f64,
 }
 
-/// Keeps the rate of a run, for the plans to come. A run that a rate slowed down, or that was short, says nothing; and since only a
-/// plan's time depends on it, a store that cannot keep it is no reason for a run to fail.
+/// Keeps the rate of a run, for the plans to come. A run that a rate slowed down, or that was short, says
+/// nothing. Only a plan's time depends on it, so a store that cannot keep it is no reason for a run to fail.
 pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms: u64, limits: &Limits) {
     if limits.rate.is_some() || items < ITEMS_MIN || elapsed_ms == 0 {
         return;
@@ -213,7 +219,7 @@ pub(crate) fn keep_rate(store: &dyn Ledger, space: &str, items: u64, elapsed_ms:
     drop(store.set_document(DOCUMENT, before.map(|(version, _)| version), &text));
 }
 
-/// The rate of the last run into a space; `None` where none is known.
+/// Reads the rate of the last run into a space; `None` where none is known.
 fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
     let Some((_, text)) = store.document(DOCUMENT)? else { return Ok(None) };
     // A form of another version says nothing here.
@@ -229,7 +235,7 @@ fn kept_rate(store: &dyn Ledger, space: &str) -> Result<Option<f64>> {
 mod tests {
     use super::*;
 
-    /// Neither a probe nor a run before nor a limit says how long a batch API takes.
+    /// A batch API has no time that a probe, an earlier run or a limit would tell.
     #[test]
     fn no_rate_says_how_long_batches_take() {
         let service = |batch_api: bool| -> HttpConfig {

@@ -1,13 +1,13 @@
 //! Every place where the process can die, by name.
 //!
-//! The upgrade calls [`Observer::reach`](crate::Observer::reach) at each of them. In production nothing happens there; a test makes
-//! one of them fail, throws the whole upgrade away, begins again on the same store, and compares the gallery with one that never
-//! failed.
+//! The upgrade calls [`Observer::reach`](crate::Observer::reach) at each of them. In production nothing
+//! happens there; a test makes one of them fail, throws the whole upgrade away, begins again on the same
+//! store, and compares the gallery with one that never failed.
 
 /// Declares the places, and the list of all.
 macro_rules! places {
     ($($(#[$words:meta])* $name:ident,)*) => {
-        /// A place between two effects.
+        /// Place between two effects, where the process can die.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Place {
             $($(#[$words])* $name,)*
@@ -33,7 +33,7 @@ places! {
     PrioritiesWritten,
     /// Items that came or changed meanwhile were read.
     CatchUpRead,
-    /// Their adapted vectors were written.
+    /// Adapted vectors of items that came or changed meanwhile were written.
     CatchUpWritten,
     /// All is filled; the record does not say so yet.
     BeforeFilled,

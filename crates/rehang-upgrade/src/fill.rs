@@ -1,8 +1,8 @@
 //! Filling the new space with adapted vectors: `h(old)`, σ² and a place in the queue for every item.
 //!
-//! Pages are read and transformed on one thread and written on another, or on as many as the store gains from: its writing is what
-//! bounds a fill. Memory is bounded by a few pages. All writes are conditional; a fill that died goes on where the store says something
-//! is lacking.
+//! Pages are read and transformed on one thread and written on another, or on as many as the store gains
+//! from, since writing is what bounds a fill. Memory is bounded by a few pages. All writes are conditional; a
+//! fill that died goes on where the store says something is lacking.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -20,24 +20,27 @@ use crate::faults::Place;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::record::OrderSettings;
 
-/// Numbers that a page holds at most, so that wide vectors do not take more memory than narrow ones.
+/// Largest count of numbers in a page, so that wide vectors do not take more memory than narrow ones.
 const PAGE_NUMBERS: usize = 1 << 19;
-/// Items of a page at most: a page is one transaction, and the application's own writes wait for it.
+/// Largest number of items of a page: a page is one transaction, and the application's own
+/// writes wait for it.
 pub(crate) const PAGE_ITEMS_MAX: usize = 2048;
-/// Pages between the thread that transforms and those that write.
+/// Largest number of pages that wait between the thread that transforms and those that write.
 const PAGES_AHEAD: usize = 2;
-/// Items that the order `coverage` looks at; a larger gallery is sampled, so that memory stays bounded.
+/// Largest number of items that the order `coverage` looks at; a larger gallery is sampled, so that
+/// memory stays bounded.
 const COVER_SAMPLE_MAX: usize = 20_000;
-/// One item of this many covers, as in [`rehang::order`].
+/// Number of items of which one covers the gallery, as in [`rehang::order`].
 const COVER_SHARE: usize = 10;
-/// Place of items that came or changed during the upgrade: before everything else, but for a sample that is measured on where they are more than that.
+/// Place of items that came or changed during the upgrade: before everything else, but for a sample that a
+/// run measures on, where these items are more than the sample has.
 pub(crate) const NEW_OR_CHANGED: Priority = Priority::new(QueueBand::NewOrChanged, 0.0);
 
 /// An adapter made ready for the items of a gallery.
 pub struct Filler {
     applier: Applier,
     head: Option<Head>,
-    /// Of the old space and the new one.
+    /// Distances of the old space and of the new one.
     distances: [Distance; 2],
     old: String,
     new: String,
@@ -50,8 +53,9 @@ impl Filler {
     ///
     /// # Errors
     ///
-    /// Missing input where the adapter reads side information (a live gallery has none to give) or the order needs a
-    /// head that the adapter does not carry; an invalid option for the order `oracle`, which needs the true errors, and a live gallery has none.
+    /// Missing input where the adapter reads side information (a live gallery has none to give) or the order
+    /// needs a head that the adapter does not carry; an invalid option for the order `oracle`, which needs
+    /// the true errors, and a live gallery has none.
     pub fn new(adapter: &Adapter, old: &str, new: &str, order: OrderSettings) -> Result<Self> {
         if adapter.side_dimension().is_some() {
             return Err(Error::missing("side information for every item", "this adapter")
@@ -82,25 +86,26 @@ impl Filler {
         })
     }
 
-    /// Puts items with a later revision to the front of the queue: by their revision, they came or changed during the upgrade.
-    /// With `None` that is not known, and only [`Filler::catch_up`] puts items there.
+    /// Puts items with a later revision to the front of the queue: by their revision, they came or changed
+    /// during the upgrade. With `None` that is not known, and only [`Filler::catch_up`] puts items there.
     #[must_use]
     pub fn since(mut self, revision: Option<Revision>) -> Self {
         self.since = revision;
         self
     }
 
-    /// Items of a page.
+    /// Number of items of a page.
     pub fn page(&self) -> usize {
         page_items(self.applier.d_old().max(self.applier.d_new()))
     }
 
-    /// Fills: every item of the selection that has an old vector gets an adapted one. Gives how many were written.
+    /// Writes an adapted vector for every item of the selection that has an old one. Gives how
+    /// many were written.
     ///
     /// # Errors
     ///
-    /// Those of the store and of the adapter; superseded where another plan has begun since the epoch; cancelled where a stop was
-    /// asked for. What was written stays.
+    /// Those of the store and of the adapter; superseded where another plan has begun since the epoch;
+    /// cancelled where a stop was asked for. What was written stays.
     pub fn fill(
         &self,
         store: &dyn Ledger,
@@ -133,7 +138,7 @@ impl Filler {
         })
     }
 
-    /// Writes pages until there are no more; after an error of one writer, the other one takes none any more.
+    /// Writes pages until there are no more; after an error of one writer, the others take none any more.
     fn write_pages(
         &self,
         store: &dyn Ledger,
@@ -162,12 +167,13 @@ impl Filler {
         }
     }
 
-    /// The first page of a walk over items, with their old vectors.
+    /// Gives the first page of a walk over items, with their old vectors.
     fn walk(&self, select: Select, after: Option<ItemKey>) -> Scan {
         Scan::new(&self.new, select, self.page()).after(after).with_vectors_of(&self.old).without_contents()
     }
 
-    /// The writes for the next page of a selection, all with one place in the queue or each with its score; `None` at the end.
+    /// Makes the writes for the next page of a selection, all with one place in the queue or each with its
+    /// score; `None` at the end.
     fn next_page(
         &self,
         store: &dyn Ledger,
@@ -211,18 +217,19 @@ impl Filler {
         self.distances[0].can_place(old)
     }
 
-    /// Whether an adapted vector is near to some vectors and far from others.
+    /// Whether an adapted vector can be placed: whether it is near to some vectors and far from others.
     pub(crate) fn can_place(&self, adapted: &[f32]) -> bool {
         self.distances[1].can_place(adapted)
     }
 
-    /// The writes for those records that came with an old vector, all with one place or each with its score.
+    /// Makes the writes for those records that came with an old vector, all with one place or
+    /// each with its score.
     fn adapt(&self, records: &[Record], place: Option<Priority>) -> Result<Vec<VectorWrite>> {
         let with_old: Vec<(&Record, &[f32])> = records
             .iter()
             .filter_map(|record| Some((record, record.vector.as_ref()?.vector.as_slice())))
-            // One damaged vector, or one without a direction, must not stop the others. Its item lacks a vector, so the backfill takes it
-            // first.
+            // One damaged vector, or one without a direction, must not stop the others. Its item lacks a
+            // vector, so the backfill takes it first.
             .filter(|(_, old)| self.can_adapt(old))
             .collect();
         if with_old.is_empty() {
@@ -267,7 +274,7 @@ impl Filler {
         let total = drawn.records.len() as u64;
         let stage = "choosing what covers the gallery";
         observer.observe(&Observation::Began { stage, unit: "items", total });
-        // By key: the order is the same whatever the shuffle, where all are in the sample.
+        // Sorted by key, the order is the same whatever the shuffle, where all are in the sample.
         drawn.records.sort_by_key(|record| record.item.key);
         let mut sampled = Vec::new();
         let mut rows = Vec::new();
@@ -350,8 +357,8 @@ impl Filler {
         Ok(())
     }
 
-    /// The place of an item that came or changed during the upgrade, that a run measures on, or that was [put first](crate::put_first()): it keeps
-    /// it, whatever adapter or order comes next.
+    /// Place that an item keeps, whatever adapter or order comes next: one that came or changed during the
+    /// upgrade, that a run measures on, or that was [put first](crate::put_first()).
     fn front(&self, record: &Record) -> Option<Priority> {
         if self.since.is_some_and(|since| record.item.revision > since) {
             return Some(NEW_OR_CHANGED);
@@ -360,8 +367,9 @@ impl Filler {
         placed.filter(|priority| priority.band >= QueueBand::Sample)
     }
 
-    /// Adapts what came or changed since: items that lack a vector in the new space and have one in the old. They go to
-    /// the front of the queue. Gives how many were written; what still lacks a vector afterwards has no old one either.
+    /// Adapts items that came or changed since the fill: they lack a vector in the new space and have one in
+    /// the old. They go to the front of the queue. Gives how many were written; an item that still lacks a
+    /// vector afterwards has no old one either.
     ///
     /// # Errors
     ///
@@ -370,7 +378,8 @@ impl Filler {
         self.catch_up_from(store, epoch, &mut None, &|| true, observer)
     }
 
-    /// As [`Filler::catch_up`], page by page from behind an item on while it may go on; the item is `None` where it came to the end.
+    /// Adapts items page by page from behind the item `after` on, while it may go on; otherwise as
+    /// [`Filler::catch_up`]. `after` becomes the last item of the walk, or `None` where it came to the end.
     ///
     /// # Errors
     ///
@@ -390,7 +399,7 @@ impl Filler {
                 written += written_of(&store.write_vectors(&self.new, Some(epoch), &writes)?);
                 observer.reach(Place::CatchUpWritten)?;
             }
-            // What could not be written is read again.
+            // The place is moved after the write: a page that could not be written is read again.
             *after = walk.as_ref().and_then(|next| next.after);
             if !may_go_on() {
                 return Ok(written);
@@ -401,12 +410,12 @@ impl Filler {
     }
 }
 
-/// How many writes were applied.
+/// Counts the writes that were applied.
 pub(crate) fn written_of(outcomes: &[WriteOutcome]) -> u64 {
     outcomes.iter().filter(|outcome| **outcome == WriteOutcome::Written).count() as u64
 }
 
-/// Items of a page of vectors of this width.
+/// Number of items of a page of vectors of this width.
 pub(crate) fn page_items(dimension: usize) -> usize {
     (PAGE_NUMBERS / dimension.max(1)).clamp(64, PAGE_ITEMS_MAX)
 }

@@ -1,8 +1,10 @@
-//! What people search most is re-embedded first: items by how often searches returned them.
+//! Puts the items that searches return most first in the queue of a backfill.
 //!
-//! An order knows the gallery, and nothing of what is asked. A log of what searches returned does. Its items go before all others of the
-//! order, the largest `times returned · σ²` first (measured in `laboratory/bench/orders`); what is asked for is what counts, and a vector that the adapter is sure of gains
-//! little. They keep that place, whatever adapter or order comes next, behind new and changed items and the sample that a run measures on.
+//! An order knows the gallery, and nothing of what is asked. A log of what searches returned does. Its items
+//! go before all others of the order, the largest `times returned · σ²` first (measured in
+//! `laboratory/bench/orders`): items that are asked for count, and a vector that the adapter is sure of gains
+//! little. They keep that place, whatever adapter or order comes next, behind new and changed items and the
+//! sample that a run measures on.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -18,17 +20,18 @@ use crate::observe::{Observer, expect_going};
 use crate::record::{Phase, Recorded};
 use crate::setup::expect_between;
 
-/// Ids named where none is of the gallery.
+/// Number of ids that an error names where the gallery has none of a log's.
 const EXAMPLES: usize = 3;
 
-/// What [`put_first`] did.
+/// Counts of items by what [`put_first`] did with them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PutFirst {
     /// Items that now come first.
     pub placed: u64,
-    /// Items that need nothing: they are native.
+    /// Items that are native, and need nothing.
     pub native: u64,
-    /// Items that come before these already, new and changed ones, or that wait for their first vector.
+    /// Items that come before the placed ones already: new and changed ones, or those that wait for
+    /// their first vector.
     pub before: u64,
     /// Items that were changed meanwhile, which puts them first too.
     pub changed: u64,
@@ -36,7 +39,8 @@ pub struct PutFirst {
     pub unknown: u64,
 }
 
-/// Reads a log of what searches returned, one id a line: an id counts as often as it stands there. Space around it and empty lines do not count.
+/// Reads a log of what searches returned, one id a line: an id counts as often as it stands there. Space
+/// around it and empty lines do not count.
 ///
 /// # Errors
 ///
@@ -55,13 +59,15 @@ pub fn read_returned(log: &Path) -> Result<BTreeMap<String, u64>> {
     Ok(times)
 }
 
-/// Puts items to the front of a live upgrade's queue by `times` that searches returned them, the largest `times · σ²` first. Items placed by an earlier
-/// log keep their places among them, but for those of this one.
+/// Puts items to the front of a live upgrade's queue by `times` that searches returned them, the largest
+/// `times · σ²` first. Items that an earlier log placed keep their places among these, but for those
+/// that this log has too.
 ///
 /// # Errors
 ///
-/// Not found where there is no upgrade; a wrong phase where it fills nothing yet or is over; a conflict where it is between other spaces;
-/// not found where the gallery has none of the ids; superseded where another plan begins meanwhile; those of the store.
+/// Not found where there is no upgrade; a wrong phase where it fills nothing yet or is over; a conflict where
+/// it is between other spaces; not found where the gallery has none of the ids; superseded where another plan
+/// begins meanwhile; those of the store.
 pub fn put_first(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
@@ -105,7 +111,7 @@ pub fn put_first(
         return Err(Error::not_found("any item of the log", examples, store.name()));
     }
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    // Below 0 the places are behind those of the sample that a run measures on.
+    // Places below 0 are behind those of the sample that a run measures on.
     let places: Vec<_> = ranked
         .iter()
         .enumerate()

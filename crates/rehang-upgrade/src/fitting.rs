@@ -1,14 +1,16 @@
-//! What an upgrade learns from its own gallery: pairs, drawn as natives of the new space, the adapter that is fitted on them, and the
-//! report on those that were held out.
+//! Pairs, adapter and report that an upgrade learns from its own gallery: pairs are drawn as natives of the
+//! new space, the adapter is fitted on them, and the report measures it on those that were held out.
 //!
-//! No list of the pairs is kept: they are the items at the beginning of the gallery's shuffle ([`crate::sample`]) that are native and
-//! have an old vector. A pair's old vector alone decides whether it is held out. So nothing can disagree with the gallery. Held-out pairs
-//! stay held out in a larger sample, and an item that is in the gallery twice is held out both times or never. The adapter and the report
-//! are [files of the gallery](kept); a document names the last adapter.
+//! No list of the pairs is kept: they are the items at the beginning of the gallery's shuffle
+//! ([`crate::sample`]) that are native and have an old vector. A pair's old vector alone decides whether it
+//! is held out. So nothing can disagree with the gallery. Held-out pairs stay held out in a larger sample,
+//! and an item that is in the gallery twice is held out both times or never. The adapter and the report are
+//! [files of the gallery](kept); a document names the last adapter.
 //!
-//! A backfill makes natives of the worst items first, so held-out natives are a random sample no further in the shuffle than an upgrade
-//! has embedded every item of it, or every one that it keeps for measuring. A document of the gallery says up to which place that is
-//! ([`DrawnPairs::asking`]): the queries of a forecast lie before it, whatever is native behind.
+//! A backfill makes the worst items native first. So held-out natives are a random sample only up to the
+//! place in the shuffle to which an upgrade has embedded every item, or every one that it keeps for
+//! measuring. A document of the gallery says which place that is ([`DrawnPairs::asking`]): the queries of a
+//! forecast lie before it, whatever is native behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -47,30 +49,33 @@ use crate::sample;
 use crate::setup::as_sentences;
 use crate::verbs::expect_may_bridge;
 
-/// Pairs that a fit takes at most: memory and time are bounded.
+/// Largest number of pairs that a fit takes: memory and time are bounded.
 pub(crate) const PAIRS_MAX: usize = 20_000;
-/// Pairs that an order is chosen on at most: its maps are fitted three times, and 2,000 pairs told the right one (`cargo lab study orders`).
+/// Largest number of pairs that an order is chosen on: its maps are fitted three times, and 2,000 pairs told
+/// the right one (`cargo lab study orders`).
 const ORDER_PAIRS_MAX: usize = 4_000;
-/// The share of the pairs that is held out.
+/// Share of the pairs that is held out.
 pub(crate) const HELD_OUT: f64 = 0.2;
-/// Of the shuffle that says which.
+/// Seed of the shuffle that says which pairs are held out.
 const HELD_OUT_SEED: u64 = 0x4e1d_0a7e;
-/// Held-out pairs below which no report is made. They are searched among each other, and where the first ten results are most of what there is
-/// every model has them.
+/// Held-out pairs below which no report is made. They are searched among each other, and where the first ten
+/// results are most of what there is, every model has them.
 const HELD_OUT_MIN: usize = 30;
-/// Whether a report could be made of so many pairs: of too few, too few are held out.
+/// Whether enough of so many pairs would be held out for a report.
 pub(crate) fn may_hold_out_of(pairs: u64) -> bool {
     pairs as f64 * HELD_OUT >= HELD_OUT_MIN as f64
 }
 
-/// Queries below which a report warns that its numbers are noise, so that more take over where there are more.
+/// Queries below which a report warns that its numbers are noise, so that a larger set takes over
+/// where there is one.
 const QUERIES_MIN: usize = 300;
 /// Natives that are read at a time.
 const NATIVES_PAGE: usize = 2048;
-/// The first sample; each further one is twice as large.
+/// Items of the first sample; each further one is twice as large.
 pub(crate) const FIRST_SAMPLE: usize = 250;
 
-/// The stage of [`DrawnPairs::learned`], which takes as long as embedding does where vectors are wide.
+/// Name of the stage of [`DrawnPairs::learned`], which takes as long as embedding does
+/// where vectors are wide.
 const MEASURING: &str = "measuring what pairs are worth";
 
 /// Name of the document that says which adapter was fitted last for a space.
@@ -78,14 +83,15 @@ fn document(new: &str) -> String {
     format!("adapter of {new}")
 }
 
-/// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there is none.
-/// Where the upgrade has been refitted since, the map in use.
+/// Fingerprint of the adapter that was fitted last for a space on the gallery's own pairs; `None` where there
+/// is none. Where the upgrade has been refitted since, it is that of the map in use.
 pub(crate) fn fitted(store: &dyn Ledger, new: &str) -> Result<Option<String>> {
     let fitted = store.document(&document(new))?.map(|(_, fingerprint)| fingerprint);
     fitted.filter(|it| !it.is_empty()).map(|fitted| refit::in_use(store, new, fitted)).transpose()
 }
 
-/// Forgets it, the order that was chosen with it, and what asks for both: what they were learned from is given up.
+/// Forgets the adapter of a space, the order that was chosen with it, and which items ask for forecasts: the
+/// vectors that these were learned from are given up.
 pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     refit::forget(store, new)?;
     for name in [document(new), order_document(new), asking_document(new)] {
@@ -101,28 +107,30 @@ fn asking_document(new: &str) -> String {
     format!("queries of {new}")
 }
 
-/// The last of the items that ask for a space's forecasts, in the order of the shuffle, which is each store's own; empty where nothing was drawn or
-/// forecast yet. An earlier version noted a place in a shuffle that is not that of every store, and says nothing here.
+/// Reads the last of the items that ask for a space's forecasts, in the order of the shuffle, which is each
+/// store's own. Empty where nothing was drawn or forecast yet. An earlier version noted a place in a shuffle
+/// that is not that of every store, and says nothing here.
 fn asking_until(store: &dyn Ledger, new: &str) -> Result<Vec<ItemKey>> {
     let text = store.document(&asking_document(new))?.map(|(_, text)| text).unwrap_or_default();
     Ok(serde_json::from_str(&text).unwrap_or_default())
 }
 
-/// How many of the last ones are noted: as long as one of them is there, it is known how far they went.
+/// Number of the last asking items that are noted: as long as one of them is there, it is known
+/// how far they went.
 const LAST_NOTED: usize = 100;
 
-/// The last of some items at the beginning of the shuffle.
+/// Gives the keys of the last `LAST_NOTED` of some items at the beginning of the shuffle.
 fn last_of(first: &[Record]) -> Vec<ItemKey> {
     first.iter().skip(first.len().saturating_sub(LAST_NOTED)).map(|record| record.item.key).collect()
 }
 
-/// How many items at the beginning of the shuffle come up to the last of these.
+/// Counts the items at the beginning of the shuffle up to the last one that is in `until`; 0 where none is.
 fn end_of(first: &[Record], until: &[ItemKey]) -> usize {
     first.iter().rposition(|record| until.contains(&record.item.key)).map_or(0, |at| at + 1)
 }
 
-/// Lets the first `items` of the shuffle ask for a space's forecasts from now on, or more where more did before. All that can be are native: so
-/// none of them is there for being hard.
+/// Lets the first `items` of the shuffle ask for a space's forecasts from now on, or more where more did
+/// before. All of them that can be native are, so none is there for being hard.
 ///
 /// # Errors
 ///
@@ -140,7 +148,7 @@ fn note_until(store: &dyn Ledger, new: &str, until: &[ItemKey]) -> Result<()> {
     note(store, &asking_document(new), &serde_json::json!(until).to_string())
 }
 
-/// Writes a document of the gallery, where it says something else.
+/// Writes a document of the gallery, unless it says the same already.
 fn note(store: &dyn Ledger, name: &str, text: &str) -> Result<()> {
     let before = store.document(name)?;
     if before.as_ref().is_none_or(|(_, known)| known != text) {
@@ -153,16 +161,17 @@ fn note(store: &dyn Ledger, name: &str, text: &str) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChosenOrder {
     pub policy: Policy,
-    /// The metric's id; `None` for what a fit goes by.
+    /// Id of the metric; `None` for the one that a fit goes by.
     pub metric: Option<String>,
 }
 
-/// Name of the document that says which order was chosen last for a space: with the gallery, since every process has to follow it.
+/// Name of the document that says which order was chosen last for a space. It lies in the gallery, since
+/// every process has to follow the order.
 fn order_document(new: &str) -> String {
     format!("order of {new}")
 }
 
-/// The order that was chosen last for a space; `None` where there is none.
+/// Reads the order that was chosen last for a space; `None` where there is none.
 pub(crate) fn chosen_order(store: &dyn Ledger, new: &str) -> Result<Option<ChosenOrder>> {
     let text = store.document(&order_document(new))?.map(|(_, text)| text).filter(|text| !text.is_empty());
     let read = |text: String| {
@@ -171,8 +180,9 @@ pub(crate) fn chosen_order(store: &dyn Ledger, new: &str) -> Result<Option<Chose
     text.map(read).transpose()
 }
 
-/// Chooses the order of a backfill on those pairs that are not held out, as [`choose_order`](rehang_fit::choose_order()), for a map of this
-/// method, and names it in the gallery. `None` where there are too few pairs.
+/// Chooses the order of a backfill on those pairs that are not held out, as
+/// [`choose_order`](rehang_fit::choose_order()), for a map of this method, and names it in the gallery.
+/// `None` where there are too few pairs.
 pub(crate) fn choose_order(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
@@ -188,8 +198,8 @@ pub(crate) fn choose_order(
     Ok(Some(choice))
 }
 
-/// Takes away adapters and bridges that no upgrade of the gallery uses or can go back to, and what belongs to them. Reports stay as long as a refit names
-/// their adapter.
+/// Removes adapters and bridges that no upgrade of the gallery uses or can go back to, and what belongs to
+/// them. Reports stay as long as a refit names their adapter.
 ///
 /// # Errors
 ///
@@ -199,7 +209,7 @@ pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
     for space in store.spaces()? {
         used.extend(fitted(store, &space.space.name)?);
         for refit in refit::refits(store, &space.space.name)? {
-            // The last one may be decided and not yet done.
+            // The last refit may be decided and not yet done.
             used.extend(refit.taken.then(|| refit.after.clone()));
             told.extend([refit.before, refit.after]);
         }
@@ -213,27 +223,28 @@ pub(crate) fn clear_unused(store: &dyn Ledger) -> Result<()> {
     })
 }
 
-/// Codes of what a fit finds of its pairs, and an examination tells again.
+/// Codes of the findings of a fit about its pairs, which an examination tells again.
 const OF_PAIRS: [&str; 3] = ["one-vector", "two-kinds", "misfits"];
 
-/// What a fit knows of an adapter beside it.
+/// Findings and error of a fit, which are kept beside its adapter.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Learned {
-    /// What was found of its pairs.
+    /// Findings about the pairs of the fit.
     findings: Vec<Finding>,
-    /// Its error on those that were held out; `None` where they are too few.
+    /// Error of the adapter on held-out pairs; `None` where they are too few.
     error: Option<MeanError>,
 }
 
 impl Learned {
-    /// What is kept of an adapter. One that was fitted elsewhere has nothing.
+    /// Reads what is kept beside an adapter; nothing for one that was fitted elsewhere.
     fn read(store: &dyn Ledger, fingerprint: &str) -> Result<Self> {
         let bytes = kept::read(store, Kind::Learned, fingerprint)?.unwrap_or_default();
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 }
 
-/// Keeps an adapter in the gallery, with what its fit found of the pairs, and gives its fingerprint. Nothing names it yet.
+/// Keeps an adapter in the gallery, with what its fit found of the pairs, and gives its fingerprint. No
+/// document names it yet.
 ///
 /// # Errors
 ///
@@ -249,7 +260,7 @@ pub(crate) fn keep_fitted(store: &dyn Ledger, fitted: &Fitted, error: Option<Mea
     Ok(fingerprint)
 }
 
-/// What the last fit found of the pairs themselves, for the examination of a gallery.
+/// Reads what the last fit found of the pairs themselves, for the examination of a gallery.
 ///
 /// # Errors
 ///
@@ -259,14 +270,15 @@ pub(crate) fn findings(store: &dyn Ledger, new: &str) -> Result<Vec<Finding>> {
     Ok(Learned::read(store, &fingerprint)?.findings)
 }
 
-/// How many pairs are drawn, and how fast.
+/// Options of drawing pairs: how many, and how fast.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PairsOptions {
-    /// Items of the sample, at most: it begins with 250 and is doubled until there are so many.
+    /// Largest number of items of the sample: it begins with 250 and is doubled until there are so many.
     pub items: usize,
-    /// Points of agreement that one more doubling has to be expected to bring, or else no more are drawn; 0 draws all `items`.
+    /// Points of agreement that one more doubling has to be expected to bring, or else no more are drawn; 0
+    /// draws all `items`.
     pub worth: f64,
-    /// Limits; a share of the gallery ([`RunOptions::until`]) has no effect here.
+    /// Limits of embedding the sample; a share of the gallery ([`RunOptions::until`]) has no effect here.
     pub run: RunOptions,
 }
 
@@ -276,13 +288,13 @@ impl Default for PairsOptions {
     }
 }
 
-/// Why no more pairs are drawn.
+/// Reason why no more pairs are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enough {
     /// One more doubling is not expected to bring what it has to.
     Learned,
-    /// There are as many as were asked for.
+    /// The sample has as many items as were asked for.
     Asked,
     /// The sample is all of the gallery that can be embedded.
     WholeGallery,
@@ -290,59 +302,62 @@ pub enum Enough {
     Ended(Ending),
 }
 
-/// One sample.
+/// A sample of the gallery, and the pairs in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PairsStep {
     /// Items of the sample.
     pub items: usize,
-    /// Those that are pairs: native, with an old vector.
+    /// Items of the sample that are pairs: native, with an old vector.
     pub pairs: usize,
-    /// Items that were embedded for it now; the others were native before.
+    /// Items that were embedded for the sample now; the others were native before.
     pub embedded: u64,
-    /// What the pairs are worth to a map; `None` where they are too few to say, or where an earlier call has measured them
-    /// already and gone on.
+    /// Worth of the pairs to a map; `None` where they are too few to say, or where an earlier call has
+    /// measured them already and gone on.
     pub learned: Option<LearningCurve>,
 }
 
-/// What [`Upgrade::pairs`](crate::Upgrade::pairs) did.
+/// Result of [`Upgrade::pairs`](crate::Upgrade::pairs).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PairsDrawn {
-    /// The samples, each twice as large as the one before.
+    /// Samples that were drawn, each twice as large as the one before.
     pub steps: Vec<PairsStep>,
-    /// Why no more are drawn.
+    /// Reason why no more pairs are drawn.
     pub enough: Enough,
-    /// Pairs that there are.
+    /// Number of pairs that there are.
     pub pairs: usize,
-    /// Those that are held out of fits, for the report.
+    /// Number of pairs that are held out of fits, for the report.
     pub held_out: usize,
     /// Items of the sample that could not be embedded, in this call.
     pub failed: u64,
-    /// What the encoder used.
+    /// Items, tokens and money that the encoder used.
     pub spent: Spent,
-    /// What the encoder said where a budget of its own ended it.
+    /// Words of the encoder where a budget of its own ended the sample.
     pub encoder_said: Option<String>,
-    /// What the encoder found doubtful about the sources ([`Encoder::findings`](rehang_encode::Encoder::findings)).
+    /// Findings of the encoder about doubtful sources
+    /// ([`Encoder::findings`](rehang_encode::Encoder::findings)).
     #[serde(rename = "warnings", serialize_with = "as_sentences", skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<Finding>,
-    /// Queries by both models that choice and forecast go by; `None` where none were given, or the sample ended early, or a budget or a stop ended them.
+    /// Number of queries by both models that choice and forecast go by. `None` where none were given, where
+    /// the sample ended early, or where a budget or a stop ended the queries.
     pub queries: Option<usize>,
-    /// The reason for each query of the file that was tried in this call and got no vector: choice and forecast go
-    /// without it.
+    /// Reasons for each query of the file that was tried in this call and got no vector: choice and
+    /// forecast go without it.
     pub queries_left_out: Vec<String>,
     /// Clicks that choice and forecast go by too; `None` where none were given, or the queries are `None`.
     pub clicks: Option<ClicksKept>,
-    /// Where the pairs were written, where that was asked for.
+    /// Folder that the pairs were written to, where that was asked for.
     pub folder: Option<PathBuf>,
 }
 
 impl PairsDrawn {
-    /// Whether it did what it was asked for, with no item left that only a person can get a native vector for.
+    /// Whether the call did what it was asked for, with no item left that only a person can get a
+    /// native vector for.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && !matches!(self.enough, Enough::Ended(ending) if ending.is_early())
     }
 }
 
-/// Whether a pair is held out, by its old vector.
+/// Whether a pair is held out; its old vector alone decides.
 pub(crate) fn is_held_out(old: &[f32]) -> bool {
     let mixed = old.iter().fold(0, |mixed: u64, value| {
         (mixed ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -350,18 +365,18 @@ pub(crate) fn is_held_out(old: &[f32]) -> bool {
     shuffled(HELD_OUT_SEED, ItemKey::from(mixed)) < HELD_OUT
 }
 
-/// The items that ask for a forecast.
+/// Held-out pairs whose items are the queries of a forecast: they ask for it.
 pub(crate) struct Asking {
     /// Held-out pairs, every one of them.
     pub pairs: DrawnPairs,
-    /// The last of the items up to which they ask; empty where there are none.
+    /// Last of the items up to which pairs ask; empty where there are none.
     until: Vec<ItemKey>,
-    /// How many asked before, where these have taken over.
+    /// Number of pairs that asked before, where these have taken over.
     before: Option<usize>,
 }
 
 impl Asking {
-    /// Reads the items that ask in a gallery, where they are enough for what is measured on them.
+    /// Reads the asking pairs of a gallery, where they are enough for `what` is measured on them.
     ///
     /// # Errors
     ///
@@ -376,12 +391,13 @@ impl Asking {
             .advise(rehang::Remedy::DrawPairs))
     }
 
-    /// Keeps them for the forecasts to come.
+    /// Notes in the gallery which items ask, for the forecasts to come.
     fn keep(&self, store: &dyn Ledger, new: &str) -> Result<()> {
         if self.until.is_empty() { Ok(()) } else { note_until(store, new, &self.until) }
     }
 
-    /// What a reader of a forecast should know of them.
+    /// Tells a reader of a forecast that other items ask for it than for the one before; `None`
+    /// where the same ones do.
     fn finding(&self) -> Option<Finding> {
         let (now, before) = (self.pairs.len(), self.before?);
         let seen = format!("{now} items ask here, and {before} asked for the forecast before this one.");
@@ -391,7 +407,8 @@ impl Asking {
     }
 }
 
-/// Native ones of some records, and whether they are nearly all, so that none is there for being hard.
+/// Picks the native items of some records, and tells whether they are nearly all, so that none is
+/// there for being hard.
 fn natives_of(records: Vec<Record>) -> (Vec<Item>, bool) {
     let (count, mut native) = (records.len(), records);
     native.retain(sample::is_native);
@@ -404,20 +421,21 @@ fn natives_of(records: Vec<Record>) -> (Vec<Item>, bool) {
 pub(crate) struct DrawnPairs {
     ids: Vec<String>,
     labels: Vec<Option<String>>,
-    /// Characters of each source; none is not a number.
+    /// Number of characters of each source; NaN without a source.
     lengths: Vec<f64>,
     keys: Vec<f64>,
     payloads: Vec<Value>,
     held_out: Vec<bool>,
     old: Matrix,
     new: Matrix,
-    /// Items that are none, since one of their vectors cannot be placed.
+    /// Number of items that are no pairs, since one of their vectors cannot be placed.
     misplaced: usize,
 }
 
 impl DrawnPairs {
-    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no pair; nor is one of whose two vectors one cannot
-    /// be placed: with NaN or infinite numbers, or without a direction where cosines are compared.
+    /// Reads the pairs among the first `items` of a gallery's shuffle. An item that changes meanwhile is no
+    /// pair. Nor is an item with a vector that cannot be placed: with NaN or infinite numbers, or without a
+    /// direction where cosines are compared.
     ///
     /// # Errors
     ///
@@ -430,7 +448,8 @@ impl DrawnPairs {
         Self::of(store, old, new, records.into_iter().map(|record| record.item).collect())
     }
 
-    /// The pairs among all that is native, wherever in the shuffle: the first of it where there are more than a fit takes.
+    /// Reads the pairs among all natives, wherever they are in the shuffle: the first of it where there are
+    /// more than a fit takes.
     ///
     /// # Errors
     ///
@@ -466,8 +485,9 @@ impl DrawnPairs {
         Self::of(store, old, new, items)
     }
 
-    /// Items that are kept for measuring, native or not: those held out among the first of the shuffle. So they are a random sample of
-    /// what can be embedded, and no fit ever takes one of them. None in a gallery that is too small to measure on.
+    /// Reads the items that are kept for measuring, native or not: those held out among the first of the
+    /// shuffle. So they are a random sample of what can be embedded, and no fit ever takes one of them. None
+    /// in a gallery that is too small to measure on.
     ///
     /// # Errors
     ///
@@ -481,7 +501,7 @@ impl DrawnPairs {
         Self::held_out_among(store, old, &sample::first(store, new, (kept as f64 / HELD_OUT) as usize)?)
     }
 
-    /// Picks from some items the held-out ones, native or not.
+    /// Picks the held-out ones of some items, native or not.
     fn held_out_among(store: &dyn Ledger, old: &Space, first: &[Record]) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for page in first.chunks(NATIVES_PAGE) {
@@ -495,8 +515,8 @@ impl DrawnPairs {
         Ok(records)
     }
 
-    /// The pairs among the items that are kept for measuring; `None` until nearly all of them are native, since those that are may be there
-    /// for being the hardest.
+    /// Reads the pairs among the items that are kept for measuring; `None` until nearly all of these are
+    /// native, since the first that are may be there for being the hardest.
     ///
     /// # Errors
     ///
@@ -509,9 +529,11 @@ impl DrawnPairs {
         Self::of(store, old, new, native).map(Some)
     }
 
-    /// The held-out pairs whose items are the queries of a forecast: a random sample of the gallery, and the same one for as long as an upgrade lasts. They
-    /// are those of the sample that was drawn, wherever a backfill has made more natives, since it takes the worst first. Of fewer than 300, which a report
-    /// warns of, those take over that a run keeps for measuring, once they are more. An item that comes to the gallery may come to them.
+    /// Reads the held-out pairs whose items are the queries of a forecast: a random sample of the gallery,
+    /// and the same one for as long as an upgrade lasts. They are the held-out ones of the sample that was
+    /// drawn, though a backfill has made more natives elsewhere, since it takes the worst first. Where they
+    /// are fewer than 300, which a report warns of, the pairs that a run keeps for measuring take over, once
+    /// they are more. An item that comes to the gallery may come to them.
     ///
     /// # Errors
     ///
@@ -536,7 +558,8 @@ impl DrawnPairs {
         let (native, until) = if let Some(asking) = asking {
             asking
         } else {
-            // What an earlier version has drawn, or an application has embedded itself; and of a gallery that has grown, what is native by now.
+            // No note says who asks: an earlier version has drawn the pairs, an application has embedded them
+            // itself, or the gallery has grown. The queries are then among what is native by now.
             let drawn = sample::natives(store, &old.name, &new.name, size)?;
             (natives_of(Self::held_out_among(store, old, &drawn)?).0, last_of(&drawn))
         };
@@ -552,7 +575,7 @@ impl DrawnPairs {
         Ok(Asking { pairs, until, before: None })
     }
 
-    /// The pairs among some items.
+    /// Reads the pairs among some items.
     fn of(store: &dyn Ledger, old: &Space, new: &Space, items: Vec<Item>) -> Result<Self> {
         let mut pairs = Self {
             ids: Vec::new(),
@@ -593,12 +616,12 @@ impl DrawnPairs {
         Ok(pairs)
     }
 
-    /// How many there are.
+    /// Number of pairs.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Their vectors, old and new, in spaces of these names.
+    /// Gives the vectors of the pairs, old and new, in spaces of the names of these.
     ///
     /// # Errors
     ///
@@ -610,17 +633,17 @@ impl DrawnPairs {
         Ok((of(old, &self.old)?, of(new, &self.new)?))
     }
 
-    /// How many are held out.
+    /// Number of pairs that are held out.
     pub fn held_out(&self) -> usize {
         self.held_out.iter().filter(|&&held_out| held_out).count()
     }
 
-    /// Whether enough are held out to be measured on.
+    /// Whether enough pairs are held out to be measured on.
     pub fn may_be_reported(&self) -> bool {
         self.held_out() >= HELD_OUT_MIN
     }
 
-    /// What they are worth to a map; `None` where they are too few to say.
+    /// Measures what the pairs are worth to a map; `None` where they are too few to say.
     pub fn learned(
         &self,
         old: &Space,
@@ -637,8 +660,9 @@ impl DrawnPairs {
         learning_curve(&pairs, 0, progress)
     }
 
-    /// Writes them into a folder: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` (1 where a pair is held out), and `labels.npy` where
-    /// items have labels: numbers of the labels in the order of their names, −1 without one.
+    /// Writes the pairs into a folder: `old.npy`, `new.npy`, `ids.txt`, `held-out.npy` (1 where a pair is
+    /// held out), and `labels.npy` where items have labels: numbers of the labels in the order of their
+    /// names, −1 without one.
     pub fn write(&self, folder: &Path) -> Result<()> {
         if let Some(id) = self.ids.iter().find(|id| id.contains(['\n', '\r'])) {
             let detail =
@@ -654,7 +678,7 @@ impl DrawnPairs {
         self.label_numbers().map_or(Ok(()), |labels| rehang_files::write_labels(folder.join(LABELS), &labels))
     }
 
-    /// The pairs in the place of files.
+    /// Gives the pairs as inputs held in memory, in the place of files.
     fn sources(self) -> PairSources {
         let values = |name, values| VectorSource::given(name, Scalars::Integers(values));
         PairSources {
@@ -669,10 +693,12 @@ impl DrawnPairs {
         }
     }
 
-    /// What is known of the pairs that are not held out beside their vectors: where some of them are another thing than the others, it
-    /// says which.
+    /// Lists what is known of the pairs that are not held out beside their vectors: label, fields of
+    /// the payload, length of the source, key. Where some pairs are of another kind than the others,
+    /// these traits say which.
     fn traits(&self) -> Vec<Trait> {
-        /// Fields of payloads that are looked at, and how long a name of a kind may be.
+        /// Largest number of payload fields that are looked at. A text longer than
+        /// `NAME_CHARACTERS_MAX` names no kind.
         const FIELDS_MAX: usize = 50;
         const NAME_CHARACTERS_MAX: usize = 60;
         let rows: Vec<usize> = (0..self.len()).filter(|&row| !self.held_out[row]).collect();
@@ -704,13 +730,14 @@ impl DrawnPairs {
         traits
     }
 
-    /// What was clicked among the pairs that are not held out, by their place among these; `None` where no clicks are kept.
+    /// Reads the clicks on the pairs that are not held out, which are numbered by their place among these;
+    /// `None` where no clicks are kept.
     fn clicks_of_known(
         &self,
         kept: KeptQueries<'_>,
         (old, new): (&Space, &Space),
     ) -> Result<Option<ClicksOfPairs>> {
-        // The vectors are read only where there are clicks.
+        // Vectors are read only where there are clicks.
         let Some(fingerprint) = kept.clicks_fingerprint()? else { return Ok(None) };
         let Some(by_both) = kept.vectors(old, new)? else { return Ok(None) };
         let known = (0..self.len()).filter(|&row| !self.held_out[row]).map(|row| self.ids[row].as_str());
@@ -718,7 +745,7 @@ impl DrawnPairs {
         Ok(Some(ClicksOfPairs { judged, fingerprint }))
     }
 
-    /// 1 where a pair is held out.
+    /// Gives 1 for each pair that is held out, and 0 for each other one.
     fn held_out_rows(&self) -> Vec<i64> {
         self.held_out.iter().map(|&held_out| i64::from(held_out)).collect()
     }
@@ -728,7 +755,7 @@ impl DrawnPairs {
     }
 }
 
-/// Numbers of the labels in the order of their names, −1 without one; `None` where no item has a label.
+/// Numbers the labels in the order of their names, −1 without one; `None` where no item has a label.
 pub(crate) fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     let mut numbers: BTreeMap<&str, i64> = labels.iter().flatten().map(|label| (label.as_str(), 0)).collect();
     for (number, place) in (0..).zip(numbers.values_mut()) {
@@ -738,29 +765,30 @@ pub(crate) fn label_numbers(labels: &[Option<String>]) -> Option<Vec<i64>> {
     (!numbers.is_empty()).then(|| labels.iter().map(number).collect())
 }
 
-/// Queries with a clicked item among the pairs below which a choice is not made by clicks: of fewer it would be chance.
+/// Queries with a clicked item among the pairs below which no choice is made by clicks: with fewer
+/// it would be chance.
 const CLICKED_MIN: usize = 30;
 
-/// What was clicked among the pairs that a fit learns from.
+/// Clicks on the pairs that a fit learns from.
 struct ClicksOfPairs {
     judged: Qrels,
-    /// Of all that was clicked.
+    /// Fingerprint of all clicks that are kept.
     fingerprint: String,
 }
 
 impl ClicksOfPairs {
-    /// Queries with a right answer among the pairs.
+    /// Counts the queries with a right answer among the pairs.
     fn queries(&self) -> usize {
         let is_right = |query: &usize| self.judged.query(*query).iter().any(|(_, gain)| *gain > 0.0);
         (0..self.judged.len()).filter(is_right).count()
     }
 
-    /// The judgements, where they are of enough queries to choose by.
+    /// Gives the judgements, where they are of enough queries to choose by.
     fn enough(self) -> Option<Qrels> {
         (self.queries() >= CLICKED_MIN).then_some(self.judged)
     }
 
-    /// What is said where they are not.
+    /// Tells that the clicks are of too few queries to choose by; `None` where they are enough.
     fn finding(&self) -> Option<Finding> {
         let queries = self.queries();
         let seen = format!(
@@ -773,7 +801,7 @@ impl ClicksOfPairs {
     }
 }
 
-/// Names of the files of pairs.
+/// Name of the file of the pairs' old vectors; the names of the other files follow.
 const OLD: &str = "old.npy";
 const NEW: &str = "new.npy";
 const HELD_OUT_ROWS: &str = "held-out.npy";
@@ -784,33 +812,35 @@ struct PairSources {
     old: VectorSource,
     new: VectorSource,
     held_out: VectorSource,
-    /// One, or none.
+    /// Labels of the pairs, one source of them; none where no item has a label.
     labels: Vec<VectorSource>,
 }
 
 impl PairSources {
-    /// The rows that are held out, or all others.
+    /// Selects the rows that are held out, or all others.
     fn rows(&self, held_out: bool) -> RowSelection {
         RowSelection { file: self.held_out.clone(), values: vec![i64::from(held_out)] }
     }
 }
 
-/// Numbers of old vectors that a forecast reads at most (256 MiB): memory is bounded.
+/// Largest count of numbers of old vectors that a forecast reads (256 MiB): memory is bounded.
 const GALLERY_NUMBERS_MAX: usize = 1 << 26;
 
-/// The gallery that a forecast is of, as far as it is needed.
+/// Gallery that a forecast is of, as far as the forecast needs it.
 struct Whole {
     old: VectorSource,
     labels: Option<VectorSource>,
-    /// The id of every row.
+    /// Id of every row.
     ids: Vec<String>,
-    /// Its items; more than there are rows where these are a random part.
+    /// Number of items of the gallery; more than there are rows where these are a random part.
     items: usize,
 }
 
 impl Whole {
-    /// Of a gallery with labels, where these say what a right answer is, and where `all` are wanted, every old vector, or those of a random part of it. Agreement
-    /// depends on no more than the number of items. The held-out pairs are in it in any case, before all others: an item may change meanwhile.
+    /// Reads every old vector of the gallery, or those of a random part, where `all` are wanted, or
+    /// where it has labels and these say what a right answer is (`by_label`). Agreement depends on no
+    /// more than the number of items. The held-out pairs are in it in any case, before all others: an
+    /// item may change meanwhile.
     fn read(
         store: &dyn Ledger,
         space: &Space,
@@ -896,14 +926,15 @@ pub(crate) fn fit(
     Ok(answer)
 }
 
-/// The error of a map on pairs that were held out; `None` where they are too few.
+/// Measures the error of a map on pairs that were held out; `None` where they are too few.
 fn error_of(adapter: &Adapter, old: Matrix, new: &Matrix) -> Result<Option<MeanError>> {
     let old = Vectors::measured(&adapter.old.name, adapter.old.distance, old, "pairs")?;
     let applied = rehang::adapter::apply(adapter, &old, None, &Progress::default())?;
     Ok(MeanError::of(&rehang::adapter::true_errors(new, applied.vectors.matrix())))
 }
 
-/// The error of a map on those of its pairs that were held out; `None` where it was not fitted here, or they were too few.
+/// Reads the error of a map on those of its pairs that were held out; `None` where it was not fitted here, or
+/// they were too few.
 ///
 /// # Errors
 ///
@@ -912,8 +943,8 @@ pub(crate) fn error_on_held_out(store: &dyn Ledger, fingerprint: &str) -> Result
     Ok(Learned::read(store, fingerprint)?.error)
 }
 
-/// Fits the method of a map again, on all natives that are not held out, and keeps nothing. Gives the new map with how many pairs it was
-/// fitted on; `None` where there are none.
+/// Fits the method of a map again, on all natives that are not held out, and keeps nothing. Gives the new map
+/// with how many pairs it was fitted on; `None` where there are no pairs.
 pub(crate) fn fit_again(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
@@ -974,7 +1005,8 @@ pub(crate) fn fit_bridge(
     rehang_fit::fit_bridge(&pairs, &FitParameters { queries, ..FitParameters::default() }, progress)
 }
 
-/// Reads so many pairs at most that are not held out, and the queries that are kept: what is learned from both beside a map.
+/// Reads the pairs that are not held out among the first `most` items of the shuffle, and the queries that
+/// are kept: an order and a bridge are learned from both. An error calls it `what`.
 fn known_pairs(
     store: &dyn Ledger,
     (old, new): (&Space, &Space),
@@ -1003,14 +1035,14 @@ fn known_pairs(
     Ok((pairs, queries))
 }
 
-/// What an adapter is worth on held-out pairs.
+/// Report on what an adapter is worth, by held-out pairs.
 #[derive(Debug, Clone)]
 pub struct UpgradeReport {
-    /// The report.
+    /// Report with its numbers and warnings.
     pub report: Report,
     /// Ids of the held-out items that it was measured on.
     pub asked: Vec<String>,
-    /// What the reader should know of the inputs beside the warnings in it.
+    /// Findings about the inputs, beside the warnings in the report.
     pub findings: Vec<Finding>,
 }
 
@@ -1038,8 +1070,8 @@ pub(crate) fn measure(
         }
         _ => None,
     };
-    // By agreement nothing is proven of a bridge that a report can show, and after the switch no search could use one. A report is worth
-    // having without one.
+    // Agreement proves nothing of a bridge that a report can show, and after the switch no search could use
+    // one. A report is worth having without one.
     let recorded = Recorded::read(store)?;
     let may_be_bridged = recorded.is_none_or(|recorded| expect_may_bridge(store, &recorded.record).is_ok());
     let mut unbridged = None;
@@ -1069,7 +1101,8 @@ pub(crate) fn measure(
     asked.gallery_items = Some(gallery.items);
     asked.bridge = bridge;
     asked.judged = judged;
-    // As people ask: an item's class says nothing of what a query wanted. Without queries the gallery's labels are those of the pairs too.
+    // Kept queries ask as people do: an item's class says nothing of what a query wanted. Without queries the
+    // gallery's labels are those of the pairs too.
     if let Some((by_old, by_new)) = queries.map(ByBoth::sources) {
         (asked.answers.queries_old, asked.answers.queries) = (Some(by_old), Some(by_new));
     }
@@ -1082,8 +1115,8 @@ pub(crate) fn measure(
     Ok(UpgradeReport { report: made.report, asked: measured_on, findings })
 }
 
-/// Carries an application's floors over to the new model, asked as a report is: by the held-out pairs, or the queries that are kept. The usual ones
-/// where `values` is empty.
+/// Carries an application's floors over to the new model, or the usual ones where `values` is empty. The
+/// held-out pairs ask, or the queries that are kept, as for a report.
 ///
 /// # Errors
 ///
@@ -1134,7 +1167,8 @@ mod tests {
         assert!(few.enough().is_none());
     }
 
-    /// Of an item without a direction no map can learn, whichever model has given none: natives of before, and what the application has.
+    /// No map can learn of an item without a direction, whichever model has given none: natives of before,
+    /// and what the application has.
     #[test]
     fn a_vector_without_a_direction_is_no_pair() {
         use rehang::{Distance, Provenance};
@@ -1191,7 +1225,7 @@ mod tests {
             let mut inputs = InputReader::new(None).unwrap();
             inputs.matrix("gallery", std::slice::from_ref(&whole.old)).unwrap()
         };
-        // By labels all that can be placed, the held-out ones first and once.
+        // Labels need all items that can be placed, the held-out ones first and once.
         let whole = Whole::read(&store, &old, &pairs, (true, false), &Progress::default()).unwrap();
         let rows = read(&whole);
         assert_eq!((rows.rows(), whole.items, whole.labels.is_some()), (38, 38, true));
@@ -1202,7 +1236,7 @@ mod tests {
         lengths.sort_unstable();
         lengths.dedup();
         assert_eq!(lengths.len(), 38);
-        // By queries their number alone.
+        // Queries without labels need the number of items alone.
         let whole = Whole::read(&store, &old, &pairs, (false, false), &Progress::default()).unwrap();
         assert_eq!((read(&whole).rows(), whole.items, whole.labels.is_some()), (held_out.len(), 39, false));
     }

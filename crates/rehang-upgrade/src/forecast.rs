@@ -1,4 +1,5 @@
-//! What a report on held-out pairs says of an upgrade, and whether switching now would serve worse than doing nothing.
+//! Forecast of an upgrade by a report on held-out pairs, and whether switching now would serve worse
+//! than doing nothing.
 
 use rehang::finding::{Finding, Severity};
 use rehang::report::{
@@ -18,47 +19,51 @@ use crate::until::{ENOUGH, Unit, Until, native_share, reaches};
 /// Shares of the gallery that a plan shows the curve at.
 const SHOWN: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
 
-/// Codes of what a report found that belongs beside its numbers wherever they are shown.
+/// Codes of a report's findings that belong beside its numbers wherever they are shown.
 const SAID_AGAIN: [&str; 3] = [ANOTHER_METRIC, MORE_QUERIES, WIDE_FORECAST];
 
 /// The curve of an upgrade, as a report measured it on items that the adapter was not fitted on.
 ///
-/// Qualities are in the unit of the report's metric (percent for all of today's), more is better; shares are in `[0, 1]`. What
-/// was not measured is `None`.
+/// Qualities are in the unit of the report's metric (percent for all of today's), more is better; shares are
+/// in `[0, 1]`. A number that was not measured is `None`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Forecast {
-    /// The report.
+    /// Name of the report that the forecast was read from.
     pub source: String,
-    /// The metric's name.
+    /// Name of the metric.
     pub metric: String,
     /// Method and order of the curve.
     pub curve: String,
-    /// Items that it was measured on.
+    /// Number of items that the curve was measured on.
     pub items: usize,
-    /// The size of the gallery that it is a forecast of; `None` where those items were searched among themselves.
+    /// Number of items of the gallery that the curve is a forecast of; `None` where the measured items were
+    /// searched among themselves.
     pub gallery: Option<usize>,
     /// Quality without an upgrade: old queries on old vectors.
     pub do_nothing: Option<f64>,
-    /// Where that lies in 95 of 100 samples, `(low, high)`; `None` where all items were asked.
+    /// Range of `do_nothing` in 95 of 100 samples, `(low, high)`; `None` where all items were asked.
     pub do_nothing_range: Option<(f64, f64)>,
-    /// Quality over a bridge, where old vectors stay and no vector is written, `(quality, low, high)`; `None` where none was proven to be better
-    /// than doing nothing.
+    /// Quality over a bridge, where old vectors stay and no vector is written, `(quality, low, high)`; `None`
+    /// where none was proven to be better than doing nothing.
     pub bridge: Option<(f64, f64, f64)>,
     /// Quality at the switch, with nothing native.
     pub start: f64,
     /// Quality at some shares of native items, `(share, quality)`; the last one is the end.
     pub curve_at: Vec<(f64, f64)>,
-    /// Where the quality lies in 95 of 100 samples, at the switch and at those shares: `(share, low, high)`; none where it was measured.
+    /// Range of the quality in 95 of 100 samples, at the switch and at the shares of `curve_at`:
+    /// `(share, low, high)`; none where the quality was measured.
     pub ranges: Vec<(f64, f64, f64)>,
-    /// The share of native items that is enough for 98 % of the end, where something can be said of it.
+    /// Share of native items that is enough for 98 % of the end, where something can be said of it.
     pub enough: Option<EnoughShare>,
-    /// The share of native items from which on the curve stays at or above doing nothing; `None` where it never does.
+    /// Share of native items from which on the curve stays at or above doing nothing; `None`
+    /// where it never does.
     pub passes_do_nothing_at: Option<f64>,
-    /// The other metrics that a report shows first, such as top-1 beside mAP.
+    /// Metrics beside that of the forecast that a report shows first, such as top-1 beside mAP.
     pub others: Vec<OtherMetric>,
-    /// Where an application's floors lie by the new model; `None` in a report of an earlier version, and of held-out items among themselves.
+    /// Floors of an application, carried over to the new model; `None` in a report of an earlier version, and
+    /// of held-out items among themselves.
     pub floors: Option<Floors>,
-    /// What a person should know of it.
+    /// Findings that a person should know of.
     #[serde(rename = "warnings", serialize_with = "as_sentences")]
     pub findings: Vec<Finding>,
     /// Whether the report found nothing that makes its numbers worthless.
@@ -74,7 +79,7 @@ pub struct Forecast {
 /// A metric beside the one that a forecast speaks of.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct OtherMetric {
-    /// Its name.
+    /// Name of the metric.
     pub metric: String,
     /// Quality without an upgrade.
     pub do_nothing: Option<f64>,
@@ -82,8 +87,8 @@ pub struct OtherMetric {
     pub start: f64,
     /// Quality when everything is native.
     pub end: f64,
-    /// The share of native items from which on its whole range is no longer below doing nothing: 0 where it does not fall, or doing nothing was
-    /// not measured; `None` where it stays below to the end.
+    /// Share of native items from which on the metric's range is no longer wholly below doing nothing. 0
+    /// where it does not fall, or doing nothing was not measured; `None` where it stays below to the end.
     pub recovers_at: Option<f64>,
 }
 
@@ -92,7 +97,7 @@ impl OtherMetric {
     fn of(report: &Report, curve: &CurveSeries, shown: &ShownMetric) -> Option<Self> {
         let line_of = curve.metrics.get(&shown.id)?;
         let do_nothing = report.do_nothing.get(&shown.id).copied().filter(|value| value.is_finite());
-        // What may be chance is no fall.
+        // A fall that may be chance is none, so the upper end of the range counts.
         let highest = line_of.band.as_ref().map_or(&line_of.values, |band| &band.high);
         let recovers_at = do_nothing.map_or(Some(0.0), |line| {
             let last_below = highest.iter().rposition(|&value| is_below(value, line));
@@ -104,14 +109,14 @@ impl OtherMetric {
 }
 
 impl Forecast {
-    /// Reads the JSON of a report and finds the curve of this upgrade in it: the one of its
-    /// order, and of its adapter's method where several were compared. Where there is none, it is the curve that the
+    /// Reads the JSON of a report and finds the curve of this upgrade in it: the one of its order, and of its
+    /// adapter's method where several were compared. Where there is none, it takes the curve that the
     /// report's verdict speaks about, and a warning says so.
     ///
     /// # Errors
     ///
-    /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where it is about other
-    /// spaces.
+    /// Corrupt where the text is no report, or one of a newer rehang, or one without a curve; mismatch where
+    /// it is about other spaces.
     pub fn read(text: &str, source: &str, setup: &UpgradeSetup<'_>) -> Result<Self> {
         let report: Report = serde_json::from_str(text).map_err(|error| {
             Error::corrupt(source, format!("it is no report of rehang as JSON ({error})"))
@@ -135,7 +140,8 @@ impl Forecast {
             return Err(Error::missing("an adapter", "the forecast of an upgrade"));
         };
         let method = &adapter.training.method;
-        // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then it is unknown which.
+        // Two adapters of one method are told apart by their files, "ridge (a)" and "ridge (b)": then
+        // it is unknown which.
         let own = |curve: &&rehang::report::CurveSeries| curve.order == order && curve.method == *method;
         let curve = if let Some(curve) = report.curves.iter().find(own) {
             curve
@@ -148,8 +154,8 @@ impl Forecast {
             findings.push(Finding::warning("another-curve", seen));
             curve
         };
-        // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels may be shared by
-        // several pairs of models, and so may be the old vectors.
+        // The report names the pairs of the adapters it compared. One fingerprint alone says little: labels
+        // may be shared by several pairs of models, and so may be the old vectors.
         let is_there = |(role, fingerprint): (&String, &String)| {
             report.inputs.iter().any(|input| input.is_of_pairs(role) && input.fingerprint == *fingerprint)
         };
@@ -218,8 +224,8 @@ impl Forecast {
         })
     }
 
-    /// What an application with a floor has to know of a switch: by the first floor of the report, how far it moves. `None` where no floor is
-    /// carried over.
+    /// Tells an application with a floor how far a switch moves it, by the first floor of the report. `None`
+    /// where no floor is carried over.
     pub fn moved_floors(&self) -> Option<Finding> {
         let floors = self.floors.as_ref()?;
         let (row, now) = floors.rows.iter().find_map(|row| Some((row, row.adapted?)))?;
@@ -244,14 +250,15 @@ impl Forecast {
         self.edges.as_ref().map(|[low, high]| (at(low, share), at(high, share)))
     }
 
-    /// The first share of native items from which on the curve `holds`, at every point of the report; `None` where it never does.
+    /// Finds the first share of native items from which on the curve `holds`, at every point of the report;
+    /// `None` where it never does.
     pub fn stays_from(&self, holds: impl Fn(f64) -> bool) -> Option<f64> {
         let kept = self.points.iter().rev().take_while(|(_, value)| holds(*value)).last();
         kept.map(|(share, _)| *share)
     }
 
-    /// The share at which the forecast quality less its price is largest, where all items together have to bring `points`; the smallest one of
-    /// equals. A dip on the way to more does not end it.
+    /// Finds the share at which the forecast quality less its price is largest, where all items together have
+    /// to bring `points`; the smallest one of equals. A dip on the way to more does not end it.
     fn worth(&self, points: f64) -> f64 {
         let mut best = (f64::NEG_INFINITY, 1.0);
         for (share, quality) in &self.points {
@@ -263,38 +270,42 @@ impl Forecast {
         best.1
     }
 
-    /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until there passes.
+    /// [`Forecast::passes_do_nothing_at`] in percent with one decimal, rounded up: a run until
+    /// that share passes.
     pub fn passes_at_percent(&self) -> Option<f64> {
         self.passes_do_nothing_at.map(percent_rounded_up)
     }
 
-    /// The share of native items from which on a switch makes nothing worse: the curve stays at or above doing nothing, and no other metric
-    /// is below it with its whole range. `None` where there is none, or doing nothing was not measured.
+    /// Finds the share of native items from which on a switch makes nothing worse: the curve stays at or
+    /// above doing nothing, and no other metric is below it with its whole range. `None` where there is no
+    /// such share, or doing nothing was not measured.
     pub fn worthwhile_from(&self) -> Option<f64> {
         let passes = self.passes_do_nothing_at?;
         self.others.iter().try_fold(passes, |from, other| Some(from.max(other.recovers_at?)))
     }
 
-    /// What falls at the switch beside the metric that the forecast speaks of, in a sentence; `None` where nothing does.
+    /// Says in a sentence which metrics fall at the switch beside the one that the forecast speaks of;
+    /// `None` where none does.
     pub fn falls(&self) -> Option<&str> {
         let finding = self.findings.iter().find(|finding| finding.code == ANOTHER_METRIC);
         finding.map(|finding| finding.seen.as_str())
     }
 
-    /// What the curve says of this upgrade.
+    /// Gives the verdict of the curve on this upgrade.
     pub fn verdict(&self) -> Verdict {
         self.do_nothing.map_or(Verdict::NotMeasured, |_| Verdict::passing(self.passes_do_nothing_at))
     }
 
-    /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one that is left alone:
-    /// at once, or on the way to the end. `false` where doing nothing was not measured.
+    /// Whether a gallery that is switched at this share of native items is forecast to serve worse than one
+    /// that is left alone: at once, or on the way to the end. `false` where doing nothing was not measured.
     pub fn is_below_doing_nothing(&self, share: f64) -> bool {
         self.verdict().is_worse_from(share)
     }
 }
 
-/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing, by the metric that the forecast speaks of, or by
-/// the whole range of another one that a report shows first. Fused searches are not checked, nor is a gallery whose mixed searches go to the new space already.
+/// Fails where switching now (to mixed searches) is forecast to serve worse than doing nothing, by the metric
+/// that the forecast speaks of, or by the whole range of another one that a report shows first. Fused
+/// searches are not checked, nor is a gallery whose mixed searches go to the new space already.
 ///
 /// # Errors
 ///
@@ -302,7 +313,7 @@ impl Forecast {
 pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> {
     let record = Recorded::expect(store)?.record;
     if find_space(store, &record.new.name)?.is_none() {
-        // Not even filled: the switch itself says so.
+        // The new space is not even there: the switch itself says so.
         return Ok(());
     }
     if record.serving == Serving::Mixed && store.serving()?.as_deref() == Some(record.new.name.as_str()) {
@@ -339,7 +350,8 @@ pub fn expect_worthwhile(store: &dyn Ledger, forecast: &Forecast) -> Result<()> 
     }))
 }
 
-/// Fails where another metric than that of the forecast is forecast to fall beyond its range, at the share of native items that `reaches` tells.
+/// Fails where another metric than that of the forecast is forecast to fall beyond its range, at the share of
+/// native items that `reaches` tells.
 fn expect_nothing_falls(
     store: &dyn Ledger,
     forecast: &Forecast,
@@ -369,7 +381,7 @@ fn expect_nothing_falls(
     Err(Error::conflict(what, detail).advise(Remedy::ReconsiderSwitch { backfill_percent }))
 }
 
-/// Linear between ascending points; the first and last value beyond them.
+/// Interpolates linearly between ascending points; beyond them it is the first or last value.
 fn at(points: &[(f64, f64)], share: f64) -> f64 {
     let right = points.partition_point(|point| point.0 <= share);
     match (right.checked_sub(1).map(|left| points[left]), points.get(right)) {
@@ -379,12 +391,14 @@ fn at(points: &[(f64, f64)], share: f64) -> f64 {
     }
 }
 
-/// What a run goes on until, with the share that a forecast says in place of [`Until::Enough`] and [`Until::Worth`]; `cost` is that of all items.
+/// Gives the wish until when a run goes on, with the share that a forecast says in place of [`Until::Enough`]
+/// and [`Until::Worth`]; `cost` is that of all items.
 ///
 /// # Errors
 ///
-/// Missing input where there is no forecast, or no price or rate; an invalid option where the forecast says no share: it is too wide, the metric gains
-/// nothing, or the report is of held-out items among themselves. Those of `cost`.
+/// Missing input where there is no forecast, or no price or rate; an invalid option where the forecast
+/// says no share: it is too wide, the metric gains nothing, or the report is of held-out items among
+/// themselves. Those of `cost`.
 pub(crate) fn share_of(
     until: Until,
     forecast: Option<&Forecast>,
@@ -626,12 +640,12 @@ mod tests {
         let error = refused(0.5).unwrap_err();
         assert!(error.to_string().contains("Top-1 would fall from 50.0 to 40.0"), "{error}");
         assert_eq!(error.remedy(), Some(&Remedy::ReconsiderSwitch { backfill_percent: Some(75.0) }));
-        // What may be chance is no fall: its range reaches doing nothing from one quarter on.
+        // A fall that may be chance is none: the range reaches doing nothing from one quarter on.
         let line = report.curves[0].metrics.get_mut("top1").unwrap();
         let edge = |by: f64| exact.iter().map(|value| value + by).collect();
         line.band = Some(CurveBand { about: String::new(), low: edge(-5.0), high: edge(5.0) });
         assert_eq!(read(&report).unwrap().others[0].recovers_at, Some(0.25));
-        // What never comes back is a person's to decide.
+        // A metric that never comes back is a person's to decide.
         report.do_nothing.insert("top1".into(), 90.0);
         let never = read(&report).unwrap();
         assert_eq!((never.others[0].recovers_at, never.worthwhile_from()), (None, None));

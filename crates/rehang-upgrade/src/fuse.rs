@@ -1,13 +1,15 @@
 //! Fused searches: native vectors by the new query alone, all others by both models together.
 //!
-//! What an adapter makes of an old vector knows less than the old vector and the old query did, where it is weak; and more, where it is
-//! good. A fused search judges an item that is not native by both distances in one ([`Fusion`]), on the scale of adapted distances, which
-//! native ones share. How much each counts was chosen on held-out pairs: nothing of the adapted one where nothing is proven, so that
-//! with nothing native it is the old search then. With everything native it is the search of the new space.
+//! Where an adapter is weak, an adapted vector knows less than the old vector and the old query did; where it
+//! is good, it knows more. A fused search judges an item that is not native by both distances in one
+//! ([`Fusion`]), on the scale of adapted distances, which native ones share. Held-out pairs decided how much
+//! each distance counts. The adapted one counts nothing where nothing is proven, so that with nothing native
+//! the fused search is the old search then. With everything native it is the search of the new space.
 //!
-//! Candidates come from both spaces. One that neither gave is farther by both models than the last one that each gave, and a fused distance
-//! rises with both: so where the `k`-th item that was found is nearer than that bound, the answer is exact (Fagin, Lotem and Naor
-//! 2003, the threshold algorithm). Else both spaces are read further.
+//! Candidates come from both spaces. An item that neither gave is farther by both models than the last one
+//! that each gave, and a fused distance rises with both. So where the `k`-th item that was found is nearer
+//! than that bound, the answer is exact (Fagin, Lotem and Naor 2003, the threshold algorithm). Otherwise both
+//! spaces are read further.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +18,14 @@ use rehang_store::{Filter, Found, FusedSpaces, ItemKey, Store};
 
 use crate::record::UpgradeRecord;
 
-/// The `k` nearest items of each query, ties by key, as [`Gallery::search`](crate::Gallery::search) gives them while an upgrade serves fused
-/// searches. `old` and `new` are the same queries by both models.
+/// Finds the `k` nearest items of each query, ties by key, as [`Gallery::search`](crate::Gallery::search)
+/// gives them while an upgrade serves fused searches. `old` and `new` are the same queries by both models.
 ///
-/// An item that becomes native meanwhile is found once: old vectors are read first and native ones last, and where both have it the native
-/// one counts.
+/// An item that becomes native meanwhile is found once: old vectors are read first and native ones last, and
+/// where both reads have the item the native one counts.
 ///
-/// A provenance that the filter speaks of is that of the new space; an item without a vector there counts as [`Provenance::Old`], whichever
-/// provenance its vector has in the old space, and is judged by that alone.
+/// A provenance that the filter speaks of is that of the new space; an item without a vector there counts as
+/// [`Provenance::Old`], whichever provenance its vector has in the old space, and is judged by that alone.
 ///
 /// # Errors
 ///
@@ -55,7 +57,8 @@ pub(crate) fn search(
         } else {
             candidates(store, record, fusion, (&by_old, &by_new), depth, (&fused, filter))?
         };
-        // Last: read first, they would miss an item that becomes native before its old vector is looked at and dropped.
+        // Natives are read last: read first, they would miss an item that becomes native before its old
+        // vector is looked at and dropped.
         let natives = if passes(Provenance::Native) {
             let filter = Filter { provenances: vec![Provenance::Native], ..filter.clone() };
             store.search(&record.new.name, &by_new, k, &filter)?
@@ -87,11 +90,11 @@ pub(crate) fn search(
 #[derive(Debug, Clone, Default)]
 struct Candidates {
     hits: BTreeMap<ItemKey, (f64, Found)>,
-    /// What every other one is as far as, or farther; `None` where there is no other.
+    /// Fused distance below which no item outside `hits` lies; `None` where there is no other item.
     bound: Option<f64>,
 }
 
-/// The `depth` first items of both spaces, each judged by the vectors of both.
+/// Reads the `depth` first items of both spaces, each judged by the vectors of both.
 fn candidates(
     store: &dyn Store,
     record: &UpgradeRecord,
@@ -115,7 +118,8 @@ fn candidates(
         // A list that is not full names all that there are.
         let last =
             |hits: &[Found]| hits.last().filter(|_| hits.len() >= depth).map(|hit| f64::from(hit.distance));
-        // What is in no list is in the old space all the same, and so no nearer there than its last.
+        // An item in no list is in the old space all the same, and so no nearer there than
+        // the last of its list.
         let bound = last(&by_old).map(|old| {
             let alone = fusion.distance(old, None);
             last(&by_new).map_or(alone, |adapted| fusion.distance(old, Some(adapted)).min(alone))
@@ -142,7 +146,7 @@ fn candidates(
                 .map(|now| new_space.distance.between(new.row(query), &now.vector));
             let away = match (by_old, by_new) {
                 (Some(old), by_new) => fusion.distance(old, by_new),
-                // Its old vector is gone: adapted distances are the scale of fused ones.
+                // The item's old vector is gone: adapted distances are on the scale of fused ones.
                 (None, Some(adapted)) => adapted + f64::from(fusion.handicap),
                 (None, None) => continue,
             };

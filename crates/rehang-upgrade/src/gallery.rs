@@ -1,4 +1,4 @@
-//! What an application searches and writes through: right at every stage of an upgrade.
+//! Searches and writes of an application, right at every stage of an upgrade.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,11 +17,11 @@ use crate::query::{Query, QueryEncoders, embed};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
 use crate::setup::upgrade_of;
 
-/// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded by every model that
-/// the application has.
+/// Queries by the names of the spaces that their models embed into, each `[n, d]`: the same queries, embedded
+/// by every model that the application has.
 pub type QueriesBySpace<'a> = [(&'a str, &'a Matrix)];
 
-/// What a search found.
+/// Answer to a search of several queries.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SearchAnswer {
     /// The space (or both, for a fused search) that was searched.
@@ -32,7 +32,8 @@ pub struct SearchAnswer {
     pub found: Vec<Vec<Found>>,
 }
 
-/// A gallery under an application's searches and writes. It may be shared between threads and kept as long as a process lives.
+/// Gallery under an application's searches and writes. It may be shared between threads and kept as long
+/// as a process lives.
 ///
 /// ```
 /// fn may_be_kept<T: Send + Sync + 'static>() {}
@@ -48,16 +49,17 @@ pub struct Gallery {
     observer: Arc<dyn Observer>,
 }
 
-/// What a filler depends on, the names of both spaces, the order and the adapter's fingerprint: an upgrade that is planned again or refitted, or
-/// another one, differs in it.
+/// Key of a filler that is kept: the names of both spaces, the order and the adapter's fingerprint. An
+/// upgrade that is planned again or refitted, or another one, differs in it.
 type FilledAs = (String, String, OrderSettings, String);
 
-/// Times that a search is made that others overtake.
+/// Number of times that a search is made again where a change of the upgrade overtakes it.
 const SEARCHES_MAX: usize = 3;
-/// Times that a write is made ready that others overtake.
+/// Number of times that a write is made ready where changes of the upgrade overtake it, before it is
+/// written as it came.
 const WRITES_MAX: usize = 3;
 
-/// Where searches go, at one moment.
+/// State of a gallery that says where searches go, at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServingState {
     pub(crate) serving: String,
@@ -71,7 +73,8 @@ impl ServingState {
         Ok(Self { serving, record: recorded.map(|recorded| recorded.record) })
     }
 
-    /// Whether a search is the same one in both: a pause, or another native item, changes nothing for it.
+    /// Whether a search is the same one in both states: a pause, or another native item,
+    /// changes nothing for it.
     fn is_searched_as(&self, other: &Self) -> bool {
         let looked_at = |state: &Self| {
             let upgrade = state
@@ -88,7 +91,7 @@ impl ServingState {
         looked_at(self) == looked_at(other)
     }
 
-    /// The spaces that are searched.
+    /// Lists the spaces that are searched.
     fn spaces(&self) -> Vec<String> {
         let old = self.fused().map(|(record, _)| record.old.name.clone());
         old.into_iter().chain([self.serving.clone()]).collect()
@@ -105,7 +108,7 @@ impl ServingState {
         self.record.as_ref().filter(|record| record.new.name == self.serving)
     }
 
-    /// The upgrade both spaces of which are searched, and how.
+    /// The upgrade whose two spaces are both searched, and how their distances are fused.
     pub(crate) fn fused(&self) -> Option<(&UpgradeRecord, &Fusion)> {
         let record = self.upgraded().filter(|record| record.phase != Phase::Finished)?;
         Some((record, record.fusion.as_ref().filter(|_| record.serving == Serving::Fused)?))
@@ -113,13 +116,14 @@ impl ServingState {
 }
 
 impl Gallery {
-    /// The gallery of a store. Searches and writes follow its upgrade: a switch and a rollback, a bridge that is made or undone, an adapter that a refit takes
-    /// up. The adapter is read and prepared by the first write that needs it, and again when another one is in use: keep the gallery.
+    /// Makes the gallery of a store. Searches and writes follow its upgrade: a switch and a rollback, a
+    /// bridge that is made or undone, an adapter that a refit takes up. The adapter is read and prepared by
+    /// the first write that needs it, and again when another one is in use: keep the gallery.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, bridge: Mutex::default(), filler: Mutex::default(), observer: Arc::new(Unobserved) }
     }
 
-    /// The bridge, where the upgrade uses it and the old space serves.
+    /// Reads the bridge, where the upgrade uses one and the old space serves.
     pub(crate) fn bridge_of(&self, state: &ServingState) -> Result<Option<Arc<Bridge>>> {
         let Some(in_use) = state.bridged() else { return Ok(None) };
         let mut kept = self.bridge.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +137,7 @@ impl Gallery {
         Ok(Some(bridge))
     }
 
-    /// The spaces whose models a search needs queries of.
+    /// Lists the spaces whose models a search needs queries of.
     fn asked(&self, state: &ServingState) -> Result<Vec<String>> {
         Ok(match self.bridge_of(state)? {
             Some(bridge) if !bridge.needs_old() => vec![bridge.new.name.clone()],
@@ -149,26 +153,29 @@ impl Gallery {
         self
     }
 
-    /// The `k` nearest items to each query in what serves now, ties by key.
+    /// Finds the `k` nearest items to each query in the space, or the two, that serve now; ties go by key.
     ///
-    /// Of the queries, `[("clip", &queries), …]`, those are used whose space the gallery serves now; a name that it does not serve is
-    /// passed over. So the same call stays right before, during and after any number of upgrades, as long as the queries of the model
-    /// that serves are among them. A fused search needs those of both models.
+    /// Of the queries, `[("clip", &queries), …]`, those are used whose space the gallery serves now; a name
+    /// that it does not serve is passed over. So the same call stays right before, during and after any
+    /// number of upgrades, as long as the queries of the model that serves are among them. A fused search
+    /// needs those of both models.
     ///
-    /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade that made it, in
-    /// the ranking and in what is given back. While an upgrade serves [fused](Serving::Fused) searches, whatever is not native is judged by
-    /// both models ([`rehang::Fusion`]), and its distance is the fused one.
+    /// The distance of an adapted vector is raised by the [handicap](UpgradeRecord::handicap) of the upgrade
+    /// that made it, in the ranking and in what is given back. While an upgrade serves
+    /// [fused](Serving::Fused) searches, an item that is not native is judged by both models
+    /// ([`rehang::Fusion`]), and its distance is the fused one.
     ///
-    /// While the upgrade [uses](crate::BridgeInUse) a bridge, queries by both models go to the old space over it; those of the old model alone go
-    /// there as they are, and so do all where the bridge was lost.
+    /// While the upgrade [uses](crate::BridgeInUse) a bridge, queries by both models go to the old space over
+    /// it; those of the old model alone go there as they are, and so do all where the bridge was lost.
     ///
-    /// A fused search that a finish overtakes is made once more, in what serves then, so it neither fails nor misses an item.
+    /// A fused search that a finish overtakes is made once more, in what serves then, so it neither fails
+    /// nor misses an item.
     ///
     /// # Errors
     ///
-    /// Missing input where the queries of the model that serves now are not given, or for a fused search those of either
-    /// model; then also a count mismatch where there are not as many of both. Width mismatch; not found for a gallery without
-    /// spaces; what is wrong with the file of a bridge that is in use.
+    /// Missing input where the queries of the model that serves now are not given, or for a fused search
+    /// those of either model; then also a count mismatch where there are not as many of both. Width mismatch;
+    /// not found for a gallery without spaces; what is wrong with the file of a bridge that is in use.
     pub fn search(&self, queries: &QueriesBySpace<'_>, k: usize, filter: &Filter) -> Result<SearchAnswer> {
         let state = ServingState::read(&*self.store);
         self.observed(state.and_then(|state| self.search_while_overtaken(state, queries, k, filter)))
@@ -187,16 +194,18 @@ impl Gallery {
         answer
     }
 
-    /// The `k` nearest items to each query in what serves now, as [`Gallery::search`] finds them, for queries as people ask them: each is
-    /// embedded by the models that the search needs. With `before`, also what the old model of the upgrade would have answered, in the
-    /// old space alone; a filter of provenances applies to the space that serves, and not to that answer.
+    /// Finds the `k` nearest items to each query as [`Gallery::search`] does, for queries as people ask them:
+    /// each is embedded by the models that the search needs. With `before`, it also gives what the old model
+    /// of the upgrade would have answered, in the old space alone. A filter of provenances applies to the
+    /// space that serves, and not to that answer.
     ///
     /// # Errors
     ///
-    /// Those of [`Gallery::search`]; what `encoders` says where it lacks a model that is needed; an invalid option for a text without a
-    /// word, and for an image that a model of texts is given, or a text that one of images is; I/O errors where an image is not there;
-    /// corrupt where a query cannot be embedded, unavailable where it could not be by now. With `before`, not found where there
-    /// is no upgrade, and a wrong phase where its old space is gone.
+    /// Those of [`Gallery::search`]; what `encoders` says where it lacks a model that is needed; an invalid
+    /// option for a text without a word, and for an image that a model of texts is given, or a text that one
+    /// of images is; I/O errors where an image is not there; corrupt where a query cannot be embedded,
+    /// unavailable where it could not be by now. With `before`, not found where there is no upgrade, and a
+    /// wrong phase where its old space is gone.
     pub fn search_source(
         &self,
         queries: &[Query],
@@ -208,7 +217,7 @@ impl Gallery {
         self.search_source_from(ServingState::read(&*self.store)?, queries, encoders, k, filter, before)
     }
 
-    /// [`Gallery::search_source`], given what served a moment ago.
+    /// Searches as [`Gallery::search_source`], given what served a moment ago.
     pub(crate) fn search_source_from(
         &self,
         mut state: ServingState,
@@ -240,7 +249,7 @@ impl Gallery {
             }
             let is_embedded = |name: &String| embedded.iter().any(|(known, _)| known == name);
             let now = ServingState::read(&*self.store);
-            // A switch while the queries were embedded asks for another model's.
+            // After a switch while the queries were embedded, another model's are needed.
             if let Ok(now) = &now
                 && !self.asked(now)?.iter().all(is_embedded)
             {
@@ -252,7 +261,7 @@ impl Gallery {
             match self.observed(answer) {
                 Ok(answer) => return Ok((answer, before)),
                 Err(error) => {
-                    // So does one during the search.
+                    // After a switch during the search, too, another model's are needed.
                     state = ServingState::read(&*self.store)?;
                     if self.asked(&state)?.iter().all(is_embedded) {
                         return Err(error);
@@ -262,7 +271,7 @@ impl Gallery {
         }
     }
 
-    /// The upgrade, as long as its old space is there.
+    /// Finds the upgrade, as long as its old space is there.
     fn replaced<'a>(&self, state: &'a ServingState) -> Result<&'a UpgradeRecord> {
         let record = state.record.as_ref().ok_or_else(|| Recorded::is_missing(&*self.store))?;
         if record.phase == Phase::Finished {
@@ -282,11 +291,12 @@ impl Gallery {
         for _ in 0..SEARCHES_MAX {
             let answer = self.search_as(&before, queries, k, filter);
             if answer.is_ok() && before.fused().is_none() {
-                // It looked at one space only, which was not dropped while it served.
+                // The search looked at one space only, which was not dropped while it served.
                 return answer;
             }
-            // A finish records itself before it drops the old space. So where the state is the same after a fused search, the
-            // space was whole all the while; where it is another one, what was read there may be half of it, or an error.
+            // A finish records itself before it drops the old space. So where the state is the same after a
+            // fused search, the space was whole all the while; where it is another one, what was read there
+            // may be half of it, or an error.
             let now = match ServingState::read(&*self.store) {
                 Ok(now) => now,
                 Err(error) => return answer.and(Err(error)),
@@ -299,7 +309,7 @@ impl Gallery {
         self.search_as(&before, queries, k, filter)
     }
 
-    /// The same, in what served at one moment.
+    /// Searches in what served at one moment.
     fn search_as(
         &self,
         state: &ServingState,
@@ -336,9 +346,9 @@ impl Gallery {
         Ok(SearchAnswer { spaces: state.spaces(), bridged: false, found })
     }
 
-    /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item that comes with an
-    /// old vector alone also gets an adapted one, in the same transaction. So no search misses it or sees its former content. Its
-    /// source is re-embedded first.
+    /// Writes items. During an upgrade, while the old space is there and the new one serves or will, an item
+    /// that comes with an old vector alone also gets an adapted one, in the same transaction. So no search
+    /// misses it or sees its former content. Its source is re-embedded first.
     ///
     /// # Errors
     ///
@@ -357,11 +367,11 @@ impl Gallery {
                 outcome => return outcome,
             }
         }
-        // The process that keeps planning it anew catches up with these items.
+        // The process that keeps planning the upgrade anew catches up with these items.
         self.store.put(writes)
     }
 
-    /// The writes, and with each an adapted vector where it needs one.
+    /// Adds to each write an adapted vector, where it needs one.
     fn adapted(&self, mut writes: Vec<ItemWrite>) -> Result<Vec<ItemWrite>> {
         if let Some(Recorded { record, .. }) = Recorded::read(&*self.store)?
             && let Some(filler) = self.filler_of(&record)?
@@ -370,11 +380,12 @@ impl Gallery {
                 let has = |space: &str| write.vectors.iter().find(|vector| vector.space == space);
                 let (Some(old), None) = (has(&record.old.name), has(&record.new.name)) else { continue };
                 if old.vector.len() != record.old.dimension {
-                    // The store says what is wrong with it.
+                    // The store says what is wrong with such a vector.
                     continue;
                 }
                 if rehang::check::is_finite(&old.vector) && !filler.can_adapt(&old.vector) {
-                    // Without a direction. It lacks a vector in the new space, and is the next to be embedded.
+                    // A vector without a direction cannot be adapted. Its item lacks a vector in the new
+                    // space, and is the next to be embedded.
                     continue;
                 }
                 let (vectors, variance, _) = filler.adapt_rows(&[ItemKey::from(0)], &old.vector)?;
@@ -394,7 +405,8 @@ impl Gallery {
         Ok(writes)
     }
 
-    /// The adapter made ready for what is written into an upgrade; `None` where nothing has to be adapted.
+    /// Gives the adapter made ready for what is written into an upgrade; `None` where nothing
+    /// has to be adapted.
     fn filler_of(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
         let adapts = record.epoch.is_some()
             && record.adapts_writes(&*self.store)?
@@ -402,7 +414,8 @@ impl Gallery {
         if adapts { self.filler(record) } else { Ok(None) }
     }
 
-    /// The adapter of an upgrade made ready for it: the one of the last write, as long as the upgrade is the same; `None` where there is none.
+    /// Makes the adapter of an upgrade ready for it, or takes the one of the last write, as long as the
+    /// upgrade is the same. `None` where there is none.
     fn filler(&self, record: &UpgradeRecord) -> Result<Option<Arc<Filler>>> {
         let wanted = (record.old.name.clone(), record.new.name.clone(), record.order, record.adapter.clone());
         let mut kept = self.filler.lock().unwrap_or_else(PoisonError::into_inner);
@@ -417,7 +430,7 @@ impl Gallery {
         Ok(Some(filler))
     }
 
-    /// Deletes items; gives how many there were.
+    /// Deletes items; gives how many were there.
     ///
     /// # Errors
     ///

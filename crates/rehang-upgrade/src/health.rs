@@ -11,29 +11,31 @@ const SAMPLE: usize = 2000;
 const ITEMS_MIN: usize = 50;
 /// Factor between mean σ² and mean squared error, either way, above which σ² is said to be wrong.
 const RATIO_MAX: f64 = 3.0;
-/// Below this rank correlation σ² orders items the wrong way round.
+/// Rank correlation below which σ² is said to order items the wrong way round.
 const TAU_MIN: f64 = -0.1;
 
-/// σ² against `‖native − adapted‖²` of the items that were backfilled last.
+/// Comparison of σ² with `‖native − adapted‖²`, of the items that were backfilled last.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SigmaHealth {
     /// Items compared.
     pub items: usize,
-    /// Items that were passed over, since their error is not finite.
+    /// Items that were passed over, since their σ² or their error is not finite.
     #[serde(default)]
     pub passed_over: usize,
     /// Mean σ².
     pub mean_sigma2: f64,
     /// Mean true squared error.
     pub mean_squared_error: f64,
-    /// Kendall τ-b between the two; `None` where all errors are equal. Worst-first orders take the items with
-    /// large σ² first, so early on this is the correlation among those alone, which is lower than that of the gallery.
+    /// Kendall τ-b between the two; `None` where all errors are equal. Worst-first orders take the items
+    /// with large σ² first, so early on this is the correlation among those alone, which is lower than
+    /// that of the gallery.
     pub tau: Option<f64>,
-    /// Whether they disagree: the means by more than a factor of 3, or the ranks the wrong way round (τ below −0.1).
+    /// Whether σ² and the errors disagree: the means by more than a factor of 3, or the ranks the wrong way
+    /// round (τ below −0.1).
     pub alarm: bool,
 }
 
-/// The same of a space: of the natives that were written last.
+/// Compares σ² with the true errors of the natives of a space that were written last.
 ///
 /// # Errors
 ///
@@ -42,9 +44,10 @@ pub(crate) fn health_of(store: &dyn Ledger, space: &str) -> Result<Option<SigmaH
     Ok(sigma_health(&store.errors(space, SAMPLE)?))
 }
 
-/// Compares `(σ², squared error)` of backfilled items; `None` below 50 of them, and where σ² is the same for all, as an
-/// adapter has it that tells no item from another. Pairs that are not finite, as a vector whose length has
-/// no square in `f32` leaves them, are counted and passed over: a figure about the gallery's health fails no verb.
+/// Compares `(σ², squared error)` of backfilled items. `None` below 50 of them, and where σ² is the same for
+/// all, as of an adapter that tells no item from another. Pairs that are not finite, as a vector whose
+/// length has no square in `f32` leaves them, are counted and passed over: a figure about the gallery's
+/// health fails no verb.
 pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
     let all = errors.len();
     let errors: Vec<(f32, f32)> =
@@ -57,7 +60,7 @@ pub fn sigma_health(errors: &[(f32, f32)]) -> Option<SigmaHealth> {
     let squared: Vec<f64> = errors.iter().map(|(_, squared)| f64::from(*squared)).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let (mean_sigma2, mean_squared_error) = (mean(&sigma2), mean(&squared));
-    // Finite and of one length, so nothing can be wrong with them.
+    // All numbers are finite and both lists of one length, so nothing can be wrong with them.
     let tau = kendall_tau_b(&sigma2, &squared).ok().flatten();
     let ratio = mean_sigma2 / mean_squared_error.max(f64::MIN_POSITIVE);
     // Items that did not change at all (an adapter that is exact) give no ratio worth an alarm.

@@ -1,8 +1,10 @@
-//! Vectors that are paid for and wait until their encoder is compared with itself: a death costs none of them.
+//! Vectors that are paid for and wait until their encoder is compared with itself: a death
+//! costs none of them.
 //!
-//! Meanwhile they lie in documents of the gallery, a batch in each, where no search looks. The run that has an item in hand next takes its vector
-//! from there, once the encoder gives some texts of that batch the vectors that lie there. Documents are used again and again: there are as
-//! many as batches waited at one moment.
+//! Meanwhile the vectors lie in documents of the gallery, a batch in each, where no search looks. The run
+//! that has an item in hand next takes its vector from there, once the encoder gives some texts of that
+//! batch the vectors that lie there. Documents are used again and again: there are as many as batches
+//! waited at one moment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
@@ -16,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoding::encode_in_bulk;
 
-/// One vector of so many that lie in a document is compared.
+/// Number of vectors in a document of which one is compared.
 const OF_EACH: usize = 8;
 
-/// Name of a document, of which there are some: the first one has number 0, and none is missing between two.
+/// Name of the document of this number. Numbers begin at 0, and none is missing between two.
 fn document(space: &str, number: usize) -> String {
     format!("held {number} of {space}")
 }
@@ -29,7 +31,7 @@ fn document(space: &str, number: usize) -> String {
 struct Batch {
     dimension: usize,
     items: Vec<(String, ItemKey, Revision)>,
-    /// Of the items in order: little-endian `f32`, in base64.
+    /// Vectors of the items in order: little-endian `f32`, in base64.
     vectors: String,
 }
 
@@ -47,7 +49,7 @@ impl Batch {
         }
     }
 
-    /// The vectors in order; `None` where it is no batch of vectors so wide.
+    /// Reads the vectors in order; `None` where this is no batch of vectors so wide.
     fn vectors(&self, dimension: usize) -> Option<Vec<Vec<f32>>> {
         let bytes = BASE64_STANDARD.decode(&self.vectors).ok()?;
         let (numbers, rest) = bytes.as_chunks::<4>();
@@ -59,36 +61,38 @@ impl Batch {
     }
 }
 
-/// A batch of another worker, or of one that died.
+/// Batch in the document of another worker, or of one that died.
 struct Other {
     version: u64,
     vectors: HashMap<ItemKey, (Revision, Vec<f32>)>,
-    /// Whether this run has found the encoder to give what lies there.
+    /// Whether this run has found the encoder to give the vectors that lie there.
     is_compared: bool,
 }
 
-/// The vector of an item in a document.
+/// Vector of an item, found in a document.
 pub(crate) struct Found {
     document: usize,
     vector: Vec<f32>,
     is_compared: bool,
 }
 
-/// The documents of a space as one run uses them.
+/// Documents of a space as one run uses them.
 pub(crate) struct HeldDocuments<'a> {
     store: &'a dyn Ledger,
     space: &'a str,
     dimension: usize,
-    /// Number and version of those that have this run's batches.
+    /// Number and version of the documents with this run's batches, by batch.
     own: BTreeMap<u64, (usize, u64)>,
-    /// Versions of those whose vectors are in the gallery, by number.
+    /// Versions of the documents that another batch may take, by number: nothing waits in them.
     free: BTreeMap<usize, u64>,
     others: BTreeMap<usize, Other>,
-    /// The first number of which there is none.
+    /// First number of which there is no document.
     next: usize,
 }
 
 impl<'a> HeldDocuments<'a> {
+    /// Opens the documents of a space, and reads what lies in them.
+    ///
     /// # Errors
     ///
     /// Those of the store.
@@ -129,7 +133,7 @@ impl<'a> HeldDocuments<'a> {
         Ok(())
     }
 
-    /// The vectors in a document whose items are what they were and have none of the new model.
+    /// Reads the vectors in a document whose items are what they were and have none of the new model.
     fn waiting(&self, text: &str) -> Result<HashMap<ItemKey, (Revision, Vec<f32>)>> {
         let batch = serde_json::from_str::<Batch>(text).ok();
         let Some((batch, vectors)) =
@@ -174,12 +178,12 @@ impl<'a> HeldDocuments<'a> {
         }
     }
 
-    /// Has the document of a batch take another one: its vectors are in the gallery, or are none.
+    /// Lets another batch take the document of this one: its vectors are in the gallery, or are none.
     pub(crate) fn let_go(&mut self, batch: u64) {
         self.free.extend(self.own.remove(&batch));
     }
 
-    /// The vector of an item as it is now, where it lies in another one's document.
+    /// Finds the vector of an item as it is now in the documents that are not this run's.
     pub(crate) fn find(&self, record: &Record) -> Option<Found> {
         self.others.iter().find_map(|(document, other)| {
             let (revision, vector) = other.vectors.get(&record.item.key)?;
@@ -189,7 +193,7 @@ impl<'a> HeldDocuments<'a> {
         })
     }
 
-    /// Remembers documents that the encoder was found to give the vectors of.
+    /// Remembers documents whose vectors the encoder was found to give.
     pub(crate) fn compared(&mut self, documents: &[usize]) {
         for number in documents {
             if let Some(other) = self.others.get_mut(number) {
@@ -209,7 +213,7 @@ impl<'a> HeldDocuments<'a> {
         self.free.extend(done.map(|(number, other)| (number, other.version)));
     }
 
-    /// Empties the documents that nothing waits in. What fails here costs no more than their place.
+    /// Empties the documents that nothing waits in. A failure here costs no more than their place.
     pub(crate) fn tidy(&mut self) {
         while let Some((number, version)) = self.free.pop_first() {
             let name = document(self.space, number);
@@ -220,11 +224,12 @@ impl<'a> HeldDocuments<'a> {
     }
 }
 
-/// What an encoder says of a batch, and the documents that it was found to give the vectors of.
+/// Answers of an encoder to a batch, and the documents whose vectors it was found to give.
 pub(crate) type Answers = (Vec<Result<Vec<f32>, ItemFailure>>, Vec<usize>);
 
-/// What the encoder says of a batch, of whose items some have vectors in documents. One of eight of a document is embedded again, the last of
-/// them among them. Where each is what it was, and where the document is compared already, the others are not sent.
+/// Asks the encoder for a batch of which some items have vectors in documents. One in eight vectors of a
+/// document is embedded again, its last one among them. Where each of these is what it was, and where the
+/// document is compared already, the others are not sent.
 ///
 /// # Errors
 ///
@@ -264,7 +269,8 @@ pub(crate) fn encode_rest(
     let is_near = |place: &usize, now: &[f32], most: f64| difference(distance, &kept[place], now) <= most;
     let differs = |place: &usize| matches!(&answers[place], Ok(now) if !is_near(place, now, DIFFERENCE_MAX));
     let doubtful: Vec<usize> = witnesses.iter().copied().filter(differs).collect();
-    // An encoder that gives a source different vectors, or another one beside other sources, is no other encoder for that.
+    // An encoder that gives a source different vectors, or another vector beside other sources, is no
+    // other encoder for that.
     let once_more = doubtful.chunks(1).map(ask).collect::<Result<Vec<_>>>()?;
     let with_itself = doubtful.iter().zip(&once_more).filter_map(|(place, once_more)| {
         Some(difference(distance, answers[place].as_ref().ok()?, once_more.get(place)?.as_ref().ok()?))
@@ -285,7 +291,7 @@ pub(crate) fn encode_rest(
     }
     match ask(&rest) {
         Ok(rest) => answers.extend(rest),
-        // What came before is paid for; the next call says what is wrong.
+        // Answers from before are paid for; the next call says what is wrong.
         Err(error) => {
             let untried = || Err(ItemFailure::Untried(error.to_string()));
             answers.extend(rest.into_iter().map(|place| (place, untried())));

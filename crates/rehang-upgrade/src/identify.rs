@@ -1,4 +1,4 @@
-//! Which model made the vectors of a gallery's space.
+//! Identification of the model that made the vectors of a gallery's space.
 
 use std::path::PathBuf;
 
@@ -21,10 +21,11 @@ use crate::upgrade::Upgrade;
 const ALONE: usize = 1_500;
 /// Items that a model which cannot vouch for itself embeds once more, to be compared with itself.
 const TWICE: usize = 4;
-/// Items that are drawn for each that is wanted: those without a source, and adapted vectors, are none.
+/// Items that are drawn for each one that is wanted: those without a source or with an
+/// adapted vector drop out.
 const DRAWN_TIMES: usize = 4;
 
-/// What [`Upgrade::identify`] is asked.
+/// Options of [`Upgrade::identify`].
 ///
 /// | Field | Default | Range |
 /// |---|---|---|
@@ -33,11 +34,12 @@ const DRAWN_TIMES: usize = 4;
 /// | `output` | none | |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentifyOptions {
-    /// The space.
+    /// Name of the space; `None` for the one that serves.
     pub space: Option<String>,
-    /// Random items that each configured model embeds, at most. Of 300, a share of another model of 1 % is missed by one sample in 20.
+    /// Random items that each configured model embeds, at most. With 300, a share of another model of 1 % is
+    /// missed by one sample in 20.
     pub items: usize,
-    /// A list to write of the items whose vectors are not as most are: id, a tab, and what it is.
+    /// File for a list of the items whose vectors are not as most are: id, a tab, and what it is.
     pub output: Option<PathBuf>,
 }
 
@@ -47,32 +49,34 @@ impl Default for IdentifyOptions {
     }
 }
 
-/// Whose vectors a space holds.
+/// Vectors of a space, by the model that made them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IdentifiedSpace {
     /// Name of the space.
     pub space: String,
-    /// What is known of its vectors; `vectors` are those that were looked at.
+    /// Findings about the vectors of the space; `vectors` counts those that were looked at.
     #[serde(flatten)]
     pub found: Identified,
-    /// Items whose vectors are not as most are, with what each is: another model's name, `near NAME`, `none` or `small`.
+    /// Items whose vectors are not as most are, with what each is: another model's name, `near NAME`,
+    /// `none` or `small`.
     pub others: Vec<(String, String)>,
-    /// Vectors of the space that an adapter made: they are no model's, and are not looked at.
+    /// Number of vectors of the space that an adapter made: they are no model's, and are not looked at.
     pub adapted: u64,
-    /// What the models used, all together.
+    /// Items, tokens and money that the models used, all together.
     pub spent: Spent,
 }
 
 impl Upgrade {
-    /// Says which of the configured models made the vectors of a space: some random items are embedded again by each that has an encoder, and
-    /// compared as [`identify_vectors`] does. Where there is no encoder, or `items` is 0, the vectors are looked at alone, as
-    /// [`identify_alone`] does, and nothing is paid for. Adapted vectors are no model's and are left out. Nothing is written but, where there is
-    /// an upgrade, what was spent: it counts for its budget.
+    /// Says which of the configured models made the vectors of a space. Some random items are embedded again
+    /// by each model that has an encoder, and compared as [`identify_vectors`] does. Where there is no
+    /// encoder, or `items` is 0, the vectors are looked at alone, as [`identify_alone`] does, and nothing is
+    /// paid for. Adapted vectors are no model's and are left out. Nothing is written but, where there is an
+    /// upgrade, what was spent: it counts for its budget.
     ///
     /// # Errors
     ///
-    /// Not found for a space that is not there; missing input where no space serves and none is named; what the encoders say, a budget
-    /// that is spent among it; [`rehang::ErrorKind::Cancelled`].
+    /// Not found for a space that is not there; missing input where no space serves and none is named; what
+    /// the encoders say, a budget that is spent among it; [`rehang::ErrorKind::Cancelled`].
     pub fn identify(&self, asked: &IdentifyOptions, observer: &dyn Observer) -> Result<IdentifiedSpace> {
         let (store, configuration) = (self.store(), self.configuration());
         let space = match &asked.space {
@@ -110,7 +114,7 @@ impl Upgrade {
             };
             let told = book(encoder.spent())?;
             let asked = candidate(encoder.as_ref(), &records, observer);
-            // What was paid for is booked whatever came of it.
+            // The cost is booked whatever came of the comparison.
             book(told)?;
             candidates.push(asked?);
             spent = spent + encoder.spent();
@@ -120,7 +124,7 @@ impl Upgrade {
     }
 }
 
-/// The spaces whose models the configuration can ask: the new one first.
+/// Lists the spaces whose models the configuration can ask, the new one first.
 fn models(configuration: &Configuration, store: &dyn Ledger) -> Result<Vec<Space>> {
     let configured = [&configuration.new, &configuration.old].into_iter();
     let asked = configured.filter(|space| configuration.has_encoder(space));
@@ -129,7 +133,7 @@ fn models(configuration: &Configuration, store: &dyn Ledger) -> Result<Vec<Space
         .collect()
 }
 
-/// Random items with a vector that a model made.
+/// Draws random items with a vector that a model made.
 fn of_a_model(store: &dyn Ledger, space: &str, items: usize) -> Result<Vec<Record>> {
     let mut records = sample::some(store, space, items, Some(space))?;
     records.retain(|record| {
@@ -153,7 +157,7 @@ fn candidate(encoder: &dyn Encoder, records: &[Record], observer: &dyn Observer)
     for batch in inputs.chunks(encoder.batch_max()) {
         expect_going(observer)?;
         for answer in encode(encoder, batch)? {
-            // What it cannot embed stays a row of zeros.
+            // An item that the encoder cannot embed stays a row of zeros.
             if let Ok(vector) = answer {
                 vectors.row_mut(row).copy_from_slice(&vector);
             }
@@ -188,7 +192,8 @@ fn identified(
     Ok(IdentifiedSpace { space, found, others, adapted, spent })
 }
 
-/// What the vectors of a space look like by themselves: of one model or of two. Reads some, and asks no model.
+/// Tells by the vectors of a space alone whether they are of one model or of two. Reads some,
+/// and asks no model.
 ///
 /// # Errors
 ///
@@ -198,15 +203,16 @@ pub(crate) fn look_alone(store: &dyn Ledger, space: &str) -> Result<Identified> 
     identify_alone(&vectors(&records), 0, &Progress::default())
 }
 
-/// How many of a few vectors of a space a model gives again, and of how many: nothing where there are none with a source.
+/// Embeds a few items of a space again. Gives how many vectors came out as they are there, and of how many;
+/// none where no item has a source.
 ///
 /// # Errors
 ///
 /// Those of the store and of the encoder.
 pub(crate) fn gives_again(store: &dyn Ledger, space: &str, encoder: &dyn Encoder) -> Result<(usize, usize)> {
-    /// A doctor pays for a few only.
+    /// Items that are embedded again: a doctor pays for a few only.
     const FEW: usize = 8;
-    /// Among so many at the beginning of the space, so that few natives are found too.
+    /// Items at the beginning of the space that are looked at, so that few natives are found too.
     const LOOKED_AT: usize = 256;
     let written_as = expect_space(store, space)?.written_as;
     let scan = Scan::new(space, Select::Provenance(written_as), LOOKED_AT).with_vectors_of(space);

@@ -1,8 +1,9 @@
-//! Which encoder made the native vectors of a space. Natives are never replaced, so two models in one space would stay mixed.
+//! Comparison of an encoder with the one that made the native vectors of a space. Natives are never replaced,
+//! so two models in one space would stay mixed.
 //!
-//! A document of the gallery holds the fingerprint of the encoder that filled a space last, empty for one that has none, as a service.
-//! An encoder with another fingerprint, or with none, embeds some native items again before a backfill begins, and is refused where their
-//! vectors differ.
+//! A document of the gallery holds the fingerprint of the encoder that filled a space last, empty for one
+//! that has none, as a service. An encoder with another fingerprint, or with none, embeds some native items
+//! again before a backfill begins, and is refused where their vectors differ.
 
 use rehang::{
     DIFFERENCE_MAX, Error, NOISE_TIMES, Provenance, Remedy, Result, difference, difference_in_words,
@@ -24,9 +25,9 @@ const COMPARED: usize = 16;
 const COMPARED_WITH_ITSELF: usize = 4;
 /// Items that are embedded again where nothing vouched for them.
 const COMPARED_UNVOUCHED: usize = 8;
-/// Workers whose last items are remembered for it: each may have met a service of its own.
+/// Workers whose last items are remembered for the next comparison: each may have met a service of its own.
 const WORKERS_REMEMBERED: usize = 8;
-/// How often a change of what they share is tried while others change it.
+/// Times that a change of the record of unvouched natives is tried while other workers change it.
 const CHANGES_TRIED: usize = 20;
 /// Native items that are looked at for some with a source.
 const LOOKED_AT: usize = 256;
@@ -41,9 +42,9 @@ fn unvouched_document(space: &str) -> String {
 /// Natives that were kept though no comparison of the encoder with itself followed them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Unvouched {
-    /// How many.
+    /// Number of unvouched natives.
     items: u64,
-    /// The last of them of each worker, the latest last: what the next comparison looks at.
+    /// Ids of the last unvouched natives of each worker, the latest last: the next comparison looks at them.
     ids: Vec<String>,
 }
 
@@ -70,8 +71,8 @@ impl Unvouched {
     }
 }
 
-/// How many natives of a space were kept though no comparison of the encoder with itself followed them. The next run compares the last
-/// of them with the encoder before it embeds anything.
+/// Counts the natives of a space that were kept though no comparison of the encoder with itself followed
+/// them. The next run compares the last of them with the encoder before it embeds anything.
 ///
 /// # Errors
 ///
@@ -80,8 +81,8 @@ pub(crate) fn unvouched(store: &dyn Ledger, space: &str) -> Result<u64> {
     Ok(Unvouched::read(store.document(&unvouched_document(space))?.as_ref()).items)
 }
 
-/// Remembers some items whose vectors no comparison of the encoder with itself has followed, beside those of other workers: the next
-/// comparison is with the last of them.
+/// Remembers some items whose vectors no comparison of the encoder with itself has followed, beside those of
+/// other workers. The next comparison is with the last of them.
 ///
 /// # Errors
 ///
@@ -90,6 +91,8 @@ pub(crate) fn remember_unvouched(store: &dyn Ledger, space: &str, ids: &[String]
     change_unvouched(store, space, |kept| kept.with(ids))
 }
 
+/// Changes the record of unvouched natives of a space, and tries again where another worker was faster.
+///
 /// # Errors
 ///
 /// Changed meanwhile, where other workers were faster every time; those of the store.
@@ -117,7 +120,8 @@ fn change_unvouched(store: &dyn Ledger, space: &str, change: impl Fn(Unvouched) 
     ))
 }
 
-/// Fails where natives that [no comparison followed](remember_unvouched) are of another model than the encoder is now.
+/// Fails where natives that [no comparison followed](remember_unvouched) are of another model than
+/// the encoder is now.
 fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
     let compared = Unvouched::read(store.document(&unvouched_document(space))?.as_ref());
     if compared.ids.is_empty() {
@@ -158,11 +162,11 @@ fn expect_unvouched(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Re
             .advise(Remedy::EmbedNativesAgain));
         }
     }
-    // What another worker remembered meanwhile waits for the next run.
+    // Natives that another worker remembered meanwhile wait for the next run.
     change_unvouched(store, space, |kept| kept.without(&compared))
 }
 
-/// Name of the document about a space.
+/// Name of the document with the fingerprint of the encoder that filled a space last.
 fn document(space: &str) -> String {
     format!("encoder of {space}")
 }
@@ -181,8 +185,8 @@ pub(crate) fn is_another(store: &dyn Ledger, space: &str, fingerprint: &str) -> 
 ///
 /// # Errors
 ///
-/// A conflict that names an item; what the store and the encoder say. A budget that is spent is no error here: nothing can be embedded
-/// then.
+/// A conflict that names an item; what the store and the encoder say. A budget that is spent is no error
+/// here: nothing can be embedded then.
 fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) -> Result<()> {
     let (name, fingerprint) = (document(space), encoder.fingerprint()?.unwrap_or_default());
     let kept = store.document(&name)?;
@@ -193,7 +197,7 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
     let scan = Scan::new(space, Select::Provenance(Provenance::Native), LOOKED_AT).with_vectors_of(space);
     let mut natives = store.scan(&scan)?;
     natives.retain(|record| record.item.source.is_some() && record.vector.is_some());
-    // From all over the page.
+    // The compared natives are from all over the page.
     let step = natives.len().div_ceil(COMPARED).max(1);
     let natives: Vec<_> = natives.into_iter().step_by(step).collect();
     let inputs: Vec<Input<'_>> = natives.iter().filter_map(input_of).collect();
@@ -209,7 +213,8 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
         .filter(|(_, native, again)| difference(distance, native, again) > DIFFERENCE_MAX)
         .collect();
     if different.len() as f64 > SHARE_MAX * compared.len() as f64 {
-        // An encoder that gives a source different vectors, or another one beside other sources, is no other encoder for that.
+        // An encoder that gives a source different vectors, or another vector beside other sources, is no
+        // other encoder for that.
         let few = &inputs[..inputs.len().min(COMPARED_WITH_ITSELF)];
         let Some(once_more) = embedded_alone(encoder, few)? else { return Ok(()) };
         let noise = middle(again.iter().zip(&once_more).filter_map(|(again, once_more)| {
@@ -243,7 +248,7 @@ fn expect_same_encoder(store: &dyn Store, space: &str, encoder: &dyn Encoder) ->
     }
 }
 
-/// The vectors of inputs, `None` for those that fail; `None` for all where a budget is spent.
+/// Embeds inputs: `None` for those that fail; `None` for all where a budget is spent.
 fn embedded(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Option<Vec<f32>>>>> {
     let mut vectors = Vec::with_capacity(inputs.len());
     for batch in inputs.chunks(encoder.batch_max()) {
@@ -255,21 +260,23 @@ fn embedded(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Op
     Ok(Some(vectors))
 }
 
-/// The same, each in a call of its own.
+/// Embeds inputs as [`embedded`], each in a call of its own.
 fn embedded_alone(encoder: &dyn Encoder, inputs: &[Input<'_>]) -> Result<Option<Vec<Option<Vec<f32>>>>> {
     let each = inputs.chunks(1).map(|input| embedded(encoder, input));
     Ok(each.collect::<Result<Option<Vec<_>>>>()?.map(|vectors| vectors.concat()))
 }
 
-/// The middle one of some numbers; 0 of none.
+/// Middle one of some numbers; 0 of none.
 fn middle(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// As [`expect_same_encoder`] of the new space of an upgrade. What the comparison costs is the upgrade's, also where it fails, and within the
-/// budget of all. Gives what the store was told of the encoder before: the caller tells it of the rest.
+/// Fails where natives of the new space of an upgrade are of another encoder than this one, as
+/// [`expect_same_encoder`], or unvouched ones are. The cost of the comparison is the upgrade's, also where it
+/// fails, and within the budget of all runs. Gives what the store was told of the encoder before: the caller
+/// tells it of the rest.
 ///
 /// # Errors
 ///
@@ -289,14 +296,15 @@ pub(crate) fn expect_same_on_account(
     Ok(told)
 }
 
-/// Puts the native vectors of items with a source back to adapted ones, each with its place in the order, so that the next backfill embeds
-/// these items again: for a space that another encoder is to fill. Items without an old vector lack one until then. Gives how many were
-/// put back.
+/// Puts the native vectors of items with a source back to adapted ones, each with its place in the order, so
+/// that the next backfill embeds these items again. That is for a space that another encoder is to fill.
+/// Items without an old vector lack one until then. Gives how many were put back.
 ///
 /// # Errors
 ///
-/// A conflict where a backfill is at work, or begins meanwhile: what was put back by then stays so, and called again it goes on. A
-/// conflict where the upgrade is neither filled nor rolled back. As [`expect_same`](crate::expect_same).
+/// A conflict where a backfill is at work, or begins meanwhile: what was put back by then stays so, and
+/// called again it goes on. A conflict where the upgrade is neither filled nor rolled back. As
+/// [`expect_same`](crate::expect_same).
 pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Observer) -> Result<u64> {
     let recorded = expect_upgrade(store, setup)?;
     let record = &recorded.record;
@@ -312,7 +320,7 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
         Err(Error::conflict(upgrade_of(store), detail).advise(Remedy::AwaitOtherProcess))
     };
     expect_no_worker()?;
-    // Whichever encoder comes next is compared with what natives are left.
+    // The encoder that comes next, whichever it is, is compared with the natives that are left.
     let known = store.document(&document(new))?;
     if let Some((version, _)) = known.filter(|(_, fingerprint)| !fingerprint.is_empty()) {
         store.set_document(&document(new), Some(version), "")?;
@@ -331,13 +339,13 @@ pub fn put_back(store: &dyn Ledger, setup: &UpgradeSetup<'_>, observer: &dyn Obs
     let mut put_back = 0;
     loop {
         expect_going(observer)?;
-        // What a worker that began meanwhile has paid for would be put back page after page.
+        // Vectors that a worker has paid for since would otherwise be put back page after page.
         expect_no_worker()?;
         let forgotten = store.forget_natives(new, epoch, page).map_err(explain)?;
         if forgotten == 0 {
             break;
         }
-        // At once, so that searches miss a page of items for a moment only.
+        // The page is filled at once, so that searches miss its items for a moment only.
         if let Some(filler) = &filler {
             filler.fill(store, epoch, &Select::Lacking, observer).map_err(explain)?;
         }
@@ -362,7 +370,7 @@ mod tests {
         let both = Unvouched::default().with(&ids(0..16)).with(&ids(100..103));
         assert_eq!(both.items, 19);
         assert_eq!(both.ids, [ids(8..16), ids(100..103)].concat());
-        // What was compared goes; what came meanwhile stays.
+        // Compared natives go; those that came meanwhile stay.
         let meanwhile = both.clone().with(&ids(200..202));
         assert_eq!(meanwhile.without(&both), Unvouched { items: 2, ids: ids(200..202) });
         let many =
@@ -388,7 +396,7 @@ mod tests {
         let error = change_unvouched(&store, "s", always_late).unwrap_err();
         assert!(error.is_changed_meanwhile() && error.to_string().contains("each of 20 times"), "{error}");
         assert_eq!((tries.get(), unvouched(&store, "s").unwrap()), (20, 1));
-        // In time, it counts beside the other one's.
+        // A change that comes in time counts beside the other worker's.
         remember_unvouched(&store, "s", &ids(7..8)).unwrap();
         assert_eq!(unvouched(&store, "s").unwrap(), 2);
     }

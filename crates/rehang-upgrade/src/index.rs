@@ -1,4 +1,4 @@
-//! Search indexes of a gallery: made ready, and how much of the truth they find.
+//! Makes the search indexes of a gallery ready, and measures how much of the truth they find.
 
 use rehang::{Error, Result};
 use rehang_store::Store;
@@ -9,10 +9,10 @@ use crate::observe::{Observer, counting};
 
 /// Stored vectors that stand in as queries when an index is checked.
 const RECALL_SAMPLES: usize = 100;
-/// Neighbours of each.
+/// Neighbours that are compared for each query of a check.
 const RECALL_DEPTH: usize = 10;
 
-/// Share of the true nearest 10 that searches of a space find.
+/// Measures the share of the true nearest 10 that searches of a space find.
 pub(crate) fn recall(store: &dyn Store, space: &str) -> Result<f64> {
     store.recall(space, RECALL_SAMPLES, RECALL_DEPTH)
 }
@@ -26,22 +26,24 @@ pub(crate) fn prepare_index(store: &dyn Store, space: &str, observer: &dyn Obser
     Ok(true)
 }
 
-/// What [`index`] did.
+/// Result of [`index`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Indexed {
-    /// The space.
+    /// Name of the space.
     pub space: String,
-    /// Whether its index had to be made; otherwise it was ready.
+    /// Whether the index had to be made; otherwise it was ready.
     pub made: bool,
     /// Share of the true nearest 10 that searches find.
     pub recall: f64,
 }
 
-/// Makes the search index of a space, of the one that serves unless one is named, if it is not ready, and measures its recall.
+/// Makes the search index of a space ready, and measures its recall. Without a name it is the
+/// space that serves.
 ///
 /// # Errors
 ///
-/// Not found where there is no such space, or no space at all; cancelled where a stop was asked for; those of the store.
+/// Not found where there is no such space, or no space at all; cancelled where a stop was asked for;
+/// those of the store.
 pub fn index(location: &Location, space: Option<&str>, observer: &dyn Observer) -> Result<Indexed> {
     let store = &*location.open()?;
     let serving = store.serving()?;

@@ -1,4 +1,4 @@
-//! A first `rehang.toml`, from what a gallery and an adapter say of themselves.
+//! Writes a first `rehang.toml`, from what a gallery and an adapter say of themselves.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::configuration::expect_resized;
 use crate::location::Location;
 use crate::table::{TableLocation, URL_ENV};
 
-/// What [`init`] is told.
+/// Settings of the configuration that [`init`] writes.
 #[derive(Debug, Clone)]
 pub struct Init {
     /// The gallery, which has to be there. Columns of a table that are not named are looked for.
@@ -26,12 +26,12 @@ pub struct Init {
     pub adapter: Option<PathBuf>,
     /// A report as JSON that forecasts the upgrade.
     pub forecast: Option<PathBuf>,
-    /// Name of the new space; without it, the adapter's. Needed where there is none.
+    /// Name of the new space; without it, the adapter's. Needed where there is no adapter.
     pub new_name: Option<String>,
     /// Width of the new space where no adapter says it; without it, the old space's.
     pub new_dimension: Option<usize>,
-    /// Width of the new model's own vectors, where it is not that of the new space: wider ones are cut to their first coordinates, scaled to
-    /// length 1; shorter ones are filled up with zeros.
+    /// Width of the new model's own vectors, where it is not that of the new space: wider ones are cut to
+    /// their first coordinates, scaled to length 1; shorter ones are filled up with zeros.
     pub new_model_dimension: Option<usize>,
     /// Distance of the new space; without it, the adapter's, or the old space's.
     pub new_distance: Option<Distance>,
@@ -39,26 +39,31 @@ pub struct Init {
     pub path: PathBuf,
 }
 
-/// What [`init`] wrote.
+/// Result of [`init`]: the file, and the two spaces in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Initialised {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The space that is replaced, as the gallery has it.
     pub old: Space,
-    /// The space that replaces it, as the adapter gives it; without one as the old one is, but for its name.
+    /// The space that replaces it, as the adapter gives it; without an adapter as the old one
+    /// is, but for its name.
     pub new: Space,
-    /// Vectors in search graphs that the server makes anew while the gallery is adopted, and again while it is filled: each writes every point.
+    /// Number of vectors in search graphs that the server makes anew while the gallery is adopted, and again
+    /// while it is filled: each writes every point.
     pub graphs: u64,
 }
 
-/// Writes a configuration with a comment on every part. The old space is the gallery's space with the name of the adapter's
-/// old space. Where there is none, or no adapter, it is the space that serves. A file that is there is never replaced.
+/// Writes a configuration with a comment on every part. The old space is the gallery's space with the name of
+/// the adapter's old space. Where there is none, or no adapter, it is the space that serves. A file that is
+/// there is never replaced.
 ///
 /// # Errors
 ///
-/// A conflict where the file is there; an invalid option for a width that is not the adapter's, or 0; not found where the gallery has no space to replace; a mismatch where the adapter does
-/// not fit that space; an invalid option where both spaces would have one name; missing input without an adapter and a name; I/O errors.
+/// A conflict where the file is there; an invalid option for a width that is not the adapter's, or 0;
+/// not found where the gallery has no space to replace; a mismatch where the adapter does not fit that
+/// space; an invalid option where both spaces would have one name; missing input without an adapter and
+/// a name; I/O errors.
 pub fn init(init: &Init) -> Result<Initialised> {
     if init.path.exists() {
         return Err(taken(&init.path));
@@ -115,7 +120,8 @@ pub fn init(init: &Init) -> Result<Initialised> {
     Ok(Initialised { path: init.path.clone(), old, new, graphs })
 }
 
-/// Finds what of a table or a collection was not named, what its vectors are, and how many of them are in graphs.
+/// Finds the columns of a table, or the fields of a collection, that were not named, the space of its
+/// vectors, and how many of these are in graphs.
 fn look(
     application: &Location,
     adapter: Option<&Adapter>,
@@ -161,7 +167,7 @@ fn look(
     Ok((location, old, seen.graphs))
 }
 
-/// The keys of `[gallery]` for a collection. The key of a server is never written down.
+/// Writes the keys of `[gallery]` for a collection. The key of a server is never written down.
 fn of_collection(collection: &CollectionLocation) -> String {
     let url_env = collection.url_env.as_deref();
     let authorities = collection.root_certificates.as_ref().map(|path| path.to_string_lossy());
@@ -181,7 +187,7 @@ fn of_collection(collection: &CollectionLocation) -> String {
     format!("kind = \"qdrant\"{}{plain_http}", given.collect::<String>())
 }
 
-/// The keys of `[gallery]` for a table. An address with a password is not written down.
+/// Writes the keys of `[gallery]` for a table. An address with a password is not written down.
 fn of_table(table: &TableLocation) -> String {
     let mut text = "kind = \"postgres\"\n".to_owned();
     let mut say = |key: &str, value: Option<&str>| {
@@ -210,12 +216,12 @@ fn of_table(table: &TableLocation) -> String {
     text.trim_end().to_owned()
 }
 
-/// A text as TOML writes it.
+/// Quotes a text as TOML writes it.
 fn quoted(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
-/// The space of a gallery that an adapter replaces, or that serves.
+/// Finds the space of a gallery that an adapter replaces, or that serves.
 fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
     let named = adapter.map(|adapter| find_space(store, &adapter.old.name)).transpose()?.flatten();
     let record = match named {
@@ -230,7 +236,8 @@ fn old_space(store: &dyn Store, adapter: Option<&Adapter>) -> Result<Space> {
     Ok(space)
 }
 
-/// A path as it is written into a file of a folder: below the folder as it is seen from there, otherwise whole.
+/// Gives a path as it is written into a file of a folder: below the folder as it is seen from
+/// there, otherwise whole.
 fn seen_from(folder: &Path, path: &Path) -> Result<String> {
     let whole = |path: &Path| fs_err::canonicalize(path).map_err(|error| Error::io("open", path, &error));
     let path = whole(path)?;
@@ -256,7 +263,7 @@ fn taken(path: &Path) -> Error {
     Error::conflict(path.display(), "a file is there already and stays as it is; give another name")
 }
 
-/// The text of the file.
+/// Writes the text of the configuration.
 fn document(
     (gallery, old): (&str, &Space),
     (adapter, new, model_dimension, column): (Option<&str>, &Space, Option<usize>, Option<&str>),
