@@ -1,4 +1,4 @@
-//! An upgrade that an older rehang has begun goes on.
+//! Tests that an upgrade which an older rehang has begun goes on.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let path = folder.path().join("gallery.db");
     fs_err::copy(Path::new("../rehang-sqlite/tests/golden/format-1.db"), &path).unwrap();
     let (store, mut world) = (Arc::new(SqliteStore::open(&path).unwrap()), World::new());
-    // Its adapter knew no fusion.
+    // The adapter of that version knew no fusion.
     world.adapter.fusion = None;
     let setup = UpgradeSetup { order: OrderSettings { policy: Policy::Coverage, seed: 3 }, ..world.setup() };
-    // Its record knows no epochs: it speaks of the first one.
+    // The record of that version knows no epochs: it speaks of the first one.
     assert_eq!(Recorded::expect(&*store).unwrap().record.epoch, Some(Epoch::FIRST));
     // Merged searches are no more: both models fuse, or where nothing says how, the new one alone searches.
     let record = Recorded::expect(&*store).unwrap().record;
@@ -36,7 +36,7 @@ fn a_merged_upgrade_of_format_1_goes_on_where_it_was() {
     let before = status(&*store, 9).unwrap();
     assert_eq!((before.counts.native, before.lag, before.counts.failed), (8, 1, 1));
     assert_eq!((before.merged_before, before.fusion_weight), (true, None), "a person is told");
-    // An application that was made ready for it writes on; item 7 was written plainly.
+    // An application that was made ready for the upgrade writes on; item 7 was written plainly.
     let write = ItemWrite { id: "item-0003".into(), ..common::item(3, 1) };
     Gallery::new(store.clone()).put(&[write]).unwrap();
     let adapted = status(&*store, 9).unwrap();
