@@ -14,10 +14,10 @@ use crate::until::Until;
 /// | `budget` | none | items that this run makes native, at most | 0… |
 /// | `until` | all | share of native items at which it ends | 0–1 |
 /// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
-/// | `refusals` | 100 | items refused for good before the first success, after which the run ends, listing none | 1… |
+/// | `refusals` | 100 | items refused for good before any success: then the run ends and lists none | 1… |
 /// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
 /// | `lease_ms` | 30 000 | how long items stay a worker's that is not heard of; renewed after a third | 1… |
-/// | `follow` | false | whether it stays at the end, adapts what comes and embeds it within the other limits | |
+/// | `follow` | false | whether it stays at the end, adapts what comes and embeds it within other limits | |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Items that go to the encoder together.
