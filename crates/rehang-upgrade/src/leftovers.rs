@@ -1,4 +1,4 @@
-//! Items that a finish leaves without a native vector: counted and said before the old space is dropped.
+//! Counts items that a finish leaves without a native vector, and says so before the old space is dropped.
 
 use rehang::finding::Finding;
 use rehang::{Error, Remedy, Result};
@@ -13,18 +13,19 @@ use crate::setup::upgrade_of;
 pub struct Leftovers {
     /// Items with a source, adapted or without a vector: a run embeds them, before the finish and after it.
     pub with_source: u64,
-    /// Items that the encoder refused: most of them among those with a source.
+    /// Items that the encoder refused; most of them have a source and are counted in `with_source` too.
     pub failed: u64,
     /// Items without a source, which never become native.
     pub without_source: u64,
     /// Items without a vector of the new model, with a source or without: no search finds them.
     pub lacking: u64,
-    /// Items among those without one whose old vector nothing can be made of, as one without a direction: a finish drops it.
+    /// Items that lack a vector of the new model and have an old one, from which nothing could be made: one
+    /// without a direction, for example. A finish drops these old vectors.
     pub only_old: u64,
 }
 
 impl Leftovers {
-    /// Counts what is left of an upgrade at this moment.
+    /// Counts the items that an upgrade has not made native at this moment.
     ///
     /// # Errors
     ///
@@ -42,13 +43,13 @@ impl Leftovers {
         })
     }
 
-    /// Whether a finish takes nothing from anybody: what is left has no source, so that no run would make it native, and no vector that
-    /// the drop would take.
+    /// Whether a finish takes nothing from anybody: the items that are left have no source, so that no run
+    /// would make them native, and no vector that the drop would take.
     pub fn may_be_left(&self) -> bool {
         self.with_source == 0 && self.only_old == 0
     }
 
-    /// What a person should know before the old space is dropped.
+    /// Returns what a person should know before the old space is dropped.
     pub fn findings(&self, record: &UpgradeRecord) -> Vec<Finding> {
         let (old, new) = (&record.old.name, &record.new.name);
         let mut findings = Vec::new();
@@ -84,11 +85,12 @@ impl Leftovers {
         findings
     }
 
-    /// Fails where a finish would leave what a run makes native, or drop what only the old space has.
+    /// Fails where a finish would leave items that a run makes native, or drop vectors that only the old
+    /// space has.
     ///
     /// # Errors
     ///
-    /// A conflict that counts both.
+    /// A conflict that counts both kinds of items.
     pub(crate) fn expect_may_be_left(&self, store: &dyn Ledger, record: &UpgradeRecord) -> Result<()> {
         if self.may_be_left() {
             return Ok(());

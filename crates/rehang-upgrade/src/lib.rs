@@ -5,23 +5,25 @@
 //! a random sample                 shadow space    worst first    or rollback, at any time before
 //! ```
 //!
-//! The gallery itself says what is done: an item's provenance and revision are the record. So any process can die at any
-//! instruction, and the next one goes on. Every write is conditional: a deleted item never comes back, a changed one never
-//! gets a stale vector, two workers on one item do no harm.
+//! The gallery itself says what is done: an item's provenance and revision are the record. So any process can
+//! die at any instruction, and the next one goes on. Every write is conditional: a deleted item never comes
+//! back, a changed one never gets a stale vector, and two workers on one item do no harm.
 //!
-//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and all steps as one
-//!   ([`Upgrade::auto`]); [`init`] writes a first one.
-//! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries by hand.
+//! - [`Upgrade`]: an upgrade as a [`Configuration`] describes it, every verb as one call, and all steps as
+//!   one ([`Upgrade::auto`]); [`init`] writes a first one.
+//! - [`import`], [`export`], [`put`], [`delete`], [`contents`], [`search()`](search), [`examine`]: galleries
+//!   by hand.
 //! - [`plan`], [`start`], [`switch`], [`request`], [`rollback`], [`finish`], [`status`]: the verbs.
 //! - [`refit()`](refit): the map fitted again on what is native by now, where that pays.
 //! - [`expect_same`]: whether a configuration speaks of the upgrade that is under way.
-//! - [`Forecast`]: what a report on held-out pairs says of it, and whether the switch pays by now.
+//! - [`Forecast`]: what a report on held-out pairs promises of an upgrade, and whether the switch pays by
+//!   now.
 //! - [`estimate`]: how long a backfill takes and what it costs.
 //! - [`left`]: which items stay without a native vector until a person acts.
 //! - [`backfill`]: the loop that re-embeds; what it decides is the pure [`Backfill::step`].
 //! - [`compare_models`]: which model to upgrade to.
 //! - [`Upgrade::identify`]: whose vectors a space holds.
-//! - [`Observer`]: who is told what happens: a progress bar, metrics, a dashboard.
+//! - [`Observer`]: the one that is told what happens, such as a progress bar, metrics or a dashboard.
 //! - [`Gallery`]: what an application searches and writes through at every stage.
 
 mod asked;

@@ -1,10 +1,10 @@
-//! What limits a backfill: what a configuration says, and what a caller asks for in its place.
+//! Limits of a backfill: those of a configuration, and those that a caller asks for in their place.
 
 use rehang::{Error, Result};
 
 use crate::until::Until;
 
-/// What limits a backfill.
+/// Limits of a backfill.
 ///
 /// | name | default | purpose | range |
 /// |---|---|---|---|
@@ -14,10 +14,10 @@ use crate::until::Until;
 /// | `budget` | none | items that this run makes native, at most | 0… |
 /// | `until` | all | share of native items at which it ends | 0–1 |
 /// | `attempts` | 3 | attempts an item has before it is listed as failed | 1… |
-/// | `refusals` | 100 | items that are refused for good, before the first success, after which the run stops and lists none of them | 1… |
+/// | `refusals` | 100 | items refused for good before any success: then the run ends and lists none | 1… |
 /// | `rest_ms` | 1000 | rest of an item after a failed attempt, doubled with each further one | 0… |
-/// | `lease_ms` | 30 000 | how long items stay this worker's after it was heard of last; renewed after a third of it | 1… |
-/// | `follow` | false | whether it stays when nothing is left, adapts what comes and embeds it as the other limits allow | |
+/// | `lease_ms` | 30 000 | how long items stay a worker's that is not heard of; renewed after a third | 1… |
+/// | `follow` | false | whether it stays at the end, adapts what comes and embeds it within other limits | |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Items that go to the encoder together.
@@ -28,19 +28,21 @@ pub struct Limits {
     pub rate: Option<f64>,
     /// Items that this run makes native, at most.
     pub budget: Option<u64>,
-    /// Where it ends.
+    /// How far the backfill goes.
     pub until: Until,
     /// Attempts an item has before it is listed as failed.
     pub attempts: u32,
-    /// Items that are refused for good, before the first success, after which the run stops: what refuses everything is no fault of
-    /// the items.
+    /// Items that are refused for good, before the first success, after which the run stops: an encoder that
+    /// refuses everything says nothing about the items.
     pub refusals: usize,
     /// Rest of an item after its first failed attempt, in milliseconds.
     pub rest_ms: u64,
-    /// How long items stay this worker's after it was heard of last, in milliseconds: so long others wait for what a dead one held.
+    /// How long items stay this worker's after it was heard of last, in milliseconds. Others wait that long
+    /// for the items that a dead worker held.
     pub lease_ms: u64,
-    /// Whether it stays when nothing is left: a follower adapts what comes or changes, and embeds it as the other limits allow. What ends another
-    /// backfill only has it embed nothing for the time being, but for an interruption and the end of the upgrade.
+    /// Whether the backfill stays when nothing is left. A follower adapts what comes or changes, and embeds
+    /// it as the other limits allow. Only an interruption and the end of the upgrade end it; where anything
+    /// else would end another backfill, it embeds nothing for the time being.
     pub follow: bool,
 }
 
@@ -61,26 +63,27 @@ impl Default for Limits {
     }
 }
 
-/// What a caller asks a run for; what is `None` stays as the configuration has it.
+/// Limits that a caller asks for, for one run; those that are `None` stay as the configuration has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RunOptions {
     /// Items that this run makes native, at most.
     pub budget: Option<u64>,
     /// Items a second, at most; above 0.
     pub rate: Option<f64>,
-    /// Where it ends.
+    /// How far the run goes.
     pub until: Option<Until>,
     /// Batches that are encoded at the same time, 1 or more.
     pub workers: Option<usize>,
     /// Items that go to the encoder together, 1 or more.
     pub batch: Option<usize>,
-    /// Whether the map stays as it is: nothing is kept for measuring, and no [refit](crate::refit()) is asked for or gone on with.
+    /// Whether the map stays as it is: nothing is kept for measuring, and no [refit](crate::refit()) is begun
+    /// or continued.
     pub no_refit: bool,
-    /// Whether it stays when nothing is left ([`Limits::follow`]).
+    /// Whether the run stays when nothing is left ([`Limits::follow`]).
     pub follow: bool,
 }
 
-/// A count that has to be 1 or more.
+/// Returns a count that is 1 or more, and refuses any other.
 pub(crate) fn at_least_one<T: PartialEq + From<u8> + std::fmt::Display>(
     parameter: &str,
     value: T,
@@ -96,7 +99,7 @@ pub(crate) fn expect_rate(rate: f64) -> Result<f64> {
     if is_rate(rate) { Ok(rate) } else { Err(Error::option("rate", rate, "items a second above 0")) }
 }
 
-/// `5`, `5/s`, `300/min` or `1000/h`: items a second.
+/// Reads a rate in items a second: `5`, `5/s`, `300/min` or `1000/h`.
 ///
 /// # Errors
 ///

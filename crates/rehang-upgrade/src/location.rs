@@ -1,7 +1,8 @@
-//! Where a gallery lies and how it is opened.
+//! Location of a gallery, and how the gallery is opened there.
 //!
-//! Everything else knows [`Store`] alone. Another database is another kind of [`Location`] here, and a file beside `sqlite.rs`,
-//! `postgres.rs` and `qdrant.rs`, behind a feature of its own, which says how that database does it.
+//! All other code knows [`Store`] alone. Another database would be another kind of [`Location`] here, and a
+//! file beside `sqlite.rs`, `postgres.rs` and `qdrant.rs`, behind a feature of its own, which says how that
+//! database does it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,10 +17,10 @@ use crate::collection::CollectionLocation;
 use crate::observe::Observer;
 use crate::table::TableLocation;
 
-/// Where a gallery lies: in a SQLite file, in a table of PostgreSQL, or in a collection of Qdrant.
+/// Location of a gallery: a SQLite file, a table of PostgreSQL, or a collection of Qdrant.
 ///
-/// A location can be read and compared in every build. What a build leaves out of the features `sqlite`, `postgres` and `qdrant` it
-/// can neither open nor make: [`ErrorKind::MissingFeature`].
+/// A location can be read and compared in every build. Opening or making one needs its database's feature
+/// (`sqlite`, `postgres` or `qdrant`); a build without it fails with [`ErrorKind::MissingFeature`].
 ///
 /// ```
 /// use rehang_upgrade::Location;
@@ -44,27 +45,28 @@ pub enum Location {
 /// A lock of an upgrade, held until it is dropped; see [`Location::lock`].
 pub type UpgradeLock = Box<dyn Send>;
 
-/// What making a gallery of a table or a collection did.
+/// Result of making a gallery of a table or a collection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Adopted {
-    /// The gallery.
+    /// Name of the gallery, as messages have it.
     pub gallery: String,
     /// Rows or points that are items now.
     pub items: u64,
-    /// Those of them that have an old vector.
+    /// Items that have an old vector.
     pub vectors: u64,
-    /// Those of them that have no source: they never become native.
+    /// Items that have no source: they never become native.
     pub without_source: u64,
-    /// What whoever runs the server should know of it.
+    /// Remarks on the server, for whoever runs it.
     pub remarks: Vec<String>,
 }
 
-/// A gallery that appears whole or not at all. Dropped before it is published, it leaves nothing.
+/// Gallery in the making that appears whole or not at all. Dropped before it is published, it leaves nothing.
 pub trait NewGallery {
-    /// What is written into before it is published.
+    /// Returns the store to write into before the gallery is published.
     fn store(&self) -> &dyn Store;
 
-    /// Gives the gallery its place. A gallery that came there in the meantime stays as it is, and is a conflict.
+    /// Gives the gallery its place. A gallery that came there in the meantime stays as it is, and is a
+    /// conflict.
     ///
     /// # Errors
     ///
@@ -72,43 +74,45 @@ pub trait NewGallery {
     fn publish(self: Box<Self>) -> Result<()>;
 }
 
-/// How one database does what [`Location`] is asked for.
+/// Database of one kind, which does what [`Location`] is asked for.
 pub(crate) trait GalleryKind {
-    /// The gallery, for messages.
+    /// Returns the gallery's name for messages.
     fn name(&self) -> String;
 
-    /// As [`Location::open`].
+    /// Opens the gallery, as [`Location::open`] says.
     fn open(&self) -> Result<Arc<dyn Examined>>;
 
-    /// As [`Location::lock`].
+    /// Takes the lock of the upgrade, as [`Location::lock`] says.
     fn lock(&self) -> Result<UpgradeLock>;
 
-    /// As [`Location::make`]; unless a kind says otherwise, the application makes its galleries.
+    /// Makes an empty gallery, as [`Location::make`] says; unless a kind says otherwise, the application
+    /// makes its galleries.
     fn make(&self) -> Result<Box<dyn NewGallery>> {
         Err(Error::option("a new gallery", self.name(), "a gallery in a file"))
     }
 
-    /// As [`Location::look`].
+    /// Looks at a table or a collection, as [`Location::look`] says.
     fn look(&self) -> Result<Looked> {
         Err(self.is_no_application())
     }
 
-    /// As [`Location::statements`].
+    /// Lists the statements of an adoption, as [`Location::statements`] says.
     fn statements(&self) -> Result<String> {
         Err(Error::option("the gallery", self.name(), "a table: nothing else has statements to read"))
     }
 
-    /// As [`Location::adopt`].
+    /// Makes a gallery of a table or a collection, as [`Location::adopt`] says.
     fn adopt(&self, _: &Space, _: &dyn Observer) -> Result<Adopted> {
         Err(self.is_no_application())
     }
 
-    /// As [`Location::release`].
+    /// Takes everything of ours out again, as [`Location::release`] says.
     fn release(&self, _: Option<&str>, _: bool, _: bool, _: &dyn Observer) -> Result<Option<Released>> {
         Err(self.is_no_application())
     }
 
-    /// What is said of a gallery that no application made.
+    /// Returns the error for a verb that needs an application's table or collection and is given another
+    /// gallery.
     fn is_no_application(&self) -> Error {
         let expected = "\"postgres\" or \"qdrant\": what an application made, and no file";
         Error::option("[gallery] kind", self.name(), expected)
@@ -116,12 +120,12 @@ pub(crate) trait GalleryKind {
 }
 
 impl Location {
-    /// A gallery in a SQLite file.
+    /// Names a gallery in a SQLite file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::File(path.into())
     }
 
-    /// How the database of this location does it, in a build that has that database.
+    /// Finds the database of this location, in a build that has that database.
     fn kind(&self) -> Result<&dyn GalleryKind> {
         let (feature, kind): (_, Option<&dyn GalleryKind>) = match self {
             #[cfg(feature = "sqlite")]
@@ -144,13 +148,14 @@ impl Location {
     ///
     /// # Errors
     ///
-    /// An I/O error where it is not there or not readable; corrupt where it is no gallery; missing input where no address of its server
-    /// is given.
+    /// An I/O error where it is not there or not readable; corrupt where it is no gallery; missing input
+    /// where no address of its server is given.
     pub fn open(&self) -> Result<Arc<dyn Examined>> {
         self.kind()?.open()
     }
 
-    /// Whether something is there. Always true of a table or a collection, which the application makes.
+    /// Whether something lies at the location. Always true of a table or a collection, which the application
+    /// makes.
     pub fn exists(&self) -> bool {
         match self {
             Self::File(path) => path.exists(),
@@ -170,8 +175,8 @@ impl Location {
     ///
     /// # Errors
     ///
-    /// A conflict where the log of an earlier gallery lies in the way; an invalid option for a table or a collection, which
-    /// the application makes; I/O errors.
+    /// A conflict where the log of an earlier gallery lies in the way; an invalid option for a table or a
+    /// collection, which the application makes; I/O errors.
     pub fn make(&self) -> Result<Box<dyn NewGallery>> {
         self.kind()?.make()
     }
@@ -180,12 +185,14 @@ impl Location {
     ///
     /// # Errors
     ///
-    /// Missing input where no address of the server is given; what the server says; an invalid option for a file.
+    /// Missing input where no address of the server is given; what the server says; an invalid option for a
+    /// file.
     pub fn look(&self) -> Result<Looked> {
         self.kind()?.look()
     }
 
-    /// Every statement that [`Location::adopt`] runs in a database before it lists items and vectors. Writes nothing.
+    /// Every statement that [`Location::adopt`] runs in a database before it lists items and vectors. Writes
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -194,27 +201,31 @@ impl Location {
         self.kind()?.statements()
     }
 
-    /// Makes a gallery of an application's table or collection, with the old space in its own vectors. Completes an adoption that was
-    /// begun, and does nothing where one is complete.
+    /// Makes a gallery of an application's table or collection, with the old space in its own vectors.
+    /// Completes an adoption that was begun, and does nothing where one is complete.
     ///
     /// # Errors
     ///
-    /// As [`Location::look`]; missing input where the old model's vectors are not named; what the store refuses to make a gallery of.
+    /// As [`Location::look`]; missing input where the old model's vectors are not named; what the store
+    /// refuses to make a gallery of.
     pub fn adopt(&self, old: &Space, observer: &dyn Observer) -> Result<Adopted> {
         self.kind()?.adopt(old, observer)
     }
 
-    /// Takes everything of ours out again. A table is left as it was found, except that the vectors of the serving space move
-    /// into the column `into`, if one is named. A collection keeps the named vector of the serving space. Gives what became of the vectors;
-    /// `None` where no column of a table was named.
+    /// Takes everything of ours out again, and returns what became of the vectors. A table is left as it was
+    /// found, except that the vectors of the serving space move into the column `into`, if one is named;
+    /// where none is, the result is `None`. A collection keeps the named vector of the serving space.
     ///
-    /// Items without a source whose vectors are adapted are left without a vector. With `with_adapted` all adapted vectors stay, and
-    /// [`Released::adapted_in`] says where one sees which they are. With `anyway`, vectors are dropped that searches of a table have no other of.
+    /// Items without a source whose vectors are adapted are left without a vector. With `with_adapted` all
+    /// adapted vectors stay, and [`Released::adapted_in`] says where one sees which they are. With `anyway`,
+    /// vectors are dropped even where searches of a table have no others.
     ///
     /// # Errors
     ///
-    /// A conflict where no column is named and the space that serves is the only one that is left, with vectors that were paid for; where the vectors that serve are in the table already, or items with a source have adapted ones that are not to be taken along;
-    /// an invalid option for a file, for a column of a collection, and for `with_adapted` of a table where no column is named.
+    /// A conflict where no column is named and the serving space is the only one that is left, with vectors
+    /// that were paid for. A conflict where the vectors that serve are in the table already, or where items
+    /// with a source have adapted ones that are not to be taken along. An invalid option for a file, for a
+    /// column of a collection, and for `with_adapted` of a table where no column is named.
     pub fn release(
         &self,
         into: Option<&str>,
@@ -225,7 +236,8 @@ impl Location {
         self.kind()?.release(into, with_adapted, anyway, observer)
     }
 
-    /// The column that the vectors of the space that serves move into before a [release](Location::release), where none is named.
+    /// Returns the column that the vectors of the serving space move into before a
+    /// [release](Location::release), where none is named.
     ///
     /// # Errors
     ///
@@ -237,9 +249,10 @@ impl Location {
         }
     }
 
-    /// Takes the lock of the upgrade, until what is given is dropped: held while a process fills or finishes, so that two
-    /// do not do the same work. The system, or the server, lets go of it when the process ends, however it ends (through a pooler of PostgreSQL
-    /// within ten seconds); correctness does not depend on it. A server without such a lock gives one that keeps nobody out.
+    /// Takes the lock of the upgrade until the returned value is dropped: held while a process fills or
+    /// finishes, so that two do not do the same work. The system, or the server, lets go of it when the
+    /// process ends, however it ends (through a pooler of PostgreSQL within ten seconds). Correctness does
+    /// not depend on it: a server without such a lock gives one that keeps nobody out.
     ///
     /// # Errors
     ///

@@ -1,16 +1,17 @@
-//! What encoders have learnt of their services, such as how many texts a request may have: a small document a space, beside the fingerprint
-//! of the encoder that filled it. A process that begins takes it, so that it need not find the same out by requests that are refused.
+//! Keeps what encoders have learnt of their services, such as how many texts a request may have: one small
+//! document a space, beside the fingerprint of the encoder that filled it. A process that begins takes it
+//! over, so that it need not learn the same by requests that are refused.
 
 use rehang::Result;
 use rehang_encode::Encoder;
 use rehang_store::Ledger;
 
-/// Name of the document about a space's encoder.
+/// Names the document about a space's encoder.
 fn document(space: &str) -> String {
     format!("service of {space}")
 }
 
-/// What the gallery holds; `None` where that is nothing.
+/// Reads what encoders of a space have learnt; `None` where that is nothing.
 ///
 /// # Errors
 ///
@@ -19,7 +20,7 @@ pub(crate) fn kept(store: &dyn Ledger, space: &str) -> Result<Option<String>> {
     Ok(store.document(&document(space))?.map(|(_, text)| text).filter(|text| !text.is_empty()))
 }
 
-/// Gives an encoder what others have learnt; gives it to the caller too, for [`keep`].
+/// Gives an encoder what others have learnt of its service; returns it too, for [`keep`].
 ///
 /// # Errors
 ///
@@ -32,8 +33,9 @@ pub(crate) fn recall(store: &dyn Ledger, space: &str, encoder: &dyn Encoder) -> 
     Ok(kept)
 }
 
-/// Keeps what an encoder has learnt, where that is another text than is `kept` by now. What another worker has learnt meanwhile comes
-/// first: the encoder takes it, and the next call keeps both.
+/// Keeps what an encoder has learnt, unless it is the text in `kept`, which the store held last. Where
+/// another worker has learnt something meanwhile, the encoder takes that over first, and the next call keeps
+/// both.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
-//! Which of several models an upgrade should go to, measured on a sample of one's own documents and queries.
+//! Compares models that an upgrade could go to, on a sample of one's own documents and queries.
 //!
-//! Every model embeds the same documents and queries, and its answers are judged by the same right answers: clicks, or else labels of the
-//! documents. Without either nothing says which model is better, only how far its answers are those of the first one.
+//! Every model embeds the same documents and queries, and its answers are judged by the same right answers:
+//! clicks, or else labels of the documents. Without either, nothing says which model is better, only how far
+//! its answers are those of the first one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -31,31 +32,35 @@ use crate::limits::Limits;
 use crate::query::{Query, embed_each, embed_inputs};
 use crate::transfer::{Text, item_lines};
 
-/// Queries that are asked at most: each is paid for by every model.
+/// Most queries that are asked: each is paid for by every model.
 const QUERIES_MAX: usize = 1000;
-/// Queries that are asked one at a time, for the latency.
+/// Most queries that are asked one at a time, for the latency.
 const ALONE_MAX: usize = 32;
-/// A model that has no vector for more than one in so many documents, or queries, has failed: what is left is another sample.
+/// Documents, or queries, among which a model may lack a vector for one. A model that lacks more has failed:
+/// what is left is another sample.
 const REFUSED_ONE_IN: usize = 10;
 const K: usize = 10;
 
-/// The files and numbers that [`compare_models`] is given.
+/// Files and numbers that [`compare_models`] is given.
 #[derive(Debug, Clone)]
 pub struct ModelsInput {
-    /// The models: TOML with one `[[model]]` each, which has the keys of `[new]` of a configuration but its `column`, and below it
-    /// `[model.encoder]` with those of `[encoder]`. Paths are seen from the folder of the file.
+    /// Models: TOML with one `[[model]]` each, which has the keys of `[new]` of a configuration but its
+    /// `column`, and below it `[model.encoder]` with those of `[encoder]`. Paths are seen from the folder of
+    /// the file.
     pub models: PathBuf,
-    /// The documents, one JSON object a line, as for [`Import::items`](crate::Import::items). Those without a source are passed over.
+    /// Documents, one JSON object a line, as for [`Import::items`](crate::Import::items). Documents without a
+    /// source are passed over.
     pub items: PathBuf,
-    /// Queries, one JSON object a line: `{"text": …}` or `{"image": …}`, with an `"id"` where clicks name them by it. Without them those of
-    /// the clicks ask, or else the documents, each leaving itself out.
+    /// Queries, one JSON object a line: `{"text": …}` or `{"image": …}`, with an `"id"` where clicks name
+    /// them by it. Without this file the queries of the clicks ask, or else the documents, each leaving
+    /// itself out.
     pub queries: Option<PathBuf>,
     /// Answers that people took: CSV or JSON lines with query, item and either weight or position.
     pub clicks: Option<PathBuf>,
-    /// Field by whose values the metric is told: `label`, or one of the documents' payloads. A query is of the group of the document that was clicked
-    /// most for it.
+    /// Field by whose values the metric is split into groups: `label`, or one of the documents' payloads. A
+    /// query belongs to the group of the document that was clicked most for it.
     pub group: Option<String>,
-    /// Documents that every model embeds: a random part of them, with all that was clicked in it.
+    /// Number of documents that every model embeds: a random part of them, with all that was clicked in it.
     pub sample: usize,
     /// Documents of the whole gallery, where the file holds a part of it; price and storage are for so many.
     pub of: Option<u64>,
@@ -64,7 +69,8 @@ pub struct ModelsInput {
 }
 
 impl ModelsInput {
-    /// The models and documents of these files, 2,000 of these at most, without queries, clicks and groups.
+    /// Names the files of models and documents; at most 2,000 documents are embedded. There are no queries,
+    /// clicks and groups.
     pub fn new(models: impl Into<PathBuf>, items: impl Into<PathBuf>) -> Self {
         let (models, items) = (models.into(), items.into());
         Self { models, items, queries: None, clicks: None, group: None, sample: 2000, of: None, seed: 0 }
@@ -75,68 +81,69 @@ impl ModelsInput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JudgedBy {
-    /// What people took from the answers.
+    /// Clicks: what people took from the answers.
     Clicks,
-    /// Labels of the documents, each of which asks for the others of its label.
+    /// Labels of the documents: the right answers to a document are the others of its label.
     Labels,
-    /// The answers of the first model that could be measured: no judgement, and no model is better by it.
+    /// Answers of the first model that could be measured: no judgement, and no model is better by it.
     FirstModel,
 }
 
-/// Several models on one sample.
+/// Comparison of several models on one sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelsCompared {
-    /// What said which answers are right.
+    /// Source of the right answers.
     pub judged_by: JudgedBy,
-    /// The metric that the models are compared by, such as `ndcg@10`.
+    /// Metric that the models are compared by, such as `ndcg@10`.
     pub metric: String,
     /// Documents of the sample that every measured model embedded.
     pub documents: usize,
     /// Documents that price and storage are for.
     pub of: u64,
-    /// Queries that every measured model embedded; the documents where these ask.
+    /// Queries that every measured model embedded; where the documents ask, their number.
     pub queries: usize,
-    /// Queries among them that have a right answer, over which the metric is the mean.
+    /// Queries that have a right answer; the metric is the mean over these.
     pub counted: usize,
-    /// Whether the documents ask.
+    /// Whether the documents themselves ask, each leaving itself out.
     pub leave_one_out: bool,
     /// The models, in the order of the file.
     pub models: Vec<ModelCompared>,
-    /// The model to go to; none where no model was measured, or nothing says which one is better.
+    /// Model to go to; none where no model was measured, or nothing says which one is better.
     pub choice: Option<ModelChoice>,
-    /// What is doubtful about it.
+    /// Findings on what is doubtful about the comparison.
     pub findings: Vec<Finding>,
 }
 
-/// One of the models.
+/// One of the models that were compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelCompared {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
     /// Coordinates of its vectors, as they are kept.
     pub dimension: usize,
-    /// What was measured, unless it failed.
+    /// Measurements of the model, unless it failed.
     pub measured: Option<ModelMeasured>,
     /// Why it could not be measured.
     pub fault: Option<String>,
 }
 
-/// What a model is worth, and what it takes.
+/// Measurements of a model: what it is worth, and what it takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelMeasured {
-    /// The metric in percent, with the range that chance leaves it among such queries.
+    /// Metric in percent, with the range that chance leaves it among such queries.
     pub score: Interval,
     /// Every metric of the sample, in percent.
     pub metrics: BTreeMap<String, f64>,
-    /// How far it is behind the best one, query by query; none for the best one, and where nothing is better.
+    /// How far the model is behind the best one, query by query; none for the best one, and where nothing is
+    /// better.
     pub behind: Option<Interval>,
-    /// The metric by group, the largest first.
+    /// Metric by group, the largest group first.
     pub groups: Vec<GroupScore>,
     /// Milliseconds of one query at a time: the median.
     pub latency_ms: f64,
     /// Milliseconds that 95 of 100 queries do not exceed.
     pub latency_p95_ms: f64,
-    /// Documents a second, in batches.
+    /// Documents a second, embedded in batches.
     pub documents_per_second: f64,
     /// Time, tokens and price of all documents, by what the sample took.
     pub cost: CostEstimate,
@@ -144,45 +151,45 @@ pub struct ModelMeasured {
     pub storage: BTreeMap<&'static str, u64>,
 }
 
-/// The metric of the queries of a group.
+/// Metric over the queries of one group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GroupScore {
-    /// The group.
+    /// Value of the field that the group shares.
     pub group: String,
-    /// Its queries.
+    /// Number of counted queries of the group.
     pub queries: usize,
-    /// The metric in percent.
+    /// Metric in percent.
     pub score: Interval,
 }
 
-/// What one of several level models is preferred by.
+/// Measure by which one of several level models is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheaperBy {
-    /// The price of all documents, which is known of each.
+    /// Price of all documents, which is known of each model.
     Price,
-    /// The bytes of all vectors.
+    /// Bytes of all vectors.
     Storage,
-    /// The time that all documents take.
+    /// Time that all documents take.
     Time,
 }
 
-/// The model to go to, as [`init`](crate::init) takes it.
+/// Model to go to, as [`init`](crate::init) takes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModelChoice {
-    /// The cheapest of those that are level with the best.
+    /// Name of the cheapest of the models that are level with the best.
     pub name: String,
-    /// The model of the highest metric.
+    /// Name of the model of the highest metric.
     pub best: String,
-    /// All whose distance from the best one may be chance, with the best one in front.
+    /// Names of all models whose distance from the best one may be chance, with the best one in front.
     pub level: Vec<String>,
-    /// What the cheapest of several is cheapest by.
+    /// Measure by which the cheapest of several level models was found.
     pub cheaper_by: Option<CheaperBy>,
-    /// Coordinates of its vectors, as they are kept.
+    /// Coordinates of the model's vectors, as they are kept.
     pub dimension: usize,
     /// Coordinates of the model's own vectors, where that is another number.
     pub model_dimension: Option<usize>,
-    /// Its distance.
+    /// Distance between the model's vectors.
     pub distance: &'static str,
     /// `[encoder]` of the configuration, as the file of models has it.
     pub encoder: String,
@@ -199,27 +206,27 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct ModelPart {
     name: String,
-    /// Not needed where the service is asked for a width.
+    /// Width of the vectors that are kept; not needed where the service is asked for a width.
     dimension: Option<usize>,
     model_dimension: Option<usize>,
     distance: String,
-    /// Of a machine of one's own, for encoders that no service bills.
+    /// Price of an hour of one's own machine, for encoders that no service bills.
     price_per_hour: Option<f64>,
     encoder: EncoderConfig,
 }
 
-/// A model of the file.
+/// Model as the file describes it.
 struct Model {
     space: Space,
-    /// The width of the model's own vectors, where that is another one.
+    /// Width of the model's own vectors, where it differs from that of the vectors that are kept.
     own_dimension: Option<usize>,
     price_per_hour: Option<f64>,
     encoder: EncoderConfig,
-    /// Its `[encoder]` as it is written.
+    /// Table `[encoder]` of the model as the file has it.
     text: String,
 }
 
-/// What every model is given.
+/// Sample that every model is given: documents, queries and clicks.
 struct Ground {
     documents: Vec<Sampled>,
     /// Documents of the file that have a source.
@@ -228,7 +235,7 @@ struct Ground {
     clicks: Option<Vec<Click>>,
 }
 
-/// A document of the sample.
+/// Document of the sample.
 struct Sampled {
     id: String,
     source: String,
@@ -237,7 +244,7 @@ struct Sampled {
 }
 
 impl Sampled {
-    /// Its value of a field: `label`, or one of the payload.
+    /// Returns the document's value of a field: `label`, or one of the payload.
     fn field(&self, name: &str) -> Option<String> {
         match self.payload.get(name) {
             _ if name == "label" => self.label.clone(),
@@ -248,30 +255,31 @@ impl Sampled {
     }
 }
 
-/// What a model made of the sample.
+/// Vectors that a model made of the sample, and what they took.
 struct Embedded {
     documents: Vec<Option<Vec<f32>>>,
     queries: Option<Vec<Option<Vec<f32>>>>,
     probed: Probed,
-    /// Milliseconds of one query each, ascending.
+    /// Milliseconds of single queries, ascending.
     latencies: Vec<f64>,
     refused: Refused,
 }
 
-/// Documents and queries without a vector, and why the first of them has none.
+/// Count of documents and queries without a vector, and why the first of them has none.
 #[derive(Default)]
 struct Refused {
     count: usize,
     why: Option<String>,
 }
 
-/// Compares models on a sample of documents and queries. A model that cannot be measured is listed with its fault, and does not keep the
-/// others from it. What one of the others has no vector for is left out for all.
+/// Compares models on a sample of documents and queries. A model that cannot be measured is listed with its
+/// fault, and does not keep the others from being measured. A document or query that one of the others has no
+/// vector for is left out for all.
 ///
 /// # Errors
 ///
-/// I/O errors; corrupt, duplicate and empty files; invalid options; not found for a group that no document has; nothing to find where no query has a right answer in the
-/// sample; cancelled.
+/// I/O errors; corrupt, duplicate and empty files; invalid options; not found for a group that no document
+/// has; nothing to find where no query has a right answer in the sample; cancelled.
 pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<ModelsCompared> {
     let models = read_models(&input.models)?;
     for (key, value) in [("sample", input.sample as u64), ("of", input.of.unwrap_or(1))] {
@@ -323,7 +331,7 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
         let measured = match (outcome, &evaluations[place]) {
             (Ok(embedded), Some(evaluation)) => {
                 let own = values(evaluation);
-                // The same queries are counted for every model, since right answers do not depend on it.
+                // Every model has the same counted queries, since right answers do not depend on the model.
                 let behind = |best: usize| {
                     let best = evaluations[best].as_ref().map(values).unwrap_or_default();
                     range(&best.iter().zip(&own).map(|(best, own)| best - own).collect::<Vec<_>>())
@@ -366,7 +374,7 @@ pub fn compare_models(input: &ModelsInput, progress: &Progress) -> Result<Models
     })
 }
 
-/// The models of a file, in its order.
+/// Reads the models of a file, in its order.
 fn read_models(path: &Path) -> Result<Vec<Model>> {
     let document: Document = read_toml(path)?;
     let tables: Table = read_toml(path)?;
@@ -410,7 +418,7 @@ fn read_models(path: &Path) -> Result<Vec<Model>> {
 }
 
 impl Ground {
-    /// Draws what is asked, and the documents.
+    /// Draws queries, with their clicks, and documents from the files.
     fn read(input: &ModelsInput) -> Result<Self> {
         let asked = Asked::read(input.queries.as_deref(), input.clicks.as_deref())?;
         let (queries, clicks) = match asked {
@@ -429,7 +437,7 @@ impl Ground {
         Ok(Self { documents, all, queries, clicks })
     }
 
-    /// The group of every query, or of every document where these ask.
+    /// Returns the group of every query, or of every document where these ask.
     fn groups(&self, field: &str, items: &Path) -> Result<Vec<Option<String>>> {
         let of_documents: Vec<Option<String>> =
             self.documents.iter().map(|document| document.field(field)).collect();
@@ -456,7 +464,7 @@ impl Ground {
         self.documents.iter().enumerate().map(|(place, document)| (document.id.as_str(), place)).collect()
     }
 
-    /// Clicks that say nothing here.
+    /// Returns a note where clicks are of no document.
     fn findings(&self) -> Vec<Finding> {
         let places = self.places();
         let clicks = self.clicks.iter().flatten();
@@ -466,7 +474,7 @@ impl Ground {
     }
 }
 
-/// A random part of what is asked, each as the file has it, with its clicks.
+/// Draws a random part of the queries, each as the file has it, with its clicks.
 fn draw_queries(asked: Asked, seed: u64) -> (Vec<Query>, Option<Vec<Click>>) {
     let Asked { queries, clicks, .. } = asked;
     let judged: Option<HashSet<usize>> = clicks
@@ -484,8 +492,8 @@ fn draw_queries(asked: Asked, seed: u64) -> (Vec<Query>, Option<Vec<Click>>) {
     (drawn.into_iter().map(|place| queries[place].clone()).collect(), clicks)
 }
 
-/// A random part of the documents with all that are `wanted`, in the order of the file, and how many there are that have a source. One line
-/// is in memory at a time, and the part.
+/// Draws a random part of the documents, with all that are `wanted`, in the order of the file. Also counts
+/// all documents that have a source. Only one line and the part are in memory at a time.
 fn draw_documents(
     path: &Path,
     sample: usize,
@@ -530,10 +538,12 @@ impl Model {
         at_width_of(&self.space, self.own_dimension, |space| rehang_encode::open(config, space, base))
     }
 
-    /// Embeds the sample: documents in batches, and queries, or some of the documents where these ask, one at a time.
+    /// Embeds the sample: documents in batches; and queries, or some of the documents where these ask, one at
+    /// a time.
     fn embed(&self, ground: &Ground, base: &Path, progress: &Progress) -> Result<Embedded> {
         let encoder = self.open(&self.encoder, base)?;
-        // What is wrong with the queries' encoder is known before the documents are paid for.
+        // The queries' encoder is opened first, so that a fault of it is known before the documents are paid
+        // for.
         let asking = match &ground.queries {
             Some(queries) => Some((queries, self.query_encoder(base)?)),
             None => None,
@@ -597,7 +607,7 @@ impl Model {
         self.open(&self.encoder.for_queries()?, base).map(Arc::from)
     }
 
-    /// Time and money for so many documents.
+    /// Returns time and money for so many documents.
     fn cost(&self, of: u64, probed: &Probed) -> CostEstimate {
         let (limits, service) = (Limits::default(), self.encoder.service());
         let mut cost = reckon((of, None), &limits, service, Some(probed), &Known::default());
@@ -613,7 +623,7 @@ impl Model {
     }
 }
 
-/// Does the work and notes the seconds that it took.
+/// Does work and notes the seconds that it took.
 fn timed<T>(times: &mut Vec<f64>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let clock = SystemClock::start();
     let done = work()?;
@@ -621,7 +631,7 @@ fn timed<T>(times: &mut Vec<f64>, work: impl FnOnce() -> Result<T>) -> Result<T>
     Ok(done)
 }
 
-/// The vectors, and what has none. Fails where that is too much.
+/// Takes the vectors out of answers, and counts the answers without one. Fails where these are too many.
 fn vectors_of(answers: Vec<Result<Vec<f32>>>, what: &str) -> Result<(Vec<Option<Vec<f32>>>, Refused)> {
     let (given, mut refused) = (answers.len(), Refused::default());
     let mut rows = Vec::new();
@@ -643,13 +653,13 @@ fn vectors_of(answers: Vec<Result<Vec<f32>>>, what: &str) -> Result<(Vec<Option<
     Ok((rows, refused))
 }
 
-/// What every model that could be measured has a vector for.
+/// Rows of the sample for which every measured model has a vector.
 struct Shared {
     documents: Vec<usize>,
     queries: Option<Vec<usize>>,
 }
 
-/// Vectors of one model.
+/// Vectors of one model, of the rows that all models share.
 #[derive(Clone)]
 struct SharedVectors {
     documents: Matrix,
@@ -688,7 +698,7 @@ impl Shared {
         })
     }
 
-    /// The metric by group, `values` being those of the counted queries.
+    /// Returns the metric by group; `values` are those of the counted queries.
     fn by_group(
         &self,
         groups: Option<&[Option<String>]>,
@@ -713,7 +723,7 @@ impl Shared {
     }
 }
 
-/// What is a right answer among what all models share.
+/// Judge of answers: which are right among the documents that all models share.
 struct Judge {
     by: JudgedBy,
     clicks: Qrels,
@@ -721,7 +731,8 @@ struct Judge {
 }
 
 impl Judge {
-    /// Labels that the metric is told by are groups and judge nothing.
+    /// Chooses the source of the right answers: clicks, or else labels, or else the first model. Labels that
+    /// split the metric into groups judge nothing.
     fn of(ground: &Ground, shared: &Shared, labels_are_groups: bool) -> Result<Self> {
         let mut judge = Self { by: JudgedBy::FirstModel, clicks: Qrels::default(), labels: Vec::new() };
         if let (Some(clicks), Some(queries)) = (&ground.clicks, &shared.queries) {
@@ -756,7 +767,7 @@ impl Judge {
         }
     }
 
-    /// A model's answers, `first` being those of the first model.
+    /// Evaluates a model's answers; `first` are the vectors of the first model.
     fn evaluate(
         &self,
         (own, distance): (&SharedVectors, rehang::Distance),
@@ -779,14 +790,14 @@ impl Judge {
     }
 }
 
-/// The place of the highest metric; of equal ones the first.
+/// Returns the place of the highest metric; of equal ones the first.
 fn best_of(evaluations: &[Option<Evaluation>], metric: Metric) -> Option<usize> {
     let value = |place: usize| evaluations[place].as_ref().map(|evaluation| evaluation.values[metric]);
     let measured = (0..evaluations.len()).filter_map(|place| Some((place, value(place)?)));
     measured.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0))).map(|(place, _)| place)
 }
 
-/// The cheapest of those that are level with the best one.
+/// Chooses the cheapest of the models that are level with the best one.
 fn choose(models: &[Model], compared: &[ModelCompared], best: usize) -> ModelChoice {
     let measured = |place: usize| compared[place].measured.as_ref();
     let is_level = |place: usize| {

@@ -1,4 +1,5 @@
-//! What gives away, before anything is paid, that a gallery has outgrown the pairs that the map of its upgrade was fitted on.
+//! Finds out before anything is paid whether a gallery has outgrown the pairs that the map of its upgrade was
+//! fitted on.
 
 use rehang::adapter::{self, Adapter};
 use rehang::finding::Finding;
@@ -12,15 +13,18 @@ use crate::refit::{MORE_PAIRS_MIN, refits};
 use crate::sample;
 use crate::setup::UpgradeSetup;
 
-/// Items of the gallery's shuffle that [`outgrown`] looks at.
+/// Number of items at the start of the gallery's shuffle that [`outgrown`] looks at.
 const SAMPLE: usize = 4096;
 /// Old vectors that are read at a time.
 const PAGE: usize = 1024;
 
-/// What gives away that a gallery has outgrown the pairs that its map was fitted on, by σ² alone: of items that are no pairs it is larger than of those
-/// pairs that were held out, as [`MeanError::has_outgrown`] says. Both are of the first items of the shuffle, so each is a random sample. `None`
-/// where nothing gives it away, where the map was fitted elsewhere, and once more is native than the pairs: what an order took for the hardest says
-/// nothing of the others, and a [`Refit`](crate::Refit) measures.
+/// Finds out whether a gallery has outgrown the pairs that its map was fitted on, by σ² alone.
+///
+/// σ² of items that are no pairs is compared with σ² of the pairs that were held out
+/// ([`MeanError::has_outgrown`]). Both are among the first items of the shuffle, so each is a random sample.
+/// The result is `None` where nothing gives the growth away and where the map was fitted elsewhere. It is
+/// also `None` once more items are native than the pairs: natives that an order took for the hardest say
+/// nothing of the others, and a [`Refit`](crate::Refit) measures then.
 ///
 /// # Errors
 ///
@@ -73,7 +77,7 @@ pub(crate) fn outgrown(store: &dyn Ledger, setup: &UpgradeSetup<'_>) -> Result<O
     }))
 }
 
-/// σ² of old vectors, one after another.
+/// Returns σ² of old vectors that lie one after another in `rows`.
 fn expected_errors(adapter: &Adapter, rows: Vec<f32>) -> Result<Vec<f64>> {
     if rows.is_empty() {
         return Ok(Vec::new());

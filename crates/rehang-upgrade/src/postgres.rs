@@ -1,4 +1,4 @@
-//! Galleries in tables of PostgreSQL.
+//! Opens, makes and releases galleries in tables of PostgreSQL.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl TableLocation {
         }
     }
 
-    /// The address, from the configuration or from the environment.
+    /// Returns the address of the database, from the configuration or from the environment.
     fn address(&self) -> Result<String> {
         if let Some(url) = &self.url {
             return Ok(url.clone());
@@ -43,8 +43,8 @@ impl TableLocation {
         PostgresStore::open(&self.address()?, &self.options(), Some(&self.old))
     }
 
-    /// Fails where the old space is gone, so that searches have no other vectors than those of ours, and some of these were paid for. A gallery
-    /// that cannot be opened any more says nothing of it.
+    /// Fails where the old space is gone, so that searches would have no vectors left after a release, and
+    /// some of the new vectors were paid for. A gallery that cannot be opened any more passes.
     fn expect_another_way_to_search(&self) -> Result<()> {
         let Ok(store) = self.store() else { return Ok(()) };
         let Some(serving) = store.serving()?.filter(|serving| *serving != self.old) else { return Ok(()) };
@@ -70,7 +70,7 @@ impl GalleryKind for TableLocation {
         Ok(Arc::new(self.store()?))
     }
 
-    /// A lease, which its process renews.
+    /// Takes a lease as the lock; its process renews it.
     fn lock(&self) -> Result<UpgradeLock> {
         Ok(Box::new(self.store()?.hold()?))
     }
@@ -90,7 +90,7 @@ impl GalleryKind for TableLocation {
         PostgresStore::expect_vectors(&self.address()?, &self.options(), old)?;
         let advance = counting(observer, "making a gallery of the table", "rows");
         let store = PostgresStore::adopt(&self.address()?, &self.options(), Some(&self.old), &advance)?;
-        // Not where an upgrade from it is finished.
+        // The old space is not made again where an upgrade from it is finished.
         let space = match store.serving()?.filter(|serving| *serving != old.name) {
             Some(serving) if find_space(&store, &old.name)?.is_none() => serving,
             _ => {

@@ -1,4 +1,4 @@
-//! Galleries in collections of Qdrant.
+//! Opens, makes and releases galleries in collections of Qdrant.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::collection::{CollectionLocation, QDRANT_URL_ENV};
 use crate::location::{Adopted, GalleryKind, UpgradeLock};
 use crate::observe::{Observer, counting};
 
-/// The variable with the key that a server asks for, where a configuration names none.
+/// Variable of the environment with the server's key, where a configuration names none.
 const QDRANT_KEY_ENV: &str = "QDRANT_API_KEY";
 
 fn variable(name: &str) -> Option<String> {
@@ -28,7 +28,7 @@ impl CollectionLocation {
         }
     }
 
-    /// The address, from the configuration or from the environment.
+    /// Returns the address of the server, from the configuration or from the environment.
     pub(crate) fn address(&self) -> Result<QdrantAddress> {
         let name = self.url_env.as_deref().unwrap_or(QDRANT_URL_ENV);
         let url = self.url.clone().or_else(|| variable(name));
@@ -67,7 +67,8 @@ impl GalleryKind for CollectionLocation {
         Ok(Arc::new(self.store()?))
     }
 
-    /// Holds nothing: the server has no lock that ends with the process that has it. Two that fill at once do the same work, and no harm.
+    /// Locks nothing: the server has no lock that ends with the process that holds it. Two processes that
+    /// fill at once do the same work twice, and no harm.
     fn lock(&self) -> Result<UpgradeLock> {
         self.store().map(|_| Box::new(()) as UpgradeLock)
     }

@@ -1,4 +1,4 @@
-//! Queries as people ask them: a text, an image.
+//! Embeds queries as people ask them: a text or an image.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,24 +13,26 @@ use crate::encoding::encode;
 use crate::observe::{Observation, Observer, expect_going};
 use crate::setup::mismatch;
 
-/// Characters of a text that an error repeats.
+/// Most characters of a text that an error repeats.
 const SHOWN_MAX: usize = 60;
 
-/// A query as people ask it.
+/// Query as people ask it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
-    /// A text, with at least one character that is no space.
+    /// Text with at least one character that is no space.
     Text(String),
-    /// The file of an image.
+    /// File of an image.
     Image(PathBuf),
 }
 
-/// The encoder that embeds queries of a space. It is asked for the models that a search needs and no others, and again at every search:
-/// a process that searches often gives one that it keeps.
+/// Function that gives the encoder for queries of a space. It is asked for the models that a search needs and
+/// no others, and again at every search: a process that searches often keeps its encoders and gives the same
+/// ones.
 pub type QueryEncoders<'a> = dyn Fn(&Space) -> Result<Arc<dyn Encoder>> + 'a;
 
 impl Query {
-    /// What an encoder is given of it. An image is named by its whole path, since a program runs in a folder of its own.
+    /// Returns the source that an encoder is given for the query. An image is named by its whole path, since
+    /// a program runs in a folder of its own.
     fn source(&self) -> Result<String> {
         match self {
             Self::Text(text) if text.trim().is_empty() => {
@@ -45,7 +47,8 @@ impl Query {
         }
     }
 
-    /// Fails where an encoder of queries of a space reads no such query: a text model would embed the words of a path.
+    /// Fails where an encoder does not read queries of this kind: a text model would embed the words of a
+    /// path.
     fn expect_read_by(&self, encoder: &dyn Encoder) -> Result<()> {
         let (parameter, value, expected) = match (self, encoder.reads()) {
             (Self::Text(text), Reads::Images) => ("texts", shown(text), "an image"),
@@ -70,7 +73,7 @@ impl fmt::Display for Query {
     }
 }
 
-/// The start of a text.
+/// Shortens a text for an error.
 fn shown(text: &str) -> String {
     let start: String = text.chars().take(SHOWN_MAX).collect();
     if start.len() < text.len() { format!("{start}…") } else { start }
@@ -91,17 +94,19 @@ pub(crate) fn embed(
     Matrix::new(space.dimension, rows.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// Takes the vectors of a batch of queries, each with the place of its query among all.
+/// Receiver of the vectors of a batch of queries, each with the place of its query among all.
 pub(crate) type Keep<'a> = dyn FnMut(&[(usize, &[f32])]) -> Result<()> + 'a;
 
-/// The vector of each query by the encoder of a space, or why it can have none: an invalid option for a text without a word, an I/O error
-/// for an image that is not there, corrupt for what the encoder refuses. `keep` is given the vectors of a batch before the
-/// next one is embedded.
+/// Embeds each query by the encoder of a space, or says why it can have no vector. A query without a vector
+/// has an invalid option for a text without a word, an I/O error for an image that is not there, or corrupt
+/// where the encoder refuses it. `keep` is given the vectors of a batch before the next one is embedded.
 ///
 /// # Errors
 ///
-/// Cancelled between two batches where a stop is wanted; what the caller says where it has no such encoder; a space mismatch where it gives
-/// another one's; an invalid option for what the encoder does not read; unavailable where a query could not be embedded now; what the encoder and `keep` say.
+/// Cancelled between two batches where a stop is wanted. What the caller says where it has no such encoder,
+/// and a space mismatch where it gives the encoder of another space. An invalid option for a query of a kind
+/// that the encoder does not read. Unavailable where a query could not be embedded now. What the encoder and
+/// `keep` say.
 pub(crate) fn embed_each(
     queries: &[Query],
     space: &Space,
@@ -143,7 +148,8 @@ pub(crate) fn embed_each(
     Ok(vectors)
 }
 
-/// The vector of each input, or why it can have none: corrupt for what the encoder refuses. `named` says what errors call an input.
+/// Embeds each input, or says why it can have no vector: corrupt for what the encoder refuses. `named` gives
+/// the name of an input for errors.
 ///
 /// # Errors
 ///
@@ -170,7 +176,8 @@ pub(crate) fn embed_inputs(
                     Ok(vector)
                 }
                 Err(ItemFailure::Permanent(reason)) => Err(Error::corrupt(named(place), reason)),
-                // What is left of a batch is asked for again: a call that can try none says why.
+                // Inputs that were not tried are asked for again with the next batch; if a batch tries none,
+                // its last one says why.
                 Err(ItemFailure::Untried(_)) if untried.len() + 1 < batch.len() => {
                     untried.push(place);
                     continue;

@@ -1,7 +1,8 @@
-//! The record of an upgrade: a small document in the store that says what is being replaced by what, and how far it is.
+//! Record of an upgrade: a small document in the store that says what is being replaced by what, and how far
+//! it is.
 //!
-//! It never says which item is done: an item's provenance and revision say that. So a record cannot disagree with the
-//! gallery, and losing the process at any instruction loses nothing.
+//! The record never says which item is done: an item's provenance and revision say that. So a record cannot
+//! disagree with the gallery, and losing the process at any instruction loses nothing.
 
 use rehang::order::Policy;
 use rehang::{Error, Fusion, Remedy, Result, Space};
@@ -10,33 +11,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::backfill::Request;
 
-/// Name of the document.
+/// Name of the record's document in the store.
 const DOCUMENT: &str = "upgrade";
 /// Version of the record's form; an older rehang refuses a newer one.
 const FORMAT: u32 = 6;
 /// Oldest form that is read: one that has neither a bridge nor a fusion.
 const FORMAT_MIN: u32 = 5;
 
-/// How far an upgrade is.
+/// Phase of an upgrade: how far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Pairs are drawn: a random sample is native in the new space, and no adapter is known yet.
+    /// Pairs are being drawn: a random sample is native in the new space, and no adapter is known yet.
     Sampling,
     /// The new space is being filled with adapted vectors (or filled again, with another adapter or order).
     Filling,
-    /// Every item that had an old vector has one in the new space, or nothing is to be mapped: it can be switched and backfilled.
+    /// Every item that had an old vector has one in the new space, or nothing is to be mapped. The upgrade
+    /// can be switched and backfilled.
     Filled,
     /// Searches are back on the old space. The new one is kept, with everything that was paid for.
     RolledBack,
-    /// Rolled back before it was filled: `start` goes on with it, or another upgrade takes its place.
+    /// Upgrade that was rolled back before its space was filled: `start` goes on with it, or another upgrade
+    /// takes its place.
     Abandoned,
     /// The old space is gone.
     Finished,
 }
 
 impl Phase {
-    /// The name in messages and documents.
+    /// Returns the phase's name in messages and documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sampling => "sampling",
@@ -49,12 +52,12 @@ impl Phase {
     }
 }
 
-/// In which order items are re-embedded.
+/// Order in which items are re-embedded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderSettings {
-    /// The policy.
+    /// Policy that makes the order.
     pub policy: Policy,
-    /// Its seed.
+    /// Seed of the policy.
     pub seed: u64,
 }
 
@@ -64,11 +67,11 @@ impl Default for OrderSettings {
     }
 }
 
-/// What searches after the switch look at.
+/// Vectors and queries that searches after the switch use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Serving {
-    /// The new space alone: native and adapted vectors, one query.
+    /// Searches the new space alone: native and adapted vectors, by one query.
     #[default]
     Mixed,
     /// Native vectors by the new query, all others by both models together ([`UpgradeRecord::fusion`]): better around the switch, as long as
@@ -76,26 +79,26 @@ pub enum Serving {
     Fused,
 }
 
-/// The record of an upgrade.
+/// Record of an upgrade, as it lies in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRecord {
     /// Version of the record's form.
     pub format: u32,
-    /// The space that is replaced.
+    /// Space that is replaced.
     pub old: Space,
-    /// The space that replaces it.
+    /// Space that replaces the old one.
     pub new: Space,
-    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn, and in a [plain](UpgradeRecord::is_plain)
-    /// upgrade, which has none.
+    /// Fingerprint of the adapter whose vectors fill the new space; empty while pairs are drawn, and in a
+    /// [plain](UpgradeRecord::is_plain) upgrade, which has none.
     pub adapter: String,
-    /// In which order items are re-embedded.
+    /// Order in which items are re-embedded.
     pub order: OrderSettings,
-    /// How far it is.
+    /// Phase that the upgrade is in.
     pub phase: Phase,
-    /// What a running backfill is asked to do.
+    /// Request to a running backfill.
     pub request: Request,
-    /// What searches after the switch look at.
+    /// Vectors and queries that searches after the switch use.
     pub serving: Serving,
     /// The newest revision when it began: items with a later one came or changed during the upgrade, and go to the front of
     /// the queue. A hint for the queue and no more: nothing is wrong where revisions do not come in the order of time.
@@ -110,8 +113,8 @@ pub struct UpgradeRecord {
     /// Whether adapted vectors that another adapter made, or that have their place by another order, may be in the new space.
     /// It stays so until all of them were made again.
     pub adapted_before: bool,
-    /// Whether adapted vectors of the map before may be in the new space while those of this one are made, page by page: a
-    /// [refit](crate::refit()). The space stays filled meanwhile.
+    /// Whether a [refit](crate::refit()) is at work: adapted vectors of the map before may be in the new
+    /// space while those of this map are made, page by page. The space stays filled meanwhile.
     #[serde(default)]
     pub refitting: bool,
     /// The epoch of the new space in which this plan fills it; every write of an adapted vector for it carries it. `None` until the
@@ -121,23 +124,24 @@ pub struct UpgradeRecord {
     /// are not fused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fusion: Option<Fusion>,
-    /// The bridge over which queries go to the old space while that serves; `None` where they go there as they are.
+    /// Bridge over which queries go to the old space while that serves; `None` where they go there as they
+    /// are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeInUse>,
 }
 
-/// A bridge that searches of the old space use.
+/// Bridge that searches of the old space use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeInUse {
-    /// Its fingerprint: it lies in the folder of the upgrade.
+    /// Fingerprint of the bridge, which lies among the gallery's files.
     pub fingerprint: String,
-    /// How much of a query is the new model's ([`Bridge::share`](rehang::Bridge::share)).
+    /// Share of a query that is the new model's ([`Bridge::share`](rehang::Bridge::share)).
     pub share: f64,
 }
 
 impl UpgradeRecord {
-    /// The record of an upgrade that begins.
+    /// Makes the record of an upgrade that begins.
     pub fn new(old: Space, new: Space, adapter: String, order: OrderSettings) -> Self {
         Self {
             format: FORMAT,
@@ -160,7 +164,8 @@ impl UpgradeRecord {
         }
     }
 
-    /// What searches of a space add to the distance of its adapted vectors, as far as this upgrade knows.
+    /// Returns what searches of a space add to the distance of its adapted vectors, as far as this upgrade
+    /// knows.
     pub fn handicap_of(&self, space: &str) -> f64 {
         if self.new.name == space {
             self.handicap
@@ -171,29 +176,31 @@ impl UpgradeRecord {
         }
     }
 
-    /// Whether the gallery is between two models because of it.
+    /// Whether the gallery is between two models because of this upgrade.
     pub fn is_live(&self) -> bool {
         matches!(self.phase, Phase::Filling | Phase::Filled)
     }
 
-    /// Whether nothing is mapped: the new space holds native vectors alone, and an item has none there until it is embedded. While pairs are
-    /// drawn it is not known yet.
+    /// Whether the upgrade maps nothing: the new space holds native vectors alone, and an item has none there
+    /// until it is embedded. False while pairs are drawn, since it is not known yet.
     pub fn is_plain(&self) -> bool {
         self.phase != Phase::Sampling && self.adapter.is_empty()
     }
 
-    /// Whether it is an upgrade between two spaces, by their names.
+    /// Whether the upgrade goes between two spaces, given by their names.
     pub(crate) fn is_between(&self, old: &str, new: &str) -> bool {
         (self.old.name.as_str(), self.new.name.as_str()) == (old, new)
     }
 
-    /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took them back.
+    /// Whether searches go to the new space, whatever the phase says: a rollback may have died before it took
+    /// them back.
     pub(crate) fn is_served(&self, store: &dyn Ledger) -> Result<bool> {
         Ok(store.serving()?.as_deref() == Some(self.new.name.as_str()))
     }
 
-    /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is live; after a
-    /// rollback that has not taken searches back; and until a finish has dropped the old space, with all that is written there.
+    /// Whether an item that is written with an old vector needs an adapted one with it: while the upgrade is
+    /// live; after a rollback that has not taken searches back; and until a finish has dropped the old space,
+    /// with all that is written there.
     pub(crate) fn adapts_writes(&self, store: &dyn Ledger) -> Result<bool> {
         if self.is_plain() {
             return Ok(false);
@@ -206,16 +213,16 @@ impl UpgradeRecord {
     }
 }
 
-/// A record with the version under which it lies in the store.
+/// Record with the version under which it lies in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// The record.
+    /// Record as it was read or written last.
     pub record: UpgradeRecord,
     version: u64,
 }
 
 impl Recorded {
-    /// The upgrade of a gallery; `None` where there never was one.
+    /// Reads the upgrade of a gallery; `None` where there never was one.
     ///
     /// # Errors
     ///
@@ -224,7 +231,7 @@ impl Recorded {
         Self::parse(store, store.document(DOCUMENT)?)
     }
 
-    /// The serving space and the upgrade of a gallery, as they are at one moment.
+    /// Reads the serving space and the upgrade of a gallery, both as they are at one moment.
     ///
     /// # Errors
     ///
@@ -254,7 +261,7 @@ impl Recorded {
         Ok(Some(Self { record, version }))
     }
 
-    /// The upgrade of a gallery that has to have one.
+    /// Reads the upgrade of a gallery that has to have one.
     ///
     /// # Errors
     ///
@@ -263,7 +270,7 @@ impl Recorded {
         Self::read(store)?.ok_or_else(|| Self::is_missing(store))
     }
 
-    /// What is said where there is none.
+    /// Returns the error for a gallery that has no upgrade.
     pub(crate) fn is_missing(store: &dyn Ledger) -> Error {
         Error::not_found("upgrade", "started", store.name()).advise(Remedy::BeginUpgrade)
     }
@@ -279,8 +286,9 @@ impl Recorded {
         Ok(Self { record, version })
     }
 
-    /// The record, where the upgrade is still planned as it was for a process that fills its new space: between the same spaces,
-    /// with the same adapter and order, in the same epoch, neither rolled back nor finished.
+    /// Reads the record, which must still be planned as it was for a process that fills the new space:
+    /// between the same spaces, with the same adapter and order, in the same epoch, neither rolled back nor
+    /// finished.
     ///
     /// # Errors
     ///
@@ -307,8 +315,8 @@ impl Recorded {
             .advise(next))
     }
 
-    /// What a writer of adapted vectors is told whose plan is no longer the upgrade's: what happened meanwhile, and what to do. Any
-    /// other error stays.
+    /// Replaces the error of a writer of adapted vectors whose plan is no longer the upgrade's. The new error
+    /// says what happened meanwhile, and what to do. Any other error stays.
     pub(crate) fn explain(store: &dyn Ledger, plan: &UpgradeRecord, error: Error) -> Error {
         if !error.is_superseded() {
             return error;
@@ -316,11 +324,12 @@ impl Recorded {
         Self::expect_planned(store, plan).err().unwrap_or(error)
     }
 
-    /// Changes the record, if no other process has changed it since it was read. Where nothing would differ, nothing is looked at.
+    /// Changes the record, if no other process has changed it since it was read. Where nothing would differ,
+    /// the store is not asked.
     ///
     /// # Errors
     ///
-    /// A conflict where one has.
+    /// A conflict where another process has changed the record.
     pub fn change(&mut self, store: &dyn Ledger, change: impl FnOnce(&mut UpgradeRecord)) -> Result<()> {
         let mut record = self.record.clone();
         change(&mut record);
@@ -330,19 +339,19 @@ impl Recorded {
         self.write(store, record)
     }
 
-    /// Replaces the record, if no other process has changed it since it was read; also by the very same one, so that a process that read it
-    /// before and is about to change it fails.
+    /// Replaces the record, if no other process has changed it since it was read. Replacing a record by an
+    /// equal one counts as a change: a process that read the earlier one and is about to change it fails.
     ///
     /// # Errors
     ///
-    /// A conflict where one has.
+    /// A conflict where another process has changed the record.
     pub(crate) fn write(&mut self, store: &dyn Ledger, record: UpgradeRecord) -> Result<()> {
         *self = Self::create(store, Some(self), record)?;
         Ok(())
     }
 
-    /// The same as [`Recorded::create`], and begins another epoch of the new space in the same step: from then on whatever was begun
-    /// for an earlier plan is refused. The space has to be there.
+    /// Puts a record into a store like [`Recorded::create`], and begins another epoch of the new space in the
+    /// same step. From then on, whatever was begun for an earlier plan is refused. The space has to be there.
     ///
     /// # Errors
     ///
@@ -361,7 +370,7 @@ impl Recorded {
     }
 }
 
-/// The part that every form of the record has.
+/// Part that every form of the record has.
 #[derive(Deserialize)]
 struct Head {
     format: u32,

@@ -1,20 +1,24 @@
-//! A map that learns while the gallery is re-embedded: whether fitting it again pays, and adapted vectors made anew where it does.
+//! Refits: whether fitting the map again pays while the gallery is re-embedded, and adapted vectors made anew
+//! where it does.
 //!
-//! Natives come as the run goes on, and a map that is fitted on them too is a better one. Whether it is so much better that every adapted
-//! vector is to be made anew is measured, on items that are a random sample of the gallery and that no map is fitted on: those held out
-//! among the first of its shuffle. A run re-embeds them first ([`keep`]).
+//! Natives come as the run goes on, and a map that is fitted on them too is a better one. Whether it is so
+//! much better that every adapted vector is to be made anew is measured on items that are a random sample of
+//! the gallery and that no map is fitted on. They are the held-out ones among the first items of its shuffle.
+//! A run re-embeds these first ([`keep`]).
 //!
-//! What was asked and decided is a document of the gallery, one entry a question. The record says which map is in use, and takes the new
-//! one up together with a new epoch of the space in one step. So a death at any moment leaves one of three states, and the next run goes on
-//! from each: nothing is decided; decided, and the record has the map before; the record has the new map, and not all pages are made.
-//! Which pages are done is not kept: they are begun anew.
+//! A document of the gallery holds what was asked and decided, one entry a question. The record says which
+//! map is in use; it takes the new one up together with a new epoch of the space, in one step. So a death at
+//! any moment leaves one of three states, and the next run goes on from each: nothing is decided; decided,
+//! and the record has the map before; the record has the new map, and not all pages are made. Which pages are
+//! done is not kept: all of them are made again.
 //!
 //! # Searches meanwhile
 //!
-//! While pages are made, adapted vectors of both maps stand in the new space. Each is an estimate of its item's vector there, by a map that
-//! was fitted to give one, and the upgrade stays filled: no item loses its vector. The handicap is the new map's from the first page on.
-//! It compensates how far adapted vectors are from natives on average, and the maps differ in that by less than the error that both
-//! have: `cargo lab study refit` measures searches half-way, beside both ends.
+//! While pages are made, adapted vectors of both maps stand in the new space. Each is an estimate of its
+//! item's vector there, by a map that was fitted to give one, and the upgrade stays filled: no item loses its
+//! vector. The handicap is the new map's from the first page on. It compensates how far adapted vectors are
+//! from natives on average, and the two maps differ in that by less than the error that both have.
+//! `cargo lab study refit` measures searches half-way, beside both ends.
 
 use rehang::adapter::{self, Adapter, true_errors};
 use rehang::finding::{Finding, Severity};
@@ -34,15 +38,16 @@ use crate::setup::{UpgradeSetup, expect_upgrade, upgrade_of};
 use crate::until::Until;
 use crate::verbs::{changing, fill, keep_map};
 
-/// A question waits until there are so many times the pairs that the map in use was fitted on: of as many a fit finds the same map.
+/// Least ratio of pairs at hand to those that the map in use was fitted on, for a question to be asked: from
+/// as many pairs a fit finds the same map.
 pub(crate) const MORE_PAIRS_MIN: f64 = 1.25;
 
-/// One question whether a refit pays, and its answer.
+/// Question whether a refit pays, with its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Refit {
-    /// The share of native items at which a run asks; `None` where a person asked.
+    /// Share of native items at which a run asks; `None` where a person asked.
     pub asked_at: Option<f64>,
-    /// Native items when it was asked.
+    /// Native items at the time of the question.
     pub native: u64,
     /// Items of the gallery.
     pub items: u64,
@@ -50,23 +55,25 @@ pub struct Refit {
     pub pairs: usize,
     /// Squared errors of both maps on the natives that are kept for measuring.
     pub gain: RefitGain,
-    /// What was to be expected of the map before: its error on the held-out ones of the pairs that it was fitted on, or where a refit brought it, what
-    /// that was taken with. `None` where those pairs are not there any more.
+    /// Expected error of the map before. Where a refit brought that map, it is the error with which it was
+    /// taken; otherwise the map's error on the held-out part of its pairs. `None` where the map was not
+    /// fitted here, or too few pairs were held out.
     pub expected: Option<MeanError>,
-    /// Errors of the map before against its σ².
+    /// Errors of the map before compared with its σ².
     pub sigma_before: SigmaScale,
-    /// Those of the new map against its own.
+    /// Errors of the new map compared with its σ².
     pub sigma_after: SigmaScale,
     /// Fingerprint of the map before.
     pub before: String,
     /// Fingerprint of the new map.
     pub after: String,
-    /// Whether the new map took its place.
+    /// Whether the new map took the place of the map before.
     pub taken: bool,
 }
 
 impl Refit {
-    /// What it says of the gallery: that its items are not what the pairs of the map before were.
+    /// Returns a finding where the gallery has drifted: its items are not what the pairs of the map before
+    /// were.
     pub fn drift(&self) -> Option<Finding> {
         let (error, expected) = (self.gain.error_before(), self.expected?);
         error.has_drifted_from(&expected).then(|| {
@@ -86,7 +93,8 @@ impl Refit {
         })
     }
 
-    /// What a person should know of it: [drift](Refit::drift), and where σ² of the map that is in use now is off by a factor.
+    /// Returns what a person should know of the answer: [drift](Refit::drift), and where σ² of the map that
+    /// is in use now is off by a factor.
     pub fn findings(&self) -> Vec<Finding> {
         let scale = if self.taken { &self.sigma_after } else { &self.sigma_before };
         let off = scale.is_off().then(|| {
@@ -103,23 +111,24 @@ impl Refit {
         self.drift().into_iter().chain(off).collect()
     }
 
-    /// Fingerprint of the map that is in use after it.
+    /// Returns the fingerprint of the map that is in use after this answer.
     fn kept_map(&self) -> &str {
         if self.taken { &self.after } else { &self.before }
     }
 }
 
-/// What the last question says of a gallery as it stands, where its map is still the one in use and is not for nothing: something is adapted.
+/// Returns what the last question says of a gallery as it stands. Nothing where another map is in use by now,
+/// or nothing is adapted.
 pub(crate) fn findings(refits: &[Refit], record: &UpgradeRecord, counts: &Counts) -> Vec<Finding> {
     let is_of_now = |last: &&Refit| last.kept_map() == record.adapter && counts.adapted > 0;
     let Some(last) = refits.last().filter(is_of_now) else { return Vec::new() };
     let mut findings = last.findings();
-    // A new map has answered to drift.
+    // Taking a new map has answered the drift.
     findings.retain(|finding| !(last.taken && finding.severity == Severity::Warning));
     findings
 }
 
-/// Name of the document with all of them.
+/// Names the document with all questions of a space.
 fn document(new: &str) -> String {
     format!("refits of {new}")
 }
@@ -138,7 +147,7 @@ fn write(store: &dyn Ledger, new: &str, version: Option<u64>, refits: &[Refit]) 
     store.set_document(&document(new), version, &text).map(drop)
 }
 
-/// Every question that was asked of a space, the first one first.
+/// Reads every question that was asked of a space, the first one first.
 ///
 /// # Errors
 ///
@@ -147,7 +156,7 @@ pub fn refits(store: &dyn Ledger, new: &str) -> Result<Vec<Refit>> {
     Ok(read(store, new)?.1)
 }
 
-/// Forgets them: the space is given up.
+/// Forgets all questions of a space that is given up.
 pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     match store.document(&document(new))? {
         Some((version, _)) => store.set_document(&document(new), Some(version), "").map(drop),
@@ -155,7 +164,7 @@ pub(crate) fn forget(store: &dyn Ledger, new: &str) -> Result<()> {
     }
 }
 
-/// The map in use, where refits have led to it from the one that was fitted on pairs; that one itself otherwise.
+/// Returns the map that is in use, if refits have led to it from the `fitted` one; otherwise `fitted` itself.
 pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<String> {
     let record = Recorded::read(store)?.map(|recorded| recorded.record);
     let Some(record) = record.filter(|record| record.new.name == new && record.adapter != fitted) else {
@@ -172,8 +181,10 @@ pub(crate) fn in_use(store: &dyn Ledger, new: &str, fitted: String) -> Result<St
     Ok(if is_reached { record.adapter } else { fitted })
 }
 
-/// The question that a run has to ask, by how much is native: the last one whose share is reached, unless it or a later one was asked. None while it is
-/// in vain: there is little to learn from beyond the `pairs` that the map in use was fitted on. What is held out, and so what is kept, is not.
+/// Returns the question that a run has to ask, by how much is native: the last one whose share is reached,
+/// unless it or a later one was asked. None as long as a question would be in vain, because natives are few
+/// beyond the `pairs` that the map in use was fitted on. Natives that are held out, or kept for measuring, do
+/// not count.
 pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64> {
     let asked = refits.iter().filter_map(|refit| refit.asked_at).fold(0.0, f64::max);
     let reached = |share: &&f64| counts.native >= Until::Fraction(**share).target(counts.items);
@@ -183,7 +194,7 @@ pub(crate) fn due(refits: &[Refit], counts: &Counts, pairs: usize) -> Option<f64
     ASKED_AT.iter().rev().find(reached).copied().filter(|share| *share > asked && !is_in_vain)
 }
 
-/// Pairs that a map was fitted on: as the question says that brought it, or as its own file does.
+/// Returns how many pairs a map was fitted on: by the question that brought it, or by the map's own `file`.
 pub(crate) fn pairs_of(
     refits: &[Refit],
     map: &str,
@@ -195,8 +206,9 @@ pub(crate) fn pairs_of(
     }
 }
 
-/// Puts what is kept for measuring, and not native yet, to the front of the queue. Nothing where a run until `target` native items comes to no
-/// question, with a map that was fitted on so many `pairs`: what it embeds is for the gallery alone.
+/// Moves items that are kept for measuring, and not native yet, to the front of the queue. Does nothing where
+/// a run until `target` native items comes to no question, with a map that was fitted on so many `pairs`:
+/// what it embeds is for the gallery alone.
 ///
 /// # Errors
 ///
@@ -218,7 +230,7 @@ pub(crate) fn keep(
         .map_err(|error| Recorded::explain(store, &record, error))
 }
 
-/// Squared errors of a map on pairs, and what σ² says of each.
+/// Returns the squared error of a map on each pair, and σ² of each.
 fn errors(
     adapter: &Adapter,
     old: &Vectors,
@@ -230,7 +242,8 @@ fn errors(
     Ok((true_errors(new.matrix(), applied.vectors.matrix()), sigma))
 }
 
-/// Compares two maps on pairs that neither was fitted on, and each with its own σ²: what [`Refit`] says of them. `None` where they are too few.
+/// Compares two maps on pairs that neither was fitted on, and each map's errors with its own σ². `None` where
+/// the pairs are too few.
 pub(crate) fn compare(
     (before, after): (&Adapter, &Adapter),
     kept: &DrawnPairs,
@@ -243,14 +256,16 @@ pub(crate) fn compare(
     Ok(Some((gain, [scale(of_before)?, scale(of_after)?])))
 }
 
-/// Keeps an answer. Where the new map is to be taken, it is in force from here on: whatever dies, the next run takes it up.
+/// Keeps an answer in the gallery. A decision for the new map is in force from here on: whatever dies, the
+/// next run takes the map up.
 ///
 /// # Errors
 ///
 /// Changed meanwhile where another process has answered since; those of the store.
 pub(crate) fn decide(store: &dyn Ledger, new: &str, decided: &Refit) -> Result<()> {
     let (version, mut refits) = read(store, new)?;
-    // By what its numbers belong to: a number may come back from the document with its last digit changed.
+    // Answers are compared by counts and fingerprints: other numbers may come back from the document with
+    // their last digit changed.
     let of = |refit: &Refit| (refit.native, refit.taken, refit.before.clone(), refit.after.clone());
     if refits.last().map(of) == Some(of(decided)) {
         return Ok(());
@@ -263,31 +278,32 @@ pub(crate) fn decide(store: &dyn Ledger, new: &str, decided: &Refit) -> Result<(
     write(store, new, version, &refits)
 }
 
-/// The refit that was decided and is not in the record yet.
+/// Returns the refit that was decided and is not in the record yet.
 pub(crate) fn undone<'a>(refits: &'a [Refit], record: &UpgradeRecord) -> Option<&'a Refit> {
     refits.last().filter(|last| last.taken && last.before == record.adapter && record.phase == Phase::Filled)
 }
 
-/// The map of a setup, which a refit has, and what fills by it.
+/// Returns the map of a setup, which a refit has to have, and the filler that applies it.
 fn map_of<'a>(setup: &UpgradeSetup<'a>, order: OrderSettings) -> Result<(&'a Adapter, Filler)> {
     let missing = || Error::missing("an adapter", "a refit");
     Ok((setup.adapter.ok_or_else(missing)?, setup.filler(order)?.ok_or_else(missing)?))
 }
 
-/// Takes the map of a setup up in place of the one in use, as `decided`, and makes all adapted vectors anew in a new epoch; the upgrade
-/// stays filled and searched all the while. Called again after a death, it goes on. Gives how many vectors it made.
+/// Takes the map of a setup up in place of the one in use, as `decided`, and makes all adapted vectors anew
+/// in a new epoch. The upgrade stays filled and searched all the while. Called again after a death, it goes
+/// on. Returns how many vectors it made.
 ///
 /// # Errors
 ///
-/// A wrong phase where the upgrade is not filled; superseded where another map than that before is in use, or the upgrade is planned anew or
-/// rolled back meanwhile; those of the store. What was made stays.
+/// A wrong phase where the upgrade is not filled. Superseded where another map than the one before is in use,
+/// or the upgrade is planned anew or rolled back meanwhile. Those of the store. Vectors that were made stay.
 pub fn refit(
     store: &dyn Store,
     setup: &UpgradeSetup<'_>,
     decided: &Refit,
     observer: &dyn Observer,
 ) -> Result<u64> {
-    // What cannot fill is not decided for.
+    // A setup that cannot fill fails before anything is decided.
     map_of(setup, setup.order)?;
     decide(store, &setup.new.name, decided)?;
     observer.reach(Place::RefitDecided)?;
@@ -295,13 +311,13 @@ pub fn refit(
     let plan = changing_map(store, recorded, setup, decided)?;
     observer.reach(Place::RefitRecorded)?;
     if !plan.refitting {
-        // Another process has made all of it.
+        // Another process has made all vectors.
         return Ok(0);
     }
     complete(store, setup, &plan, observer)
 }
 
-/// Makes what is left of a refit that is in the record: all adapted vectors, since nothing says which are done.
+/// Completes a refit that is in the record: makes all adapted vectors, since nothing says which are done.
 ///
 /// # Errors
 ///
@@ -314,7 +330,8 @@ pub(crate) fn complete(
 ) -> Result<u64> {
     let (_, filler) = map_of(setup, plan.order)?;
     keep_map(store, setup, plan)?;
-    // As in a plan with another adapter: all that is adapted, then what lacks a vector, then the places of the order.
+    // Filling goes as in a plan with another adapter: all adapted vectors, then items that lack one, then the
+    // places of the order.
     let again = UpgradeRecord { adapted_before: true, ..plan.clone() };
     let made = fill(store, &filler.since(plan.since), &again, false, observer)
         .map_err(|error| Recorded::explain(store, plan, error))?;
@@ -324,10 +341,11 @@ pub(crate) fn complete(
     Ok(made)
 }
 
-/// Times that a record is read again before a change of it is given up.
+/// Number of times that a record is read again before a change of it is given up.
 const RETRIES: usize = 20;
 
-/// The record with the new map, in an epoch of its own.
+/// Writes the new map into the record, in an epoch of its own, unless it is there already; returns the
+/// record.
 fn changing_map(
     store: &dyn Ledger,
     mut recorded: Recorded,
@@ -401,7 +419,7 @@ mod tests {
         assert_eq!(due(std::slice::from_ref(&first), &counts(399)), None);
         assert_eq!(due(std::slice::from_ref(&first), &counts(400)), Some(0.4));
         assert_eq!(due(&[refit(Some(0.4), true, ["a", "b"])], &counts(900)), None);
-        // What a person asked is another question.
+        // A question by a person does not stand for one of a run.
         assert_eq!(due(&[refit(None, true, ["a", "b"])], &counts(100)), Some(0.1));
     }
 
@@ -412,7 +430,7 @@ mod tests {
         assert_eq!(due(&[], &counts(10_000, 1000), 800), None);
         assert_eq!(due(&[], &counts(10_000, 1249), 800), None);
         assert_eq!(due(&[], &counts(10_000, 1250), 800), Some(0.1));
-        // What is kept for measuring is no more to learn from: one of twenty in a small gallery.
+        // Items that are kept for measuring are not learnt from: one of twenty in a small gallery.
         assert_eq!(due(&[], &counts(2000, 200), 99), None);
         assert_eq!(due(&[], &counts(2000, 224), 99), Some(0.1));
         // The last question that is reached stands for those before.
@@ -436,7 +454,7 @@ mod tests {
         let left = Refit { taken: false, ..far.clone() };
         let said = left.drift().unwrap().to_string();
         assert!(said.contains("more pairs"), "{said}");
-        // What it says of the gallery as it stands: that the map is off, not that one before it was.
+        // Findings about the gallery as it stands say that the map in use is off, not that one before it was.
         let space = |name: &str| Space::new(name, 2, rehang::Distance::L2, false);
         let record =
             |map: &str| UpgradeRecord::new(space("old"), space("new"), map.into(), OrderSettings::default());
@@ -451,7 +469,7 @@ mod tests {
         let near = refit(None, false, ["a", "b"]);
         let said = |ratio: f64| {
             let scale = SigmaScale { ratio, low: ratio * 0.95, high: ratio * 1.05 };
-            // Of the map that is in use: the one before, where the new one is not taken.
+            // The map in use is the one before where the new one is not taken.
             let before = Refit { sigma_before: scale, ..near.clone() };
             let after = Refit { sigma_after: scale, taken: true, ..near.clone() };
             assert_eq!(before.findings(), after.findings());

@@ -1,4 +1,4 @@
-//! Refits of an upgrade as a configuration describes it: asked beside a run, or by a person.
+//! Asks whether refits of an upgrade pay, beside a run or for a person, and makes them.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -24,27 +24,29 @@ use crate::under_way::UnderWay;
 use crate::upgrade::Upgrade;
 use crate::watch::{Watched, watched};
 
-/// What came of refits beside a run.
+/// Result of the refits beside a run.
 #[derive(Debug, Default)]
 pub(crate) struct Refitted {
-    /// Questions that were answered, and refits that were gone on with.
+    /// Questions that were answered, and refits that were continued.
     pub(crate) refits: Vec<Refit>,
-    /// What a person should know.
+    /// Findings that a person should know.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Asks whether refits pay, and makes them. As an observer it tells of their stages alone, for the run beside it has the progress bar.
+/// Refits of one upgrade: asks whether they pay, and makes them. As an observer it passes on their stages
+/// alone, for the run beside it has the progress bar.
 pub(crate) struct Refitting<'a> {
     upgrade: &'a Upgrade,
     observer: &'a dyn Observer,
-    /// Of fits and reports, which end where it is cancelled.
+    /// Progress of fits and reports, which end where it is cancelled.
     progress: &'a Progress,
     counted: Mutex<Option<Sender<Counts>>>,
     /// Set when a forecast of the map in use was made, or tried in vain.
     forecast: OnceLock<()>,
-    /// Pairs of the map that the upgrade was filled with first, by its fingerprint: its file is read once.
+    /// Fingerprint of the map that the upgrade was filled with first, and the number of its pairs: its file
+    /// is read once.
     first: OnceLock<(String, Option<usize>)>,
-    /// The error by which a test has this process die.
+    /// Error by which a test has this process die.
     death: OnceLock<Error>,
 }
 
@@ -67,7 +69,7 @@ impl Observer for Refitting<'_> {
 impl Beside for Refitting<'_> {
     fn counted(&self, counts: &Counts) {
         if let Some(counted) = &*self.counted.lock().unwrap_or_else(PoisonError::into_inner) {
-            // The thread that answers has ended, and with it its end of the channel.
+            // Sending fails only where the thread that answers has ended, and with it its end of the channel.
             counted.send(*counts).ok();
         }
     }
@@ -84,8 +86,9 @@ impl<'a> Refitting<'a> {
         Self { upgrade, observer, progress, counted, forecast, first, death }
     }
 
-    /// Runs a backfill and, where it `asks`, asks beside it. A run that ends while a question is being answered waits for the answer, unless
-    /// it was told to stop, paused or rolled back, or nothing adapted is left.
+    /// Runs a backfill and, if it `asks`, answers questions beside it. A run that ends while a question is
+    /// being answered waits for the answer, unless it was told to stop, paused or rolled back, or nothing
+    /// adapted is left.
     pub(crate) fn beside(
         &self,
         asks: bool,
@@ -117,7 +120,7 @@ impl<'a> Refitting<'a> {
         })
     }
 
-    /// Answers what is due whenever the run has counted.
+    /// Answers the question that is due whenever the run has counted.
     fn answer(&self, heard: &Receiver<Counts>) -> Refitted {
         let mut refitted = Refitted::default();
         while let Ok(mut counts) = heard.recv() {
@@ -130,7 +133,7 @@ impl<'a> Refitting<'a> {
                     refitted.refits.extend(answered);
                 }
                 Err(error) if self.death.get().is_some() || error.is_cancelled() => break,
-                // Another process is at it, or the upgrade is planned anew: the next count says.
+                // Another process is at it, or the upgrade is planned anew: the next count will tell.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => {
                     let seen =
@@ -143,7 +146,8 @@ impl<'a> Refitting<'a> {
         refitted
     }
 
-    /// Goes on with what a dead process has begun, or asks what is due; nothing where neither is.
+    /// Continues what a dead process has begun, or asks the question that is due; nothing where there is
+    /// neither.
     fn step(&self, counts: &Counts) -> Result<Option<Refit>> {
         let upgrade = self.upgrade;
         let new = &upgrade.configuration().new.name;
@@ -160,7 +164,7 @@ impl<'a> Refitting<'a> {
         self.answered(|refits, pairs| due(refits, &counts, pairs).map(Some))
     }
 
-    /// Pairs that a map of the upgrade was fitted on.
+    /// Returns how many pairs a map of the upgrade was fitted on.
     fn pairs_of(&self, refits: &[Refit], map: &str) -> Result<usize> {
         pairs_of(refits, map, || {
             if let Some((of, pairs)) = self.first.get()
@@ -174,7 +178,7 @@ impl<'a> Refitting<'a> {
         })
     }
 
-    /// The record of this upgrade and all questions; `None` where it is not filled.
+    /// Reads the record of this upgrade and all questions; `None` where it is not filled.
     fn filled(&self) -> Result<Option<(UpgradeRecord, Vec<Refit>)>> {
         let (store, configuration) = (self.upgrade.store(), self.upgrade.configuration());
         let record = Recorded::expect(store)?.record;
@@ -185,18 +189,20 @@ impl<'a> Refitting<'a> {
         Ok(Some((record, refits(store, new)?)))
     }
 
-    /// Goes on with what is begun, or answers the question that `asked` says is due, by those that there were and the pairs of the map in use. The
-    /// caller holds the lock of the upgrade.
+    /// Continues a refit that is begun, or answers the question that `asked` returns as due. `asked` is given
+    /// the questions so far and the number of pairs of the map in use. The caller holds the lock of the
+    /// upgrade.
     ///
     /// # Errors
     ///
-    /// Superseded where another process has decided meanwhile that it is to end; cancelled where the observer wants a stop.
+    /// Superseded where another process has decided meanwhile that the work is to end; cancelled where the
+    /// observer wants a stop.
     pub(crate) fn answered(
         &self,
         asked: impl FnOnce(&[Refit], usize) -> Option<Option<f64>>,
     ) -> Result<Option<Refit>> {
         let Some((record, refits)) = self.filled()? else { return Ok(None) };
-        // Of a collection the lock holds nothing.
+        // The lock of a collection keeps nobody out.
         let is_alone = !matches!(self.upgrade.configuration().gallery, Location::Collection(_));
         let under_way = UnderWay::new(self.upgrade.store(), self.observer, &record, is_alone)?;
         watched(self, self.progress, &|| under_way.look(), |progress| {
@@ -214,7 +220,7 @@ impl<'a> Refitting<'a> {
     }
 }
 
-/// An answer that is being found.
+/// Answer that is being worked out.
 struct Answering<'a> {
     refitting: &'a Refitting<'a>,
     under_way: &'a UnderWay<'a>,
@@ -242,7 +248,7 @@ impl Answering<'_> {
         let pairs = of.pairs_of(refits, &record.adapter)?;
         let Some(asked_at) = asked(refits, pairs) else { return Ok(None) };
         let Some(kept) = DrawnPairs::measured(store, spaces.0, spaces.1)? else {
-            // Of a gallery that has grown since the run began, others are kept.
+            // In a gallery that has grown since the run began, other items are to be kept.
             keep(store, spaces, pairs, store.counts(&spaces.1.name)?.native)?;
             return Ok(None);
         };
@@ -251,7 +257,7 @@ impl Answering<'_> {
         if rehang_files::adapter_file::fingerprint(mapped)? != record.adapter {
             return Ok(None);
         }
-        // Old vectors as they are were no fit.
+        // Old vectors that are taken as they are have no method that could be fitted again.
         let Ok(method) = mapped.training.method.parse::<Method>() else { return Ok(None) };
         let counts = store.counts(&spaces.1.name)?;
         self.under_way.begin(RefitStage::Fitting)?;
@@ -281,7 +287,7 @@ impl Answering<'_> {
             taken: gain.pays(),
         };
         if answer.taken {
-            // Before anything names it: whoever goes on after a death finds it.
+            // The map is kept before anything names it, so that whoever continues after a death finds it.
             fitting::keep_fitted(store, &fitted, None)?;
             self.take(&answer, record)?;
         } else {
@@ -290,7 +296,8 @@ impl Answering<'_> {
         Ok(Some(answer))
     }
 
-    /// Takes a new map up, makes adapted vectors anew, and then the forecast. That of the map before stays in the gallery.
+    /// Takes a new map up, makes adapted vectors anew, and then the forecast. The forecast of the map before
+    /// stays in the gallery.
     fn take(&self, decided: &Refit, record: &UpgradeRecord) -> Result<()> {
         let (store, configuration) = (self.refitting.upgrade.store(), self.refitting.upgrade.configuration());
         self.under_way.begin(RefitStage::Adapting)?;
@@ -322,7 +329,7 @@ impl Answering<'_> {
         self.under_way.begin(RefitStage::Forecasting)?;
         let spaces = (&configuration.old, &configuration.new);
         match fitting::measure(store, spaces, adapter, self.watched.progress) {
-            // Too few pairs are held out for a report.
+            // A conflict says that too few pairs are held out for a report.
             Err(error) if error.is_conflict() && self.watched.progress.check().is_ok() => Ok(()),
             made => made.map(drop),
         }

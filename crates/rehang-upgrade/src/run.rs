@@ -1,4 +1,5 @@
-//! The one loop that performs what [`Backfill`] decides: reads worst first, lets workers embed, writes conditionally.
+//! Backfill loop: the one place that performs what [`Backfill`] decides. It reads worst first, lets workers
+//! embed, and writes conditionally.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -36,38 +37,45 @@ use crate::spending;
 use crate::turn::Turn;
 use crate::until::{Until, reaches};
 
-/// The longest wait for anything: after it, the loop looks whether it was asked to end.
+/// Longest wait for anything: after it, the loop looks whether it was asked to end.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// Counting a large gallery takes a while, so it is done this often; in between, what was written is added.
+/// Milliseconds between two counts of the gallery, since counting a large one takes a while; in between, what
+/// was written is added.
 const COUNT_EVERY_MS: u64 = 5000;
-/// And it rests at least this many times as long as it took: each worker counts, and of a hundred million items that takes seconds.
+/// Factor by which the rest after a count is at least longer than the count: each worker counts, and of a
+/// hundred million items that takes seconds.
 const COUNT_RESTS: u64 = 20;
-/// Catching up pages through all that lack a vector, also those that can never be adapted: it rests this many times as long as it
-/// took, so that it never takes most of a run.
+/// Factor by which the rest after a catch-up is longer than the catch-up, so that it never takes most of a
+/// run: it pages through all items that lack a vector, also those that can never be adapted.
 const CATCH_UP_RESTS: u64 = 10;
-/// The longest that it takes at a time: batches that came back wait for it, leases run, and a bulk import would keep it busy for ever.
+/// Longest time of one catch-up: batches that came back wait for it, leases run, and a bulk import would keep
+/// it busy for ever.
 const CATCH_UP_MAX_MS: u64 = 1000;
-/// How long a store that is not available is asked again: vectors that are paid for wait for it meanwhile.
+/// Time for which a store that is not available is asked again: vectors that are paid for wait for it
+/// meanwhile.
 const STORE_PATIENCE_MS: u64 = 600_000;
-/// Between two such questions; a follower, which asks for ever, rests twice as long after each up to the last.
+/// Rest before a store that was not available is asked again. A follower, which asks for ever, rests twice as
+/// long each time, up to `STORE_RESTS_MAX`.
 const STORE_RESTS: Duration = Duration::from_secs(1);
 const STORE_RESTS_MAX: Duration = Duration::from_secs(15);
-/// After so many workers that ended with an item in hand, the last ones with nothing else, it is listed as failed.
+/// Workers in a row that ended with an item in hand, after which it is listed as failed. The last ones had
+/// nothing else in hand.
 const LISTED_AFTER: u32 = ALONE_AFTER + 2;
-/// Items of the queue that are looked at to see whether anything of before waits.
+/// Items of the queue that are looked at to see whether one from before the backfill waits.
 const QUEUE_PAGE: usize = 1000;
-/// Bytes of a reason that are kept of a failed item.
+/// Bytes of a reason that are kept for a failed item.
 const REASON_BYTES_MAX: usize = 1024;
 
-/// What of a gallery a backfill embeds.
+/// Items of a gallery that a backfill embeds.
 #[derive(Debug, Clone, Copy)]
 pub enum BackfillScope<'a> {
-    /// All of it, worst first. With the adapter, so that items that come or change meanwhile are found by searches at once; with `None` in a
-    /// [plain](UpgradeRecord::is_plain) upgrade, where they are embedded first, and once the upgrade is finished: there is no old vector left
-    /// that it could adapt.
+    /// All items, worst first. With the adapter, items that come or change meanwhile are adapted, so that
+    /// searches find them at once. It is `None` in a [plain](UpgradeRecord::is_plain) upgrade, where such
+    /// items are embedded first, and once the upgrade is finished, since no old vector is left that it could
+    /// adapt.
     Gallery(Option<&'a Adapter>),
-    /// A random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before any adapter is known. Nothing
-    /// is adapted.
+    /// Random sample of so many items, native ones among them: the [pairs](crate::PairsDrawn), drawn before
+    /// any adapter is known. Nothing is adapted.
     Sample(usize),
 }
 
@@ -80,29 +88,30 @@ impl BackfillScope<'_> {
     }
 }
 
-/// What a backfill needs.
+/// Inputs of a backfill.
 pub struct BackfillSetup<'a> {
-    /// The gallery.
+    /// Gallery to backfill.
     pub store: &'a dyn Store,
-    /// The new model.
+    /// Encoder of the new model.
     pub encoder: &'a dyn Encoder,
-    /// What is embedded.
+    /// Items to embed.
     pub scope: BackfillScope<'a>,
-    /// How far, how fast.
+    /// Limits on how far and how fast it goes.
     pub limits: Limits,
-    /// Time.
+    /// Clock that all times are taken from.
     pub clock: &'a dyn Clock,
-    /// The name of this worker (host, process and a random part, say), under which its items are leased. No two at a time may share one: a run that
-    /// begins gives back what an earlier one of its name still held.
+    /// Name of this worker (host, process and a random part, say), under which its items are leased. No two
+    /// at a time may share one: a run that begins gives back what an earlier one of its name still held.
     pub worker: &'a str,
 }
 
-/// What a backfill did.
+/// Result of a backfill.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Why it ended.
+    /// Reason why the backfill ended.
     pub ending: Ending,
-    /// What the encoder said where [`Ending::EncoderBudgetSpent`] ended it: which budget, and how far it went.
+    /// Message of the encoder where [`Ending::EncoderBudgetSpent`] ended the backfill: which budget, and how
+    /// far it went.
     pub encoder_said: Option<String>,
     /// Items, by what became of them.
     pub done: Tally,
@@ -110,56 +119,62 @@ pub struct Summary {
     pub items: u64,
     /// Native items of the gallery, at the end.
     pub native: u64,
-    /// Items among them that have the vector of another one, whose source is the same: nothing was sent for them.
+    /// Items that got the vector of another one, whose source is the same: nothing was sent for them.
     pub copied: u64,
     /// Items that were caught up with on the way.
     pub caught_up: u64,
     /// Whether the search index of the new space was made again at the end.
     pub indexed: bool,
-    /// What the encoder used.
+    /// Items, tokens and money that the encoder used.
     pub spent: Spent,
-    /// Milliseconds, by the clock given.
+    /// Milliseconds that the backfill took, by its clock.
     pub elapsed_ms: u64,
-    /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if it was never idle.
+    /// Milliseconds that batches were at the encoder, summed over batches: `workers · elapsed_ms` if the
+    /// encoder was never idle.
     pub encoder_busy_ms: u64,
-    /// σ² against the true errors of the items that were backfilled last; `None` before there are enough.
+    /// Health of σ²: held against the true errors of the items that were backfilled last; `None` before there
+    /// are enough.
     pub sigma: Option<SigmaHealth>,
 }
 
-/// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for, or nothing is left.
-/// It may be begun on an upgrade that is rolled back, on one that is [finished](crate::finish), where it embeds what the finish has left and what
-/// came since, and for a [sample](BackfillScope::Sample) before there is any adapter; a rollback while it
-/// runs ends it after the batches in hand, and a finish does not end it. A budget of
-/// the encoder that is spent is an orderly end, and no error.
+/// Backfills: re-embeds items worst first until a limit is met, a pause, a stop or a rollback is asked for,
+/// or nothing is left. It may be begun on an upgrade that is rolled back, and for a
+/// [sample](BackfillScope::Sample) before there is any adapter. On a [finished](crate::finish) upgrade it
+/// embeds what the finish has left and what came since. A rollback while it runs ends it after the batches in
+/// hand; a finish does not end it. A spent budget of the encoder is an orderly end, and no error.
 ///
-/// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is written. So a
-/// death costs at most `batch` items a worker, which the next call embeds again. What the encoder does not
-/// [vouch for](Encoder::is_vouched_for) yet lies in documents of the gallery meanwhile: the next call embeds one of eight again, and takes the others
-/// where these have the vectors that lie there. The encoder waits while its only worker's
-/// batch is written; a second worker keeps it busy meanwhile.
+/// Whatever kills it, the next call goes on from the store. A worker gets its next batch when its last one is
+/// written. So a death costs at most `batch` items a worker, which the next call embeds again. Vectors that
+/// the encoder does not [vouch for](Encoder::is_vouched_for) yet lie in documents of the gallery meanwhile.
+/// The next call embeds one of eight of these again, and takes the others where the new vectors are those
+/// that lie there. While a worker's batch is written, a second worker keeps the encoder busy; an only worker
+/// leaves it idle.
 ///
-/// Of an encoder that [reads the source alone](Encoder::reads_source_alone), equal sources are sent once: the other items that have one get its
-/// vector. So it is with sources of earlier runs, for the first 16,384 native items.
+/// To an encoder that [reads the source alone](Encoder::reads_source_alone), equal sources are sent once: the
+/// other items that have one get its vector. This includes sources of earlier runs, for the first 16,384
+/// native items.
 ///
-/// Items that fail are tried again, then listed; they never stop the others. An item that ends the process itself (out of memory, say)
-/// cannot be caught. After two such ends, each of the items in hand is embedded alone, and one with which two more processes end is
-/// listed.
+/// Items that fail are tried again, then listed; they never stop the others. An item that ends the process
+/// itself (out of memory, say) cannot be caught. After two such ends, each of the items in hand is embedded
+/// alone, and an item with which two more processes end is listed.
 ///
-/// Several processes may run at once, on one machine or many: each leases what it works on, so no item is embedded twice but for a
-/// death. Where all that is left is held by others, it waits for them; what a dead one held is taken over when its lease has run out
-/// ([`Limits::lease_ms`]).
+/// Several processes may run at once, on one machine or many: each leases what it works on, so no item is
+/// embedded twice unless a process dies. Where others hold all that is left, it waits for them; items of a
+/// dead process are taken over when its lease has run out ([`Limits::lease_ms`]).
 ///
 /// # Errors
 ///
-/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; missing input without an adapter before the
-/// finish; mismatch where the encoder
-/// is of another space, its name included, and a conflict where it gives other vectors than the natives that are there (all four before
-/// anything is written); what the encoder says that no item can overcome (after writing what is done); what the store says.
+/// A conflict where the upgrade is not filled, is paused or stopped, or is filled by another adapter; missing
+/// input without an adapter before the finish; mismatch where the encoder is of another space, its name
+/// included; a conflict where it gives other vectors than the natives that are there. All four come before
+/// anything is written. What the encoder says that no item can overcome, after everything that is done was
+/// written. What the store says.
 pub fn backfill(setup: &BackfillSetup<'_>, observer: &dyn Observer) -> Result<Summary> {
     backfill_compared(setup, observer, false)
 }
 
-/// As [`backfill`]; where the encoder `is_compared` already, by this process, it is not compared again with the natives that are there.
+/// Backfills as [`backfill`] does. An encoder that this process has compared already (`is_compared`) is not
+/// compared again with the natives that are there.
 pub(crate) fn backfill_compared(
     setup: &BackfillSetup<'_>,
     observer: &dyn Observer,
@@ -168,20 +183,20 @@ pub(crate) fn backfill_compared(
     backfill_beside(setup, observer, is_compared, None)
 }
 
-/// What goes on beside a backfill, and may take another map up meanwhile.
+/// Work that goes on beside a backfill, and may take another map up meanwhile.
 pub(crate) trait Beside: Sync {
-    /// The gallery was counted.
+    /// Receives the counts of the gallery whenever it was counted.
     fn counted(&self, counts: &Counts);
 
-    /// The adapter of a fingerprint; `None` where it is not at hand.
+    /// Returns the adapter of a fingerprint; `None` where it is not at hand.
     ///
     /// # Errors
     ///
-    /// What is wrong with its file.
+    /// What is wrong with the adapter's file.
     fn adapter(&self, fingerprint: &str) -> Result<Option<Arc<Adapter>>>;
 }
 
-/// As [`backfill`], with something beside it.
+/// Backfills as [`backfill`] does, with other work `beside` it.
 pub(crate) fn backfill_beside(
     setup: &BackfillSetup<'_>,
     observer: &dyn Observer,
@@ -203,7 +218,7 @@ pub(crate) fn backfill_beside(
         }
     }
     let held_up = match record.request {
-        // A follower waits until it is over.
+        // A follower waits until the pause or the stop is over.
         _ if setup.limits.follow => None,
         Request::Run => None,
         Request::Pause => Some("paused"),
@@ -239,7 +254,7 @@ pub(crate) fn backfill_beside(
         expect_same_on_account(setup.store, &record, setup.encoder)?
     };
     let began = setup.store.newest_revision()?;
-    // What an earlier process of this name still held is free: it ended without a word.
+    // Items that an earlier process of this name still held are free: it ended without a word.
     setup.store.renew(&record.new.name, setup.worker, Duration::ZERO)?;
     let documents = HeldDocuments::open(setup.store, &record.new.name, record.new.dimension)?;
     let (jobs, to_do) = channel::<Job>();
@@ -306,7 +321,7 @@ pub(crate) fn backfill_beside(
             return Ok(run.released());
         }
         match observer.reach(Place::BackfillEnded) {
-            // Also after an error: others need not wait for the leases to run out.
+            // Leases are given back after an error too: others need not wait for them to run out.
             Ok(()) => {
                 run.turn.leave(setup.store);
                 run.documents.tidy();
@@ -318,7 +333,7 @@ pub(crate) fn backfill_beside(
     })
 }
 
-/// Whether the gallery is none any more: it was released, or is being.
+/// Whether the gallery was released, or is being released.
 fn is_gone(store: &dyn Ledger) -> bool {
     let is_missing = |error: Error| {
         matches!(error.remedy(), Some(Remedy::AdoptTable | Remedy::ReleaseAgain))
@@ -327,7 +342,8 @@ fn is_gone(store: &dyn Ledger) -> bool {
     Recorded::expect(store).is_err_and(is_missing)
 }
 
-/// Says no more than whether a stop is wanted: what goes on beside a backfill has no progress bar of its own.
+/// Observer of work beside a follower: it says no more than whether a stop is wanted, since such work has no
+/// progress bar of its own.
 struct Beneath<'a>(&'a dyn Observer);
 
 impl Observer for Beneath<'_> {
@@ -336,7 +352,9 @@ impl Observer for Beneath<'_> {
     }
 }
 
-/// Does what is done at the end of another backfill whenever that is wished, beside a follower: what comes meanwhile does not wait for it.
+/// Settles a follower's writes each time that is wished, as the end of another backfill would: makes the
+/// index, and forgets the handicap where nothing is adapted any more. It runs beside the follower, so that
+/// items that come meanwhile do not wait.
 fn settle(store: &dyn Store, space: &str, wishes: &Receiver<()>, observer: &dyn Observer) {
     while wishes.recv().is_ok() {
         // Searches are right without an index, and the doctor says what is wrong with it.
@@ -347,39 +365,39 @@ fn settle(store: &dyn Store, space: &str, wishes: &Receiver<()>, observer: &dyn 
     }
 }
 
-/// Lets searches add nothing any more, and look for nothing apart, once the last adapted vector of a finished upgrade is native: none comes
-/// after the finish.
+/// Sets the handicap to 0 once the last adapted vector of a finished upgrade is native. Searches then add
+/// nothing and look for nothing apart: no adapted vector comes after the finish.
 fn forget_handicap(store: &dyn Ledger) -> Result<()> {
     let mut recorded = Recorded::expect(store)?;
     if !recorded.record.dropped {
         return Ok(());
     }
     match recorded.change(store, |record| record.handicap = 0.0) {
-        // The next run does it.
+        // A change meanwhile leaves it to the next run.
         Err(error) if error.is_changed_meanwhile() => Ok(()),
         outcome => outcome,
     }
 }
 
-/// What a worker asks the encoder.
+/// Question of the loop to a worker, which asks the encoder.
 enum Job {
-    /// A batch, with the vectors of it that lie in documents.
+    /// Embed a batch; `found` has the vectors of it that lie in documents.
     Encode { batch: u64, records: Arc<Vec<Record>>, found: Vec<Option<Found>> },
-    /// Whether it still is what it was.
+    /// Ask the encoder whether it still is the same model.
     Vouch,
 }
 
-/// What the encoder said.
+/// Answer of the encoder.
 enum Done {
-    /// Of a batch, with the receipt for it.
+    /// Vectors of a batch, with the receipt for them.
     Encoded { batch: u64, answer: Result<Answers>, receipt: u64 },
-    /// Of itself.
+    /// Result of comparing the encoder with itself.
     Vouched(Result<()>),
 }
 
 fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>) {
     loop {
-        // Held while waiting: the others wait for the lock instead of for the channel.
+        // The lock is held while waiting: the other workers wait for it instead of for the channel.
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let (batch, records, found) = match job {
             Ok(Job::Encode { batch, records, found }) => (batch, records, found),
@@ -402,7 +420,7 @@ fn work(encoder: &dyn Encoder, to_do: &Mutex<Receiver<Job>>, done: &Sender<Done>
     }
 }
 
-/// The start of a reason, for a list that may have a million of them.
+/// Shortens a reason, for a list that may have a million of them.
 fn start_of(reason: &str) -> String {
     let cut = reason.floor_char_boundary(REASON_BYTES_MAX);
     if cut == reason.len() { reason.to_owned() } else { format!("{}…", &reason[..cut]) }
@@ -410,20 +428,20 @@ fn start_of(reason: &str) -> String {
 
 struct Run<'a> {
     setup: &'a BackfillSetup<'a>,
-    /// The upgrade, as it was when the backfill began.
+    /// Record of the upgrade as it was when the backfill began.
     record: &'a UpgradeRecord,
     space: &'a str,
-    /// Whose turn it is to adapt, of several followers.
+    /// Turn to adapt what comes, which one of several followers has.
     turn: Turn,
-    /// Tells that a follower rests, and what it wrote may be settled.
+    /// Channel that tells when a follower rests, and what it wrote may be settled.
     rested: Sender<()>,
-    /// Why a follower embedded nothing when the observer was told last.
+    /// Reason why a follower embedded nothing when the observer was told last.
     resting: Option<Ending>,
-    /// Whether it was rolled back at the last look.
+    /// Whether the upgrade was rolled back at the last look.
     rolled_back: bool,
-    /// Adapts what came or changed meanwhile.
+    /// Filler that adapts what came or changed meanwhile.
     filler: Option<Filler>,
-    /// Fingerprint of its adapter.
+    /// Fingerprint of the filler's adapter.
     adapter: String,
     beside: Option<&'a dyn Beside>,
     observer: &'a dyn Observer,
@@ -433,55 +451,58 @@ struct Run<'a> {
     results: Receiver<Done>,
     /// Items at the encoder, by batch.
     records: BTreeMap<u64, Arc<Vec<Record>>>,
-    /// Which items have the vectors of which sources, where these alone make a vector: from the first batch on.
+    /// Sources and the items that have their vectors, where a source alone makes a vector: from the first
+    /// batch on.
     sources: Option<Sources>,
-    /// The other items of the batches at the encoder, which need not be sent, by batch.
+    /// Items of the batches at the encoder that need not be sent, by batch.
     copies: BTreeMap<u64, Vec<(Record, Copied)>>,
-    /// Items that got a vector so.
+    /// Items that got the vector of another item so far.
     copied: u64,
     /// Items that were claimed and wait for an encoder, by key.
     claimed: BTreeMap<ItemKey, Record>,
     /// Vectors that wait to be written, by batch.
     vectors: BTreeMap<u64, Vec<(Record, Vec<f32>)>>,
-    /// Batches among them that the encoder does not vouch for yet, with the receipt for each and the items that have no vector.
+    /// Batches of `vectors` that the encoder does not vouch for yet, with the receipt for each and its items
+    /// without a vector.
     held: BTreeMap<u64, (u64, Vec<Attempt>)>,
-    /// Where their vectors lie meanwhile, beside those of others.
+    /// Documents where the vectors of held batches lie meanwhile, beside those of other workers.
     documents: HeldDocuments<'a>,
-    /// Those that it was asked to vouch for.
+    /// Held batches that the encoder was asked to vouch for.
     asked: Vec<u64>,
-    /// Vectors that were thrown away, since it has become another one.
+    /// Vectors that were thrown away, since the encoder has become another one.
     withheld: usize,
-    /// Vectors that were written though it could not be compared with itself.
+    /// Vectors that were written though the encoder could not be compared with itself.
     unvouched: usize,
-    /// Those that the store has not taken yet.
+    /// Vectors that the store has not taken yet, with their items.
     untaken: BTreeMap<ItemKey, (Record, Vec<f32>)>,
     at_encoder: usize,
-    /// When the next catch-up may begin.
+    /// Time from which the next catch-up may begin.
     catch_up_from_ms: u64,
-    /// Where the last one stopped, if it did not come to the end.
+    /// Item where the last catch-up stopped, if it did not come to the end.
     catch_up_after: Option<ItemKey>,
-    /// When the gallery may be counted again.
+    /// Time from which the gallery may be counted again.
     count_from_ms: u64,
-    /// Items, and native ones less those that this run made so, which is below 0 where these were changed since.
+    /// Items of the gallery, and its native ones less those that this run made. The second is below 0 where
+    /// these were changed since.
     counts: (u64, i64),
     /// Items that this run made native.
     written: u64,
     caught_up: u64,
-    /// Items made native and caught up with when a follower counted the gallery last.
+    /// Items made native, and items caught up with, when a follower counted the gallery last.
     counted_at: Option<(u64, u64)>,
-    /// Items that it had made native when they were settled last.
+    /// Items that this run had made native when they were settled last.
     settled: u64,
-    /// What the encoder had used when the store was told last.
+    /// Spending of the encoder when the store was told last.
     told: Spent,
-    /// What the store holds of what encoders have learnt of their service.
+    /// Text of what encoders have learnt of their service, as the store holds it.
     kept: Option<String>,
     fatal: Option<Error>,
-    /// The newest revision when it began.
+    /// Newest revision when the backfill began.
     began: Revision,
     began_ms: u64,
     busy_since_ms: u64,
     busy_ms: u64,
-    /// When the leases were renewed last.
+    /// Time when the leases were renewed last.
     renewed_ms: u64,
 }
 
@@ -498,7 +519,7 @@ impl Run<'_> {
         loop {
             if !interrupted && (self.observer.wants_stop() || self.fatal.is_some()) {
                 interrupted = true;
-                // What only waits at the encoder need not be waited for.
+                // Calls that only wait at the encoder need not be waited for.
                 self.setup.encoder.interrupt();
                 events.push_back(Event::Interrupt);
             }
@@ -512,8 +533,9 @@ impl Run<'_> {
             let (next, mut actions) = state.step(self.setup.clock.now_ms(), event);
             state = next;
             self.show_rest(&state);
-            // What came back is written before its worker gets the next batch, so that a worker never holds more than one batch
-            // that a death would cost. Everything else can wait until the workers have something to do.
+            // Batches that came back are written before their workers get the next one, so that a worker
+            // never holds more than one batch that a death would cost. Everything else can wait until the
+            // workers have something to do.
             actions.sort_by_key(|action| match action {
                 Action::Write { .. } | Action::WriteAgain { .. } | Action::RecordFailures(_) => 0,
                 Action::Encode { .. } => 1,
@@ -541,7 +563,8 @@ impl Run<'_> {
                     Action::Claim { limit } => {
                         let claimed = self.claim(limit);
                         let mut claimed = self.or_drain(claimed)?.unwrap_or_default();
-                        // Another worker has died since this one began, and what it held may be there.
+                        // Another worker has died since this one began; what it held may lie in documents by
+                        // now.
                         if claimed.lost > 0
                             && claimed.records.iter().all(|record| self.documents.find(record).is_none())
                         {
@@ -561,7 +584,7 @@ impl Run<'_> {
                         self.or_drain(released)?;
                     }
                     Action::Encode { batch, keys } => events.extend(self.encode(batch, &keys)),
-                    // All of them may be vouched for by now, and events of that be on their way.
+                    // All batches may be vouched for by now, and events that say so be on their way.
                     Action::Vouch if self.held.is_empty() => {}
                     Action::Vouch => {
                         self.asked = self.held.keys().copied().collect();
@@ -620,8 +643,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until the leases of workers that died have run out, one lease long at most: what they had sent in bulk comes first. Else this run
-    /// would send as much again beside it.
+    /// Waits until the leases of workers that died have run out, one lease long at most: what they had sent
+    /// in bulk comes first. Otherwise this run would send the same amount again beside it.
     fn outwait_the_dead(&mut self) -> Result<()> {
         let BackfillSetup { clock, limits, worker, .. } = *self.setup;
         let until_ms = clock.now_ms().saturating_add(limits.lease_ms);
@@ -635,8 +658,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Keeps an error of the store for the end while batches are at the encoder: they are paid for, so they are waited for and written first.
-    /// What another process decided meanwhile ends the run at once.
+    /// Keeps an error of the store for the end while batches are at the encoder: they are paid for, so they
+    /// are waited for and written first. A decision of another process ends the run at once.
     fn or_drain<T>(&mut self, answer: Result<T>) -> Result<Option<T>> {
         match answer {
             Ok(answer) => Ok(Some(answer)),
@@ -658,9 +681,10 @@ impl Run<'_> {
         })
     }
 
-    /// Gives items back that are leased to this worker without its knowing, since a connection broke before the answer to a claim came. Gives
-    /// how many were: they count as held until another claim finds them free, because the answer to the release may be lost as well, and
-    /// a transaction of a broken connection may still be open.
+    /// Gives back items that are leased to this worker without its knowing, because a connection broke before
+    /// the answer to a claim came. Returns how many there were. They count as held until another claim finds
+    /// them free: the answer to the release may be lost as well, and a transaction of a broken connection may
+    /// still be open.
     fn give_back_unknown(&mut self) -> Result<u64> {
         let (space, worker) = (self.space, self.setup.worker);
         let at_work = self.patiently(|run| run.setup.store.at_work(space))?;
@@ -673,7 +697,7 @@ impl Run<'_> {
         Duration::from_millis(self.setup.limits.lease_ms)
     }
 
-    /// Lets the leases live on while this worker does.
+    /// Renews the leases, after a third of their time has passed.
     fn renew(&mut self) -> Result<()> {
         let now = self.setup.clock.now_ms();
         if now.saturating_sub(self.renewed_ms) < self.setup.limits.lease_ms / 3 {
@@ -684,8 +708,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks the store, again and again where it is not available: a transaction of another process that takes ten seconds must not cost
-    /// vectors that are paid for.
+    /// Asks the store, again and again where it is not available: a transaction of another process that takes
+    /// ten seconds must not cost vectors that are paid for.
     fn patiently<T>(&mut self, mut ask: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         let BackfillSetup { clock, limits, .. } = *self.setup;
         let observer = self.observer;
@@ -708,7 +732,7 @@ impl Run<'_> {
         }
     }
 
-    /// What a follower did until its gallery was released, of which nothing can be asked any more.
+    /// Summarises what a follower did until its gallery was released; the store cannot be asked any more.
     fn released(&self) -> Summary {
         let native = u64::try_from(self.counts.1).unwrap_or(0) + self.written;
         self.summary(
@@ -719,7 +743,8 @@ impl Run<'_> {
         )
     }
 
-    /// The summary by what this process knows: the items of the gallery and the native ones are given.
+    /// Summarises what this process knows; the caller gives the number of items of the gallery and of its
+    /// native ones.
     fn summary(
         &self,
         ending: Ending,
@@ -745,7 +770,7 @@ impl Run<'_> {
     }
 
     fn end(&mut self, state: &Backfill, ending: Ending) -> Result<Summary> {
-        // Also after an error: what was embedded until then is paid for.
+        // Spending is shared after an error too: what was embedded until then is paid for.
         let shared = self.patiently(Self::share_spending);
         let (ending, encoder_said) = match self.fatal.take() {
             None => (ending, None),
@@ -776,19 +801,19 @@ impl Run<'_> {
             ending,
             Ending::NothingLeft | Ending::ReachedFraction | Ending::SpentBudget | Ending::EncoderBudgetSpent
         );
-        // No look will go on with it, and nothing waits for this one.
+        // No later look will continue the catch-up, and nothing waits for this one.
         if is_over && self.catch_up_after.is_some() {
             let record = Recorded::expect(self.setup.store)?.record;
             self.patiently(|run| run.catch_up(&record, u64::MAX))?;
         }
-        // Without the flush, which may look at indexes for a while.
+        // The time does not include the flush, which may look at indexes for a while.
         let worked_ms = self.setup.clock.now_ms() - self.began_ms;
-        // Most of a follower's time goes by in waiting, and that of a batch API.
+        // A follower spends most of its time waiting, and so does a batch API: their rates say nothing.
         if !self.setup.limits.follow && self.setup.encoder.bulk_max().is_none() {
             keep_rate(self.setup.store, self.space, state.tally.native, worked_ms, &self.setup.limits);
         }
-        // The vectors that were replaced are an index's whole content in the end. A stop is not kept waiting for it.
-        // The index of a sample would be made again when the space is filled.
+        // By the end, all vectors that an index was made of may have been replaced. A stop is not kept
+        // waiting for a new one. The index of a sample would be made again when the space is filled.
         let indexed = if self.observer.wants_stop() || matches!(self.setup.scope, BackfillScope::Sample(_)) {
             false
         } else {
@@ -797,7 +822,7 @@ impl Run<'_> {
                 made => made?,
             }
         };
-        // Other workers may have done what this one has not counted yet, all that was left among it.
+        // Other workers may have done what this one has not counted yet, all that was left included.
         let counts = self.patiently(|run| run.setup.store.counts(run.space))?;
         if let Some(beside) = self.beside {
             beside.counted(&counts);
@@ -839,7 +864,8 @@ impl Run<'_> {
         }
     }
 
-    /// Looks how the upgrade stands, and catches up. Where nothing is in hand (`is_dry`), a follower also asks whether anything waits.
+    /// Looks how the upgrade stands, and catches up. Where nothing is in hand (`is_dry`), a follower also
+    /// asks whether anything waits.
     fn look(&mut self, is_dry: bool) -> Result<Event> {
         let follows = self.setup.limits.follow;
         let record = Recorded::expect(self.setup.store)?.record;
@@ -863,7 +889,7 @@ impl Run<'_> {
             self.catch_up(&record, CATCH_UP_MAX_MS)?;
         }
         let waits = !follows || !is_dry || {
-            // Those without a vector come first.
+            // Items without a vector come first.
             let next = Scan::new(self.space, Select::WorstFirst, 1).without_contents();
             let next = store.scan(&next)?;
             self.turn.see(next.first().is_some_and(|first| first.state.is_none()));
@@ -876,12 +902,13 @@ impl Run<'_> {
             self.observer.observe(&Observation::Awaits { what: &what });
         }
         let now = clock.now_ms();
-        // An idle follower counts nothing: what it has not changed it need not know.
+        // An idle follower counts nothing: it need not know what it has not changed.
         let may_differ = !follows || self.counted_at != Some((self.written, self.caught_up));
         if may_differ && now >= self.count_from_ms {
             self.counted_at = Some((self.written, self.caught_up));
             let counts = self.setup.store.counts(self.space)?;
-            // What this run wrote is counted apart: a look may come between a write and the event that tells of it.
+            // Writes of this run are counted apart: a look may come between a write and the event that tells
+            // of it.
             self.counts = (counts.items, counts.native as i64 - self.written as i64);
             if let Some(beside) = self.beside {
                 beside.counted(&counts);
@@ -901,7 +928,8 @@ impl Run<'_> {
         Ok(Event::Looked { items, native_before, request, rolled_back, is_over, others, waits })
     }
 
-    /// Tells the observer where a follower has begun or ceased to rest; and where it has, has what it wrote settled.
+    /// Tells the observer that a follower has begun or ceased to rest. When one begins, its writes are
+    /// settled.
     fn show_rest(&mut self, state: &Backfill) {
         let rests = state.rests();
         if rests == self.resting || state.is_ending() {
@@ -911,12 +939,13 @@ impl Run<'_> {
         self.observer.observe(&Observation::Rests { because: rests });
         if rests.is_some() && self.written > self.settled {
             self.settled = self.written;
-            // The thread lives as long as this loop.
+            // Sending succeeds: the thread lives as long as this loop.
             self.rested.send(()).ok();
         }
     }
 
-    /// Adapts what came or changed meanwhile, from where the last time ended, for so long at most.
+    /// Adapts items that came or changed meanwhile, from where the last catch-up ended, for `longest_ms` at
+    /// most.
     fn catch_up(&mut self, record: &UpgradeRecord, longest_ms: u64) -> Result<()> {
         if self.filler.is_none() {
             return Ok(());
@@ -928,11 +957,12 @@ impl Run<'_> {
             return Ok(());
         }
         if record.adapter != self.adapter {
-            // Refitted meanwhile. Where the new map is not at hand, what lacks a vector is the next to be embedded, and waits for that.
+            // The map was fitted again meanwhile. Where the new one is not at hand, items that lack a vector
+            // are the next to be embedded, and wait for that.
             let of_record = self.beside.map(|beside| beside.adapter(&record.adapter)).transpose()?.flatten();
             let Some(adapter) = of_record else {
                 if self.setup.limits.follow {
-                    // It would have nobody find what comes.
+                    // A follower without the map would leave new items for nobody to find.
                     let plan = UpgradeRecord { adapter: self.adapter.clone(), ..record.clone() };
                     return Recorded::expect_planned(self.setup.store, &plan).map(drop);
                 }
@@ -949,7 +979,7 @@ impl Run<'_> {
         let after = &mut self.catch_up_after;
         let found = match filler.catch_up_from(self.setup.store, epoch, after, &may_go_on, observer) {
             Ok(items) => items,
-            // Planned anew since the record was read: the process that did so catches up.
+            // The upgrade was planned anew since the record was read: the process that did so catches up.
             Err(error) if error.is_superseded() => 0,
             Err(error) => return Err(error),
         };
@@ -958,13 +988,13 @@ impl Run<'_> {
             observer.observe(&Observation::CaughtUp { items: found });
         }
         let ended = clock.now_ms();
-        // While items come faster than they are caught up with, the next look goes on.
+        // As long as items come faster than they are caught up with, the next look continues at once.
         let rests = if found > 0 && self.catch_up_after.is_some() { 0 } else { CATCH_UP_RESTS };
         self.catch_up_from_ms = ended + rests * ended.saturating_sub(began);
         Ok(())
     }
 
-    /// Tells the store what this worker has used and learnt, and its encoder what the others have.
+    /// Tells the store what this worker has used and learnt, and the encoder what other workers have.
     fn share_spending(&mut self) -> Result<()> {
         let BackfillSetup { store, encoder, .. } = self.setup;
         self.told = spending::share(*store, self.record, *encoder, self.told)?;
@@ -987,11 +1017,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Takes in hand what was claimed; not an item with which worker after worker has ended.
+    /// Takes claimed items in hand, except an item with which worker after worker has ended.
     fn take(&mut self, claimed: Claimed) -> Result<Event> {
         let Claimed { records, held_by_others, mut lost } = claimed;
         if self.setup.encoder.bulk_max().is_some() {
-            // What ends a process in a day of waiting is no text that lies at a service.
+            // A process that ends in a day of waiting was not ended by a text that lies at a service.
             lost = 0;
         }
         if let ([record], LISTED_AFTER..) = (&records[..], lost) {
@@ -1010,8 +1040,8 @@ impl Run<'_> {
         Ok(Event::Claimed { keys, held_by_others, alone: lost >= ALONE_AFTER, late })
     }
 
-    /// Whether all that waits came since the backfill began, as the queue says where all that was claimed did: whatever else is there lies on its first
-    /// page, or it is not known.
+    /// Whether everything that waits has come since the backfill began. The queue is asked only where all
+    /// claimed items have; it answers by its first page, so a longer queue counts as not late.
     fn is_late(&mut self, claimed: &[Record]) -> Result<bool> {
         let began = self.began;
         let is_late = |record: &Record| record.item.source_revision > began;
@@ -1024,7 +1054,7 @@ impl Run<'_> {
         Ok(waiting.len() < QUEUE_PAGE && waiting.iter().all(is_late))
     }
 
-    /// Gives a batch to a worker; gives what becomes of it where nothing of it has to be sent.
+    /// Gives a batch to a worker. Returns the event of a batch of which nothing has to be sent.
     fn encode(&mut self, batch: u64, keys: &[ItemKey]) -> Option<Event> {
         let mut records: Vec<Record> = keys.iter().filter_map(|key| self.claimed.remove(key)).collect();
         if self.setup.encoder.reads_source_alone() {
@@ -1046,7 +1076,7 @@ impl Run<'_> {
         None
     }
 
-    /// The vectors of items whose source was embedded before, in order.
+    /// Returns the vectors of items whose source was embedded before, in the order of the items.
     fn known(&mut self, records: &[Record]) -> Result<Vec<Option<Vec<f32>>>> {
         let sources = match self.sources.take() {
             Some(sources) => sources,
@@ -1079,21 +1109,21 @@ impl Run<'_> {
     fn ask(&mut self, job: Job) {
         self.count_busy();
         self.at_encoder += 1;
-        // The workers live as long as this loop: they end when the channel is dropped.
+        // Sending succeeds: the workers live as long as this loop, and end when the channel is dropped.
         drop(self.jobs.send(job));
     }
 
-    /// What becomes of batches that were held and that the encoder vouches for by now.
+    /// Takes the held batches that the encoder vouches for by now, and returns their events.
     fn vouched(&mut self) -> Vec<Event> {
         let encoder = self.setup.encoder;
         let vouched = self.held.extract_if(.., |_, (receipt, _)| encoder.is_vouched_for(*receipt));
         vouched.map(|(batch, (_, failures))| Event::Encoded { batch, failures }).collect()
     }
 
-    /// What becomes of batches that are held when the encoder was asked to vouch for some.
+    /// Decides on held batches after the encoder was asked to vouch for some, and returns their events.
     fn vouched_by(&mut self, answer: Result<()>) -> Result<Vec<Event>> {
         let asked = mem::take(&mut self.asked);
-        // One that cannot be asked says nothing against itself.
+        // An encoder that cannot be asked says nothing against itself.
         let is_silent = |error: &Error| {
             error.is_retryable() || error.is_budget_spent() || error.is_unauthorised() || error.is_cancelled()
         };
@@ -1109,7 +1139,7 @@ impl Run<'_> {
             return Ok(held.collect());
         }
         if let Err(error) = answer {
-            // They are paid for, and nothing speaks against them.
+            // The vectors are paid for, and nothing speaks against them.
             let ids =
                 |batch| self.vectors.get(batch).into_iter().flatten().map(|(record, _)| &record.item.id);
             let ids: Vec<String> = asked.iter().flat_map(ids).cloned().collect();
@@ -1133,7 +1163,8 @@ impl Run<'_> {
         match answer {
             Ok((answers, compared)) => {
                 self.documents.compared(&compared);
-                // Taken back for ever, nothing would come of them.
+                // A batch of which nothing was tried would be given back for ever, and nothing would come of
+                // it.
                 if let Some(Err(failure)) = answers.first()
                     && answers.iter().all(|answer| matches!(answer, Err(ItemFailure::Untried(_))))
                 {
@@ -1149,7 +1180,8 @@ impl Run<'_> {
         }
     }
 
-    /// What becomes of a batch whose items that were sent have answers, in order.
+    /// Sorts the items of a batch into vectors and failures. The items that were sent have answers, in order.
+    /// Returns the event of the batch.
     fn came(
         &mut self,
         batch: u64,
@@ -1172,7 +1204,7 @@ impl Run<'_> {
         for (record, answer) in sent.into_iter().zip(answers).chain(copies) {
             match answer {
                 Ok(vector) => good.push((record, vector)),
-                // Not to blame: it waits in the store as before.
+                // The item is not to blame: it waits in the store as before.
                 Err(ItemFailure::Untried(_)) => {}
                 Err(failure) => failures.push(Attempt {
                     key: record.item.key,
@@ -1184,7 +1216,7 @@ impl Run<'_> {
         let waits = !(good.is_empty() || self.setup.encoder.is_vouched_for(receipt));
         self.vectors.insert(batch, good);
         if waits {
-            // Where the store does not take it, a death costs this batch too.
+            // A batch that the store does not take into a document is lost with a death, like one in hand.
             drop(self.documents.keep(batch, &self.vectors[&batch]));
             self.held.insert(batch, (receipt, failures));
             return Event::Held { batch };
@@ -1203,22 +1235,24 @@ impl Run<'_> {
         self.setup.limits.follow && (error.is_retryable() || error.is_budget_spent())
     }
 
-    /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed. An interruption that was
-    /// asked for is no error.
+    /// Keeps the first error that no item can overcome; no item is to blame, so none is recorded as failed.
+    /// An interruption that was asked for is no error.
     fn fail(&mut self, batch: u64, error: Error) -> Event {
         if !self.observer.wants_stop() && self.is_waited_out(&error) {
             self.observer.observe(&Observation::EncoderAway { error: &error });
             return Event::Declined { batch, for_good: error.is_budget_spent() };
         }
         if !(error.is_cancelled() || self.observer.wants_stop()) {
-            // That the encoder is another one is worth more than how an answer failed to come.
+            // An error that says that the encoder is another one is worth more than one about how an answer
+            // failed to come.
             self.fatal =
                 self.fatal.take().filter(|first| first.is_conflict() || !error.is_conflict()).or(Some(error));
         }
         Event::Returned { batch }
     }
 
-    /// Writes the vectors of a batch and gives what became of each, but for those that the store has not taken: an event tells of them.
+    /// Writes the vectors of a batch and returns what became of each. Vectors that the store has not taken
+    /// are left out: an event tells of them.
     fn write(&mut self, batch: u64, events: &mut VecDeque<Event>) -> Result<Vec<(ItemKey, WriteOutcome)>> {
         let (records, vectors): (Vec<Record>, Vec<Vec<f32>>) =
             self.vectors.remove(&batch).unwrap_or_default().into_iter().unzip();
@@ -1250,7 +1284,7 @@ impl Run<'_> {
         Ok(told)
     }
 
-    /// Items whose vectors were not written though they are what they were, and wait for one.
+    /// Returns items whose vectors were not written, although the items are unchanged and wait for a vector.
     fn not_taken(&mut self, records: &[Record], outcomes: &[WriteOutcome]) -> Result<BTreeSet<ItemKey>> {
         let is_open =
             |outcome: &WriteOutcome| matches!(outcome, WriteOutcome::Changed | WriteOutcome::AlreadyThere);

@@ -1,8 +1,8 @@
-//! A random sample of the gallery: the items that pairs are drawn from, and that a refit measures on.
+//! Random sample of the gallery: the items that pairs are drawn from, and that a refit measures on.
 //!
-//! An upgrade re-embeds first the items that the adapter, and often the old model, is worst at, so that what is native says little of
-//! the others. So every item that is native or can become so has a
-//! place in a shuffle that depends on its key alone. Items without a source, and those that the encoder gave up, have none: with
+//! An upgrade re-embeds first the items that the adapter, and often the old model, is worst at, so its native
+//! items say little of the others. So every item that is native or can become so has a place in a shuffle
+//! that depends on its key alone. Items without a source, and those that the encoder gave up, have none: with
 //! many of them, no beginning of the shuffle would ever be native.
 
 use rehang::{Provenance, Result};
@@ -10,23 +10,24 @@ use rehang_store::{Among, Epoch, ItemKey, Ledger, PAIRS_SEED, Priority, Queue, Q
 
 use crate::fill::NEW_OR_CHANGED;
 
-/// The share of some items that has to be native where they stand for all: one that changed, or that fails a while, does not end that.
+/// Share of some items that has to be native for these to stand for all: an item that changed, or that fails
+/// for a while, does not end that.
 pub(crate) const NATIVE_SHARE: f64 = 0.9;
 
-/// The share of a sample that has to be native where it is told from the rest by that.
+/// Share of a sample that has to be native where the sample is told from the rest by that.
 const DRAWN_SHARE: f64 = 0.7;
 
-/// The first items of the shuffle, as they stand in the space.
+/// Describes the first items of the shuffle, as they stand in a space.
 fn beginning(space: &str, size: usize) -> Sample {
     Sample { space: space.into(), among: Among::Embeddable, seed: PAIRS_SEED, size, vectors_of: None }
 }
 
-/// The queue of a backfill of the first items of the shuffle.
+/// Returns the queue of a backfill of the first items of the shuffle.
 pub(crate) fn queue(size: usize) -> Queue {
     Queue::Sample { seed: PAIRS_SEED, size }
 }
 
-/// How many of the first items of the shuffle are not native yet.
+/// Counts the first items of the shuffle that are not native yet.
 ///
 /// # Errors
 ///
@@ -36,7 +37,7 @@ pub(crate) fn waiting(store: &dyn Ledger, space: &str, size: usize) -> Result<u6
     Ok(drawn.iter().filter(|record| !is_native(record)).count() as u64)
 }
 
-/// Items that are in the shuffle: native ones, and those that can become so.
+/// Counts the items that are in the shuffle: native ones, and those that can become so.
 ///
 /// # Errors
 ///
@@ -45,8 +46,8 @@ pub(crate) fn embeddable(store: &dyn Ledger, space: &str) -> Result<u64> {
     Ok(store.sample(&beginning(space, 0))?.of)
 }
 
-/// Some of a gallery's items, drawn at random: at most `items`, the same as long as they are there. With their vectors of a space, or
-/// without.
+/// Draws at most `items` items of a gallery at random, the same ones as long as they are there. With their
+/// vectors of the space `vectors_of`, if one is named.
 ///
 /// # Errors
 ///
@@ -71,7 +72,7 @@ pub(crate) fn is_native(record: &Record) -> bool {
     record.state.as_ref().is_some_and(|state| state.provenance == Provenance::Native)
 }
 
-/// The first items of the shuffle, as they stand in the space.
+/// Returns the first items of the shuffle, as they stand in the space.
 ///
 /// # Errors
 ///
@@ -80,8 +81,9 @@ pub(crate) fn first(store: &dyn Ledger, new: &str, size: usize) -> Result<Vec<Re
     Ok(store.sample(&beginning(new, size))?.records)
 }
 
-/// Puts what of a random sample of the gallery is still adapted to the front of the queue, in its order: behind what came or changed during the upgrade,
-/// unless that is more than the sample itself. A gallery that is growing fast would else be measured on when nearly all of it is native.
+/// Moves those of a random sample that are still adapted to the front of the queue, in the sample's order.
+/// They come behind items that came or changed during the upgrade, unless these are more than the sample
+/// itself. Otherwise a gallery that grows fast would be measured on when nearly all of it is native.
 ///
 /// # Errors
 ///
@@ -100,7 +102,7 @@ pub(crate) fn place_first(
         })
     };
     let came = adapted().filter(|(.., place)| *place == Some(NEW_OR_CHANGED)).count();
-    // As the sample, so the gallery.
+    // The share of the gallery that came is taken to be that of the sample.
     let has_grown = came as f64 * items as f64 > (records.len() * records.len()) as f64;
     let band = if has_grown { QueueBand::NewOrChanged } else { QueueBand::Sample };
     let places: Vec<_> = adapted()
@@ -115,8 +117,8 @@ pub(crate) fn place_first(
     Ok(())
 }
 
-/// The native items of the sample: of the beginning of the shuffle that [is native](end_of_native), at most `count` items. Those that only the
-/// new model has seen are no part of it.
+/// Returns the native items of the sample, which is the beginning of the shuffle that [is
+/// native](end_of_native), at most `count` items of it. Items that only the new model has seen are left out.
 ///
 /// # Errors
 ///
@@ -133,14 +135,16 @@ pub(crate) fn natives(store: &dyn Ledger, old: &str, new: &str, count: usize) ->
     Ok(seen)
 }
 
-/// Where the beginning ends that is native: at the end, where nearly all are; else the one that is most unlike the rest, by the likelihood of two shares.
-/// Seven of ten have to be native there: some items of a sample change after it was drawn, and of the others some are native, too.
+/// Returns where the native beginning of the shuffle ends. It ends at the last item, where nearly all are
+/// native. Otherwise it ends where the items before are most unlike the rest, by the likelihood of two
+/// shares. Seven of ten items before have to be native: some items of a sample change after it was drawn, and
+/// of the others some are native, too.
 fn end_of_native(native: &[bool]) -> usize {
     let all = native.iter().filter(|native| **native).count();
     if all as f64 >= NATIVE_SHARE * native.len() as f64 {
         return native.len();
     }
-    // The logarithm of the likelihood of so many of so many.
+    // The logarithm of the likelihood that so many of so many are native.
     let fits = |native: usize, of: usize| {
         let (native, of) = (native as f64, of as f64);
         let part = |count: f64| if count == 0.0 { 0.0 } else { count * (count / of).ln() };
@@ -152,7 +156,8 @@ fn end_of_native(native: &[bool]) -> usize {
         seen += usize::from(*is_native);
         let share = seen as f64 / of as f64;
         let (left, of_left) = (all - seen, native.len() - of);
-        // Two shares fit better than one in any case: where they do so by chance alone, there is no end before the last.
+        // Two shares fit better than one in any case. Where they do so by chance alone, the beginning ends at
+        // the last item.
         let chance = if of_left == 0 { (of as f64).ln() } else { 0.0 };
         let fits = fits(seen, of) + fits(left, of_left) + chance;
         let is_more = seen * of_left >= left * of;
@@ -167,7 +172,8 @@ fn end_of_native(native: &[bool]) -> usize {
 mod tests {
     use super::*;
 
-    /// So many that are native but for every so many-th, then so many of which every so many-th is.
+    /// Returns `first` marks, all native except every `but`-th, and then `then` marks, of which every
+    /// `every`-th is native.
     fn drawn(first: usize, but: usize, then: usize, every: usize) -> Vec<bool> {
         let before = (0..first).map(|at| at % but != 0);
         before.chain((0..then).map(|at| at % every == every - 1)).collect()
@@ -175,14 +181,15 @@ mod tests {
 
     #[test]
     fn a_sample_that_changes_stays_the_sample() {
-        // None, a twentieth, a seventh and a fourth of it have changed; of the others none, a tenth and a third are native.
+        // None, a twentieth, a seventh and a fourth of the sample have changed; of the others none, a tenth
+        // and a third are native.
         for but in [usize::MAX, 20, 7, 4] {
             for every in [usize::MAX, 10, 3] {
                 let end = end_of_native(&drawn(600, but, 3000, every));
                 assert_eq!(end, 600, "but every {but}, then every {every}: {end}");
             }
         }
-        // Where no more than the sample is looked at, all of it is.
+        // Where no more than the sample is looked at, all of it is the beginning.
         for but in [20, 7, 4] {
             assert_eq!(end_of_native(&drawn(600, but, 0, 1)), 600, "but every {but}");
         }
@@ -197,7 +204,7 @@ mod tests {
             ),
             2000
         );
-        // Where all is native, all is; where nothing was drawn, next to nothing is.
+        // Where all are native, all are the beginning; where nothing was drawn, next to nothing is.
         assert_eq!(end_of_native(&[true; 50]), 50);
         assert_eq!(end_of_native(&[false; 50]), 0);
         assert_eq!(end_of_native(&[]), 0);

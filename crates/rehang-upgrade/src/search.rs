@@ -1,4 +1,5 @@
-//! A search with queries of people, or with vectors from files that are checked against what the gallery serves.
+//! Searches what the gallery serves: with queries of people, or with vectors from files that are checked
+//! against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,58 +13,59 @@ use serde::{Serialize, Serializer};
 use crate::gallery::{Gallery, SearchAnswer, ServingState};
 use crate::query::{Query, QueryEncoders};
 
-/// The queries of a [`search`].
+/// Queries of a [`search`].
 #[derive(Debug, Clone)]
 pub enum SearchQueries {
     /// Vectors from files.
     Vectors {
         /// Queries, one a row, embedded by the model that serves.
         vectors: VectorSource,
-        /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where
-        /// an upgrade serves fused searches.
+        /// Queries in the same order, embedded by the old model. They are searched before the switch and
+        /// after a rollback, and beside `vectors` where an upgrade serves fused searches.
         old_vectors: Option<VectorSource>,
     },
-    /// The same queries by several models, each under the name of its space: those that the search needs are used, so the call
-    /// stays right at every stage.
+    /// Queries by several models, the same ones under the name of each space. Those that the search needs are
+    /// used, so the call stays right at every stage.
     ByModel(Vec<(String, VectorSource)>),
     /// Texts and images.
     Sources {
-        /// The queries.
+        /// Queries to embed.
         queries: Vec<Query>,
-        /// Whether what the old model would have answered is wanted too.
+        /// Whether the answers of the old model are wanted too.
         before: bool,
     },
 }
 
-/// What [`search`] is asked for.
+/// Options of a [`search`].
 #[derive(Debug, Clone)]
 pub struct Search {
-    /// The queries.
+    /// Queries to search for.
     pub queries: SearchQueries,
-    /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
+    /// Space that has to serve, or else the search fails: two models of one width cannot be told apart
+    /// otherwise.
     pub space: Option<String>,
     /// Neighbours of each query, 1 or more.
     pub k: usize,
-    /// What is searched.
+    /// Filter on the items that are searched.
     pub filter: Filter,
 }
 
-/// What [`search`] found. As JSON, each item is its id, its distance, who made the vector that was found and, where the queries were
-/// sources and it has one, its source.
+/// Result of a [`search`]. As JSON, each item has its id, its distance, who made the vector that was found
+/// and, where the queries were sources and the item has one, its source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Searched {
-    /// The space that serves.
+    /// Name of the space that serves.
     pub space: String,
     /// Neighbours of each query that were asked for.
     pub k: usize,
-    /// The answer.
+    /// Items that were found.
     pub answer: SearchAnswer,
-    /// What the old model would have answered, where it was asked for.
+    /// Answer that the old model would have given, where it was asked for.
     pub before: Option<SearchAnswer>,
     /// Sources of the items that were found, by id, where the queries were sources.
     pub sources: BTreeMap<String, String>,
-    /// Spaces that were compared vector by vector, since their search index is not [ready](rehang_store::Index::is_ready). The answer is
-    /// exact, and slow where the gallery is large.
+    /// Spaces that were compared vector by vector, since their search index is not
+    /// [ready](rehang_store::Index::is_ready). The answer is exact, and slow where the gallery is large.
     pub without_index: Vec<String>,
 }
 
@@ -117,9 +119,9 @@ impl Serialize for Searched {
 ///
 /// # Errors
 ///
-/// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted; for vectors, missing input where
-/// a fused search lacks the old model's queries and a width mismatch that names the file; those of [`Gallery::search`] and
-/// [`Gallery::search_source`].
+/// An invalid option for a `k` of 0; a conflict where another space serves than the one that is wanted. For
+/// vectors, missing input where a fused search lacks the old model's queries, and a width mismatch that names
+/// the file. Those of [`Gallery::search`] and [`Gallery::search_source`].
 pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<'_>) -> Result<Searched> {
     if search.k == 0 {
         return Err(Error::option("k", 0, "1 or more"));
@@ -176,7 +178,7 @@ pub fn search(store: &Arc<dyn Store>, search: &Search, encoders: &QueryEncoders<
     Ok(Searched { space, k: *k, answer, before, sources, without_index })
 }
 
-/// Queries from files, by the spaces that are searched.
+/// Reads queries from files, by the spaces that are searched.
 fn read_queries<'a>(
     store: &dyn Store,
     state: &'a ServingState,
@@ -185,7 +187,7 @@ fn read_queries<'a>(
     bridge: Option<&'a Bridge>,
 ) -> Result<Vec<(&'a str, Matrix)>> {
     let queries = (read(vectors)?, vectors);
-    // Read even where it is not needed now, so that a wrong name is noticed.
+    // Old queries are read even where they are not needed now, so that a wrong name is noticed.
     let old_queries = old_vectors.map(|source| read(source).map(|rows| (rows, source))).transpose()?;
     let mut given = Vec::new();
     let mut give = |space: &'a str, (queries, source): (Matrix, &VectorSource)| -> Result<()> {
@@ -195,7 +197,7 @@ fn read_queries<'a>(
         given.push((space, queries));
         Ok(())
     };
-    // Before the switch and after a rollback the old model serves: its queries are those that count, where both are given.
+    // Before the switch and after a rollback the old model serves: where both are given, its queries count.
     if state.upgraded().is_none() {
         match (old_queries, bridge) {
             (Some(old_queries), Some(bridge)) => {

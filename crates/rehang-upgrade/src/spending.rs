@@ -1,8 +1,9 @@
-//! What all runs of an upgrade have used of its encoder, on whatever machines: a small document in the store.
+//! Spending: what all runs of an upgrade have used of its encoder, on whatever machines, as a small document
+//! in the store.
 //!
-//! A budget is the upgrade's, not a process's. Once a second, every worker adds what it has used since the last time and reads what
-//! the others have used. So workers that run at the same time may exceed a budget by what they use within a second. What a killed
-//! worker used in its last second is never counted.
+//! A budget is the upgrade's, not a process's. Once a second, every worker adds what it has used since the
+//! last time and reads what the others have used. So workers that run at the same time may exceed a budget by
+//! what they use within a second. What a killed worker used in its last second is never counted.
 
 use rehang::{Error, Result};
 use rehang_encode::{Encoder, Spent};
@@ -11,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::UpgradeRecord;
 
-/// Name of the document.
+/// Name of the document with an upgrade's spending.
 const DOCUMENT: &str = "spent";
-/// How often an addition is tried where others add at the same time.
+/// Number of times that an addition is tried where others add at the same time.
 const ATTEMPTS: usize = 100;
 
-/// The document: of one upgrade, and nothing of another.
+/// Spending of one upgrade, as its document holds it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Account {
     old: String,
@@ -24,7 +25,7 @@ struct Account {
     spent: Spent,
 }
 
-/// What all runs of an upgrade have used so far, pairs included.
+/// Returns what all runs of an upgrade have used so far, pairs included.
 ///
 /// # Errors
 ///
@@ -33,7 +34,7 @@ pub fn spent_by_all(store: &dyn Ledger, record: &UpgradeRecord) -> Result<Spent>
     Ok(read(store, record)?.1)
 }
 
-/// The version of the document, whichever upgrade it is of, and what this one has used.
+/// Reads the version of the document, whichever upgrade it is of, and what the upgrade of a record has used.
 fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spent)> {
     let Some((version, text)) = store.document(DOCUMENT)? else { return Ok((None, Spent::default())) };
     let account: Account = serde_json::from_str(&text)
@@ -42,19 +43,21 @@ fn read(store: &dyn Ledger, record: &UpgradeRecord) -> Result<(Option<u64>, Spen
     Ok((Some(version), if is_own { account.spent } else { Spent::default() }))
 }
 
-/// Tells the store what an encoder has used since it was `told` last, and the encoder what all others have. Gives what the store has been
-/// told of this encoder by now.
+/// Tells the store what an encoder has used since it was `told` last, and the encoder what all others have.
+/// Returns what the store has been told of this encoder by now.
 ///
 /// # Errors
 ///
-/// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang::ErrorKind::ChangedMeanwhile) where others were faster a hundred times.
+/// Those of the store; [`ErrorKind::ChangedMeanwhile`](rehang::ErrorKind::ChangedMeanwhile) where others were
+/// faster a hundred times.
 pub(crate) fn share(
     store: &dyn Ledger,
     record: &UpgradeRecord,
     encoder: &dyn Encoder,
     told: Spent,
 ) -> Result<Spent> {
-    // Tokens that were reserved and not used come back: they are told of when others take their place.
+    // Tokens that were reserved and not used come back to the encoder. The store was told of them, and is not
+    // told again when others take their place.
     let more = encoder.spent() - told;
     let all = add(store, record, more)?;
     let told = told + more;
@@ -62,7 +65,7 @@ pub(crate) fn share(
     Ok(told)
 }
 
-/// Adds what a worker has used; gives what all have.
+/// Adds what a worker has used; returns what all workers have.
 fn add(store: &dyn Ledger, record: &UpgradeRecord, more: Spent) -> Result<Spent> {
     for _ in 0..ATTEMPTS {
         let (version, before) = read(store, record)?;

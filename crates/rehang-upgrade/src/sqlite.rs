@@ -1,4 +1,4 @@
-//! Galleries in SQLite files.
+//! Opens and makes galleries in SQLite files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl GalleryKind for PathBuf {
         Ok(Box::new(NewFile::begin(self)?))
     }
 
-    /// The system lets go of the lock of a file when the process ends.
+    /// Locks a file beside the gallery. The system lets go of its lock when the process ends.
     fn lock(&self) -> Result<UpgradeLock> {
         let path = beside(self, ".upgrade-lock");
         let file = fs_err::OpenOptions::new()
@@ -46,12 +46,12 @@ impl GalleryKind for PathBuf {
     }
 }
 
-/// A gallery that is made in a hidden folder of its own beside its place, and moved there at the end.
+/// Gallery in the making: a file in a hidden folder of its own beside its place, moved there at the end.
 struct NewFile {
     place: PathBuf,
     store: SqliteStore,
     partial: PathBuf,
-    /// Removed with everything in it when dropped.
+    /// Folder of `partial`, removed with everything in it when dropped.
     _folder: TempDir,
 }
 
@@ -88,7 +88,7 @@ impl NewGallery for NewFile {
                 ),
                 _ => Error::io("create", &place, &error),
             })?;
-        // Without this a loss of power may leave the folder without the name.
+        // Without this, a loss of power may leave the folder without the name.
         #[cfg(unix)]
         fs_err::File::open(folder_of(&place))
             .and_then(|folder| folder.sync_all())
@@ -97,13 +97,14 @@ impl NewGallery for NewFile {
     }
 }
 
-/// Fails where the log of an earlier gallery lies beside the place of a new one: SQLite would take it for a part of that.
-/// It is not ours to remove, since the last writes of a gallery that was moved away may lie there only.
+/// Fails where the log of an earlier gallery lies beside the place of a new one: SQLite would take it for a
+/// part of the new one. The log is not ours to remove, since the last writes of a gallery that was moved away
+/// may lie there only.
 fn expect_no_log(place: &Path) -> Result<()> {
     for suffix in ["-wal", "-journal"] {
         let log = beside(place, suffix);
         let is_there = fs_err::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
-        // With a gallery beside it, it is that one's, and the gallery itself is in the way.
+        // A log with a gallery beside it belongs to that gallery, which itself is in the way.
         if is_there && !place.exists() {
             return Err(Error::conflict(
                 format!("the log {} of an earlier gallery is there without its gallery", log.display()),

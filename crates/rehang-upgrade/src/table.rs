@@ -1,4 +1,4 @@
-//! How a configuration names a gallery that lies in a table of an application.
+//! Location of a gallery in a table of an application, as a configuration names it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,53 +6,58 @@ use std::path::PathBuf;
 use rehang::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
+/// Table of PostgreSQL that is, or will be, a gallery: `[gallery]` of a configuration.
 ///
-/// Another process may write and read the table at any time. The configuration states what the gallery was made with: other
-/// columns would make other items of the same rows.
+/// Another process may write and read the table at any time. The configuration states what the gallery was
+/// made with: other columns would make other items of the same rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableLocation {
-    /// The server and the database, `postgresql://user@host/database`; a password is better kept where libpq finds it.
+    /// Address of the server and the database, `postgresql://user@host/database`; a password is better kept
+    /// where libpq finds it.
     pub url: Option<String>,
-    /// The variable of the environment that holds it.
+    /// Variable of the environment that holds the address.
     pub url_env: Option<String>,
-    /// A file in the PEM format with authorities that are trusted besides the system's; the server has to prove then who it is.
+    /// File in the PEM format with authorities that are trusted besides the system's; the server has to prove
+    /// then who it is.
     #[serde(default)]
     pub root_certificates: Option<PathBuf>,
-    /// The table, `schema.name` or `name`.
+    /// Name of the table, `schema.name` or `name`.
     pub table: String,
     /// Columns that say which item a row is; the primary key where there are none.
     pub id: Vec<String>,
-    /// What can be embedded again: a column, or an SQL expression of the table's columns.
+    /// Source that can be embedded again: a column, or an SQL expression of the table's columns.
     pub source: Option<String>,
-    /// A column with a class, tag or group.
+    /// Column with a class, tag or group.
     pub label: Option<String>,
-    /// A column of type `jsonb` that is kept beside an item; all other columns where there is none.
+    /// Column of type `jsonb` that is kept beside an item; all other columns where there is none.
     pub payload: Option<String>,
-    /// The column with the vectors of the old model.
+    /// Column with the vectors of the old model.
     pub vector: Option<String>,
-    /// An SQL condition: rows that do not meet it are no items.
+    /// SQL condition: rows that do not meet it are no items.
     pub condition: Option<String>,
-    /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were seen to.
+    /// Whether the table may be in a publication of logical replication, or all tables may: subscribers were
+    /// seen to.
     #[serde(default)]
     pub published: bool,
-    /// How many seconds the native vector of a row that is gone waits for the row to come back: a day where nothing is said, and 0 keeps none.
+    /// Seconds for which the native vector of a row that is gone waits for the row to come back: a day where
+    /// nothing is said, and 0 keeps none.
     #[serde(default)]
     pub keep_paid_s: Option<u32>,
     /// Name of the old space, whose vectors are in the column.
     pub old: String,
     /// Name of the new space.
     pub new: String,
-    /// The column that the new vectors move into at the end; see [`TableLocation::new_column`].
+    /// Column that the new vectors move into at the end; see [`TableLocation::new_column`].
     pub column: Option<String>,
 }
 
-/// Bytes of a name in PostgreSQL.
+/// Most bytes that a name in PostgreSQL may have.
 const NAME_BYTES_MAX: usize = 63;
 
 impl TableLocation {
-    /// The column that the new vectors move into at the end: the one that was given, or else one named after the column of the old
-    /// vectors and the new space, `embedding_large` for `embedding` and `large`.
+    /// Returns the column that the new vectors move into at the end: the one that was given, or else one
+    /// named after the column of the old vectors and the new space, `embedding_large` for `embedding` and
+    /// `large`.
     pub fn new_column(&self) -> String {
         let made = || {
             let old = self.vector.as_deref().unwrap_or("vector");
@@ -72,7 +77,7 @@ impl fmt::Display for TableLocation {
     }
 }
 
-/// Seconds of a text such as `1d`, `12h`, `30min` or `0`.
+/// Reads seconds from a text such as `1d`, `12h`, `30min` or `0`.
 pub(crate) fn parse_seconds(parameter: &str, text: &str) -> Result<u32> {
     let wrong = || Error::option(parameter, text, "days, hours or minutes, such as 1d, 12h or 30min, or 0");
     let (number, unit) =
@@ -88,7 +93,7 @@ pub(crate) fn parse_seconds(parameter: &str, text: &str) -> Result<u32> {
     number.checked_mul(seconds).ok_or_else(wrong)
 }
 
-/// The variable that holds the address where a configuration names none.
+/// Variable of the environment that holds the address where a configuration names none.
 pub const URL_ENV: &str = "DATABASE_URL";
 
 #[cfg(test)]

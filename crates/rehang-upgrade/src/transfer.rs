@@ -1,4 +1,4 @@
-//! Whole galleries from files, and spaces into files.
+//! Imports whole galleries from files, and exports spaces into files.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -18,31 +18,32 @@ use crate::contents::expect_id;
 use crate::location::Location;
 use crate::observe::{Observation, Observer, expect_going};
 
-/// Items of one transaction while importing.
+/// Items that one transaction of an import writes.
 const IMPORT_ITEMS: usize = 1000;
-/// Items of one page while exporting.
+/// Items that one page of an export reads.
 const EXPORT_ITEMS: usize = 2000;
 
-/// What [`import`] puts into a gallery.
+/// Files that [`import`] puts into a gallery, and the space of their vectors.
 #[derive(Debug, Clone)]
 pub struct Import {
     /// Name of the model that made the vectors.
     pub space: String,
-    /// Its distance.
+    /// Distance of the model.
     pub distance: Distance,
-    /// The vectors, one row an item, `[n, d]`. Ids beside them (columns `id` or `_id` of Parquet) have to be those of the items, row by row.
+    /// Vectors, one row an item, `[n, d]`. Ids beside them (columns `id` or `_id` of Parquet) have to be
+    /// those of the items, row by row.
     pub vectors: VectorSource,
-    /// The items, one JSON object a line: `{"id": "…", "source": "…", "label": …, "payload": …}`. Only the id is required; what
-    /// has no source cannot be embedded again.
+    /// Items, one JSON object a line: `{"id": "…", "source": "…", "label": …, "payload": …}`. Only the id is
+    /// required; an item without a source cannot be embedded again.
     pub items: PathBuf,
 }
 
-/// What [`import`] did.
+/// Result of an [`import`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Imported {
-    /// The gallery.
+    /// Name of the gallery.
     pub gallery: String,
-    /// The space.
+    /// Name of the space.
     pub space: String,
     /// Items that were written.
     pub items: usize,
@@ -52,21 +53,21 @@ pub struct Imported {
     pub distance: &'static str,
     /// Whether all vectors have length 1.
     pub normalised: bool,
-    /// The space that the vectors are of.
+    /// Space that the vectors belong to.
     #[serde(skip)]
     pub of: Space,
 }
 
-/// Puts vectors and their items into a gallery. Where there is none it makes one, which appears whole or not at all. Both
-/// files are read to their end before anything is written, and once more to write it.
+/// Puts vectors and their items into a gallery. Where there is none it makes one, which appears whole or not
+/// at all. Both files are read to their end before anything is written, and once more to write it.
 ///
 /// # Errors
 ///
-/// Corrupt, duplicate, empty and count mismatches of the files; unmatched where the vectors have ids of their own, and these are in
-/// another order than the items; changed meanwhile where the second reading finds other contents (a
-/// gallery that was there has some of the items then); a mismatch where the gallery has the space with other properties; a conflict
-/// where items of the import have vectors of another space, which a change of their content would remove; cancelled where a stop was
-/// asked for.
+/// Corrupt, duplicate, empty and count mismatches of the files. Unmatched where the vectors have ids of their
+/// own, and these are in another order than the items. Changed meanwhile where the second reading finds other
+/// contents; a gallery that was there has some of the items then. A mismatch where the gallery has the space
+/// with other properties. A conflict where items of the import have vectors of another space, which a change
+/// of their content would remove. Cancelled where a stop was asked for.
 pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> Result<Imported> {
     let ids = read_ids(&import.items)?;
     let (dimension, normalised) = survey(&import.vectors, &ids, &import.items)?;
@@ -89,7 +90,7 @@ pub fn import(location: &Location, import: &Import, observer: &dyn Observer) -> 
     })
 }
 
-/// One line of an items file.
+/// Line of an items file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ItemLine {
@@ -103,7 +104,7 @@ pub(crate) struct ItemLine {
     pub payload: Value,
 }
 
-/// Ids and labels may be numbers in people's files.
+/// Text that may be a number in people's files, such as an id or a label.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Text {
@@ -120,8 +121,9 @@ impl Text {
     }
 }
 
-/// A hash of every id of an items file, in the order of its lines, each line checked: so nothing is written for a file that is damaged at
-/// its end. The ids themselves would take 130 bytes an item, and their freed memory would slow down all that comes after.
+/// Hashes every id of an items file, in the order of its lines, and checks each line: so nothing is written
+/// for a file that is damaged at its end. The ids themselves would take 130 bytes an item, and their freed
+/// memory would slow down all that comes after.
 fn read_ids(path: &Path) -> Result<Vec<u64>> {
     let what = || path.display().to_string();
     let mut hashes = Vec::new();
@@ -141,7 +143,7 @@ fn read_ids(path: &Path) -> Result<Vec<u64>> {
     if twice.is_empty() {
         return Ok(hashes);
     }
-    // Two ids may have one hash, so those are read again.
+    // Two ids may have one hash, so ids whose hash stands twice are read again.
     let mut seen = BTreeSet::new();
     for id in ids_of(path)? {
         let id = id?;
@@ -156,12 +158,12 @@ fn hash(id: &str) -> u64 {
     xxh3_64(id.as_bytes())
 }
 
-/// The ids of an items file, line by line.
+/// Reads the ids of an items file, line by line.
 fn ids_of(path: &Path) -> Result<impl Iterator<Item = Result<String>> + use<>> {
     Ok(item_lines(path)?.map(|line| Ok(line?.id.into_string())))
 }
 
-/// The lines of an items file that are not blank, one in memory at a time. The file may be a pipe.
+/// Reads the lines of an items file that are not blank, with one in memory at a time. The file may be a pipe.
 pub(crate) fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<ItemLine>> + use<>> {
     let file = fs_err::File::open(path).map_err(|error| Error::io("open", path, &error))?;
     let path = path.to_owned();
@@ -182,7 +184,7 @@ pub(crate) fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<Item
             }
             let text = line.trim_ascii_end();
             if !text.is_empty() {
-                // What is no UTF-8 is no JSON.
+                // A line that is no UTF-8 is no JSON either.
                 if let Some(number) = str::from_utf8(text).ok().and_then(rounded_number) {
                     return Err(corrupt(format!(
                         "the number {number} would be rounded; write it as a text, \"{number}\""
@@ -199,8 +201,9 @@ pub(crate) fn item_lines(path: &Path) -> Result<impl Iterator<Item = Result<Item
     Ok(std::iter::from_fn(move || next().transpose()))
 }
 
-/// Reads all vectors once: their width, and whether all have length 1. Fails for NaN, for another count than that of the `items`, and
-/// where the file has ids of its own that are not those of the items, row by row.
+/// Reads all vectors once, and returns their width and whether all have length 1. Fails for NaN, for another
+/// count than that of the `items`, and where the file has ids of its own that are not those of the items, row
+/// by row.
 fn survey(source: &VectorSource, items: &[u64], items_path: &Path) -> Result<(usize, bool)> {
     let mut reader = stream::open(source)?;
     reader.check_ids()?;
@@ -251,7 +254,7 @@ fn fill(
     let written_as = expect_space(store, &import.space)?.written_as;
     let total = ids.len() as u64;
     observer.observe(&Observation::Began { stage: "importing", unit: "items", total });
-    // What was checked is what was read first; other files may have come to these names since.
+    // The files were checked when they were read first; others may have come to their names since.
     let changed = |what: &dyn Display| {
         Error::changed_meanwhile(what, "it has changed while it was imported; import it again")
     };
@@ -297,8 +300,8 @@ fn fill(
     Ok(())
 }
 
-/// Fails where items are in the gallery with vectors of another space: writing them is a change of their content, which
-/// would remove those.
+/// Fails where items are in the gallery with vectors of another space. Writing such items is a change of
+/// their content, which would remove those vectors.
 fn expect_no_other_vectors(store: &dyn Store, space: &str, items: &Path) -> Result<()> {
     let spaces = store.spaces()?;
     let others: Vec<&str> =
@@ -342,20 +345,20 @@ pub struct Export {
     pub vectors: PathBuf,
     /// Ids, one a line.
     pub ids: Option<PathBuf>,
-    /// Provenance, one a line.
+    /// Provenance of each vector, one a line.
     pub provenance: Option<PathBuf>,
 }
 
-/// What [`export`] did.
+/// Result of an [`export`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExportedSpace {
-    /// The space.
+    /// Name of the space.
     pub space: String,
     /// Rows that were written.
     pub vectors: u64,
     /// Items without a vector in the space: they are not in the files.
     pub lacking: u64,
-    /// The space that the vectors are of.
+    /// Space that the vectors belong to.
     #[serde(skip)]
     pub of: Space,
 }
@@ -364,8 +367,8 @@ pub struct ExportedSpace {
 ///
 /// # Errors
 ///
-/// Not found where there is no such space; I/O errors; cancelled where a stop was asked for. Nothing is left under the names of
-/// the files then.
+/// Not found where there is no such space; I/O errors; cancelled where a stop was asked for. Nothing is left
+/// under the names of the files then.
 pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Result<ExportedSpace> {
     let space = expect_space(store, &export.space)?.space;
     let counts = store.counts(&export.space)?;
@@ -388,7 +391,7 @@ pub fn export(store: &dyn Store, export: &Export, observer: &dyn Observer) -> Re
             let Some(vector) = record.vector else { continue };
             rows.extend(vector.vector);
             if let Some(ids) = &mut ids {
-                // A gallery of an older rehang may hold one, by plain SQL or not.
+                // A gallery of an older rehang may hold such an id, by plain SQL or not.
                 if record.item.id.contains(['\n', '\r']) {
                     return Err(Error::corrupt(
                         store.name(),
@@ -425,7 +428,7 @@ mod tests {
     use super::*;
     use crate::observe::Unobserved;
 
-    /// Puts another file in the place of one that was read, when the import begins to write.
+    /// Observer that puts another file in the place of one that was read, when the import begins to write.
     struct Replaces<'a>(&'a Path, &'a [u8]);
 
     impl Observer for Replaces<'_> {
@@ -488,7 +491,7 @@ mod tests {
         assert_eq!(read_ids(&path).unwrap(), ["a", "b", "c"].map(hash));
     }
 
-    /// An id or a payload that is rounded is another item's.
+    /// Refuses an id or a payload that would be rounded, since it would be another item's.
     #[test]
     fn numbers_are_exact_or_refused() {
         let folder = tempfile::tempdir().unwrap();

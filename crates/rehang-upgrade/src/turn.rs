@@ -1,33 +1,36 @@
-//! Whose turn it is to adapt what comes, of several followers: one does, the others stand by.
+//! Turn to adapt what comes: one of several followers has it, the others stand by.
 //!
-//! A small document in the store says whose. Who has the turn writes the document again every few seconds. Where a follower sees the same
-//! version of it for longer than that, by its own clock, it takes the turn over: clocks of two machines are never compared. A turn saves
-//! work and no more: every write of an adapted vector is conditional, so two followers that both adapt for a moment do no harm.
+//! A small document in the store says whose turn it is. The follower that has the turn writes the document
+//! again every few seconds. A follower that sees the same version for longer than that, by its own clock,
+//! takes the turn over: clocks of two machines are never compared. A turn saves work and no more: every write
+//! of an adapted vector is conditional, so two followers that both adapt for a moment do no harm.
 
 use rehang::{Error, Result};
 use rehang_store::Ledger;
 use serde::{Deserialize, Serialize};
 
-/// Name of the document.
+/// Name of the document that says whose turn it is.
 const DOCUMENT: &str = "follower";
-/// Milliseconds between two writes of it by the follower that has the turn.
+/// Milliseconds between two writes of the document by the follower that has the turn.
 const BEAT_EVERY_MS: u64 = 2000;
-/// Milliseconds without a new version after which another follower takes the turn.
+/// Milliseconds without a new version of the document, after which another follower takes the turn.
 const LOST_AFTER_MS: u64 = 6000;
 
-/// The follower that adapts what comes, of all that are there.
+/// Follower that adapts what comes, of all that are there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Follower {
-    /// The name that its items are leased under: its machine, its process there, and a random part.
+    /// Name under which the follower's items are leased: its machine, its process there, and a random part.
     pub worker: String,
-    /// When it said so, in milliseconds since 1970 by the clock of its machine: for people.
+    /// Time when the follower was heard of last, in milliseconds since 1970 by the clock of its machine: for
+    /// people.
     pub at_ms: u64,
-    /// Since when items lack a vector of the new model without a pause, by the same clock; `None` where none did when it looked last.
+    /// Time since which items lack a vector of the new model without a pause, by the same clock; `None` where
+    /// none did when the follower looked last.
     #[serde(default)]
     pub lacking_since_ms: Option<u64>,
 }
 
-/// The follower that adapts what comes; `None` where none ever was, or the last one ended in order.
+/// Returns the follower that adapts what comes; `None` where none ever was, or the last one ended in order.
 ///
 /// # Errors
 ///
@@ -41,19 +44,19 @@ fn parse(store: &dyn Ledger, text: &str) -> Result<Option<Follower>> {
     if text.is_empty() { Ok(None) } else { serde_json::from_str(text).map(Some).map_err(wrong) }
 }
 
-/// Knowledge that a follower has of the turn.
+/// Knowledge of one follower about whose turn it is.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The version of the document that it saw or wrote last, and when it did first.
+    /// Version of the document that the follower saw or wrote last; `since_ms` is when it did so first.
     version: Option<u64>,
     since_ms: u64,
     is_ours: bool,
-    /// Since when items lack a vector, as the document will say.
+    /// Time since which items lack a vector, as the document will say.
     lacking_since_ms: Option<u64>,
 }
 
 impl Turn {
-    /// Whether it is this follower's turn, which it takes where it is nobody's.
+    /// Takes the turn where it is nobody's, and returns whether it is this follower's now.
     ///
     /// # Errors
     ///
@@ -86,7 +89,7 @@ impl Turn {
                 *self = Self { version: Some(version), since_ms: now_ms, is_ours: true, lacking_since_ms };
                 Ok(true)
             }
-            // Another one was faster, or took the turn over while this process slept.
+            // Another follower was faster, or took the turn over while this process slept.
             Err(error) if error.is_changed_meanwhile() => {
                 *self = Self::default();
                 Ok(false)
@@ -95,12 +98,13 @@ impl Turn {
         }
     }
 
-    /// Tells whether items lack a vector at this moment.
+    /// Notes whether items lack a vector at this moment.
     pub(crate) fn see(&mut self, lack: bool) {
         self.lacking_since_ms = lack.then(|| self.lacking_since_ms.unwrap_or_else(rehang_clock::unix_ms));
     }
 
-    /// Leaves the turn to the next one that asks. Where that fails, the others wait until it counts as lost.
+    /// Leaves the turn to the next follower that asks. Where that fails, the others wait until it counts as
+    /// lost.
     pub(crate) fn leave(&mut self, store: &dyn Ledger) {
         if std::mem::take(&mut self.is_ours) {
             drop(store.set_document(DOCUMENT, self.version, ""));
@@ -131,7 +135,7 @@ mod tests {
         let began = 7_060_000;
         let taken = (began..).step_by(500).find(|now| second.take(&store, "second", *now).unwrap()).unwrap();
         assert!((LOST_AFTER_MS - BEAT_EVERY_MS..=LOST_AFTER_MS + 500).contains(&(taken - began)), "{taken}");
-        // It comes back, and finds that it was taken over.
+        // The first one comes back, and finds that its turn was taken over.
         assert!(!first.take(&store, "first", 90_000).unwrap());
         assert!(!first.take(&store, "first", 90_500).unwrap());
         second.leave(&store);

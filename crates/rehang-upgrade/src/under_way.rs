@@ -1,7 +1,8 @@
-//! A refit that is under way: what other processes see of it, and how they end it.
+//! Refit that is under way: what other processes see of it, and how they end it.
 //!
-//! A small document says since when it computes and at which stage, and is written anew every second. It may be lost. Whoever writes it
-//! instead has taken the refit's turn away, and the refit ends; so nobody needs to know who makes it, or where.
+//! A small document says since when a refit computes and at which stage, and is written anew every second. It
+//! may be lost. Another process that writes the document takes the refit's turn away, and the refit ends; so
+//! nobody needs to know which process makes it, or where.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -13,10 +14,10 @@ use crate::observe::{Observation, Observer, RefitStage, RefitUnderWay};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::watch::{Seen, ended};
 
-/// A refit that was heard of so long ago is over, or its process is dead.
+/// Milliseconds after which a refit that was not heard of again is over, or its process is dead.
 const HEARD_WITHIN_MS: u64 = 15_000;
 
-/// What the document says.
+/// Document about a refit that is under way.
 #[derive(Debug, Serialize, Deserialize)]
 struct Heard {
     since_ms: u64,
@@ -30,20 +31,20 @@ impl Heard {
     }
 }
 
-/// Name of the document.
+/// Names the document about refits of a space.
 fn document(new: &str) -> String {
     format!("refit under way of {new}")
 }
 
-/// The version of the document, and what it says of a refit that is alive.
+/// Reads the version of the document, and what it says of a refit that is alive.
 fn heard(store: &dyn Ledger, new: &str) -> Result<(Option<u64>, Option<Heard>)> {
     let Some((version, text)) = store.document(&document(new))? else { return Ok((None, None)) };
-    // Nothing goes by what another rehang wrote there.
+    // A document that another rehang wrote in its own form is passed over.
     let heard = serde_json::from_str::<Heard>(&text).ok().filter(Heard::is_of_now);
     Ok((Some(version), heard))
 }
 
-/// The refit that computes at this moment, in whichever process; `None` where there is none.
+/// Returns the refit that computes at this moment, in whichever process; `None` where there is none.
 pub(crate) fn under_way(store: &dyn Ledger, new: &str) -> Result<Option<RefitUnderWay>> {
     let (_, heard) = heard(store, new)?;
     Ok(heard.map(|heard| RefitUnderWay {
@@ -52,26 +53,26 @@ pub(crate) fn under_way(store: &dyn Ledger, new: &str) -> Result<Option<RefitUnd
     }))
 }
 
-/// Asks the refit that is under way to end, and says whether there is one.
+/// Asks the refit that is under way to end, and returns whether there is one.
 pub(crate) fn make_way(store: &dyn Ledger, new: &str) -> Result<bool> {
     let (version, heard) = heard(store, new)?;
     if heard.is_none() {
         return Ok(false);
     }
     match store.set_document(&document(new), version, "") {
-        // It has just been heard of once more, or another process asks too.
+        // The refit has just been heard of once more, or another process asks too.
         Err(error) if error.is_changed_meanwhile() => make_way(store, new),
         asked => asked.map(|_| true),
     }
 }
 
-/// A refit of this process.
+/// Refit that this process is at.
 pub(crate) struct UnderWay<'a> {
     store: &'a dyn Ledger,
     observer: &'a dyn Observer,
     record: &'a UpgradeRecord,
     since_ms: u64,
-    /// The map that it is about to take up.
+    /// Map that the refit is about to take up.
     after: OnceLock<String>,
     state: Mutex<State>,
 }
@@ -79,16 +80,17 @@ pub(crate) struct UnderWay<'a> {
 struct State {
     seen: Seen,
     stage: Option<RefitStage>,
-    /// Of the document that this process wrote last.
+    /// Version of the document that this process read or wrote last.
     version: Option<u64>,
 }
 
 impl<'a> UnderWay<'a> {
-    /// A refit of the map in a record, which is not seen before its first stage.
+    /// Prepares a refit of the map in a record; other processes do not see it before its first stage.
     ///
     /// # Errors
     ///
-    /// Those of the store; a conflict where another process is at one, unless the caller `is_alone` by a lock.
+    /// Those of the store; a conflict where another process is at a refit, unless the caller `is_alone` by a
+    /// lock.
     pub(crate) fn new(
         store: &'a dyn Ledger,
         observer: &'a dyn Observer,
@@ -109,11 +111,11 @@ impl<'a> UnderWay<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a stage.
+    /// Begins a stage of the refit.
     ///
     /// # Errors
     ///
-    /// Those of the store; superseded where another process has decided meanwhile that it is to end.
+    /// Those of the store; superseded where another process has decided meanwhile that the refit is to end.
     pub(crate) fn begin(&self, stage: RefitStage) -> Result<()> {
         self.state().stage = Some(stage);
         let ends = self.tell(stage)?;
@@ -125,7 +127,7 @@ impl<'a> UnderWay<'a> {
         self.after.set(map.into()).ok();
     }
 
-    /// Tells of the refit, and gives why it is to end, where another process has decided so.
+    /// Tells of the refit, and returns why it is to end, where another process has decided so.
     pub(crate) fn look(&self) -> Result<Option<Error>> {
         let Some(stage) = self.state().stage else { return Ok(None) };
         self.observer.observe(&Observation::Refitting { refit: self.so_far(stage) });
@@ -141,7 +143,8 @@ impl<'a> UnderWay<'a> {
         RefitUnderWay { stage, seconds: rehang_clock::unix_ms().saturating_sub(self.since_ms) / 1000 }
     }
 
-    /// Tells other processes; gives why it is to end, where one of them has taken its turn away.
+    /// Tells other processes of the refit; returns why it is to end, where one of them has taken its turn
+    /// away.
     fn tell(&self, stage: RefitStage) -> Result<Option<Error>> {
         let heard = Heard { since_ms: self.since_ms, at_ms: rehang_clock::unix_ms(), stage };
         let name = document(&self.record.new.name);
@@ -174,7 +177,7 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         let state = self.state();
-        // Where this fails, it is not shown any more in some seconds.
+        // Where this fails, the refit is still shown for some seconds.
         if state.stage.is_some() {
             self.store.set_document(&document(&self.record.new.name), state.version, "").ok();
         }

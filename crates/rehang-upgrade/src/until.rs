@@ -1,40 +1,43 @@
-//! How far a backfill goes, and what share of a gallery is native by now: the one place that makes counts of shares.
+//! End of a backfill, and the share of a gallery that is native by now: the one place that makes counts of
+//! shares.
 
 use rehang::{Error, Result};
 use rehang_store::Counts;
 use serde::{Deserialize, Serialize};
 
-/// How far a backfill goes.
+/// End of a backfill: how far it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Until {
-    /// Until nothing is left that can be embedded.
+    /// Ends when nothing is left that can be embedded.
     All,
-    /// Until this share of all items is native (0–1).
+    /// Ends when this share of all items is native (0–1).
     Fraction(f64),
-    /// Until the gallery has 98 % of what the new model on everything gives, by the cautious end of what the forecast says of that share.
-    /// [`Upgrade::run`](crate::Upgrade::run) puts that share in its place; a bare backfill knows no forecast and goes on to the end.
+    /// Ends when the gallery has 98 % of the quality that the new model gives on everything, by the cautious
+    /// end of what the forecast says of each share. [`Upgrade::run`](crate::Upgrade::run) replaces it by the
+    /// share where that is so; a bare backfill knows no forecast and goes on to the end.
     Enough,
-    /// Until a further unit buys less than so many points of the forecast's metric: the share at which the forecast quality less that price is
-    /// largest. [`Upgrade::run`](crate::Upgrade::run) puts that share in its place, as for [`Until::Enough`].
+    /// Ends when a further unit buys less than so many points of the forecast's metric: the share at which
+    /// the forecast quality less that price is largest. [`Upgrade::run`](crate::Upgrade::run) replaces it by
+    /// that share, as it does [`Until::Enough`].
     Worth {
         /// Points of the metric that a unit has to bring, above 0.
         points: f64,
-        /// What is paid.
+        /// Unit that re-embedding is paid in.
         unit: Unit,
     },
 }
 
-/// What re-embedding is paid with.
+/// Unit that re-embedding is paid in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
-    /// The money of the configuration's price.
+    /// Money of the configuration's price.
     Money,
     /// Hours of all workers together.
     Hours,
 }
 
 impl Unit {
-    /// Its name for people: `hour`, and `unit of money`.
+    /// Returns the unit's name for people: `hour`, or `unit of money`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Money => "unit of money",
@@ -44,7 +47,7 @@ impl Unit {
 
     const ALL: [Self; 2] = [Self::Money, Self::Hours];
 
-    /// As people write it behind `worth 0.5/`.
+    /// Returns the sign that people write for the unit behind `worth 0.5/`.
     pub(crate) fn sign(self) -> char {
         match self {
             Self::Money => '$',
@@ -54,8 +57,9 @@ impl Unit {
 }
 
 impl Until {
-    /// How many native items a caller asks for in a gallery of so many. Rounded up: 0.3 of 10 items is 3, of 11 items 4. Backfill, switch and
-    /// [`Upgrade::auto`](crate::Upgrade::auto) all compare counts with it: the share that so many items make may be a hair below the one that was asked for.
+    /// Returns how many native items are asked for in a gallery of so many items. Rounded up: 0.3 of 10 items
+    /// is 3, of 11 items 4. Backfill, switch and [`Upgrade::auto`](crate::Upgrade::auto) all compare counts
+    /// with it: the share that so many items make may be a hair below the one that was asked for.
     pub fn target(self, items: u64) -> u64 {
         match self {
             Self::All | Self::Enough | Self::Worth { .. } => items,
@@ -64,12 +68,12 @@ impl Until {
     }
 }
 
-/// Share of all items that are native, 0–1; 1 for an empty gallery.
+/// Returns the share of all items that is native, 0–1; 1 for an empty gallery.
 pub(crate) fn native_share(counts: &Counts) -> f64 {
     if counts.items == 0 { 1.0 } else { counts.native as f64 / counts.items as f64 }
 }
 
-/// Whether a share of all items is native.
+/// Whether at least a share of all items is native.
 pub(crate) fn reaches(counts: &Counts, share: f64) -> bool {
     counts.native >= Until::Fraction(share).target(counts.items)
 }
@@ -87,10 +91,11 @@ pub(crate) fn expect_until(until: Until) -> Result<Until> {
     }
 }
 
-/// [`Until::Enough`] as people write it: [`rehang::curve::ENOUGH`] of what the new model gives.
+/// Text that people write for [`Until::Enough`]: [`rehang::curve::ENOUGH`] of what the new model gives.
 pub(crate) const ENOUGH: &str = "98% of new";
 
-/// `all`, a share such as `0.3`, or `30%`, or `98% of new`, or `worth 0.01/$` (`worth 0.5/h`): the points that a unit of money (an hour) has to bring.
+/// Reads how far a backfill goes: `all`, a share such as `0.3`, or `30%`, or `98% of new`, or `worth 0.01/$`
+/// (`worth 0.5/h`), which are the points that a unit of money (an hour) has to bring.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Long work that ends within a second of what another process decides: a pause, a stop, a rollback, a finish.
+//! Ends long work within a second of a decision of another process: a pause, a stop, a rollback or a finish.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,13 +14,13 @@ use crate::observe::{Observation, Observer};
 use crate::record::{Phase, Recorded, UpgradeRecord};
 use crate::setup::upgrade_of;
 
-/// Between two looks whether the observer wants a stop.
+/// Time between two looks whether the observer wants a stop.
 const HEARD_EVERY: Duration = Duration::from_millis(100);
-/// The record is read once in so many of these.
+/// Number of looks between two readings of the record.
 const READ_EVERY: u32 = 10;
 
-/// Does `work` with a part of the `whole` progress. It is cancelled where the observer wants a stop, and where `look`, which is asked once
-/// a second, says why it is to end: that is the error then.
+/// Does `work` with a part of the `whole` progress. The work is cancelled where the observer wants a stop,
+/// and where `look`, which is asked once a second, says why it is to end: that is the error then.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ pub(crate) fn watched<T>(
     }
 }
 
-/// An observer of work that a part of a progress ends.
+/// Observer of work that ends where a part of a progress is cancelled.
 pub(crate) struct Watched<'a> {
     pub(crate) observer: &'a dyn Observer,
     pub(crate) progress: &'a Progress,
@@ -85,7 +85,7 @@ impl Observer for Watched<'_> {
     }
 }
 
-/// What the record said when it was looked at last.
+/// Phase and request of a record when it was looked at last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     phase: Phase,
@@ -97,7 +97,7 @@ impl Seen {
         Self { phase: record.phase, request: record.request }
     }
 
-    /// What was decided since, that ends whatever computes for the upgrade.
+    /// Returns a decision since the last look that ends whatever computes for the upgrade.
     pub(crate) fn decided(&mut self, now: &UpgradeRecord) -> Option<&'static str> {
         let before = std::mem::replace(self, Self::of(now));
         match (now.phase, now.request) {
@@ -112,17 +112,18 @@ impl Seen {
     }
 }
 
-/// What is said where a decision of another process ended work.
+/// Returns the error for work that a decision of another process ended.
 pub(crate) fn ended(store: &dyn Ledger, what: &str, happened: &str) -> Error {
     let what = format!("{what} for {}", upgrade_of(store));
     Error::superseded(what, format!("{happened}; nothing half is left, and the same call goes on"))
 }
 
-/// As [`watched`], of `what` is done for the upgrade of a gallery.
+/// Does work for the upgrade of a gallery like [`watched`]: `what` names it in errors.
 ///
 /// # Errors
 ///
-/// Those of the work and of the store; superseded where another process has paused, stopped, rolled back or finished the upgrade meanwhile.
+/// Those of the work and of the store; superseded where another process has paused, stopped, rolled back or
+/// finished the upgrade meanwhile.
 pub(crate) fn watched_upgrade<T>(
     store: &dyn Ledger,
     what: &str,
@@ -175,7 +176,7 @@ mod tests {
             let error = watched(decided).unwrap_err();
             assert!(error.is_superseded() && error.to_string().contains("meanwhile"), "{error}");
         }
-        // What was decided before is no news: the same call goes on.
+        // A decision from before the work is no news: the same call goes on.
         watched_upgrade(&store, "a fit", &Unobserved, Progress::check).unwrap();
     }
 

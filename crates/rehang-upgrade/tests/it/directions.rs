@@ -1,4 +1,5 @@
-//! Vectors of length 0 in a gallery whose models are compared by cosine: nothing is made of them, and their items are the next ones.
+//! Tests of vectors of length 0 in a gallery whose models are compared by cosine: nothing is made of them,
+//! and their items are the next ones.
 
 use rehang::{Distance, Provenance, Space};
 use rehang_store::{Ledger, NewVector, Scan, Select};
@@ -15,7 +16,7 @@ fn a_vector_without_a_direction_is_not_adapted_and_its_item_comes_first() {
     );
     let store = MemoryStore::new();
     store.create_space(&world.old, Provenance::Old).unwrap();
-    // As where the old model had no words for three texts.
+    // The old model had no words for three texts, say.
     let without = |number: usize| {
         let mut write = item(number, 0);
         write.vectors = vec![NewVector::of_model(&world.old.name, vec![0.0; D_OLD], Provenance::Old)];

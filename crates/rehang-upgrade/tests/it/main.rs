@@ -1,5 +1,5 @@
-//! The tests of live upgrades from outside, as one program. Random histories (`tests/model.rs`) are a program of their own: their full
-//! disks are a limit of the whole process.
+//! Tests of live upgrades from outside, as one program. Random histories (`tests/model.rs`) are a program of
+//! their own: their full disks are a limit of the whole process.
 
 mod between;
 mod bridge;
