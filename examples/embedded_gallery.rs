@@ -9,14 +9,9 @@ use rehang_encode::Function;
 use rehang_fit::Method;
 use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
-use rehang_upgrade::{Gallery, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade};
-
-/// What is replaced by what. Items and their vectors lie in `gallery.db`.
-const CONFIGURATION: &str = r#"
-gallery = { path = "gallery.db" }
-old = { name = "first", dimension = 24, distance = "cosine" }
-new = { name = "second", dimension = 32, distance = "cosine" }
-"#;
+use rehang_upgrade::{
+    Configuration, Gallery, Location, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade,
+};
 
 /// Stands for a model: the triples of letters of a text, each in a direction that depends on the model.
 fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {
@@ -65,9 +60,9 @@ fn run(folder: &Path) -> Result<()> {
     assert_eq!(notes.nearest("17: the ladder is in the attic")?, "note 17");
 
     // The new model embeds a sample, and a map from old vectors to its space is learned on it.
-    let configuration = folder.join("rehang.toml");
-    rehang_files::AtomicFile::write(&configuration, CONFIGURATION)?;
-    let upgrade = Upgrade::open(&configuration)?;
+    let space = |name, dimension| Space::new(name, dimension, Distance::Cosine, false);
+    let location = Location::file(folder.join("gallery.db"));
+    let upgrade = Upgrade::new(Configuration::new(location, space("first", 24), space("second", 32))?)?;
     let encoder =
         Function::new(&upgrade.new_space()?, 64, false, Some("second, version 1".into()), |texts| {
             Ok(embed(2, 32, texts))

@@ -280,11 +280,11 @@ impl RunPart {
     }
 }
 
-/// A configuration that was read, with paths seen from the folder of the file. Its adapter is read where it
-/// is needed: there may be none yet.
+/// Configuration of an upgrade: read from a file, with paths seen from its folder, or [made](Configuration::new)
+/// by a program. Its adapter is read where it is needed: there may be none yet.
 #[derive(Debug)]
 pub struct Configuration {
-    /// Path of the file.
+    /// Path of the file; empty where a program made it.
     pub path: PathBuf,
     /// Location of the gallery.
     pub gallery: Location,
@@ -331,6 +331,87 @@ impl Planned {
 }
 
 impl Configuration {
+    /// Makes the configuration of an upgrade from one space of a gallery to another, with the defaults of a
+    /// file that says nothing else: no encoder, an order that is chosen, and one batch after the other.
+    ///
+    /// ```
+    /// use rehang::{Distance, Space};
+    /// use rehang_upgrade::{Configuration, Limits, Location};
+    ///
+    /// let space = |name, dimension| Space::new(name, dimension, Distance::Cosine, false);
+    /// let configuration = Configuration::new(Location::file("gallery.db"), space("small", 384), space("large", 768))?
+    ///     .with_limits(Limits { workers: 4, ..Limits::default() });
+    /// assert!(configuration.is_order_chosen && configuration.service().is_none());
+    /// # Ok::<(), rehang::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// An invalid option where a space has no coordinates, or both have the same name.
+    pub fn new(gallery: Location, old: Space, new: Space) -> Result<Self> {
+        for space in [&old, &new] {
+            at_least_one(&format!("dimension of {:?}", space.name), space.dimension)?;
+        }
+        if old.name == new.name {
+            return Err(Error::option("new", &new.name, "a space of another name than the old one"));
+        }
+        Ok(Self {
+            path: PathBuf::new(),
+            gallery,
+            old,
+            new,
+            order: OrderSettings::default(),
+            is_order_chosen: true,
+            limits: Limits::default(),
+            says_batch: false,
+            adapter: None,
+            head: None,
+            encoder: None,
+            old_encoder: None,
+            model_dimensions: [None; 2],
+            forecast: None,
+        })
+    }
+
+    /// Re-embeds items in this order, and lets none be chosen.
+    #[must_use]
+    pub fn with_order(self, order: OrderSettings) -> Self {
+        Self { order, is_order_chosen: false, ..self }
+    }
+
+    /// Sets the limits of runs.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, says_batch: limits.batch != Limits::default().batch, ..self }
+    }
+
+    /// Sets the encoder of the new model. A call that is given an encoder needs none.
+    #[must_use]
+    pub fn with_encoder(self, encoder: EncoderConfig) -> Self {
+        Self { encoder: Some(encoder), ..self }
+    }
+
+    /// Sets the encoder of the old model, which queries need that are texts or images.
+    #[must_use]
+    pub fn with_old_encoder(self, encoder: EncoderConfig) -> Self {
+        Self { old_encoder: Some(encoder), ..self }
+    }
+
+    /// Names the file of an adapter, so that none is fitted on the gallery's own pairs.
+    #[must_use]
+    pub fn with_adapter(self, file: impl Into<PathBuf>) -> Self {
+        Self { adapter: Some(file.into()), ..self }
+    }
+
+    /// Returns what messages call it: the path of its file.
+    pub(crate) fn name(&self) -> String {
+        if self.path.as_os_str().is_empty() {
+            "the configuration".into()
+        } else {
+            self.path.display().to_string()
+        }
+    }
+
     /// Reads a configuration from its file.
     ///
     /// # Errors
@@ -575,9 +656,9 @@ impl Configuration {
         let (table, config) = match space {
             name if name == self.new.name => ("[encoder]", &self.encoder),
             name if name == self.old.name => ("[old.encoder]", &self.old_encoder),
-            _ => return Err(Error::not_found("encoder of the space", space, self.path.display())),
+            _ => return Err(Error::not_found("encoder of the space", space, self.name())),
         };
-        let missing = || Error::missing(table, format!("{needed_by} ({})", self.path.display()));
+        let missing = || Error::missing(table, format!("{needed_by} ({})", self.name()));
         config.as_ref().ok_or_else(missing)
     }
 
@@ -645,7 +726,7 @@ impl Configuration {
 
     fn of_forecast(&self, error: Error) -> Error {
         let key = if self.forecast.is_some() { "[forecast]" } else { "the forecast" };
-        error.context(format!("{key} of {}", self.path.display()))
+        error.context(format!("{key} of {}", self.name()))
     }
 
     /// Gives the limits of a run: those of the file, with what the caller asks for in their place. Where
@@ -686,7 +767,7 @@ impl Configuration {
     pub fn expect_of_gallery(&self, gallery: &Location, store: &dyn Store) -> Result<()> {
         if !self.gallery.is_same(gallery) {
             let expected = format!("the configuration of an upgrade of {gallery}; it names {}", self.gallery);
-            return Err(Error::option("config", self.path.display(), expected));
+            return Err(Error::option("config", self.name(), expected));
         }
         match Recorded::read(store)? {
             Some(recorded) if recorded.record.is_live() => expect_same(store, &self.planned(store)?.setup()),
@@ -695,7 +776,7 @@ impl Configuration {
     }
 
     fn named(&self, error: Error) -> Error {
-        error.context(self.path.display().to_string())
+        error.context(self.name())
     }
 }
 

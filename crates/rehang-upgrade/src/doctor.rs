@@ -337,7 +337,7 @@ fn examine_configuration(
     store: &dyn Store,
     record: Option<&UpgradeRecord>,
 ) -> Vec<Finding> {
-    let name = configuration.path.display();
+    let name = configuration.name();
     let finding = |text: String| problem("configuration", format!("{name}: {text}"));
     if !gallery.is_same(&configuration.gallery) {
         return vec![finding(format!("it is about {}, not about {gallery}", configuration.gallery))];
@@ -416,7 +416,7 @@ fn examine_encoders(
                 let text = format!(
                     "{}: [encoder] is not the one that filled {:?} last, by its fingerprint; before it embeds, some of the native \
                      items are embedded again and compared",
-                    configuration.path.display(),
+                    configuration.name(),
                     space.name
                 );
                 findings.push(note("configuration", text));
@@ -437,7 +437,7 @@ fn examine_model(configuration: &Configuration, store: &dyn Store, space: &Space
     let Ok((same, of)) = gives_again(store, &space.name, encoder.as_ref()) else { return Ok(None) };
     let text = format!(
         "{}: the model of {:?} gives {same} of {of} vectors of it again: the others are another model's, or their sources have changed",
-        configuration.path.display(),
+        configuration.name(),
         space.name
     );
     Ok((same < of).then(|| problem("another-model", text).next(Remedy::IdentifyVectors)))

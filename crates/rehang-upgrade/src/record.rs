@@ -251,7 +251,10 @@ impl Recorded {
             } else {
                 "it is older than the first release; finish it with the rehang that began it"
             };
-            let detail = format!("it has format {}, this rehang knows {FORMAT_MIN} to {FORMAT}; {way_out}", head.format);
+            let detail = format!(
+                "it has format {}, this rehang knows {FORMAT_MIN} to {FORMAT}; {way_out}",
+                head.format
+            );
             return Err(Error::corrupt(what(), detail));
         }
         let mut record: UpgradeRecord =
@@ -377,8 +380,7 @@ struct Head {
 }
 
 fn to_text(record: &UpgradeRecord) -> Result<String> {
-    serde_json::to_string(record)
-        .map_err(|error| Error::corrupt("the upgrade record", error))
+    serde_json::to_string(record).map_err(|error| Error::corrupt("the upgrade record", error))
 }
 
 #[cfg(test)]
@@ -396,7 +398,9 @@ mod tests {
         let written = to_text(&record).unwrap();
         assert!(written.contains("\"format\":6"), "{written}");
         let mut version = None;
-        for (format, says) in [(4, Some("finish it with the rehang")), (5, None), (6, None), (7, Some("use a newer rehang"))] {
+        for (format, says) in
+            [(4, Some("finish it with the rehang")), (5, None), (6, None), (7, Some("use a newer rehang"))]
+        {
             let text = written.replace("\"format\":6", &format!("\"format\":{format}"));
             version = Some(store.set_document(DOCUMENT, version, &text).unwrap());
             match (Recorded::read(&store), says) {

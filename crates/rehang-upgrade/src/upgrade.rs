@@ -72,7 +72,15 @@ impl Upgrade {
     ///
     /// As [`Configuration::read`] and [`Configuration::open_gallery`].
     pub fn open(path: &Path) -> Result<Self> {
-        let configuration = Configuration::read(path)?;
+        Self::new(Configuration::read(path)?)
+    }
+
+    /// Opens the gallery of a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`Configuration::open_gallery`].
+    pub fn new(configuration: Configuration) -> Result<Self> {
         let store = configuration.open_gallery()?;
         kept::take_in(&*store, &configuration.folder())?;
         Ok(Self { configuration, store })

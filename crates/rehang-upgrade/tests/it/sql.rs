@@ -222,9 +222,19 @@ impl Place {
             let find = |k: usize| gallery.search(&given, k, &everything).unwrap().found;
             let at_once = gallery.search(&given, k, &Filter::default()).unwrap().found;
             for (at, (at_once, expected)) in at_once.iter().zip(find(k)).enumerate() {
-                let hits = |found: &[Found]| found.iter().map(|hit| (hit.id.clone(), hit.distance, hit.provenance.name().to_owned())).collect::<Vec<_>>();
+                let hits = |found: &[Found]| {
+                    found
+                        .iter()
+                        .map(|hit| (hit.id.clone(), hit.distance, hit.provenance.name().to_owned()))
+                        .collect::<Vec<_>>()
+                };
                 same(&hits(at_once), &expected, &format!("{what}: query {at} by {names:?}, k {k}, at once"));
-                assert!(at_once.iter().zip(&expected).all(|(one, other)| one.key != other.key || one.revision == other.revision));
+                assert!(
+                    at_once
+                        .iter()
+                        .zip(&expected)
+                        .all(|(one, other)| one.key != other.key || one.revision == other.revision)
+                );
             }
             for (at, (expected, mut seen)) in find(k).into_iter().zip(find(2 * ITEMS)).enumerate() {
                 let what = format!("{what}: query {at} by {names:?}, k {k}");
