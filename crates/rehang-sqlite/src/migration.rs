@@ -1,4 +1,4 @@
-//! Bringing a gallery of an older format up to this one's, when it is opened for writing.
+//! Migration of a gallery of an older format to this one's, when it is opened for writing.
 
 use rehang::Provenance;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -6,8 +6,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use crate::schema;
 use crate::trouble::Step;
 
-/// Brings a gallery up, one format after the other, in one transaction: a process that is killed meanwhile leaves it as it was.
-/// Of several processes at once, the first one does it.
+/// Brings a gallery up, one format after the other, in one transaction: a process that is killed meanwhile
+/// leaves it as it was. Of several processes at once, the first one does it.
 pub(crate) fn to_this_format(connection: &Connection) -> Step<()> {
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -58,7 +58,7 @@ fn from_1(transaction: &Transaction<'_>) -> Step<()> {
     Ok(())
 }
 
-/// The numbers of spaces that were dropped and are still there.
+/// Numbers of spaces that were dropped and are still there.
 fn left(transaction: &Transaction<'_>) -> Step<Vec<i64>> {
     Ok(transaction
         .prepare("SELECT value FROM gallery WHERE name LIKE 'left-%'")?
@@ -66,7 +66,7 @@ fn left(transaction: &Transaction<'_>) -> Step<Vec<i64>> {
         .collect::<rusqlite::Result<_>>()?)
 }
 
-/// The numbers of the spaces, and who makes the vectors that are written to them.
+/// Numbers of the spaces, and the provenance of vectors that applications write to them.
 fn spaces(transaction: &Transaction<'_>) -> Step<Vec<(i64, Provenance)>> {
     transaction
         .prepare("SELECT number, written_as FROM space")?

@@ -160,7 +160,8 @@ fn what_is_left_of_a_dropped_space_goes_with_the_next_one() {
     assert_eq!(left, 0);
 }
 
-/// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for ever.
+/// A process that dies while it saves an index leaves one that is loaded, and nothing that takes room for
+/// ever.
 #[test]
 fn a_save_that_dies_leaves_an_index_that_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,8 +241,8 @@ fn a_space_is_ready_where_no_index_has_to_be_made() {
     // A few that waited would be merged; of many, a new index is made.
     store.put(&(0..200).map(|id| item(id, 5000 + id as u64)).collect::<Vec<_>>()).unwrap();
     assert!(open().is_ready("m").unwrap());
-    // One that replaces another waits twice, to be added and to take that one out, however it came: a process that loaded this file would
-    // make it anew.
+    // One that replaces another waits twice, to be added and to take that one out, however it came: a process
+    // that loaded this file would make it anew.
     store
         .database
         .writer()
@@ -380,7 +381,8 @@ fn an_older_copy_of_a_gallery_does_not_take_the_newer_index_for_its_own() {
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     change(&store, 0..60, 6000);
     store.close().unwrap();
-    // The copy takes the gallery's place, the side file stays, and other items get the same numbers of change.
+    // The copy takes the gallery's place, the side file stays, and other items get the same numbers of
+    // change.
     fs_err::copy(&copy, &path).unwrap();
     let store = SqliteStore::open(&path).unwrap().with_search(GRAPH);
     let writes: Vec<ItemWrite> = (100..180).map(|id| item(id, 7000 + id as u64)).collect();
