@@ -26,12 +26,12 @@ const CHECKPOINT_PAGES: u32 = 4096;
 /// Access with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// For writing; the file is made where it is not there.
+    /// Writing; the file is made where it is not there.
     Create,
     Write,
     Read,
-    /// For reading where not even the files that SQLite keeps beside a database can be made, as on a file
-    /// system that is mounted read-only.
+    /// Reading where not even the files that SQLite keeps beside a database can be made, as on a file system
+    /// that is mounted read-only.
     ///
     /// SQLite takes no locks then. This is only for a file without a log: what is in one would not be seen.
     Sealed,
