@@ -248,9 +248,10 @@ impl Rider {
     /// Fails where an encoder gives a text another vector `now` than at first, and vouches for the vectors
     /// before where it does not.
     ///
-    /// An encoder may never give the text the same vector twice, or give it another one beside other texts.
-    /// It is asked for that by `ask`, which gives the vector of the item at a place of a call: the text
-    /// itself twice more, in calls of its own; where these agree, the first call once more, as it was.
+    /// An encoder passes that never gives the text the same vector twice, or gives it another one beside
+    /// other texts. `ask`, which gives the vector of the item at a place of a call, finds that out. It asks
+    /// for the text itself twice more, in calls of its own. Where these agree, it asks for the first call
+    /// once more, as it was.
     ///
     /// # Errors
     ///

@@ -138,8 +138,8 @@ impl Flat {
             .collect();
         if values.len() > k {
             let (_, &mut (kth, _), _) = values.select_nth_unstable_by(k - 1, |a, b| a.0.total_cmp(&b.0));
-            // The true kth distance is at most `kth` plus its error, and a nearer vector has a coarse value
-            // that is larger than its own distance by at most that error again.
+            // The true kth distance is at most `kth` plus its error. A nearer vector has a coarse value that
+            // is larger than its own distance by at most that error again.
             let border = f64::from(kth) + 2.0 * self.coarse_error(kind, query, kth);
             values.retain(|&(value, _)| f64::from(value) <= border);
         }

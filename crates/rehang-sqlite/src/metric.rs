@@ -38,7 +38,7 @@ pub(crate) fn metric(space: &Space) -> Metric {
 ///
 /// A graph links vectors that are near to each other. By inner products a vector is not even near to itself:
 /// the longest vectors are linked, and most others are not found. So vectors are lifted onto a sphere by one
-/// more coordinate, `√(M² − ‖v‖²)` with M the largest length, and a query's is 0: `‖q‖² + M² − 2⟨q, v⟩` puts
+/// more coordinate, `√(M² − ‖v‖²)` with M the largest length; a query's is 0. Then `‖q‖² + M² − 2⟨q, v⟩` puts
 /// vectors in the order of their inner products.
 ///
 /// M grows with the graph, so `‖v‖²` is kept in the place of that coordinate. A number below 0 there marks a

@@ -1,4 +1,4 @@
-//! Native vectors whose items are gone, kept for items that come back: an application that deletes all items
+//! Native vectors whose items are gone, kept for items that come back. An application that deletes all items
 //! and writes them anew has changed nothing that a native vector was made of.
 //!
 //! The table `paid_N` keeps the vectors of space N for a day, each with the id and the source that its item

@@ -72,7 +72,7 @@ pub(crate) fn recall(
 /// of `vectors`.
 ///
 /// Where `m` vectors pass, the index has to give about `k · vectors / m` candidates before `k` of them pass.
-/// A candidate costs a few times what a vector does that is read in the order of the file, so both ways cost
+/// A candidate costs a few times what a vector does that is read in the order of the file. So both ways cost
 /// the same near `m² = 4 k · vectors`.
 fn few(k: usize, vectors: usize) -> usize {
     let even = (4.0 * k as f64 * vectors as f64).sqrt() as usize;

@@ -359,7 +359,7 @@ impl IndexIdentity {
 
     /// Makes another moment of the same gallery, of which nothing knows yet.
     ///
-    /// The moment before it is that of the file that has the name now, as its footer `named` says: a process
+    /// The moment before it is that of the file that has the name now, as its footer `named` says. A process
     /// that died may have kept a moment without giving its file the name.
     pub(crate) fn next(&self, connection: &Connection, named: Option<&str>) -> Step<Self> {
         let saved = connection.query_row("SELECT lower(hex(randomblob(16)))", [], |row| row.get(0))?;

@@ -73,7 +73,7 @@ impl SqliteStore {
     }
 
     /// Opens a gallery. One that an older rehang has written is brought up to this format first, in one
-    /// transaction; a process of the older rehang that has it open then fails at its next call.
+    /// transaction. A process of the older rehang that has it open then fails at its next call.
     ///
     /// # Errors
     ///

@@ -86,12 +86,12 @@ impl fmt::Display for ItemKey {
 /// [`Item::source_revision`] with its source alone. Native vectors, which are paid for, and failures are made
 /// from the source alone. They go by the source revision, and outlive a write of the old vector.
 ///
-/// *Database*: where a database can be set back to an earlier state (a backup, a failover), its sequence
-/// would give a number again, to other content of what may be another item of the same key. So each number
-/// has a random part.
+/// *Database*: a database may be set back to an earlier state (a backup, a failover). Its sequence would then
+/// give a number again, to other content of what may be another item of the same key. So each number has a
+/// random part.
 ///
-/// Correctness depends on equality alone. The order is a hint: a later change usually has a larger number,
-/// but where numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took
+/// Correctness depends on equality alone. The order is a hint: a later change usually has a larger number.
+/// But where numbers come from a sequence (PostgreSQL), a transaction may commit after another one that took
 /// a larger number.
 pub type Revision = u64;
 
@@ -639,7 +639,7 @@ impl Counts {
 ///   content it was not made from, never replaces a native or old vector. So two workers on one item are
 ///   harmless, and the same write may be repeated.
 /// - **Thrifty.** A native vector stays for as long as its item's source does, whatever else an application
-///   writes, and one that is on its way while the old vector is written arrives. An item that is deleted and
+///   writes. One that is on its way while the old vector is written arrives. An item that is deleted and
 ///   written again, with the same id and source, has its native vector again (a store whose calls are no
 ///   transactions need not keep it).
 /// - **Fenced.** A write of an adapted vector, and a change of a place in the queue, carries the [`Epoch`] of
@@ -648,11 +648,11 @@ impl Counts {
 /// - **Tagged.** No reader ever sees a vector without its provenance, nor one whose revision is not its
 ///   item's.
 /// - **Checked.** Vectors enter only if they are as wide as their space, finite, and of length 1 where the
-///   space says so, and adapted and native ones only if they [can be placed](rehang::Distance::can_place):
-///   under the cosine distance a vector of length 0 has no direction. Otherwise nothing of the call is
-///   written. An old vector may be without a direction, as the application has it: it counts as old and comes
-///   back as it was. Nothing is made of it, so its item lacks a vector in the new space and is next in the
-///   queue.
+///   space says so. Adapted and native ones enter only if they also [can be
+///   placed](rehang::Distance::can_place): under the cosine distance a vector of length 0 has no direction.
+///   Otherwise nothing of the call is written. An old vector may be without a direction, as the application
+///   has it: it counts as old and comes back as it was. Nothing is made of it, so its item lacks a vector in
+///   the new space and is next in the queue.
 ///
 /// # What a ledger does not promise
 ///
@@ -668,7 +668,7 @@ impl Counts {
 /// # For a database
 ///
 /// Where it is not obvious how a database with sequences that are not commit-ordered, with UUIDs as keys, on
-/// another machine can keep a promise, the method says so. The application's own table may hold the items; a
+/// another machine can keep a promise, the method says so. The application's own table may hold the items. A
 /// side table then holds the revision (written by a trigger, or by the process that writes the item), and one
 /// row a vector and space.
 ///
@@ -768,7 +768,7 @@ pub trait Ledger: Send + Sync {
     /// lease; an adapted one leaves both as they are. A write that is not applied is no error.
     ///
     /// *Database*: one `UPDATE … FROM (VALUES …)` with the conditions in its `WHERE`, which locks the rows it
-    /// touches; the row of the space is read `FOR SHARE`, which [`Ledger::advance`] waits for.
+    /// touches. The row of the space is read `FOR SHARE`, which [`Ledger::advance`] waits for.
     ///
     /// # Errors
     ///
@@ -865,7 +865,7 @@ pub trait Ledger: Send + Sync {
     /// for twice; whether a write is right never depends on it. Leases are by the ledger's own clock.
     ///
     /// *Database*: claims of one space take turns at a lock (of a row of ours, in PostgreSQL), each reads the
-    /// queue's index, and the leases are written in the same transaction; the clock is the server's `now()`.
+    /// queue's index, and the leases are written in the same transaction. The clock is the server's `now()`.
     /// `FOR UPDATE SKIP LOCKED` is not enough: a worker that read before another one's lease was committed
     /// may lock the row after it, and take the item too.
     fn claim(
@@ -892,7 +892,7 @@ pub trait Ledger: Send + Sync {
     /// out from then on.
     ///
     /// Entries whose item is gone, has another source revision, or has a native (or old) vector in the space
-    /// are passed over: another worker may have made the vector while this one gave it up.
+    /// are passed over. Another worker may have made the vector while this one gave it up.
     fn record_failures(&self, space: &str, failures: &[(ItemKey, Revision, String)]) -> Result<()>;
 
     /// Reads recorded failures by key, after a key, at most `limit`.

@@ -1,7 +1,7 @@
 //! Program of the user that reads items and writes vectors, as an encoder.
 //!
-//! The protocol stands in `docs/reference/encoders.md`. The vectors of a line carry the id of their item, so
-//! a program that prints a line too many or too few can never give a vector to the wrong item.
+//! The protocol stands in `docs/reference/encoders.md`. Each line carries the id of its item. So a program
+//! that prints a line too many or too few can never give a vector to the wrong item.
 
 mod process;
 #[cfg(all(test, unix))]

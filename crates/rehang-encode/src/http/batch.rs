@@ -1,4 +1,4 @@
-//! The batch API of OpenAI, which Voyage and others have too: a file of texts goes to the service, and a file
+//! The batch API of OpenAI, which Voyage and others have too. A file of texts goes to the service, and a file
 //! with their vectors comes back within a day, for less money.
 //!
 //! Texts that were sent are paid for, and a process may end at any moment of that day. So before a batch is

@@ -667,8 +667,8 @@ impl Http {
         Options { dimensions: self.config.dimensions, input_type: self.config.input_type.as_deref() }
     }
 
-    /// Sends one request until the service has taken or refused it, or as often as it may be sent, or until
-    /// the service has broken at it `breaks` times in a row with the same words.
+    /// Sends one request until the service has taken or refused it, or as often as it may be sent. Ends
+    /// earlier where the service has broken at it `breaks` times in a row with the same words.
     ///
     /// # Errors
     ///
@@ -805,7 +805,7 @@ impl Http {
         }
     }
 
-    /// Fails where the service wants to be left alone for long, also where another request was told so: a run
+    /// Fails where the service wants to be left alone for long, also where another request was told so. A run
     /// that is told to come back in an hour ends instead of standing still.
     fn expect_no_long_pause(&self) -> Result<()> {
         let left = self.pace.paused_until().saturating_sub(self.clock.now());
