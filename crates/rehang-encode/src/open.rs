@@ -1,4 +1,4 @@
-//! From a configuration to its encoder.
+//! Opening: from a configuration to its encoder.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ use crate::watched::Watched;
 /// [`rehang::ErrorKind::MissingFeature`] for a kind that this build leaves out;
 /// [`rehang::ErrorKind::InvalidOption`] and [`rehang::ErrorKind::MissingInput`] for keys that cannot be;
 /// [`rehang::ErrorKind::Io`] and [`rehang::ErrorKind::Corrupt`] for files that cannot be read;
-/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program is started and
-/// an endpoint is asked with the first batch.
+/// [`rehang::ErrorKind::WidthMismatch`] where the width is known beforehand and is not the space's. A program
+/// is started and an endpoint is asked with the first batch.
 pub fn open(config: &EncoderConfig, space: &Space, base: &Path) -> Result<Box<dyn Encoder>> {
     Ok(match config {
         EncoderConfig::Table(config) => Box::new(Table::open(config, space, base)?),

@@ -1,8 +1,9 @@
-//! What the embedded gallery can do on this machine: writing, searching, memory and file size.
+//! Measures the embedded gallery on this machine: writing, searching, memory and file size.
 //!
 //! `cargo bench -p rehang-sqlite --bench store -- [VECTORS [FOLDER [WIDTH]]]`: 100,000, a temporary one, 128
 //!
-//! Every search is asserted on: the recall of all three ways is measured against brute force on the same queries.
+//! Every search is asserted on: the recall of all three ways is measured against brute force on the same
+//! queries.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement reads clocks and prints")]
 
@@ -200,7 +201,7 @@ fn timed<T>(what: &str, count: usize, work: impl FnOnce() -> rehang::Result<T>) 
     Ok(value)
 }
 
-/// Vectors of length 1 around 1,000 centres, as embeddings lie.
+/// Makes vectors of length 1 around 1,000 centres, as embeddings lie.
 fn clustered(n: usize, width: usize, seed: u64) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let centres = Matrix::from_fn(1000, width, |_, _| rng.random_range(-1.0..1.0));
@@ -215,7 +216,7 @@ fn clustered(n: usize, width: usize, seed: u64) -> Matrix {
     rows
 }
 
-/// The keys of the nearest `K` by comparing with all: `1 − ⟨q, g⟩`, since all have length 1.
+/// Finds the keys of the nearest `K` by comparing with all: `1 − ⟨q, g⟩`, since all have length 1.
 fn brute_force(vectors: &Matrix, n: usize, queries: &Matrix) -> Vec<Vec<u64>> {
     (0..queries.rows())
         .into_par_iter()
@@ -254,7 +255,7 @@ fn processor_seconds() -> f64 {
         / 100.0
 }
 
-/// What the system says; 0 where it does not.
+/// Memory that the process takes, as the system counts it; 0 where it does not say.
 fn resident_bytes() -> f64 {
     let status = fs_err::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();

@@ -1,8 +1,10 @@
-//! Stores of live galleries: the contracts [`Ledger`] and [`Index`], and what keeps them.
+//! Stores of live galleries: the contracts [`Ledger`] and [`Index`], and the checks and tools that every
+//! store shares.
 //!
-//! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its provenance; who works
-//! on what; and the documents of an upgrade. An index searches one space and is derived. A [`Store`] is both. None of them knows
-//! how vectors are made. The crate `rehang-store-tests` proves that a store keeps the contracts.
+//! A ledger holds the truth: items and, for every space of the gallery, at most one vector an item, with its
+//! provenance; who works on what; and the documents of an upgrade. An index searches one space and is
+//! derived. A [`Store`] is both. None of them knows how vectors are made. The crate `rehang-store-tests`
+//! proves that a store keeps the contracts.
 
 pub mod check;
 mod contract;

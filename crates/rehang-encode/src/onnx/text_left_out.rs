@@ -1,4 +1,5 @@
-//! Stands in for [`Texts`] in a build without the feature `tokenizers`: no model that reads texts can be opened.
+//! Stands in for [`Texts`] in a build without the feature `tokenizers`: no model that reads texts can be
+//! opened.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::model::{ModelInput, Places};
 use crate::config::{Pooling, TextInput};
 use crate::contract::ItemFailure;
 
-/// There is none.
+/// Stand-in for the texts of a model, of which there is no value.
 pub(super) enum Texts {}
 
 impl Texts {
