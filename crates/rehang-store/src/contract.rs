@@ -566,7 +566,7 @@ impl Filter {
     }
 }
 
-/// Both spaces of a fused search, and how distances in them become one.
+/// Spaces of a fused search, and the rule by which distances in them become one.
 #[derive(Debug, Clone, Copy)]
 pub struct FusedSpaces<'a> {
     /// Space that is replaced; every item that is not native has its vector here.
