@@ -6,8 +6,8 @@ use rehang::{Error, Result};
 use rehang_fit::{Method, Within};
 use serde::Serialize;
 
-use crate::fitting::PairsOptions;
-use crate::forecast::Forecast;
+use crate::learn::fitting::PairsOptions;
+use crate::learn::forecast::Forecast;
 
 /// Way of an upgrade: with a map or without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -13,17 +13,18 @@ use rehang_store::{Examined, Ledger, Store, find_space};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::collection::CollectionLocation;
-use crate::fitting;
-use crate::forecast::Forecast;
 use crate::kept::{self, Kind};
-use crate::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
-use crate::location::Location;
+use crate::learn::fitting;
+use crate::learn::forecast::Forecast;
+use crate::live::limits::{Limits, RunOptions, at_least_one, expect_rate, parse_rate};
+use crate::live::manners;
+use crate::live::until::{expect_until, parse_until};
+use crate::outlook;
+use crate::places::collection::CollectionLocation;
+use crate::places::location::Location;
+use crate::places::table::{TableLocation, parse_seconds};
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 use crate::setup::{UpgradeSetup, expect_same};
-use crate::table::{TableLocation, parse_seconds};
-use crate::until::{expect_until, parse_until};
-use crate::{manners, outlook};
 
 /// Document of a configuration file, a field a table.
 #[derive(Debug, Deserialize)]

@@ -8,14 +8,14 @@ use rehang_store::{Examined, IndexHealth, IndexKind, Problem, SpaceRecord, Store
 use serde::Serialize;
 
 use crate::configuration::Configuration;
-use crate::fitting;
-use crate::identify::{gives_again, look_alone};
-use crate::identity::is_another;
-use crate::index::recall;
 use crate::kept;
-use crate::location::Location;
-use crate::outgrown::outgrown;
+use crate::learn::fitting;
+use crate::learn::identify::{gives_again, look_alone};
+use crate::learn::outgrown::outgrown;
+use crate::live::identity::is_another;
+use crate::places::location::Location;
 use crate::record::{Phase, Recorded, UpgradeRecord};
+use crate::serve::index::recall;
 use crate::setup::expect_same;
 use crate::status::status;
 use crate::verbs::plan;

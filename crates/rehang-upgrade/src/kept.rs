@@ -1,6 +1,6 @@
 //! Files that an upgrade keeps in its gallery ([`Files`]): adapters, their reports, findings about their
 //! pairs, and bridges. A file's name holds the fingerprint of its adapter or bridge, so that no process takes
-//! one for another. [`crate::asked`] keeps queries beside them.
+//! one for another. [`crate::learn::asked`] keeps queries beside them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -161,5 +161,5 @@ pub(crate) fn take_in(store: &dyn Ledger, folder: &Path) -> Result<()> {
             Files::of(store).write(&name, &bytes)?;
         }
     }
-    crate::asked::take_in(store, folder)
+    crate::learn::asked::take_in(store, folder)
 }

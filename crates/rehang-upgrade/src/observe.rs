@@ -8,8 +8,8 @@ use std::fmt;
 use rehang::{Error, ErrorKind, Progress, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::{Ending, Tally};
-use crate::faults::Place;
+use crate::live::backfill::{Ending, Tally};
+use crate::live::faults::Place;
 
 /// Stage of a refit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

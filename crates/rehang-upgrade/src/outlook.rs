@@ -6,7 +6,7 @@ use rehang::{Distance, Provenance, Result, Space, norm};
 use rehang_encode::{Cut, HttpConfig, Lengths, peculiar};
 use rehang_store::{Ledger, Scan, Select};
 
-use crate::sample;
+use crate::live::sample;
 
 /// Most sources that are looked at: all of most galleries, in seconds.
 const SOURCES_MAX: usize = 200_000;

@@ -9,7 +9,7 @@ use rehang::{Error, Fusion, Remedy, Result, Space};
 use rehang_store::{Epoch, Ledger, Revision, expect_space};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Request;
+use crate::live::backfill::Request;
 
 /// Name of the record's document in the store.
 const DOCUMENT: &str = "upgrade";

@@ -7,8 +7,8 @@ use rehang::{Error, ErrorKind, Provenance, Remedy, Result, Space};
 use rehang_store::{Ledger, expect_space, find_space};
 use serde::Serializer;
 
-use crate::drift;
-use crate::fill::Filler;
+use crate::learn::drift;
+use crate::live::fill::Filler;
 use crate::record::{OrderSettings, Phase, Recorded, UpgradeRecord};
 
 /// Parts of an upgrade: two spaces, an adapter and an order.

@@ -6,17 +6,17 @@ use rehang_encode::Spent;
 use rehang_store::{AtWork, Counts, Failure, ItemKey, Ledger, Scan, Select, find_space};
 use serde::{Deserialize, Serialize};
 
-use crate::backfill::Request;
-use crate::health::{SigmaHealth, health_of};
-use crate::identity::unvouched;
+use crate::learn::health::{SigmaHealth, health_of};
+use crate::learn::refit::{Refit, findings, refits};
+use crate::live::backfill::Request;
+use crate::live::identity::unvouched;
+use crate::live::spending::spent_by_all;
+use crate::live::turn::{Follower, follower};
+use crate::live::under_way::under_way;
+use crate::live::until::native_share;
 use crate::observe::RefitUnderWay;
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
-use crate::refit::{Refit, findings, refits};
 use crate::setup::as_sentences;
-use crate::spending::spent_by_all;
-use crate::turn::{Follower, follower};
-use crate::under_way::under_way;
-use crate::until::native_share;
 
 /// Status of an upgrade at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -16,38 +16,38 @@ use rehang_fit::{BridgeChoice, FitAnswer, Method, OrderChoice, Within};
 use rehang_store::{Examined, Scan, Select, Store, expect_space, find_space};
 use serde::Serialize;
 
-use crate::asked::{self, Asked, ClicksKept};
 use crate::auto_options::AutoOptions;
-use crate::backfill::{Ending, Request, Tally};
 use crate::configuration::{Configuration, Planned};
-use crate::encoding::input_of;
-use crate::estimate::{CostEstimate, Probed, estimate};
-use crate::first::{PutFirst, put_first, read_returned};
-use crate::fitting::{
+use crate::kept::{self, Kind};
+use crate::learn::asked::{self, Asked, ClicksKept};
+use crate::learn::fitting::{
     self, DrawnPairs, Enough, FIRST_SAMPLE, PAIRS_MAX, PairsDrawn, PairsOptions, PairsStep, UpgradeReport,
 };
-use crate::forecast::{Forecast, expect_worthwhile, share_of};
-use crate::gallery::Gallery;
-use crate::identity::{expect_same_on_account, put_back};
-use crate::kept::{self, Kind};
-use crate::leftovers::Leftovers;
-use crate::limits::{Limits, RunOptions};
-use crate::location::{Location, UpgradeLock};
-use crate::manners;
+use crate::learn::forecast::{Forecast, expect_worthwhile, share_of};
+use crate::learn::outgrown::outgrown;
+use crate::learn::refit::{self, Refit};
+use crate::learn::refitting::{Refitted, Refitting};
+use crate::live::backfill::{Ending, Request, Tally};
+use crate::live::encoding::input_of;
+use crate::live::estimate::{CostEstimate, Probed, estimate};
+use crate::live::first::{PutFirst, put_first, read_returned};
+use crate::live::identity::{expect_same_on_account, put_back};
+use crate::live::leftovers::Leftovers;
+use crate::live::limits::{Limits, RunOptions};
+use crate::live::manners;
+use crate::live::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
+use crate::live::sample;
+use crate::live::spending;
+use crate::live::under_way::make_way;
+use crate::live::until::Until;
+use crate::live::watch::{Watched, watched_upgrade};
 use crate::observe::{Observer, Unobserved};
-use crate::outgrown::outgrown;
+use crate::places::location::{Location, UpgradeLock};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving};
-use crate::refit::{self, Refit};
-use crate::refitting::{Refitted, Refitting};
-use crate::run::{BackfillScope, BackfillSetup, Summary, backfill_beside, backfill_compared};
-use crate::sample;
+use crate::serve::gallery::Gallery;
 use crate::setup::{as_sentences, expect_between, expect_same};
-use crate::spending;
 use crate::status::{self, Status};
-use crate::under_way::make_way;
-use crate::until::Until;
 use crate::verbs::{self, FinishedUpgrade, Plan, RolledBack, Started, Switched};
-use crate::watch::{Watched, watched_upgrade};
 use crate::way::{WayReason, Ways, misses_too_many};
 
 /// Longest time that a start or a finish waits until a refit has made way.

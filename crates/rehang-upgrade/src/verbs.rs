@@ -6,15 +6,15 @@ use rehang::{Bridge, Error, Fusion, Provenance, Remedy, Result, Space};
 use rehang_store::{Counts, Ledger, Revision, Scan, Select, Store, find_space};
 use serde::Serialize;
 
-use crate::backfill::Request;
-use crate::faults::Place;
-use crate::fill::{Filler, PAGE_ITEMS_MAX};
-use crate::index::{prepare_index, recall};
 use crate::kept;
-use crate::leftovers::Leftovers;
+use crate::learn::refit;
+use crate::live::backfill::Request;
+use crate::live::faults::Place;
+use crate::live::fill::{Filler, PAGE_ITEMS_MAX};
+use crate::live::leftovers::Leftovers;
 use crate::observe::{Observation, Observer};
 use crate::record::{BridgeInUse, OrderSettings, Phase, Recorded, Serving, UpgradeRecord};
-use crate::refit;
+use crate::serve::index::{prepare_index, recall};
 use crate::setup::{
     UpgradeSetup, as_sentences, expect_adapter, expect_between, expect_no_other, expect_spaces,
     expect_upgrade, finished, goes_on, is_filled, is_ongoing, is_the_same, may_hold_others, upgrade_of,

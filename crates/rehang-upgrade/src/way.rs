@@ -7,12 +7,12 @@ use rehang_store::{Counts, find_space};
 use serde::Serialize;
 
 use crate::auto_options::{AutoOptions, SwitchIf, Way};
-use crate::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
-use crate::fitting::{self, PairsOptions, may_hold_out_of};
-use crate::limits::Limits;
+use crate::learn::fitting::{self, PairsOptions, may_hold_out_of};
+use crate::live::estimate::{Basis, CostEstimate, Probed, estimate, estimate_of};
+use crate::live::limits::Limits;
+use crate::live::sample;
+use crate::live::until::Until;
 use crate::record::Recorded;
-use crate::sample;
-use crate::until::Until;
 use crate::upgrade::{PairsFiles, Upgrade};
 
 /// Most seconds of re-embedding everything for which nothing is mapped. In galleries of ten to a hundred
