@@ -219,7 +219,8 @@ const OF_PARSER: [&str; 18] = [
     "load_balance_hosts",
 ];
 
-/// Options that say how an application's own driver, pool or ORM works, in small letters. They ask nothing of a connection.
+/// Options that say how an application's own driver, pool or ORM works, in small letters. They ask
+/// nothing of a connection.
 const OF_OTHERS: [&str; 38] = [
     // Prisma.
     "pgbouncer",

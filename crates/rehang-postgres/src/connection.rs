@@ -44,15 +44,15 @@ const OWN_SESSION: &str = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=
 pub(crate) struct Database {
     address: Address,
     name: String,
-    /// What transactions need to know of the application's table. Those that read take its lock first, as the
-    /// application's own statements do, so that neither waits for the other.
+    /// Statements about the application's table for the begin of transactions. Transactions that read take
+    /// its lock first, as the application's own statements do, so that neither waits for the other.
     table: OnceLock<About>,
     idle: Mutex<Vec<Connection>>,
     /// Whether connections are made without [`OWN_SESSION`], which was refused.
     is_pooled: AtomicBool,
 }
 
-/// Statements about the application's table that begin a transaction.
+/// Parts of a transaction's begin that are about the application's table.
 struct About {
     lock: String,
     settings: String,
@@ -101,7 +101,7 @@ pub(crate) enum StepError {
     Server(tokio_postgres::Error),
     /// A promise of the contract would have been broken.
     Ours(Error),
-    /// Another transaction is in the way for a moment, so the step may succeed later.
+    /// A lock of another transaction is in the way for a moment, so the step may succeed later.
     Busy,
 }
 
@@ -220,7 +220,7 @@ impl Database {
                             {
                                 self.give_back(connection);
                             } else {
-                                // The other idle connections were most likely lost with it.
+                                // Most likely the idle connections were lost with it.
                                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
                             }
                             match failure {

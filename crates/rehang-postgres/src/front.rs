@@ -23,7 +23,7 @@ pub(crate) struct Front {
     pub(crate) lacking: i64,
     /// Place up to which all adapted items are done; `None` where it is not known.
     pub(crate) adapted: Option<Place>,
-    /// When the front is to be looked for again.
+    /// Time at which the front is to be looked for again.
     pub(crate) until: Instant,
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn seen_by_application(connection: &mut Connection, name: &str) -> St
 pub(crate) enum Whose {
     /// The role that makes something in it.
     Mine,
-    /// That role, the table's owner or a superuser: a worker may work on their tables.
+    /// The role that makes something, the table's owner or a superuser: a worker may work on their tables.
     Trusted,
 }
 

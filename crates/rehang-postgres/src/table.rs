@@ -18,13 +18,15 @@ use crate::guard::{self, EQUALS};
 /// | `id` | its primary key | the columns that say which item a row is |
 /// | `source` | none | what can be embedded again: a column, or an SQL expression of the table's columns |
 /// | `label` | none | a column with a class, tag or group |
-/// | `payload` | all other columns | a column of type `jsonb` or `json` that is kept beside an item, and that searches filter by |
+/// | `payload` | all other columns | a `jsonb` or `json` column that is kept beside an item; searches filter by it |
 /// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
-/// | `condition` | all rows | an SQL condition on the table's columns: rows that do not meet it are no items |
-/// | `published` | false | whether the table may be in a publication of logical replication, or all tables may |
-/// | `column` | none | the column that the new vectors are to move into at the end, of which [`Examined::remarks`](rehang_store::Examined::remarks) speaks |
-/// | `root_certificates` | none | a file in the PEM format with authorities that are trusted besides the system's; the server has to prove then who it is |
+/// | `condition` | all rows | SQL condition on the table's columns; rows that do not meet it are no items |
+/// | `published` | false | whether this table, or all tables, may be in a publication of logical replication |
+/// | `column` | none | the column that the new vectors move into at the end ([`Examined::remarks`] tells of it) |
+/// | `root_certificates` | none | PEM file with further trusted authorities; the server then has to prove who it is |
 /// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row to come back |
+///
+/// [`Examined::remarks`]: rehang_store::Examined::remarks
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
     /// The table, `schema.name` or `name`.
@@ -32,7 +34,7 @@ pub struct TableOptions {
     /// The columns that say which item a row is; the table's primary key where there are none.
     #[serde(default)]
     pub id: Vec<String>,
-    /// What can be embedded again: a column, or an SQL expression of the table's columns.
+    /// Source of an item, which can be embedded again: a column, or an SQL expression of the table's columns.
     pub source: Option<String>,
     /// A column with a class, tag or group.
     pub label: Option<String>,
@@ -49,7 +51,7 @@ pub struct TableOptions {
     /// The column that the new vectors are to move into at the end.
     #[serde(skip)]
     pub column: Option<String>,
-    /// A file with authorities that are trusted besides the system's.
+    /// A file in the PEM format with authorities that are trusted besides the system's.
     #[serde(skip)]
     pub root_certificates: Option<PathBuf>,
     /// How many seconds the native vector of a row that is gone waits for the row to come back. It is a day
@@ -89,7 +91,8 @@ pub(crate) struct Table {
     pub(crate) is_partitioned: bool,
     pub(crate) options: TableOptions,
     pub(crate) key: Vec<Column>,
-    /// The columns of key, source, label, payload and vector by name, with their numbers in the server's catalogue.
+    /// The columns of key, source, label, payload and vector by name, with their numbers in
+    /// the server's catalogue.
     pub(crate) numbers: BTreeMap<String, i16>,
     /// All columns with their numbers.
     pub(crate) columns: Vec<(String, i16)>,
