@@ -136,7 +136,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Name of the database that may be shown: `host/database`.
+    /// Returns the name of the database that may be shown: `host/database`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -168,7 +168,7 @@ impl Database {
         });
     }
 
-    /// Statements with which a transaction begins.
+    /// Returns the statements with which a transaction begins.
     pub(crate) fn begin(&self, mode: Mode) -> String {
         let begin = format!("{}; {SETTINGS}", mode.begin());
         let Some(About { lock, settings }) = self.table.get() else { return begin };
@@ -457,7 +457,7 @@ fn has_io_error(error: &tokio_postgres::Error) -> bool {
     false
 }
 
-/// Text of an error with its causes: alone it says little ("error connecting to server").
+/// Returns the text of an error with its causes: alone it says little ("error connecting to server").
 fn chain(error: &tokio_postgres::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -78,7 +78,7 @@ pub(crate) struct Searched {
 }
 
 impl Handle {
-    /// Name of the gallery in messages.
+    /// Returns the name of the gallery in messages.
     pub(crate) fn name(&self) -> String {
         format!("postgresql://{} {}", self.database.name(), self.table.options.table)
     }
@@ -89,7 +89,7 @@ impl Handle {
         self.out_of_step.clone().map_or(Ok(()), Err)
     }
 
-    /// Column of the application that holds the vectors of a space, if one does.
+    /// Returns the column of the application that holds the vectors of a space, if one does.
     pub(crate) fn column_of(&self, space: &str) -> Option<String> {
         self.old.as_deref().filter(|old| *old == space).and(self.table.options.vector.clone())
     }

@@ -26,11 +26,11 @@ const WRITES: [Write; 3] = [
 
 type Write = (&'static str, &'static str, &'static str);
 
-/// Statements that make the functions which the policies call. `seen_all` says whether the role that asks
-/// sees every row of the application's table; `NULL` where the table is gone. Rows of a partition are asked
-/// for through the table that the partition belongs to. The others look for the application's row of an item:
-/// `seen` by the columns of its key, `seen_item` by its number, and `changes_item` by its number to update
-/// it. Their texts bind nothing to the gallery's tables, which change with versions.
+/// Returns the statements that make the functions which the policies call. `seen_all` says whether the role
+/// that asks sees every row of the application's table; `NULL` where the table is gone. Rows of a partition
+/// are asked for through the table that the partition belongs to. The others look for the application's row
+/// of an item: `seen` by the columns of its key, `seen_item` by its number, and `changes_item` by its number
+/// to update it. Their texts bind nothing to the gallery's tables, which change with versions.
 pub(crate) fn functions(g: i32, table: &Table) -> String {
     let kinds: Vec<&str> = table.key.iter().map(|column| column.kind.as_str()).collect();
     let columns = table.key.iter().zip(1..);
@@ -75,7 +75,7 @@ $rehang$;",
     )
 }
 
-/// Statement that takes the policies' functions away, once no table has a policy that calls them.
+/// Returns the statement that takes the policies' functions away, once no table has a policy that calls them.
 pub(crate) fn drop_functions(g: i32) -> String {
     format!(
         "DO $rehang$ DECLARE ours regprocedure; BEGIN
@@ -86,25 +86,25 @@ pub(crate) fn drop_functions(g: i32) -> String {
     )
 }
 
-/// Statements that give the table of items its policy.
+/// Returns the statements that give the table of items its policy.
 pub(crate) fn of_items(g: i32, table: &Table) -> String {
     policies(g, &format!("item_{g}"), &format!("rehang.seen_{g}({})", table.key_names()), &[])
 }
 
-/// Statements that give the tables of a space their policies.
+/// Returns the statements that give the tables of a space their policies.
 pub(crate) fn of_space(g: i32, n: i32) -> String {
     let seen = format!("rehang.seen_item_{g}(item)");
     OF_SPACE.map(|name| policies(g, &format!("{name}_{n}"), &seen, &WRITES)).concat()
 }
 
-/// Names of the policies of a table as SQL, in the order in which the server sorts them.
+/// Returns the names of the policies of a table as SQL, in the order in which the server sorts them.
 fn names(writes: &[Write]) -> String {
     let mut names: Vec<&str> = writes.iter().map(|(name, ..)| *name).chain(["rehang_rows"]).collect();
     names.sort_unstable();
     format!("'{{{}}}'::text[]", names.join(","))
 }
 
-/// Condition that a table of the catalogue, as `c`, has exactly these policies.
+/// Returns the condition that a table of the catalogue, as `c`, has exactly these policies.
 fn has_policies(writes: &[Write]) -> String {
     format!(
         "(c.relrowsecurity AND (SELECT array_agg(polname::text ORDER BY polname) FROM pg_policy WHERE polrelid = c.oid) IS NOT DISTINCT FROM {})",
@@ -112,7 +112,8 @@ fn has_policies(writes: &[Write]) -> String {
     )
 }
 
-/// Statement that gives one of the gallery's tables its policies, where the table is there and lacks one.
+/// Returns the statement that gives one of the gallery's tables its policies, where the table
+/// is there and lacks one.
 fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     let all = format!("(SELECT rehang.seen_all_{g}())");
     let more: String = writes
@@ -135,8 +136,8 @@ fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     )
 }
 
-/// Statement that counts a gallery's tables that lack a row policy, or have another one: a role that may read
-/// such a table is shown all of its rows.
+/// Returns the statement that counts a gallery's tables that lack a row policy, or have another one: a role
+/// that may read such a table is shown all of its rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(
         "SELECT count(*) FROM pg_class AS c WHERE c.relnamespace = 'rehang'::regnamespace AND c.relkind = 'r'

@@ -1111,7 +1111,7 @@ fn type_name(dimension: usize) -> &'static str {
     if dimension <= INDEXED_AS_VECTOR || !can_be_indexed(dimension) { "vector" } else { "halfvec" }
 }
 
-/// Bytes of a vector of a width, as a column of the gallery's holds it.
+/// Returns the bytes of a vector of a width, as a column of the gallery's holds it.
 pub(crate) fn bytes(dimension: usize) -> u64 {
     ColumnOfVectors { name: String::new(), is_halfvec: type_name(dimension) == "halfvec", dimension }.bytes()
 }
@@ -1184,7 +1184,7 @@ impl ColumnOfVectors {
         format!("{}({})", self.type_name(), self.dimension)
     }
 
-    /// Bytes of a vector in the column.
+    /// Returns the bytes of a vector in the column.
     pub(crate) fn bytes(&self) -> u64 {
         (if self.is_halfvec { 2 } else { 4 } * self.dimension + 8) as u64
     }

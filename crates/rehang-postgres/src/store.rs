@@ -156,7 +156,7 @@ impl PostgresStore {
         release::take_out(address, options)
     }
 
-    /// The application's table.
+    /// Returns the application's table.
     pub fn table(&self) -> &TableOptions {
         &self.0.table.options
     }

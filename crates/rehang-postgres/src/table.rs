@@ -490,7 +490,7 @@ impl Table {
         Ok(())
     }
 
-    /// Columns that the function of the triggers reads, by their present names.
+    /// Returns the columns that the function of the triggers reads, by their present names.
     pub(crate) fn read(&self) -> impl Iterator<Item = &(String, i16)> {
         let is_read = |column: &str| {
             self.key.iter().any(|key| key.name == column)
@@ -503,7 +503,7 @@ impl Table {
         self.columns.iter().filter(move |(name, _)| is_read(name) && !name.contains("$rehang$"))
     }
 
-    /// Source of a row, as text. Two sources are the same only letter by letter, whatever the
+    /// Returns the source of a row, as text. Two sources are the same only letter by letter, whatever the
     /// collation of the column says.
     pub(crate) fn source_of(&self, row: &str) -> String {
         match &self.options.source {
@@ -521,7 +521,7 @@ impl Table {
         }
     }
 
-    /// Condition that a row is an item.
+    /// Returns the condition that a row is an item.
     pub(crate) fn is_item(&self, row: &str) -> String {
         match &self.options.condition {
             None => "true".into(),
@@ -538,8 +538,8 @@ impl Table {
             .map_or("NULL::text".into(), |label| format!("{row}.{}::text", quoted(label)))
     }
 
-    /// Payload of an item as the text of JSON: as it was written, since what the server makes of a `json` may
-    /// be an error of its own.
+    /// Returns the payload of an item as the text of JSON: as it was written, since what the server makes of
+    /// a `json` may be an error of its own.
     pub(crate) fn payload_of(&self, row: &str) -> String {
         if let Some(payload) = &self.options.payload {
             return format!("{row}.{}::text", quoted(payload));
@@ -552,7 +552,8 @@ impl Table {
         format!("(SELECT to_json(this)::text FROM (SELECT {}) AS this)", columns.join(", "))
     }
 
-    /// One field of a payload by its name, which SQL has as `given`, as `jsonb`. No other field is looked at.
+    /// Returns one field of a payload by its name, which SQL has as `given`, as `jsonb`. No
+    /// other field is looked at.
     pub(crate) fn field_of(&self, row: &str, name: &str, given: &str) -> String {
         if let Some(payload) = &self.options.payload {
             return format!("({row}.{}::jsonb -> {given})", quoted(payload));
@@ -563,7 +564,7 @@ impl Table {
         })
     }
 
-    /// Id of an item as text: its key, or a JSON list where the key has several columns.
+    /// Returns the id of an item as text: its key, or a JSON list where the key has several columns.
     pub(crate) fn id_of(&self, row: &str) -> String {
         match &self.key[..] {
             [one] => text_of(one, row),
@@ -574,24 +575,24 @@ impl Table {
         }
     }
 
-    /// Hash of the old vector of a row, which tells it from another one.
+    /// Returns the hash of the old vector of a row, which tells it from another one.
     pub(crate) fn vector_hash(&self, row: &str) -> String {
         let hash_of =
             |column: &String| hash_of_vector(&format!("{row}.{}::pg_catalog.float4[]", quoted(column)));
         self.options.vector.as_ref().map_or("NULL::bigint".into(), hash_of)
     }
 
-    /// Condition that an item has been seen with the old vector that its row has.
+    /// Returns the condition that an item has been seen with the old vector that its row has.
     pub(crate) fn has_vector_of(&self, item: &str, row: &str) -> String {
         format!("{item}.vector_hash IS NOT DISTINCT FROM {}", self.vector_hash(row))
     }
 
-    /// Columns of the key in the gallery's own tables: `k1 bigint NOT NULL, …`.
+    /// Returns the columns of the key in the gallery's own tables: `k1 bigint NOT NULL, …`.
     pub(crate) fn key_columns(&self) -> String {
         self.key_columns_as('k')
     }
 
-    /// Columns of the key as [`Table::key_columns`] has them, with another letter than `k`.
+    /// Returns the columns of the key as [`Table::key_columns`] has them, with another letter than `k`.
     pub(crate) fn key_columns_as(&self, letter: char) -> String {
         let columns = self.key.iter().zip(1..);
         let of = |(column, at): (&Column, usize)| {
@@ -602,20 +603,20 @@ impl Table {
         columns.map(of).collect()
     }
 
-    /// Names of the key's columns in the gallery's own tables: `k1, k2`.
+    /// Returns the names of the key's columns in the gallery's own tables: `k1, k2`.
     pub(crate) fn key_names(&self) -> String {
         let names: Vec<String> = (1..=self.key.len()).map(|at| format!("k{at}")).collect();
         names.join(", ")
     }
 
-    /// Columns of the key of a row: `t."id", t."part"`.
+    /// Returns the columns of the key of a row: `t."id", t."part"`.
     pub(crate) fn key_of(&self, row: &str) -> String {
         let names: Vec<String> =
             self.key.iter().map(|column| format!("{row}.{}", quoted(&column.name))).collect();
         names.join(", ")
     }
 
-    /// Condition that a row belongs to an item: `i.k1 = t."id" AND …`.
+    /// Returns the condition that a row belongs to an item: `i.k1 = t."id" AND …`.
     pub(crate) fn is_of(&self, item: &str, row: &str) -> String {
         let columns = self.key.iter().zip(1..);
         let equal: Vec<String> = columns
@@ -624,7 +625,7 @@ impl Table {
         equal.join(" AND ")
     }
 
-    /// Values of the key's columns from the text of an id.
+    /// Returns the values of the key's columns from the text of an id.
     pub(crate) fn key_from(&self, id: &str) -> Vec<String> {
         match &self.key[..] {
             [one] => vec![format!("({id})::{}", one.kind)],
@@ -636,13 +637,13 @@ impl Table {
     }
 }
 
-/// Hash of the source of a row, which tells it from another one. A partitioned table needs it: rows come and
-/// go with their partitions, and no trigger sees it.
+/// Returns the hash of the source of a row, which tells it from another one. A partitioned table needs it:
+/// rows come and go with their partitions, and no trigger sees it.
 pub(crate) fn hash_of_source(source: &str) -> String {
     format!("pg_catalog.hashtextextended(({source}) COLLATE pg_catalog.\"C\", 0)")
 }
 
-/// Hash of a vector's numbers, which tells the vector from another one.
+/// Returns the hash of a vector's numbers, which tells the vector from another one.
 pub(crate) fn hash_of_vector(numbers: &str) -> String {
     format!(
         "pg_catalog.hashtextextended(pg_catalog.encode(pg_catalog.array_send({numbers}), 'base64') COLLATE pg_catalog.\"C\", 0)"
@@ -703,12 +704,12 @@ fn is_vector(kind: &str) -> bool {
         .any(|known| name == *known || name.starts_with(&format!("{known}(")))
 }
 
-/// Type of a column, without the schema that the type is in.
+/// Returns the type of a column, without the schema that the type is in.
 fn type_of(column: &Column) -> &str {
     column.kind.rsplit('.').next().unwrap_or(&column.kind)
 }
 
-/// Width that a column of vectors declares; `None` where it takes any.
+/// Returns the width that a column of vectors declares; `None` where it takes any.
 fn vector_width(column: &Column) -> Result<Option<usize>> {
     let kind = type_of(column);
     let width = kind.strip_prefix("vector").or_else(|| kind.strip_prefix("halfvec"));

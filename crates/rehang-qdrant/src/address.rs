@@ -27,7 +27,7 @@ pub struct QdrantAddress {
 const REQUEST_MAX: usize = 30 << 20;
 
 impl QdrantAddress {
-    /// A server by its URL: `http://` or `https://`, a host, and a port.
+    /// Makes the address of a server from its URL: `http://` or `https://`, a host, and a port.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),

@@ -64,7 +64,7 @@ impl Client {
         Ok(Self { agent, connection, base, key, request_max, page_max: usize::MAX })
     }
 
-    /// Name of the server in messages.
+    /// Returns the name of the server in messages.
     pub(crate) fn name(&self) -> String {
         format!("Qdrant at {}", self.base)
     }

@@ -190,7 +190,7 @@ impl CollectionOptions {
     }
 }
 
-/// Name of the gallery's own collection, beside the application's collection (or alias) `name`.
+/// Returns the name of the gallery's own collection, beside the application's collection (or alias) `name`.
 pub(crate) fn ours(name: &str) -> String {
     format!("rehang_{name}")
 }
@@ -220,7 +220,7 @@ pub(crate) fn aliases(client: &Client) -> Result<Vec<(String, String)>> {
     Ok(aliases.map(|alias| (name(alias, "alias_name"), name(alias, "collection_name"))).collect())
 }
 
-/// Names of a collection's vectors except the unnamed one: dense, sparse, and lists of vectors.
+/// Returns the names of a collection's vectors except the unnamed one: dense, sparse, and lists of vectors.
 pub(crate) fn names_of_vectors(client: &Client, collection: &str) -> Result<Vec<String>> {
     let found = look(client, collection)?.unwrap_or_default();
     let params = &found["config"]["params"];

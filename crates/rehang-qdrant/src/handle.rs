@@ -49,7 +49,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Name of the gallery in messages.
+    /// Returns the name of the gallery in messages.
     pub(crate) fn name(&self) -> String {
         format!("{}, collection {}", self.client.name(), self.options.collection)
     }
@@ -65,7 +65,7 @@ impl Handle {
         Err(Error::conflict(self.name(), why))
     }
 
-    /// The application's collection.
+    /// Returns the application's collection.
     pub(crate) fn collection(&self) -> &str {
         &self.collection
     }
@@ -74,7 +74,8 @@ impl Handle {
         collection::facts(&self.client, &self.collection)
     }
 
-    /// Payload fields and vectors that a read brings along for an item, with vectors of some spaces.
+    /// Returns the payload fields and vectors that a read brings along for an item, with
+    /// vectors of some spaces.
     pub(crate) fn with<'a>(&self, spaces: impl IntoIterator<Item = &'a SpaceSlot>) -> With {
         let payload = match &self.options.payload {
             None => Value::Bool(true),

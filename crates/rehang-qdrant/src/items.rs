@@ -301,7 +301,7 @@ pub(crate) fn put(handle: &Handle, writes: &[ItemWrite]) -> Result<Vec<Revision>
     Ok(revisions)
 }
 
-/// Bytes of a request that an item takes at most, with a vector of each space and the condition
+/// Returns the bytes of a request that an item takes at most, with a vector of each space and the condition
 /// under which it is put.
 fn bytes_of(meta: &Meta, write: &ItemWrite) -> usize {
     let numbers: usize = meta.spaces.iter().map(|space| space.record.space.dimension).sum();

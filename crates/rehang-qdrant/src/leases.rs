@@ -32,7 +32,7 @@ pub(crate) struct Lease {
     pub(crate) name: String,
 }
 
-/// Key of the point that keeps the lease on an item in a space.
+/// Returns the key of the point that keeps the lease on an item in a space.
 pub(crate) fn lease_of(space: &SpaceSlot, key: ItemKey) -> ItemKey {
     hashed(format!("{} {key}", space.slot).as_bytes())
 }

@@ -30,7 +30,7 @@ pub(crate) fn record(
     })
 }
 
-/// Payload fields and vectors that a read brings along for a record.
+/// Returns the payload fields and vectors that a read brings along for a record.
 pub(crate) fn with_of(handle: &Handle, space: &SpaceSlot, vectors_of: Option<&SpaceSlot>) -> With {
     let own = Some(space)
         .filter(|space| space.is_applications && vectors_of.is_none_or(|other| other.slot != space.slot));

@@ -32,7 +32,7 @@ pub(crate) const FIELDS: [(&str, &str); 2] = [(REVISION, "integer"), (NO_SOURCE,
 pub(crate) const FIELDS_OF_A_SPACE: [(&str, &str); 5] =
     [("p", "keyword"), ("q", "float"), ("b", "integer"), ("t", "integer"), ("f", "keyword")];
 
-/// Kind of the index of a field that always has one.
+/// Returns the kind of the index of a field that always has one.
 pub(crate) fn kind_of(path: &str) -> &'static str {
     let ends = |field: &str| path.rsplit_once('.').is_some_and(|(_, last)| last == field);
     let of_space = FIELDS_OF_A_SPACE.iter().find(|(field, _)| ends(field));
@@ -40,7 +40,7 @@ pub(crate) fn kind_of(path: &str) -> &'static str {
     of_gallery.or(of_space).map_or("integer", |(_, kind)| kind)
 }
 
-/// Text of a payload's value; `None` for null and an empty list, as the server takes them.
+/// Returns the text of a payload's value; `None` for null and an empty list, as the server takes them.
 pub(crate) fn text_in(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -97,8 +97,8 @@ impl Mark {
         vector.iter().map(|value| (f64::from(*value) * length) as f32).collect()
     }
 
-    /// Provenance of the vector in a space, where the tag and the point say so. `has_vector` says whether the
-    /// point has it, where that is known.
+    /// Returns the provenance of the vector in a space, where the tag and the point say so. `has_vector` says
+    /// whether the point has it, where that is known.
     pub(crate) fn made_by(&self, space: &SpaceSlot, has_vector: Option<bool>) -> Option<Provenance> {
         let made_by = match self.provenance.as_deref() {
             Some("old") => Some(Provenance::Old),
@@ -135,13 +135,13 @@ impl Point {
         Ok(raw.into_iter().filter_map(point).collect())
     }
 
-    /// The item's revision; `None` where the point has no tag yet.
+    /// Returns the item's revision; `None` where the point has no tag yet.
     pub(crate) fn revision(&self) -> Option<Revision> {
         self.payload.get(REVISION)?.as_u64()
     }
 
-    /// The revision that the item's source came with. A tag of an earlier version does not say it; then it
-    /// is the item's revision.
+    /// Returns the revision that the item's source came with. A tag of an earlier version does not say it;
+    /// then it is the item's revision.
     pub(crate) fn source_revision(&self) -> Option<Revision> {
         let revision = self.revision()?;
         let of_source = self.payload.get(TAG).and_then(|tag| tag.get("r")).and_then(Value::as_u64);
@@ -165,12 +165,12 @@ impl Point {
         mark.and_then(|mark| Mark::deserialize(mark).ok()).unwrap_or_default()
     }
 
-    /// The vector of a space, where the answer brought it along.
+    /// Returns the vector of a space, where the answer brought it along.
     pub(crate) fn vector(&self, space: &SpaceSlot) -> Option<&Vec<f32>> {
         self.vectors.get(&space.vector)
     }
 
-    /// The application's name for the item.
+    /// Returns the application's name for the item.
     pub(crate) fn id(&self) -> String {
         let named = self.payload.get(TAG).and_then(|tag| tag.get("id")).and_then(Value::as_str);
         named.map_or_else(|| text_of(self.key), str::to_owned)
@@ -213,7 +213,7 @@ impl Point {
         }
     }
 
-    /// The record of the point's vector in a space, without its numbers unless they are wanted.
+    /// Returns the record of the point's vector in a space, without its numbers unless they are wanted.
     /// `None` where there is no vector, or the point has no tag yet. `has_vectors` says whether the
     /// space's vectors came along.
     pub(crate) fn record(

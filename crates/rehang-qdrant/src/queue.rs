@@ -115,8 +115,9 @@ pub(crate) fn first(
     Ok(first.keys())
 }
 
-/// Items of a sample that wait for a vector, in the sample's order. Drawing is a pass over all ids. So claims
-/// use what was drawn until all of it is native, and only then look for items that have come since.
+/// Returns the items of a sample that wait for a vector, in the sample's order. Drawing is a pass
+/// over all ids. So claims use what was drawn until all of it is native, and only then look for
+/// items that have come since.
 pub(crate) fn waiting_in_sample(
     handle: &Handle,
     space: &SpaceSlot,

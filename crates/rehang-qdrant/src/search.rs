@@ -91,7 +91,7 @@ fn ask(
     Point::list(answer["points"].take(), &handle.client.name())
 }
 
-/// Conditions of a filter that the server can decide; the rest is decided when the hits are here.
+/// Returns the conditions of a filter that the server can decide; the rest is decided when the hits are here.
 fn conditions(handle: &Handle, space: &SpaceSlot, filter: &Filter) -> Value {
     let all = [Provenance::Old, Provenance::Adapted, Provenance::Native];
     let provenances = if filter.provenances.is_empty() { &all[..] } else { &filter.provenances };

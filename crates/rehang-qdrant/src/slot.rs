@@ -23,7 +23,7 @@ impl Numbers<'_> {
     /// The one number of a [witness](crate::payload::WITNESS).
     pub(crate) const WITNESS: Self = Self::Dense(Cow::Borrowed(&[1.0]));
 
-    /// Bytes of a request that the numbers take at most.
+    /// Returns the bytes of a request that the numbers take at most.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Dense(numbers) => BYTES_OF_A_NUMBER * numbers.len(),
@@ -56,8 +56,8 @@ pub(crate) struct SpaceSlot {
 }
 
 impl SpaceSlot {
-    /// Length of a vector, where it has to be kept beside the vector: the server scales vectors of the
-    /// cosine distance to length 1.
+    /// Returns the length of a vector, where it has to be kept beside the vector: the server scales vectors
+    /// of the cosine distance to length 1.
     pub(crate) fn length_of(&self, vector: &[f32]) -> Option<f64> {
         let space = &self.record.space;
         let is_scaled = space.distance == Distance::Cosine && !space.normalised && !self.is_applications;
@@ -75,18 +75,19 @@ impl SpaceSlot {
         }
     }
 
-    /// Vectors of a point as a write of the gallery sends them: the vector itself, and the witness.
+    /// Returns the vectors of a point as a write of the gallery sends them: the vector
+    /// itself, and the witness.
     pub(crate) fn sent<'a>(&'a self, vector: Cow<'a, [f32]>) -> impl Iterator<Item = (&'a str, Numbers<'a>)> {
         let witness = self.is_witnessed.then_some((WITNESS, Numbers::WITNESS));
         std::iter::once((&*self.vector, Numbers::Dense(vector))).chain(witness)
     }
 
-    /// Name of the space's part of the tag.
+    /// Returns the name of the space's part of the tag.
     pub(crate) fn field(&self) -> String {
         format!("s{}", self.slot)
     }
 
-    /// Path of a field in the space's part of the tag.
+    /// Returns the path of a field in the space's part of the tag.
     pub(crate) fn path(&self, field: &str) -> String {
         format!("rehang_tag.s{}.{field}", self.slot)
     }

@@ -149,7 +149,7 @@ pub(crate) fn make_missing(handle: &Handle, facts: &Facts) -> Result<()> {
     Ok(())
 }
 
-/// Part of a tag for a vector that is not there.
+/// Returns the part of a tag for a vector that is not there.
 fn no_vector() -> Value {
     json!({"p": "none", "k": null, "u": null, "l": null, "b": null, "q": null, "e": null})
 }

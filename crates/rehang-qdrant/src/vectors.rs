@@ -236,7 +236,7 @@ fn is_of_now(write: &VectorWrite, point: &Point) -> bool {
     of_now == Some(write.revision)
 }
 
-/// Reason why a write cannot be applied, now or ever; `None` where it can.
+/// Returns the reason why a write cannot be applied, now or ever; `None` where it can.
 fn refused(space: &SpaceSlot, write: &VectorWrite, point: Option<&Point>) -> Option<WriteOutcome> {
     let Some(point) = point else { return Some(WriteOutcome::Deleted) };
     if !is_of_now(write, point) {
