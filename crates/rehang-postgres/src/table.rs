@@ -18,13 +18,13 @@ use crate::guard::{self, EQUALS};
 /// | `id` | its primary key | the columns that say which item a row is |
 /// | `source` | none | what can be embedded again: a column, or an SQL expression of the table's columns |
 /// | `label` | none | a column with a class, tag or group |
-/// | `payload` | all other columns | a `jsonb` or `json` column that is kept beside an item; searches filter by it |
+/// | `payload` | all other columns | a `jsonb` or `json` column kept beside an item; searches filter by it |
 /// | `vector` | none | the column with the vectors of the old model, `vector` or `halfvec` |
 /// | `condition` | all rows | SQL condition on the table's columns; rows that do not meet it are no items |
-/// | `published` | false | whether this table, or all tables, may be in a publication of logical replication |
-/// | `column` | none | the column that the new vectors move into at the end ([`Examined::remarks`] tells of it) |
-/// | `root_certificates` | none | PEM file with further trusted authorities; the server then has to prove who it is |
-/// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row to come back |
+/// | `published` | false | whether this table, or all, may be in a publication of logical replication |
+/// | `column` | none | the new vectors move into it at the end ([`Examined::remarks`] tells of it) |
+/// | `root_certificates` | none | PEM file of trusted authorities; the server has to prove who it is |
+/// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row |
 ///
 /// [`Examined::remarks`]: rehang_store::Examined::remarks
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
