@@ -903,8 +903,8 @@ fn as_text(options: &TableOptions) -> String {
     serde_json::to_string(options).unwrap_or_default()
 }
 
-/// Fails where a gallery is opened or adopted with other options than it was made with, whatever its table
-/// and its columns are called by now: other columns would make other items of the same rows.
+/// Fails where a gallery is opened or adopted with other options than it was made with. Other columns would
+/// make other items of the same rows. Names that its table and its columns have got since make no difference.
 ///
 /// Where `table` is there, its key has to be the gallery's: another primary key would make other
 /// rows of the same items.

@@ -107,9 +107,9 @@ impl Connection {
         Ok(answers)
     }
 
-    /// Asks one thing. Where a statement is a transaction of its own, its begin, the statement and its commit
-    /// go out at once, so that none of its locks waits for a further message of ours. Where the begin or the
-    /// statement fails, the server ignores the rest.
+    /// Asks one thing. Where a statement is a transaction of its own, it goes out at once with its begin and
+    /// its commit. So none of its locks waits for a further message of ours. Where the begin or the statement
+    /// fails, the server ignores the rest.
     fn ask<T>(&self, what: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>) -> Step<T> {
         let Some(client) = &self.client else { return Err(gone()) };
         let Some(begin) = &self.alone else { return Ok(self.runtime.block_on(what(client))?) };

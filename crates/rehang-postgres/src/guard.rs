@@ -2,7 +2,7 @@
 //! to, and objects that are not ours.
 //!
 //! Any role that may create something in a schema of the search path decides what `=` means for two columns
-//! of `varchar`: the server's own operator takes them for texts and is no exact match. So the gallery's
+//! of `varchar`. The server's own operator takes them for texts, so it is no exact match. So the gallery's
 //! sessions and functions see the names of the server alone. pgvector is called by its schema. The
 //! application decides which names its own triggers see.
 

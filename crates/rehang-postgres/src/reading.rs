@@ -1,9 +1,9 @@
-//! Conditions and sources that fail for some rows, for example by a division by zero: where one statement
+//! Conditions and sources that fail for some rows, for example by a division by zero. Where one statement
 //! reads many rows, such a row must not keep the others from being read.
 //!
 //! A statement is first made as it is, which is fast. Where it fails by a row, it is made once more
-//! through a function that reads each row by itself. The function judges a row as the triggers do: a
-//! source that cannot be made counts as none, and a row whose condition cannot be read is passed over, or
+//! through a function that reads each row by itself. The function judges a row as the triggers do. A
+//! source that cannot be made counts as none. A row whose condition cannot be read is passed over, or
 //! stays the item that it was.
 
 use crate::connection::{Connection, Step, StepError};

@@ -136,7 +136,7 @@ fn policies(g: i32, on: &str, seen: &str, writes: &[Write]) -> String {
     )
 }
 
-/// Returns the statement that counts a gallery's tables that lack a row policy, or have another one: a role
+/// Returns the statement that counts a gallery's tables that lack a row policy, or have another one. A role
 /// that may read such a table is shown all of its rows.
 pub(crate) fn unguarded(g: i32) -> String {
     format!(

@@ -299,7 +299,7 @@ pub(crate) fn triggers(g: i32, table: &Table) -> String {
 }
 
 /// Returns the statement that makes the triggers of `TRUNCATE` on a partitioned table and on each table that
-/// its rows lie in, where there is none: the server makes none of this kind by itself. They fire before the
+/// its rows lie in, where there is none. The server makes none of this kind by itself. They fire before the
 /// statement, since the trigger of a partition has to read what goes.
 pub(crate) fn truncate_triggers(g: i32, table: &Table) -> String {
     format!(

@@ -491,7 +491,7 @@ fn lacks_shared_memory(error: &Error) -> bool {
 }
 
 /// Lists the indexes over a column of vectors, or over any, that were not made to their end and that nobody
-/// is making: every write goes into them, and no search reads them.
+/// is making. Every write goes into them, and no search reads them.
 pub(crate) fn unfinished(connection: &mut Connection, on: &str, column: Option<&str>) -> Step<Vec<String>> {
     let rows = connection.query(
         "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam

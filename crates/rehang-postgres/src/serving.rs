@@ -441,8 +441,8 @@ pub(crate) fn view_columns(handle: &Handle) -> Vec<String> {
     keys.cloned().chain(ours).collect()
 }
 
-/// Returns the statement that makes the view of the vectors of a space, which is the one that
-/// serves: the key, `serving_vector` of a [type](vector_type), `provenance` and the `handicap` that
+/// Returns the statement that makes the view of the vectors of a space, which is the one that serves. Its
+/// columns are the key, `serving_vector` of a [type](vector_type), `provenance` and the `handicap` that
 /// belongs to its distances.
 ///
 /// The view reads a function, which is written anew when another space serves. The server puts the

@@ -23,7 +23,7 @@ use crate::guard::{self, EQUALS};
 /// | `condition` | all rows | SQL condition on the table's columns; rows that do not meet it are no items |
 /// | `published` | false | whether this table, or all, may be in a publication of logical replication |
 /// | `column` | none | the new vectors move into it at the end ([`Examined::remarks`] tells of it) |
-/// | `root_certificates` | none | PEM file of trusted authorities; the server has to prove who it is |
+/// | `root_certificates` | none | PEM file of further authorities; the server then has to prove who it is |
 /// | `keep_paid_s` | a day | seconds that the native vector of a row that is gone waits for the row |
 ///
 /// [`Examined::remarks`]: rehang_store::Examined::remarks
@@ -142,7 +142,7 @@ const KEY_TYPES: [&str; 13] = [
 const TIMESTAMP: &str = "timestamp without time zone";
 const TIMESTAMPTZ: &str = "timestamp with time zone";
 
-/// Writes a column of a key as text that is the same in every session: dates and times in ISO 8601, those
+/// Writes a column of a key as text that is the same in every session. Dates and times are in ISO 8601, those
 /// with a time zone in UTC, and bytes in hexadecimal digits.
 fn text_of(column: &Column, row: &str) -> String {
     let value = format!("{row}.{}", quoted(&column.name));

@@ -85,8 +85,8 @@ fn adapted(space: &SpaceSlot, sourced: bool) -> Value {
     all_of([has_source(sourced), space.made_by(&[Provenance::Adapted])])
 }
 
-/// Counts the items of the serving space that have an adapted vector. Refuses where items with a source have
-/// no native vector and adapted ones are not to be taken along: an application that still writes by the old
+/// Counts the items of the serving space that have an adapted vector. Fails where items with a source have no
+/// native vector and adapted ones are not to be taken along. An application that still writes by the old
 /// model makes such items all the time, and nothing would follow it any more. A release that has begun goes
 /// on, since nothing is known of the points that it has untagged.
 fn expect_decided(handle: &Handle, space: &SpaceSlot, with_adapted: bool, is_decided: bool) -> Result<u64> {

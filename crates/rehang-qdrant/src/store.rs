@@ -81,9 +81,9 @@ impl QdrantStore {
         Ok(Self(Arc::new(Handle { clock, ..handle })))
     }
 
-    /// Takes everything of the gallery out of the server again: the two fields of every point with their
-    /// indexes, the gallery's own collection, and the named vectors of all spaces that were made, except
-    /// the one that serves. Where a process died, the next call goes on. Until then all other calls on
+    /// Takes everything of the gallery out of the server again. It removes the two fields of every point with
+    /// their indexes, the gallery's own collection, and the named vectors of all spaces that were made,
+    /// except the one that serves. Where a process died, the next call goes on. Until then all other calls on
     /// the gallery are refused.
     ///
     /// Items without a source whose vectors are adapted are left without a vector. `with_adapted` leaves all

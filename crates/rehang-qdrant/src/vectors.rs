@@ -4,9 +4,9 @@
 //! point alone. An upsert would undo what the application changes in other fields meanwhile. So a write takes
 //! three conditional steps. The server decides each when it applies it, and each is atomic for a point:
 //!
-//! 1. *Reserve the vector*: where the item has the revision that was read and no native vector, and
-//!    no other write has reserved it, the tag gets this write's name, and `pending`: for readers the
-//!    item lacks a vector.
+//! 1. *Reserve the vector*. The tag gets this write's name and `pending`, where the item has the
+//!    revision that was read and no native vector, and no other write has reserved it. For readers the
+//!    item then lacks a vector.
 //! 2. *Write the vector* where the tag still has that name.
 //! 3. *Say who made it* where the tag still has that name, and end the reservation.
 //!

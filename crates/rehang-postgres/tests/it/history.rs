@@ -787,7 +787,7 @@ fn a_row_that_fails_keeps_no_step_from_the_others() {
 #[test]
 fn tables_of_other_peoples_tools() {
     // Each form has the tool's name, its statements that make four rows, its options (table, source,
-    // vector, payload, condition), the id of the first row, and its writes of a new row, of new
+    // vector, payload, condition) and the id of the first row. Then come its writes of a new row, of new
     // content, and of an end.
     let forms = [
         (
