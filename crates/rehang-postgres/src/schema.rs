@@ -1195,7 +1195,8 @@ impl ColumnOfVectors {
     }
 }
 
-/// Returns the comments for people who meet the tables.
+/// Returns the statement that says in a comment on the table of items what the table is,
+/// for people who meet it.
 pub(crate) fn comment(g: i32, table: &Table) -> String {
     format!(
         "COMMENT ON TABLE rehang.item_{g} IS {};",

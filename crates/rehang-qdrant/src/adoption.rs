@@ -226,7 +226,7 @@ fn is_tagged() -> Value {
     all_of([json!({"key": REVISION, "range": {"gte": 1}}), none_of([is_empty(NO_SOURCE)])])
 }
 
-/// Fails where the application has fields of its own under the names of ours.
+/// Fails where the application has payload fields or a vector of its own under the gallery's names.
 fn take_possession(handle: &Handle, facts: &Facts) -> Result<()> {
     let mut theirs =
         vec![(REVISION, none_of([is_empty(REVISION), is(REVISION, NEW_OLD_VECTOR), is_tagged()]))];
