@@ -1,7 +1,8 @@
-//! Matrices that SQL multiplies vectors by, where they lie: `rehang.matrix_row` has the rows of all layers, by the fingerprint of what they are of.
+//! Matrices that SQL multiplies vectors by, where they lie: `rehang.matrix_row` has the rows of all layers,
+//! by the fingerprint of the map or bridge that they belong to.
 //!
-//! A layer is `W x + b`, and layers follow each other. What they are of has a table of its own: the bridge that queries go over, the map by which the
-//! trigger adapts.
+//! A layer is `W x + b`, and layers follow each other. The map by which the trigger adapts and the bridge
+//! that queries go over each have a table of their own.
 
 use pgvector::Vector;
 use rehang::adapter::Dense;
@@ -36,8 +37,10 @@ END $rehang$;
     )
 }
 
-/// What layers make of a vector, which is scaled to length 1 first where they were fitted so; what kernels do, whose centres and coefficients are layers in
-/// turn, block by block; and numbers in single precision, where the server refuses to round what is nothing there.
+/// Functions that multiply. `mapped` applies layers to a vector, which is scaled to length 1 first where
+/// they were fitted so. `expanded` applies kernels, whose centres and coefficients are layers in turn,
+/// block by block. `rounded` turns numbers into single precision, where the server refuses to round those
+/// that are nothing there.
 pub(crate) const FUNCTIONS: &str = "
 CREATE OR REPLACE FUNCTION rehang.mapped(gallery int, fingerprint text, layers int, scales boolean, given VECTOR) RETURNS float8[] LANGUAGE plpgsql STABLE AS $rehang$
 DECLARE
@@ -93,7 +96,8 @@ pub(crate) fn is_whole(
     Ok(connection.count(sql, &[&handle.number, &fingerprint])? == rows as u64)
 }
 
-/// Writes layers, where they are not there already. An operator may have deleted rows of them: all are written anew then.
+/// Writes layers, where they are not there already. An operator may have deleted some of their rows:
+/// then all are written anew.
 pub(crate) fn write(
     connection: &mut Connection,
     handle: &Handle,
@@ -126,7 +130,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Takes away the matrices of the gallery that nothing is of any more.
+/// Removes the matrices of the gallery that belong to no bridge and no map any more.
 pub(crate) fn drop_unused(connection: &mut Connection, handle: &Handle) -> Step<()> {
     let sql = "DELETE FROM rehang.matrix_row AS w WHERE w.gallery = $1 AND w.fingerprint NOT IN (
         SELECT b.fingerprint FROM rehang.bridge AS b WHERE b.gallery = $1 UNION ALL SELECT m.fingerprint FROM rehang.map AS m WHERE m.gallery = $1)";
