@@ -255,7 +255,7 @@ impl Candidate {
 /// ```
 /// use rehang::Matrix;
 /// use rehang_evaluate::{Candidate, Maker, Origin, identify_vectors};
-/// 
+///
 /// let of = |seed: usize| Matrix::from_fn(40, 8, |row, column| ((row * 37 + column * (seed + row)) % 101) as f32 - 50.0);
 /// let candidate = |name: &str, vectors| Candidate { name: name.into(), vectors, noise: 0.0 };
 /// // The first model's, cut to 6 coordinates; three of them are of the second.

@@ -1,4 +1,4 @@
-//! The ways to fit an adapter, by name.
+//! Methods to fit an adapter, by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ rehang::named! {
         LowRank = "low-rank",
         /// Kernel ridge regression.
         KernelRidge = "kernel-ridge",
-        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells them apart.
+        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells
+        /// them apart.
         PerKind = "per-kind",
         /// A residual network on top of a linear map.
         ResidualMlp = "residual-mlp",
@@ -41,7 +42,7 @@ rehang::named! {
 }
 
 impl Method {
-    /// Whether it is a network, whose fit takes minutes where others take seconds.
+    /// Returns whether the method is a network, whose fit takes minutes where others take seconds.
     pub(crate) fn is_network(self) -> bool {
         matches!(self, Self::ResidualMlp | Self::Fct | Self::Fastfill | Self::FastfillReference)
     }

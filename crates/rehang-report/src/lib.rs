@@ -114,7 +114,7 @@ impl Format {
 ///
 /// ```
 /// use rehang::comparison::{Comparison, MethodOutcome, Quality};
-/// 
+///
 /// let quality = |map: f64| Quality { top1: map + 20.0, map };
 /// let comparison = Comparison {
 ///     title: "Birds & beasts".into(),
