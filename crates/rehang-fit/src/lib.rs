@@ -1,8 +1,9 @@
 //! Fits rehang's adapters: closed forms, FCT and FastFill, and the uncertainty of each.
 //!
-//! It knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is the one call that
-//! does everything. It holds pairs out, fits every method that is asked for on the others, compares each with doing
-//! nothing, and keeps the best. From out-of-fold residuals it learns how wrong the map is on each item.
+//! This crate knows pairs and returns adapters: no encoders, no store, no command line. [`fit_adapter`] is
+//! the one call that does everything. It holds pairs out, fits every method that is asked for on the others,
+//! compares each with doing nothing, and keeps the best. From out-of-fold residuals it learns how wrong the
+//! map is on each item.
 //!
 //! ```
 //! use rehang::{Distance, Matrix, Pairs, Progress, Vectors, adapter};

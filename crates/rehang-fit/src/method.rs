@@ -1,4 +1,4 @@
-//! The ways to fit an adapter, by name.
+//! Methods to fit an adapter, by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,8 @@ rehang::named! {
         LowRank = "low-rank",
         /// Kernel ridge regression.
         KernelRidge = "kernel-ridge",
-        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells them apart.
+        /// Kernel ridge regression for each of two kinds of old vectors, where there are two; a gate tells
+        /// them apart.
         PerKind = "per-kind",
         /// A residual network on top of a linear map.
         ResidualMlp = "residual-mlp",

@@ -1,4 +1,4 @@
-//! A document as Markdown: the same words and tables; a chart is its tables.
+//! Writes a document as Markdown: the words and tables of the HTML; a chart is its tables.
 
 use std::fmt::Write;
 

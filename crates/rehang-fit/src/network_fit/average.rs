@@ -1,19 +1,19 @@
-//! The mean of several fitted maps, as one map.
+//! Averages several fitted maps into one map.
 
 use rehang::adapter::{Dense, Map};
 use rehang::{Error, Matrix, Result};
 
-/// The mean output of maps of one shape: `raw(o) = mean over k of raw_k(o)`.
+/// Returns one map whose output is the mean output of maps of one shape: `raw(o) = mean over k of raw_k(o)`.
 ///
-/// The maps' mixers run side by side in one wider mixer: first layers are stacked, further ones stand on the diagonal
-/// of a matrix that is zero elsewhere, last ones are put side by side and divided by the number of maps. Averaging
-/// fits of several seeds (or of several thirds of the pairs) takes out the part of their errors that they do not
-/// share; it costs one product with the wider matrices.
+/// The maps' mixers run side by side in one wider mixer: first layers are stacked, further ones stand on the
+/// diagonal of a matrix that is zero elsewhere, last ones are put side by side and divided by the number of
+/// maps. Averaging fits of several seeds (or of several thirds of the pairs) takes out the part of their
+/// errors that they do not share; it costs one product with the wider matrices.
 ///
 /// # Errors
 ///
-/// [`rehang::ErrorKind::Empty`] for no maps; [`rehang::ErrorKind::InvalidOption`] for maps with branches, for a last
-/// layer with ReLU, or for maps whose layers differ in number, width, ReLU or input scaling.
+/// [`rehang::ErrorKind::Empty`] for no maps; [`rehang::ErrorKind::InvalidOption`] for maps with branches, for
+/// a last layer with ReLU, or for maps whose layers differ in number, width, ReLU or input scaling.
 ///
 /// ```
 /// use rehang::Matrix;
@@ -57,7 +57,8 @@ pub fn average_maps(maps: &[Map]) -> Result<Map> {
     Ok(Map { skip, ..Map::of_layers(first.input, mixer) })
 }
 
-/// Layers of one shape as one: over a shared input or each on its own part, into a shared mean or each to its own.
+/// Joins layers of one shape: over a shared input or each on its own part, into a shared mean or each to its
+/// own.
 fn side_by_side(layers: &[&Dense], shared_input: bool, into_mean: bool) -> Dense {
     let count = layers.len();
     let (outputs, inputs) = (layers[0].weight.rows(), layers[0].weight.columns());

@@ -6,7 +6,8 @@ use crate::network::Architecture;
 use crate::objectives::squared::SquaredScale;
 use crate::tests::finite_differences::numbers;
 
-/// Pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first two coordinates.
+/// Makes pairs whose new vectors are a bent function of the old ones; labels are the quadrant of the first
+/// two coordinates.
 fn pairs(n: usize, d_old: usize, d_new: usize, side: bool) -> Pairs {
     let old = Matrix::new(d_old, numbers(n * d_old, 1)).unwrap();
     let mixing = numbers(d_old * d_new, 2);
@@ -26,7 +27,7 @@ fn head(d_new: usize, kind: HeadKind) -> Head {
     Head::new(Matrix::new(d_new, numbers(4 * d_new, 7)).unwrap(), Some(numbers(4, 8)), kind).unwrap()
 }
 
-/// A small network with everything switched on.
+/// Returns the parameters of a small network with everything switched on.
 fn small() -> NetworkParameters {
     NetworkParameters {
         architecture: Architecture::Mixer { hidden: 24, branch_factor: 2 },
@@ -42,7 +43,7 @@ fn fit(pairs: &Pairs, parameters: &NetworkParameters) -> FittedNetwork {
     fit_network(pairs, None, parameters, &Progress::default(), None).unwrap()
 }
 
-/// A slow twin of applying a map: one vector, triple loops, in f64.
+/// Applies a map slowly: one vector, triple loops, in f64.
 fn apply(map: &Map, old: &[f32], side: &[f32]) -> Vec<f64> {
     let layer = |layer: &Dense, input: &[f64]| -> Vec<f64> {
         (0..layer.weight.rows())
@@ -134,7 +135,8 @@ fn on_linear_data_a_residual_network_stays_at_the_right_linear_map() {
     parameters.epochs = 10;
     let fitted = fit(&pairs, &parameters);
     assert_eq!(fitted.map.skip, Some(skip));
-    // Adam takes steps of the full rate even where only rounding is left to learn; they die out with the rate.
+    // Adam takes steps of the full rate even where only rounding is left to learn; they die out with the
+    // rate.
     assert!(fitted.history[0].training < 1e-6);
     assert!(fitted.history.iter().all(|line| line.training < 1e-2));
     assert!(fitted.history[9].training < 1e-3);

@@ -1,4 +1,4 @@
-//! Rows at length 1, and the way back from them.
+//! Scales rows to length 1, and carries derivatives back through that.
 //!
 //! ```text
 //! u = x/‖x‖        ∂L/∂x = (g − u·⟨u, g⟩)/‖x‖   with g = ∂L/∂u

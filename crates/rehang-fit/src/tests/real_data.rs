@@ -1,4 +1,5 @@
-//! Closed forms and their σ² on the galleries of `../shared/data`; skipped with a message where they are absent.
+//! Tests closed forms and their σ² on the galleries of `../shared/data`; skipped with a message where they
+//! are absent.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ struct Gallery {
     head: Option<Head>,
 }
 
-/// A gallery as it is, or with its new vectors scaled to length 1.
+/// Loads a gallery as it is, or with its new vectors scaled to length 1.
 fn load(name: &str, normalised: bool) -> Option<Gallery> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     // A work tree of this repository lies one folder deeper.
@@ -63,7 +64,7 @@ fn load(name: &str, normalised: bool) -> Option<Gallery> {
     Some(Gallery { train, seen, unseen, head })
 }
 
-/// Top-1 and mAP of the adapted gallery for its own items' new vectors, each leaving itself out.
+/// Measures top-1 and mAP of the adapted gallery for its own items' new vectors, each leaving itself out.
 fn start(native: &Pairs, adapted: &Matrix) -> (f64, f64) {
     let new = native.new_vectors();
     let relevance = Relevance::Labels { gallery: native.labels().unwrap(), queries: None };
@@ -89,7 +90,8 @@ fn ridge_reaches_the_baseline_of_clinc150() {
     }
 }
 
-/// σ² of `method` on both test parts of a gallery: (Kendall τ seen, unseen), printed beside the table.
+/// Measures σ² of `method` on both test parts of a gallery: (Kendall τ seen, unseen), printed beside the
+/// table.
 fn tau(name: &str, normalised: bool, method: Method, with_head: bool) -> Option<(f64, f64)> {
     let data = load(name, normalised)?;
     let parameters = FitParameters { method, ..FitParameters::default() };
@@ -140,7 +142,7 @@ fn every_gallery_is_reported() {
     }
 }
 
-/// What a fit by ridge says of the pairs themselves, and its adapter.
+/// Returns the findings of a fit by ridge about the pairs themselves, and its adapter.
 fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang::Adapter) {
     let geometry = Some(crate::geometry::GeometryKind::options(pairs.new_vectors().space())[0]);
     let parameters =
@@ -151,7 +153,7 @@ fn said_of_pairs(pairs: &Pairs) -> (Vec<String>, rehang::Adapter) {
     (said.map(ToString::to_string).collect(), fitted.adapter)
 }
 
-/// At most 1,800 of the pairs, evenly spread.
+/// Selects at most 1,800 of the pairs, evenly spread.
 fn some(pairs: &Pairs) -> Pairs {
     let step = pairs.len().div_ceil(1_800);
     pairs.select(&(0..pairs.len()).step_by(step).collect::<Vec<_>>())
@@ -164,7 +166,8 @@ fn with(pairs: &Pairs, old: Matrix, new: Matrix) -> Pairs {
     Pairs::new(vectors(pairs.old(), old), vectors(pairs.new_vectors(), new), labels, None).unwrap()
 }
 
-/// Old vectors of the items for which `is_turned` holds, turned: their coordinates are moved and some change their sign.
+/// Turns the old vectors of the items for which `is_turned` holds: their coordinates are moved and some
+/// change their sign.
 fn turned(pairs: &Pairs, is_turned: impl Fn(usize) -> bool) -> Pairs {
     let (old, d) = (pairs.old().matrix(), pairs.old().dimension());
     let sign = |column: usize| if (column * 7 + 3) % 5 < 2 { -1.0 } else { 1.0 };
@@ -188,7 +191,7 @@ fn sound_pairs_are_passed_in_silence_and_others_are_named() {
             assert!(said.is_empty(), "{name}, {} pairs: {said:?}", part.len());
         }
         let pairs = some(&data.train);
-        // 3 % new vectors of nothing.
+        // New vectors of 3 % of the pairs are noise.
         let noise = crate::tests::test_data::random_matrix(pairs.len(), pairs.new_vectors().dimension(), 5);
         let mut new = pairs.new_vectors().matrix().clone();
         let is_bad = |row: usize| row % 33 == 7;
