@@ -11,7 +11,8 @@ use rehang_sqlite::SqliteStore;
 use rehang_store::{Filter, ItemWrite, Ledger, NewVector};
 use rehang_upgrade::{Gallery, PairsFiles, PairsOptions, RunOptions, Serving, Unobserved, Upgrade};
 
-/// What is replaced by what. Items and their vectors lie in `gallery.db`.
+/// Configuration of the upgrade: the space `second` replaces `first`. Items and their vectors lie in
+/// `gallery.db`.
 const CONFIGURATION: &str = r#"
 gallery = { path = "gallery.db" }
 old = { name = "first", dimension = 24, distance = "cosine" }
@@ -31,20 +32,21 @@ fn embed(model: usize, dimension: usize, texts: &[&str]) -> Matrix {
     rows
 }
 
-/// The application. It owns its gallery, and may share it between threads.
+/// Application that owns its gallery, and may share it between threads.
 struct Notes {
     gallery: Gallery,
 }
 
 impl Notes {
-    /// The application embeds with the old model until the old space is gone. After the switch, the gallery adapts what it is given.
+    /// Puts a note. The application embeds with the old model until the old space is gone. After the switch,
+    /// the gallery adapts what it is given.
     fn put(&self, id: &str, text: &str) -> Result<()> {
         let vector = embed(1, 24, &[text]).into_data();
         let vectors = vec![NewVector::of_model("first", vector, Provenance::Old)];
         self.gallery.put(&[ItemWrite::new(id, Some(text.into()), vectors)]).map(drop)
     }
 
-    /// The nearest note. Queries of both models make the same call right at every stage.
+    /// Finds the nearest note. Queries of both models make the same call right at every stage.
     fn nearest(&self, text: &str) -> Result<String> {
         let (old, new) = (embed(1, 24, &[text]), embed(2, 32, &[text]));
         let answer = self.gallery.search(&[("first", &old), ("second", &new)], 1, &Filter::default())?;

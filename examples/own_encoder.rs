@@ -17,7 +17,7 @@ use rehang_upgrade::{
 /// Texts as counts of their letters, in as many dimensions as the space has. A real one calls a model here.
 struct Letters {
     space: Space,
-    /// Texts that it was given: what it costs.
+    /// Number of texts that it was given, which is what it costs.
     items: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Encoder for Letters {
         Ok(inputs.iter().map(answer).collect())
     }
 
-    /// With it, a run knows another model from this one without embedding anything.
+    /// Names the model, so that a run knows another model from this one without embedding anything.
     fn fingerprint(&self) -> Result<Option<String>> {
         Ok(Some(format!("letters, {} wide, version 1", self.space.dimension)))
     }

@@ -1,4 +1,4 @@
-//! What checks the rehang repository, and its generated files.
+//! Checks of the rehang repository, and its generated files.
 //!
 //! `cargo xtask tidy` says where the rules of this repository are broken; it runs as a test as well.
 //!

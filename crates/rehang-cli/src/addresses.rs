@@ -37,7 +37,7 @@ pub fn with_bar<'a, T>(paths: impl IntoIterator<Item = &'a Path>, work: impl FnO
     })
 }
 
-/// Files, those of an object store fetched to this machine.
+/// Gives sources as files of this machine; objects of an object store are fetched.
 pub fn fetched(sources: &[VectorSource]) -> Result<Vec<VectorSource>> {
     let fetched = |source: &VectorSource| {
         if !is_address(&source.path) {

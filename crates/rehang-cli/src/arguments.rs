@@ -1,12 +1,13 @@
-//! What can be said on the command line. Parsing only: nothing here opens a file.
+//! Arguments and options of the command line. Parsing only: nothing here opens a file.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
     reason = "help is plain text: brackets are tables of the configuration, or what may be left out"
 )]
 
-/// Groups of arguments, a line each: its name, which is that of a library's option, its type, and what `clap` is told of it beside its help.
-/// Where `=>` names the library's options, there is an argument for each of them.
+/// Declares groups of arguments, one argument a line: its name, its type, and what `clap` is told of it
+/// beside its help. The name is that of a library's option. Where `=>` names the library's options, there is
+/// an argument for each of them.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! arguments {
@@ -58,7 +59,7 @@ use vectors::{
 #[derive(Debug, Parser)]
 #[command(name = "rehang", version, propagate_version = true, max_term_width = 110)]
 pub struct Arguments {
-    /// What to do.
+    /// Verb to carry out.
     #[command(subcommand)]
     pub command: Command,
 
@@ -146,11 +147,12 @@ arguments! {
     }
 }
 
-/// What follows a command that this build leaves out, with the feature that it needs. It is not read: the command says how to build it.
+/// Arguments behind a command that this build leaves out, with the feature that the command needs. They are
+/// not read: the command says how to build it.
 #[cfg(not(feature = "demo"))]
 #[derive(Debug, clap::Args)]
 pub struct LeftOut {
-    /// Whatever stands there.
+    /// Words of the line, as they stand there.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub rest: Vec<std::ffi::OsString>,
 }

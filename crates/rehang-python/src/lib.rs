@@ -17,7 +17,7 @@ mod verbs;
 
 use pyo3::prelude::*;
 
-/// The command line, the program's name in front; gives the exit code.
+/// Runs a command line, the program's name in front; gives the exit code.
 #[pyfunction]
 fn main(py: Python<'_>, line: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| rehang_cli::main(line))

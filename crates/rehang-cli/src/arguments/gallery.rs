@@ -1,4 +1,4 @@
-//! What can be said behind `rehang gallery`, `search` and `init`.
+//! Arguments of `rehang gallery`, `search`, `init` and `bench`.
 
 use std::path::PathBuf;
 
@@ -51,7 +51,8 @@ arguments! {
         distance: String = [long, default_value = "cosine"],
     }
 
-    /// Which gallery: a file, or the one of a configuration, where it may be a table of PostgreSQL or a collection of Qdrant.
+    /// Gallery to work on: a file, or the one of a configuration, where it may be a table of PostgreSQL or a
+    /// collection of Qdrant.
     #[group(required = true, multiple = false)]
     WhichGallery {
         /// Gallery file.
@@ -77,7 +78,7 @@ arguments! {
         into: Option<String> = [long, value_name = "COLUMN"],
         /// Move none: drop every vector that is not in the table itself, or not of the space that serves a collection.
         yes: bool = [long, conflicts_with = "into"],
-        /// With --yes: also where searches of a table have no other vectors than these.
+        /// Release, with --yes, also where searches of a table have no other vectors than these.
         anyway: bool = [long, requires = "yes"],
         /// Take adapted vectors along, of items that are not native: a table NAME_adapted beside the application's has their keys then, and points of a
         /// collection have the field "rehang_adapted".
@@ -103,14 +104,15 @@ arguments! {
         gallery: Option<PathBuf> = [long, value_name = "FILE", required_unless_present = "config"],
         /// The item's id.
         id: String = [long],
-        /// What can be embedded again: a text, a path, a URL [default: as it was].
+        /// Source: what can be embedded again, a text, a path or a URL [default: as it was].
         source: Option<String> = [long],
-        /// Its class, tag or group [default: as it was].
+        /// Class, tag or group of the item [default: as it was].
         label: Option<String> = [long],
         /// Anything you keep beside it, as JSON [default: as it was].
         payload: Option<String> = [long, value_name = "JSON"],
-        /// Its vector in a space: NAME=FILE with one row, or NAME=[0.1,0.2,…]. Repeat for several spaces. Every put is a change of
-        /// the content: vectors that are not given belong to the content before and are removed, which is said.
+        /// Vector of the item in a space: NAME=FILE with one row, or NAME=[0.1,0.2,…]. Repeat for several
+        /// spaces. Every put is a change of the content: vectors that are not given belong to the content
+        /// before and are removed, which is said.
         vectors: Vec<String> = [long = "vector", value_name = "NAME=VECTOR"],
         /// Configuration of a live upgrade: an item with an old vector only is adapted in the same transaction, so that no
         /// search misses it.
@@ -156,18 +158,18 @@ arguments! {
         before: bool = [long, conflicts_with = "vectors"],
         /// Queries, one a row, embedded by the model that serves now.
         vectors: Option<String> = [long, value_name = "FILE", conflicts_with_all = ["texts", "images"]],
-        /// The same queries embedded by the old model: searched before the switch and after a rollback, and beside the others where an
-        /// upgrade serves fused searches.
+        /// Old model's vectors of the same queries: searched before the switch and after a rollback, and
+        /// beside the others where an upgrade serves fused searches.
         old_vectors: Option<String> = [long, value_name = "FILE", requires = "vectors", conflicts_with_all = ["texts", "images"]],
         /// Fail unless this space serves: two models of one width cannot be told apart otherwise.
         space: Option<String> = [long, value_name = "NAME"],
         /// Neighbours of each query.
         k: usize = [short, default_value_t = 10],
-        /// Only items with this label (repeat for several).
+        /// Find only items with this label (repeat for several).
         labels: Vec<String> = [long = "label", value_name = "LABEL"],
-        /// Only items whose payload has this field with this value (JSON, or a plain word).
+        /// Find only items whose payload has this field with this value (JSON, or a plain word).
         payload: Vec<String> = [long = "payload", value_name = "FIELD=VALUE"],
-        /// Only vectors of this provenance: old, adapted or native (repeat for several).
+        /// Find only vectors of this provenance: old, adapted or native (repeat for several).
         provenances: Vec<String> = [long = "provenance", value_name = "NAME"],
     }
 
@@ -223,8 +225,9 @@ arguments! {
         /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an "id" where --clicks names it
         /// [default: those of --clicks, or else the documents, each leaving itself out].
         queries: Option<PathBuf> = [long, value_name = "FILE"],
-        /// What people took from the answers: CSV or JSON lines with query, item and either weight or position. Without clicks, labels of
-        /// the documents judge where these ask; without either, agreement with the first model is measured, which judges nothing.
+        /// Clicks, which are what people took from the answers: CSV or JSON lines with query, item and either
+        /// weight or position. Without clicks, labels of the documents judge where these ask; without either,
+        /// agreement with the first model is measured, which judges nothing.
         clicks: Option<PathBuf> = [long, value_name = "FILE"],
         /// Tell the metric by group too: label, or a field of the payload, of the document that asks or that was clicked most.
         group: Option<String> = [long, value_name = "FIELD"],

@@ -9,7 +9,7 @@ use rehang_files::{HeadFiles, JoinFiles, RowSelection, VectorSource};
 use super::library::Argument;
 
 arguments! {
-    /// Which rows of the files take part.
+    /// Rows of the files that take part.
     RowArguments {
         /// Use only rows where this file of integers (one a row) has one of the values, for example role.npy=0 or role.npy=1,2.
         rows: Option<String> = [long, value_name = "FILE=VALUES"],
@@ -24,7 +24,8 @@ arguments! {
         old_ids: Vec<VectorSource> = [long, value_name = "FILE", requires = "new_ids"],
         /// Ids of the new vectors (repeat for several files).
         new_ids: Vec<VectorSource> = [long, value_name = "FILE", requires = "old_ids"],
-        /// With ids: use the items that both sides have, instead of failing when some did not match.
+        /// Use the items that both sides have, where rows are joined by id, instead of failing when some did
+        /// not match.
         keep_common: bool = [long, requires = "old_ids"],
     }
 
@@ -39,7 +40,7 @@ arguments! {
         head_kind: String = [long, value_name = "KIND", default_value = "softmax"],
     }
 
-    /// What counts as a right answer.
+    /// Queries that ask, and labels or judgements that say which answers are right.
     AnswerArguments => AnswerFiles {
         /// Class labels of the gallery: an item of the query's class is a right answer (repeat for several files).
         labels: Vec<VectorSource> = [long, value_name = "FILE"],

@@ -1,4 +1,4 @@
-//! What can be said behind `rehang upgrade`.
+//! Arguments of `rehang upgrade`.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,7 @@ pub enum UpgradeCommand {
 }
 
 arguments! {
-    /// Where the upgrade is written down.
+    /// File in which the upgrade is written down.
     UpgradeConfig {
         /// Configuration of the upgrade.
         config: PathBuf = [long, value_name = "FILE", default_value = "rehang.toml"],
@@ -102,13 +102,14 @@ arguments! {
         asked: AskedFiles = [flatten],
     }
 
-    /// What people ask, and what they take from the answers.
+    /// Queries of people, and what they take from the answers.
     AskedFiles {
         /// Queries as people ask them, one JSON object a line: {"text": "…"} or {"image": "FILE"}, with an "id" where --clicks names it. Both models
         /// embed them ([old.encoder] too), and the map is chosen and forecast by them.
         queries: Option<PathBuf> = [long, value_name = "FILE"],
-        /// What people took from the answers: CSV with the columns query, item and weight or position, or JSON lines with these fields. Choice and
-        /// forecast then go by nDCG@10 of that. Without --queries, its queries are texts.
+        /// Clicks, which are what people took from the answers: CSV with the columns query, item and weight
+        /// or position, or JSON lines with these fields. Choice and forecast then go by nDCG@10 of the
+        /// clicks. Without --queries, the queries of the clicks are texts.
         clicks: Option<PathBuf> = [long, value_name = "FILE"],
     }
 
@@ -135,7 +136,8 @@ arguments! {
     /// Options of `rehang upgrade order`.
     UpgradeOrderArguments {
         config: UpgradeConfig = [flatten],
-        /// What has to be good on the way: map, top1, top5 and others by label, agreement@10 without labels [default: what a fit goes by].
+        /// Metric that has to be good on the way: map, top1, top5 and others by label, agreement@10 without
+        /// labels [default: what a fit goes by].
         order_for: Option<String> = [long = "for", value_name = "METRIC"],
     }
 
@@ -223,7 +225,7 @@ arguments! {
     RunLimits {
         /// Make at most this many items native in this run.
         budget: Option<u64> = [long, value_name = "N"],
-        /// At most this many items a second (or a minute: 300/min), by all processes at work together.
+        /// Embed at most this many items a second (or a minute: 300/min), by all processes at work together.
         rate: Option<String> = [long, value_name = "N/s"],
         /// Batches that are embedded at the same time.
         workers: Option<usize> = [long, value_name = "N"],

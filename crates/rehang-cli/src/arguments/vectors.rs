@@ -1,4 +1,5 @@
-//! What can be said behind `rehang fit`, `transform`, `order`, `curve` and `report`, which take files of vectors.
+//! Arguments of `rehang fit`, `transform`, `order`, `curve`, `identify` and `report`, which take files of
+//! vectors.
 
 use std::path::PathBuf;
 
@@ -34,12 +35,12 @@ arguments! {
         old_distance: Option<String> = [long, value_name = "DISTANCE"],
         /// auto, do-nothing, procrustes, ridge, low-rank, kernel-ridge, per-kind, residual-mlp, fct, fastfill or fastfill-reference.
         method: String = [long, default_value = "auto"],
-        /// Which parts of the loss fastfill uses: l2, disc or both [default: what helps on held-out pairs].
+        /// Parts of the loss that fastfill uses: l2, disc or both [default: what helps on held-out pairs].
         loss: Option<String> = [long, value_name = "PARTS"],
         /// Unit of the squared error of fct and fastfill: mean over coordinates (the authors' code), sum (FastFill (3) as printed), variance or
         /// cosine, which do not depend on the scale of the vectors [default: mean; the last two for fastfill].
         squared: Option<String> = [long, value_name = "UNIT"],
-        /// Where σ² comes from: out-of-fold (default), joint (trained with the map, as published) or off.
+        /// Source of σ²: out-of-fold (default), joint (trained with the map, as published) or off.
         uncertainty: Option<String> = [long, value_name = "KIND"],
         /// Label smoothing of the discriminative part, where the head is a softmax [default: 0.1].
         label_smoothing: Option<f32> = [long, value_name = "SHARE"],
@@ -53,8 +54,9 @@ arguments! {
         seeds: u64 = [long, value_name = "N", default_value_t = 1],
         /// Seed of everything random.
         seed: u64 = [long, default_value_t = 0],
-        /// What methods are compared by: top1, top5, map, precision@K, or with --qrels also ndcg@K, map@K, recall@K or mrr@K [default: mAP by label,
-        /// nDCG@10 by --qrels, else agreement@10 with the native gallery].
+        /// Metric that methods are compared by: top1, top5, map, precision@K, or with --qrels also ndcg@K,
+        /// map@K, recall@K or mrr@K [default: mAP by label, nDCG@10 by --qrels, else agreement@10 with the
+        /// native gallery].
         metric: Option<String> = [long = "for", value_name = "METRIC"],
         /// Old model's vectors of queries as people ask them: methods are compared by what these find among held-out pairs.
         queries_old: Option<VectorSource> = [long, value_name = "FILE", requires = "queries_new"],
@@ -91,7 +93,8 @@ arguments! {
         /// goes on where it was: what is made already, by this adapter and of this input, is passed over. Either may be an address,
         /// s3://BUCKET/PREFIX, gs://… or az://….
         input: Vec<VectorSource> = [value_name = "OLD", required = true, num_args = 1..],
-        /// Of a folder, take every OF-th partition: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many machines as you like.
+        /// Take every OF-th partition of a folder: 1/4, 2/4, 3/4 and 4/4 in four processes, on as many
+        /// machines as you like.
         share: Option<String> = [long, value_name = "PART/OF"],
         /// Side information, where the adapter was fitted with it (repeat for several files).
         side: Vec<VectorSource> = [long, value_name = "FILE"],
@@ -114,8 +117,8 @@ arguments! {
         /// σ² of every item, from `rehang transform`; several files are read one after the other. With --first also
         /// folders and addresses (s3://BUCKET/PREFIX, gs://…, az://…).
         sigma: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
-        /// Where so many items of the order sigma end, a share such as 10% or a number of items (repeat for several): for galleries
-        /// too large to sort. The output is JSON.
+        /// Say where so many first items of the order sigma end, a share such as 10% or a number of items
+        /// (repeat for several): for galleries too large to sort. The output is JSON.
         first: Vec<String> = [long, value_name = "ITEMS", requires = "sigma", conflicts_with_all = ["adapted", "new", "adapter"]],
         /// Adapted vectors, from `rehang transform`.
         adapted: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1..],
@@ -156,10 +159,10 @@ arguments! {
         distance: Option<String> = [long],
         /// Distance of the old space, for the do-nothing line [default: as --distance, or that of the --adapter's old space].
         old_distance: Option<String> = [long, value_name = "DISTANCE", requires = "old"],
-        /// What searches add to the distance of every item that is still adapted [default: as the --adapter recommends, 0
-        /// without one].
+        /// Handicap that searches add to the distance of every item that is still adapted [default: as the
+        /// --adapter recommends, 0 without one].
         handicap: Option<f64> = [long, value_name = "DISTANCE"],
-        /// Also give the values at this many equally spaced fractions, and their mean.
+        /// Give the values at this many equally spaced fractions too, and their mean.
         grid: Option<usize> = [long, value_name = "POINTS"],
         /// Intervals over this many bootstrap samples of the queries; 0 for none.
         bootstrap: usize = [long, value_name = "SAMPLES", default_value_t = StudyOptions::default().bootstrap],
@@ -172,7 +175,8 @@ arguments! {
     IdentifyArguments {
         /// Vectors of unknown origin; several files are read one after the other.
         vectors: Vec<VectorSource> = [value_name = "VECTORS", required_unless_present = "config", num_args = 1..],
-        /// What a model that may have made them gives for the same items, NAME=FILE; give every such model.
+        /// Vectors that a model that may have made them gives for the same items, NAME=FILE; give every such
+        /// model.
         models: Vec<String> = [long, value_name = "NAME=FILE", num_args = 1.., requires = "vectors"],
         /// Vectors of one model whose origin is known, of the same items, where none that may have made them is at hand.
         new: Vec<VectorSource> = [long, value_name = "FILE", num_args = 1.., requires = "vectors", conflicts_with = "models"],

@@ -22,7 +22,7 @@ const BATCH: usize = 8;
 const D_OLD: usize = 4;
 const D_NEW: usize = 6;
 
-/// The new model's vector of an item: the old one with two more coordinates.
+/// Gives the new model's vector of an item: the old one with two more coordinates.
 fn native(number: usize) -> Vec<f32> {
     (0..D_NEW).map(|column| ((number * 7 + column * 13) % 101) as f32 / 8.0).collect()
 }
@@ -61,13 +61,14 @@ impl World {
         ended.iter().all(|output| output.status.success())
     }
 
-    /// Everything that must hold after any death; gives how many are native.
+    /// Checks everything that must hold after any death; gives how many items are native.
     fn check(&self) -> u64 {
         check_gallery(&self.place, |number| Some([&native(number)[..D_OLD], &[0.0; D_NEW - D_OLD]].concat()))
     }
 }
 
-/// `adapted` is what an adapted vector of an item is, where that is known.
+/// Checks a gallery, and gives how many items are native. `adapted` gives the adapted vector of an item,
+/// where that is known.
 fn check_gallery(place: &Place, adapted: impl Fn(usize) -> Option<Vec<f32>>) -> u64 {
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     assert_eq!(store.check().unwrap(), [], "the store's own examination");
@@ -144,8 +145,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
             }
         }
         killed_running += deaths;
-        // What the dead held is taken over when their leases have run out. An item that one death after another has met, by chance, is
-        // listed then; a person tries it again.
+        // Items in the hands of the dead are taken over when their leases have run out. An item that one
+        // death after another has met, by chance, is listed then; a person tries it again.
         if !world.finish_both(&upgrade("run")) {
             let store = SqliteStore::open(world.place.path("G.db")).unwrap();
             let listed = store.failures("second", None, ITEMS).unwrap();
@@ -155,8 +156,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
             assert!(world.finish_both(&upgrade("run")));
         }
         assert_eq!(world.check(), ITEMS as u64);
-        // What was embedded more than once was in hand at a death: the one batch of the one worker. Two processes at once pay for
-        // nothing twice.
+        // Items were embedded more than once only where they were in hand at a death: the one batch of the
+        // one worker. Two processes at once pay for nothing twice.
         let again = upgrade::embedded_again(&world.place);
         assert!(again <= deaths * BATCH as u32, "{again} embedded again after {deaths} deaths");
         embedded_twice += again;

@@ -160,7 +160,7 @@ fn the_page_on_postgres_does_what_it_says() {
     assert!(run_page("postgres.md", &place, &variables) >= 10);
 }
 
-/// What stands in for a service with two models: how often a text has each word.
+/// Stands in for a service with two models: a vector says how often a text has each word.
 fn service_of_words() -> Stub {
     Stub::start(|_, seen| {
         let width = if seen.body["model"] == "all-minilm" { 384 } else { 768 };

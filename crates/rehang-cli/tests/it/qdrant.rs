@@ -31,7 +31,7 @@ fn rows(url: &str) -> Vec<Row> {
     points.as_array().unwrap().iter().map(row).collect()
 }
 
-/// What an application does by plain requests; `false` where the server was away.
+/// Does what an application does, by plain requests; gives `false` where the server was away.
 fn act(url: &str, act: Act) -> bool {
     let these = |number: usize| json!({"must": [{"has_id": [number]}]});
     let (method, path, body) = match act {

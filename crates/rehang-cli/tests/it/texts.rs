@@ -17,7 +17,7 @@ use crate::stub::{Reply, Seen, Stub, good_of};
 const ITEMS: usize = 60;
 const D_OLD: usize = 3;
 const D_NEW: usize = 5;
-/// An item without a source, and those that the service will not embed.
+/// Number of an item without a source, and of those that the service will not embed.
 const WITHOUT_SOURCE: usize = 8;
 const REFUSED: [usize; 2] = [5, 41];
 
@@ -31,7 +31,7 @@ fn text(number: usize) -> String {
     format!("{}{forbidden} {} number {number}", WISHES[number % 5], DISHES[number % 6])
 }
 
-/// The new model: what share of a text each of a few letters has.
+/// Embeds by the new model: the share of a text that each of a few letters has.
 fn model(text: &str) -> Vec<f32> {
     let share = |letter| text.chars().filter(|&it| it == letter).count() as f32 / text.len() as f32;
     let mut vector: Vec<f32> = "aeinr".chars().map(share).collect();
@@ -40,7 +40,7 @@ fn model(text: &str) -> Vec<f32> {
     vector
 }
 
-/// What the service is like at the moment.
+/// Moods of the service: what it is like at the moment.
 const WRONG_WIDTH: usize = 0;
 const MOODY: usize = 1;
 const GOOD: usize = 2;
@@ -160,7 +160,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
     for (_, reason) in failures {
         assert!(reason.contains("400") && reason.contains("against our rules"), "{reason}");
     }
-    // Whatever was sent again was sent because no whole answer had come.
+    // Texts were sent again only because no whole answer had come.
     let embedded = embedded.lock().unwrap().clone();
     let again: Vec<_> = embedded.iter().filter(|(_, count)| **count != 1).collect();
     assert!(again.len() <= 1, "paid for twice, beside the one text that rides along: {again:?}");
@@ -188,7 +188,7 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
         );
     }
 
-    // Those that were refused are left alone until somebody says so.
+    // Texts that were refused are left alone until somebody says so.
     let requests = stub.seen().len();
     assert_eq!(upgrade(&place, "run").0, 1);
     assert_eq!(stub.seen().len(), requests);
@@ -231,7 +231,7 @@ fn pairs_of_a_good_service_cost_two_requests_and_the_riders() {
     assert!((116..=116 + 116 / 32 + 2).contains(&texts), "{texts} texts");
 }
 
-/// At real widths measuring takes as long as embedding does.
+/// Measuring takes as long as embedding does at real widths, so its progress is shown and Ctrl-C ends it.
 #[test]
 fn what_pairs_are_worth_is_measured_in_sight_and_until_ctrl_c() {
     let rows = |columns| Matrix::from_fn(120, columns, |row, column| model(&text(row))[column]);

@@ -112,8 +112,8 @@ impl Place {
     }
 }
 
-/// What is wrong with how bad input was refused: it has to be one error that says the words, with code 2, without a result, and the folder
-/// as it was `before`.
+/// Says what is wrong with how bad input was refused. There has to be one error that says the words, with
+/// code 2 and without a result, and the folder has to be as it was `before`.
 pub fn faults_of_refusal(
     why: &str,
     output: &Output,
