@@ -1,4 +1,5 @@
-//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the model is replaced.
+//! A gallery inside an application: it puts notes into it, searches them, and goes on doing both while the
+//! model is replaced.
 //!
 //! `cargo run -p rehang-examples --bin embedded_gallery`
 
@@ -78,7 +79,8 @@ fn run(folder: &Path) -> Result<()> {
     upgrade.fit(Method::Ridge, None, &Progress::default())?;
     upgrade.start(&Unobserved)?;
 
-    // From here on the application's own writes are adapted as they come; the run makes them native like all others.
+    // From here on the application's own writes are adapted as they come; the run makes them native like all
+    // others.
     notes.gallery = upgrade.gallery();
     upgrade.switch(Serving::Mixed, true)?;
     notes.put("late", "the telescope is on the roof")?;

@@ -1,4 +1,5 @@
-//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but the gallery's.
+//! An encoder of one's own, and an upgrade with it by library calls alone: no configuration, and no file but
+//! the gallery's.
 //!
 //! `cargo run -p rehang-examples --bin own_encoder`
 

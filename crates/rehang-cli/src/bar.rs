@@ -20,8 +20,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Does `work` while its progress is shown on stderr.
 ///
-/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing half-written under an
-/// output's name.
+/// Ctrl-C is left to the system: every output appears by a rename, so an interrupted run leaves nothing
+/// half-written under an output's name.
 pub fn with_bar<T>(work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let watched = progress.clone();

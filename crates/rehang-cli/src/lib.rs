@@ -31,8 +31,8 @@ pub mod shared {
     pub use crate::commands::{Exit, say, say_findings};
 }
 
-/// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a line that cannot be
-/// read end the process, as programs do.
+/// Does what a command line asks for, the program's name in front, and gives the exit code. `--help` and a
+/// line that cannot be read end the process, as programs do.
 pub fn main(line: impl IntoIterator<Item = OsString>) -> u8 {
     let line: Vec<OsString> = line.into_iter().collect();
     let command = Arguments::command();

@@ -23,14 +23,16 @@ const STOPS_WITHIN: Duration = Duration::from_millis(100);
 /// Behaviour of a call at Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted {
-    /// The caller goes on at once. The work computes only: it notices a little later, and what it made is dropped.
+    /// The caller goes on at once. The work computes only: it notices a little later, and what it made is
+    /// dropped.
     Leaves,
-    /// The caller waits for the place where the work can stop and lose nothing; a second Ctrl-C leaves at once, which is like a
-    /// death of the process.
+    /// The caller waits for the place where the work can stop and lose nothing; a second Ctrl-C leaves at
+    /// once, which is like a death of the process.
     Waits,
 }
 
-/// Does `work` and gives what comes of it. `show`, if any, is called now and then with stage, unit, note, done and total.
+/// Does `work` and gives what comes of it. `show`, if any, is called now and then with stage, unit, note,
+/// done and total.
 pub fn call<T: Send + 'static>(
     py: Python<'_>,
     show: Option<&Bound<'_, PyAny>>,
@@ -44,8 +46,8 @@ pub fn call<T: Send + 'static>(
     // The compiler asks for a lock where Python's own lock is given away; no other thread has the receiver.
     let receiver = Mutex::new(receiver);
     pool.spawn(move || {
-        // A panic of the work must not end the Python process. Where the caller has left, the channel is closed, and the answer is
-        // dropped.
+        // A panic of the work must not end the Python process. Where the caller has left, the channel is
+        // closed, and the answer is dropped.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&of_work)));
         drop(sender.send(outcome));
     });
@@ -106,7 +108,8 @@ fn leave_pool() {
     *lock(&POOL) = None;
 }
 
-/// The threads of this process. A process that was forked has none of its parent's threads, so it gets its own.
+/// The threads of this process. A process that was forked has none of its parent's threads, so it gets its
+/// own.
 fn pool() -> Result<Arc<ThreadPool>> {
     let mut kept = lock(&POOL);
     let own = process::id();

@@ -248,7 +248,8 @@ impl PyUpgrade {
         let batch = given.or("batch", BATCH)?;
         let normalise = given.or("normalise", false)?;
         let fingerprint = given.or("fingerprint", None)?;
-        // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is cut.
+        // A new space that is not made yet is what the callable makes: of length 1 where it scales, or is
+        // cut.
         let configuration = self.0.configuration();
         let scales = normalise || configuration.is_cut(&space);
         let is_made = py.detach(|| self.0.store().spaces()).map_err(|error| raised(py, &error))?;

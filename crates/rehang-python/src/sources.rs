@@ -210,8 +210,8 @@ fn values(array: &Bound<'_, PyUntypedArray>) -> PyResult<Scalars> {
     })
 }
 
-/// Rows of an array, read a batch at a time: an array that is mapped from a file is never in memory as a whole, and one of another
-/// type or order is never copied as a whole.
+/// Rows of an array, read a batch at a time: an array that is mapped from a file is never in memory as a
+/// whole, and one of another type or order is never copied as a whole.
 struct Rows {
     array: Py<PyUntypedArray>,
     name: String,

@@ -25,7 +25,8 @@ const INPUT_BYTES_MAX: usize = 4096;
 const KEPT: usize = 24;
 const KEPT_BYTES_MAX: u64 = 1024;
 
-/// Fuzzes each door, or the ones that are named, for so many seconds, and keeps the smallest inputs that reach new edges.
+/// Fuzzes each door, or the ones that are named, for so many seconds, and keeps the smallest inputs that
+/// reach new edges.
 pub fn run(seconds: &str, names: &[&str]) -> Result<()> {
     let seconds: u64 = seconds.parse().map_err(|_| Error::option("SECONDS", seconds, "a whole number"))?;
     let engine = build()?;

@@ -1,19 +1,27 @@
-//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test as well.
+//! `cargo xtask tidy`: rules of this repository that neither the compiler nor clippy knows. It runs as a test
+//! as well.
 //!
-//! | rule | because |
-//! |---|---|
-//! | crates depend on each other along the arrows of [`rules::ARROWS`] only | a part can be used, tested and read without the rest |
-//! | nothing outside of `laboratory` uses what lies in it, but for `xtask`, which fuzzes its readers | who upgrades a gallery builds, reads and trusts none of it |
-//! | heavy dependencies stay in the crates that are about them | a program that fits adapters builds no database |
-//! | clocks are read and threads sleep behind the doors only | results never depend on the time, and tests need not wait |
-//! | no circle of imports has more than three files ([`rules::CIRCLES`]) | each file is read, moved and tested without the others |
-//! | the name of a public type is defined once ([`rules::NAMES`]) | one word for one thing |
-//! | libraries print nothing and know no word of the command line | other faces (Python, a service) have words of their own |
-//! | every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is | readers need not guess |
-//! | links of documents lead to files, and ARCHITECTURE.md names every crate | documents age unseen |
-//! | `docs/features.md` has a line for every feature of the command line | who builds chooses by it |
-//! | the demo asks for the features of others' crates that the tests ask for | what was built for the demo serves the tests |
-//! | `rust-toolchain.toml` names the smallest Rust that the workspace promises | what everybody runs proves the promise |
+//! - Crates depend on each other along the arrows of [`rules::ARROWS`] only: a part can be used, tested and
+//!   read without the rest.
+//! - Nothing outside of `laboratory` uses what lies in it, but for `xtask`, which fuzzes its readers: who
+//!   upgrades a gallery builds, reads and trusts none of it.
+//! - Heavy dependencies stay in the crates that are about them: a program that fits adapters builds no
+//!   database.
+//! - Clocks are read and threads sleep behind the doors only: results never depend on the time, and tests
+//!   need not wait.
+//! - No circle of imports has more than three files ([`rules::CIRCLES`]): each file is read, moved and tested
+//!   without the others.
+//! - The name of a public type is defined once ([`rules::NAMES`]): one word for one thing.
+//! - Libraries print nothing and know no word of the command line: other faces (Python, a service) have words
+//!   of their own.
+//! - Every `unsafe` says why it is sound, every `allow` says its reason, every crate says what it is: readers
+//!   need not guess.
+//! - Links of documents lead to files, and ARCHITECTURE.md names every crate: documents age unseen.
+//! - `docs/features.md` has a line for every feature of the command line: who builds chooses by it.
+//! - The demo asks for the features of others' crates that the tests ask for: what was built for the demo
+//!   serves the tests.
+//! - `rust-toolchain.toml` names the smallest Rust that the workspace promises: what everybody runs proves
+//!   the promise.
 
 mod circles;
 mod modules;

@@ -118,8 +118,8 @@ const XTASK: &[&str] = &[
 /// Faces, which examples and tests must not use; they may use every other crate beside their arrows.
 pub const FACES: &[&str] = &["rehang-cli", "rehang-lab", "rehang-python", "xtask"];
 
-/// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that are about them. Behind a
-/// feature any crate may have them.
+/// Dependencies that cost a user minutes or megabytes, by the beginning of their names, and the crates that
+/// are about them. Behind a feature any crate may have them.
 pub const HEAVY: &[(&str, &[&str])] = &[
     ("parquet", &["rehang-files"]),
     ("flatbuffers", &["rehang-files"]),
@@ -143,7 +143,8 @@ pub const HEAVY: &[(&str, &[&str])] = &[
     ("ctrlc", &["rehang-cli"]),
 ];
 
-/// Crates that still have circles of imports among more than three files, and how many files stand in them. The list gets shorter only.
+/// Crates that still have circles of imports among more than three files, and how many files stand in them.
+/// The list gets shorter only.
 pub const CIRCLES: &[(&str, usize)] = &[];
 
 /// Names that more than one public type has, and why. The list gets shorter only.

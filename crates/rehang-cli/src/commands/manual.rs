@@ -1,4 +1,5 @@
-//! `rehang completions` and `rehang man`: what the definitions of the command line say, for shells, `man` and `docs/cli.md`.
+//! `rehang completions` and `rehang man`: what the definitions of the command line say, for shells, `man` and
+//! `docs/cli.md`.
 
 use std::fmt::Write as _;
 

@@ -266,7 +266,8 @@ fn the_order_is_chosen_for_a_metric_and_followed_from_the_start_on() {
     assert!(!steps(&auto(&place, &asked).0).contains(&"order"));
     let again = ["--for", "map", "--items", "500", "--worth", "0"];
     assert_eq!(result(&auto(&place, &again).0, "order")["criterion"], "mAP");
-    // The start follows the order that the gallery's document names; a configuration that names an order itself gets no choice.
+    // The start follows the order that the gallery's document names; a configuration that names an order
+    // itself gets no choice.
     let store = SqliteStore::open(place.path("G.db")).unwrap();
     let (version, _) = store.document("order of second").unwrap().unwrap();
     let random = r#"{"policy": "random", "metric": "top1"}"#;
@@ -318,7 +319,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     place.write_bytes("rehang.toml", config.as_bytes());
     // One is asked twice, and counts twice.
     let log: String = (500..561).chain([500]).map(|row| format!("{{\"text\": \"row:{row}\"}}\n")).collect();
-    // As logs are: a query without a word, and one that the service refuses. Another one the old model alone refuses.
+    // As logs are: a query without a word, and one that the service refuses. Another one the old model alone
+    // refuses.
     let log = format!("{{\"text\": \" \"}}\n{{\"text\": \"row:forbidden\"}}\n{log}");
     place.write_bytes("queries.jsonl", log.as_bytes());
     let asked = ["--items", "300", "--worth", "0", "--queries", "queries.jsonl"];
@@ -369,7 +371,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
     assert_eq!(spent, sent, "all of it is the upgrade's, also what was refused");
     auto(&place, &asked);
     assert_eq!((texts_of("first"), texts_of("second")), paid, "nothing is embedded twice");
-    // A longer log costs what is new in it. `auto` has the map chosen by it, also where `pairs` has embedded it.
+    // A longer log costs what is new in it. `auto` has the map chosen by it, also where `pairs` has embedded
+    // it.
     place.write_bytes("queries.jsonl", (log.clone() + "{\"text\": \"row:561\"}\n").as_bytes());
     let longer = place.json(&[&["upgrade", "pairs"], &asked[..]].concat());
     assert_eq!(longer["queries"], 62);
@@ -392,7 +395,8 @@ fn what_people_asked_is_what_the_choice_and_the_forecast_go_by() {
 fn a_budget_that_ends_among_queries_is_gone_on_from() {
     const ITEMS: usize = 60;
     const QUERIES: usize = 50;
-    // A service without a revision embeds every fourth item again before queries: it might be another model by now.
+    // A service without a revision embeds every fourth item again before queries: it might be another model
+    // by now.
     const COMPARED: usize = 15;
     let vectors = [("first", read("old.npy")), ("second", read("new.npy"))];
     let stub = Stub::start(move |_, seen| {
@@ -840,7 +844,8 @@ fn a_map_is_made_where_it_is_asked_for_or_pays() {
     assert_eq!(because(&plain), "shorter");
     assert!(first(&plain, &["--mapped"]).contains("pairs"));
     assert!(first(&plain, &["--method", "ridge"]).contains("pairs"));
-    // Three hours; a budget that would end it before the switch; a twentieth without a source, which searches would lose.
+    // Three hours; a budget that would end it before the switch; a twentieth without a source, which searches
+    // would lose.
     let slow = limited("rate = \"100/h\"");
     assert_eq!(because(&slow), "longer");
     assert!(first(&slow, &[]).contains("pairs"));

@@ -1,6 +1,6 @@
-//! A gallery that is large enough for a search graph is upgraded while the binary is killed at random moments and an application
-//! writes through plain SQL. After every death the gallery is whole, its searches find what a search of everything finds, and none of
-//! them makes an index. In the end all is native.
+//! A gallery that is large enough for a search graph is upgraded while the binary is killed at random moments
+//! and an application writes through plain SQL. After every death the gallery is whole, its searches find
+//! what a search of everything finds, and none of them makes an index. In the end all is native.
 //!
 //! `REHANG_KILLS` sets how often (default 6; `cargo xtask chaos` kills 60 times).
 
@@ -76,8 +76,8 @@ impl Chaos {
         }
     }
 
-    /// Runs a command up to so many times and kills it within so many milliseconds; looks at everything after each death, and lets the
-    /// application write.
+    /// Runs a command up to so many times and kills it within so many milliseconds; looks at everything after
+    /// each death, and lets the application write.
     fn disturb(&mut self, arguments: &[&str], times: u32, most_ms: u64) {
         for _ in 0..times {
             if self.killed >= self.wanted {

@@ -1,5 +1,6 @@
-//! The binary is killed (`kill -9`) at random moments, again and again. After every death the gallery is whole; in the end
-//! it is what it would have been without any, and nothing was embedded twice beyond one batch a death.
+//! The binary is killed (`kill -9`) at random moments, again and again. After every death the gallery is
+//! whole; in the end it is what it would have been without any, and nothing was embedded twice beyond one
+//! batch a death.
 //!
 //! `REHANG_KILLS` sets how often (default 200; `cargo xtask kill` runs 1,000).
 
@@ -183,8 +184,8 @@ fn killed_at_any_moment_it_goes_on_and_loses_nothing() {
     );
 }
 
-/// An item that kills the process itself, as one does that takes all memory: it goes alone after two deaths, and after two more it is
-/// listed. All others become native.
+/// An item that kills the process itself, as one does that takes all memory: it goes alone after two deaths,
+/// and after two more it is listed. All others become native.
 #[test]
 fn an_item_that_kills_the_process_is_found() {
     let world = World::new();
@@ -218,8 +219,8 @@ fn an_item_that_kills_the_process_is_found() {
     assert!(again <= 2 * BATCH + 3, "{again} embedded again");
 }
 
-/// The process dies in the middle of what people asked, again and again, while the old model embeds it and while the new one does: a death
-/// costs the queries that were in hand, and no other is embedded twice.
+/// The process dies in the middle of what people asked, again and again, while the old model embeds it and
+/// while the new one does: a death costs the queries that were in hand, and no other is embedded twice.
 #[test]
 fn queries_are_paid_for_once_whatever_dies_among_them() {
     const QUERIES: usize = 300;
@@ -249,7 +250,8 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
     assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
     println!("{deaths} deaths among {QUERIES} queries by two models; {again} were embedded twice");
 
-    // Another old model has made none of these vectors, also where only its table tells it apart; the new one has its own.
+    // Another old model has made none of these vectors, also where only its table tells it apart; the new one
+    // has its own.
     let config = fs_err::read_to_string(world.place.path("rehang.toml")).unwrap();
     fs_err::copy(world.place.path("encode.sh"), world.place.path("other.sh")).unwrap();
     let (new, old) = config.split_once("[old.encoder]").unwrap();
@@ -263,14 +265,15 @@ fn queries_are_paid_for_once_whatever_dies_among_them() {
         world.place.write_bytes("rehang.toml", format!("{new}[old.encoder]{old}").as_bytes());
         let before = asked();
         assert_eq!(world.place.json(&pairs)["queries"], QUERIES);
-        // Without a revision, one is embedded again after every 128, and one at the end: the program might have become another model.
+        // Without a revision, one is embedded again after every 128, and one at the end: the program might
+        // have become another model.
         let more = asked() - before;
         assert!((QUERIES..=QUERIES + QUERIES / 128 + 1).contains(&more), "{more}");
     }
 }
 
-/// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on: no item is paid for twice
-/// but those in hand at a death.
+/// The whole way is killed at any moment, from the first pair to the last item, and the same command goes on:
+/// no item is paid for twice but those in hand at a death.
 #[test]
 fn the_whole_way_is_killed_at_any_moment_and_goes_on() {
     let kills: u32 = std::env::var("REHANG_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(50);

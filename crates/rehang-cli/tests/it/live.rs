@@ -1,4 +1,5 @@
-//! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong with them.
+//! A live upgrade by the command line alone: the verbs that scripts rely on, and everything that can be wrong
+//! with them.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -577,7 +578,8 @@ fn interrupt_a_run(signal: &str) {
     assert!((1..ITEMS as u64 - 2).contains(&native), "{native}");
 }
 
-/// A process that follows: what is written meanwhile becomes native, and a service manager's signal ends it in order.
+/// A process that follows: what is written meanwhile becomes native, and a service manager's signal ends it
+/// in order.
 #[cfg(unix)]
 #[test]
 fn a_follower_stays_until_it_is_asked_to_end() {
@@ -819,7 +821,8 @@ fn vectors_are_told_by_the_encoders_of_a_configuration() {
         let found: serde_json::Value = serde_json::from_str(&out).expect(&error);
         (code, found)
     };
-    // The old vectors of this gallery are the first coordinates of the new model's. Two items are not in its table, one has no source.
+    // The old vectors of this gallery are the first coordinates of the new model's. Two items are not in its
+    // table, one has no source.
     let (code, found) = identify(&[]);
     assert_eq!(
         (code, found["origin"].as_str(), found["compared"].as_u64()),
@@ -994,8 +997,8 @@ fn a_new_gallery_takes_nothing_from_an_old_one_of_its_name() {
     assert_eq!(place.names().iter().filter(|name| name.starts_with(".N.db")).count(), 0);
 }
 
-/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it waits at a pipe,
-/// so that the gallery comes exactly in between.
+/// The import reads its items twice, before and after it looks whether the gallery is there. Each time it
+/// waits at a pipe, so that the gallery comes exactly in between.
 #[cfg(unix)]
 #[test]
 fn a_gallery_that_comes_during_an_import_is_untouched() {
@@ -1189,11 +1192,13 @@ fn what_an_upgrade_left_behind_can_be_dropped() {
     assert_eq!(drop_space("resnet").0, 2, "a way back is left until it is finished");
 }
 
-/// The new model was trained to be compatible: it searches old vectors as they are, and its head says which to re-embed first.
+/// The new model was trained to be compatible: it searches old vectors as they are, and its head says which
+/// to re-embed first.
 #[test]
 fn a_compatible_model_needs_no_adapter() {
     let place = Place::new();
-    // Two classes apart on the first axis, and at the end items between them, about which the head is in doubt.
+    // Two classes apart on the first axis, and at the end items between them, about which the head is in
+    // doubt.
     let old = Matrix::from_fn(ITEMS, D_OLD, |row, column| match (column, row >= ITEMS - 12) {
         (0, true) => 0.01 * (row % 3) as f32,
         (0, false) => {

@@ -1,5 +1,6 @@
-//! The binary where it cannot write: a file may not grow further (as on a full disk), or is read-only. Each verb says so in one
-//! sentence and leaves the gallery whole; with room the same commands end as if nothing had been in the way.
+//! The binary where it cannot write: a file may not grow further (as on a full disk), or is read-only. Each
+//! verb says so in one sentence and leaves the gallery whole; with room the same commands end as if nothing
+//! had been in the way.
 
 #![cfg(unix)]
 
@@ -33,7 +34,8 @@ fn place() -> Place {
 /// Runs the binary so that none of its files may grow beyond so many bytes: the system then refuses writes,
 /// as on a full disk.
 fn within(place: &Place, bytes: u64, arguments: &[&str]) -> Output {
-    // POSIX counts in blocks of 512 bytes. Who ignores the signal gets an error from the write instead of dying of it.
+    // POSIX counts in blocks of 512 bytes. Who ignores the signal gets an error from the write instead of
+    // dying of it.
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes.div_ceil(512));
     Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_rehang")])

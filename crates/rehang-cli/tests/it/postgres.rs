@@ -1,5 +1,5 @@
-//! A table of PostgreSQL is upgraded while an application writes it by plain SQL, while workers are killed (`kill -9`) in turn, and while the server
-//! itself is killed and starts again: see `common/deaths.rs`.
+//! A table of PostgreSQL is upgraded while an application writes it by plain SQL, while workers are killed
+//! (`kill -9`) in turn, and while the server itself is killed and starts again: see `common/deaths.rs`.
 
 #![cfg(unix)]
 
@@ -73,7 +73,8 @@ fn act(client: &mut Option<Client>, address: &str, act: Act) -> bool {
     done.is_ok()
 }
 
-/// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a moment to end.
+/// Starts a server that was killed. Its process may still be listed as dead, and its last sessions take a
+/// moment to end.
 #[allow(clippy::disallowed_methods, reason = "a server takes a moment to end")]
 fn start_again(data: &Path) -> postgres_server::Server {
     let mut said = String::new();
@@ -134,7 +135,8 @@ fn a_table_is_upgraded_whatever_dies_while_an_application_writes_it() {
     }
 }
 
-/// A row that an application inserts after the switch, with an old vector alone, is found by SQL, and nobody runs anything.
+/// A row that an application inserts after the switch, with an old vector alone, is found by SQL, and nobody
+/// runs anything.
 #[test]
 fn a_follower_finds_what_is_inserted() {
     let Some(server) = postgres_server::server() else { return };

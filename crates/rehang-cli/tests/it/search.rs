@@ -1,4 +1,5 @@
-//! Searching as people do, by texts and images: the query is embedded by the models that the stage of the upgrade needs.
+//! Searching as people do, by texts and images: the query is embedded by the models that the stage of the
+//! upgrade needs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a wrong width, gone in the
-//! middle. In the end every text is native, but for those that the service refuses, which are listed with what it said.
+//! A gallery of texts behind an embedding service that misbehaves in every way: slow, busy, broken, of a
+//! wrong width, gone in the middle. In the end every text is native, but for those that the service refuses,
+//! which are listed with what it said.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +64,8 @@ fn service(mood: Arc<AtomicUsize>, embedded: Embedded) -> Stub {
                 let body = json!({"error": {"message": "this text is against our rules"}});
                 return Reply::Status(400, vec![], body.to_string());
             }
-            // The word that asks a service whether it is well belongs to no item, and may be asked more than once.
+            // The word that asks a service whether it is well belongs to no item, and may be asked more than
+            // once.
             for text in texts.into_iter().filter(|text| text.contains("number")) {
                 *embedded.lock().unwrap().entry(text).or_default() += 1;
             }
@@ -129,8 +131,8 @@ fn whatever_the_service_does_every_text_ends_native_or_listed() {
         assert_eq!(code, 0, "{error}");
     }
 
-    // Another model behind the same name: the run ends at once, and no text is to blame. What came in one call with vectors of
-    // the other model is not trusted.
+    // Another model behind the same name: the run ends at once, and no text is to blame. What came in one
+    // call with vectors of the other model is not trusted.
     let (code, _, error) = upgrade(&place, "run");
     assert_eq!((code, error.matches("Error:").count()), (2, 1), "{error}");
     assert!(error.contains('4') && error.contains('5') && error.contains("second"), "{error}");
@@ -308,8 +310,8 @@ fn a_service_that_cuts_texts_is_named_and_the_sources_are_counted() {
     assert!(!plan().contains("stops reading"));
 }
 
-/// A service or a program that becomes another model ends the run with exit code 2, and nothing that it gave since the last comparison is
-/// in the gallery.
+/// A service or a program that becomes another model ends the run with exit code 2, and nothing that it gave
+/// since the last comparison is in the gallery.
 #[cfg(unix)]
 #[test]
 fn an_encoder_that_becomes_another_model_ends_the_run_and_leaves_nothing_wrong() {

@@ -1,4 +1,5 @@
-//! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step each.
+//! `rehang upgrade start`, `first`, `switch`, `pause`, `stop`, `resume`, `rollback` and `finish`: one step
+//! each.
 
 use rehang::Result;
 use rehang_upgrade::{Location, PutFirst, Request, Serving, Started, Switched, Upgrade};

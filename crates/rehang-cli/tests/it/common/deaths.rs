@@ -1,6 +1,7 @@
-//! A gallery on a server, with an application that writes it while workers are killed in turn and the server is killed and starts again:
-//! what is the same whatever server it is. In the end every row has the new model's vector of its text of now, the texts are those that
-//! the application wrote last, and nothing was embedded twice beyond what a death had in hand.
+//! A gallery on a server, with an application that writes it while workers are killed in turn and the server
+//! is killed and starts again: what is the same whatever server it is. In the end every row has the new
+//! model's vector of its text of now, the texts are those that the application wrote last, and nothing was
+//! embedded twice beyond what a death had in hand.
 //!
 //! `REHANG_KILLS` sets how often workers are killed (default 24).
 
@@ -122,7 +123,8 @@ pub fn upgrade_among_deaths(place: &Place, served: Served<'_>) {
                 worker.wait().unwrap();
             }
             if round % 8 == 3 {
-                // The server dies under a worker that has begun to embed. It waits for the server and goes on.
+                // The server dies under a worker that has begun to embed. It waits for the server and goes
+                // on.
                 let before = upgrade::embedded(place).len();
                 let mut worker = run(place);
                 while worker.try_wait().unwrap().is_none() && upgrade::embedded(place).len() == before {

@@ -56,7 +56,8 @@ impl Place {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
-    /// Runs so many processes of a command at once, and kills each after another while; gives how many had not ended by then.
+    /// Runs so many processes of a command at once, and kills each after another while; gives how many had
+    /// not ended by then.
     pub fn kill_after<const N: usize>(&self, arguments: &[&str], waits: [Duration; N]) -> u32 {
         let start = || self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut children = [(); N].map(|()| start().expect("the binary runs"));
