@@ -1,4 +1,4 @@
-//! What can be said behind `rehang-lab evaluate`.
+//! Arguments of `rehang-lab evaluate`.
 
 use std::path::PathBuf;
 
@@ -83,7 +83,7 @@ arguments! {
 }
 
 impl ModelArguments {
-    /// These models with their right answers, as the library takes them.
+    /// Gives models with their right answers, as the library takes them.
     pub fn files(&self, models: &[String]) -> Result<ModelFiles> {
         Ok(options!(
             ModelFiles { labels, query_labels, qrels, ids, query_ids, rows, distance, k } from self,
@@ -93,7 +93,7 @@ impl ModelArguments {
     }
 }
 
-/// The files of `NAME=FILE`.
+/// Reads files given as `NAME=FILE`.
 pub fn named(parameter: &str, texts: &[String]) -> Result<Vec<NamedFile>> {
     texts.iter().map(|text| NamedFile::parse(parameter, text)).collect()
 }
@@ -125,8 +125,8 @@ arguments! {
         /// The models' vectors of all items, NAME=FILE, in the order in which they come; the first one embeds the first gallery.
         models: Vec<String> = [long, value_name = "NAME=FILE", required = true, num_args = 1..],
         answers: ModelArguments = [flatten],
-        /// Which share of the older vectors each upgrade backfills before the next one, 0 to 1: one number for all upgrades, or one
-        /// for each.
+        /// Share of the older vectors that each upgrade backfills before the next one, 0 to 1: one number for
+        /// all upgrades, or one for each.
         backfilled: Vec<f64> = [long, value_name = "SHARE", num_args = 1.., default_values_t = [1.0]],
         /// Order of backfill of a model's upgrade, NAME=FILE [default: one random order for all].
         orders: Vec<String> = [long, value_name = "NAME=FILE", num_args = 1..],
@@ -135,7 +135,8 @@ arguments! {
         adapters: Vec<String> = [long, value_name = "NAME=FILE", num_args = 1..],
         /// Seed of the random order.
         seed: u64 = [long, default_value_t = 0],
-        /// For each item the model with which it joins the gallery, 0 for the first, 1 for the second [default: all with the first].
+        /// Model with which each item joins the gallery, 0 for the first, 1 for the second [default: all with
+        /// the first].
         joined: Option<VectorSource> = [long, value_name = "FILE"],
     }
 
@@ -150,7 +151,7 @@ arguments! {
 }
 
 impl FaceArguments {
-    /// These faces by several models, as the library takes them.
+    /// Gives the faces and the vectors of several models, as the library takes them.
     pub fn files(&self, models: &NamedModels) -> Result<FaceFiles> {
         Ok(options!(
             FaceFiles { metadata, names } from self,
@@ -199,13 +200,13 @@ arguments! {
         ids: Option<VectorSource> = [long, value_name = "FILE"],
         /// Ids of the queries' rows, likewise.
         query_ids: Option<VectorSource> = [long, value_name = "FILE"],
-        /// With --solution: use only queries of this usage, for example Private [default: all but Ignored].
+        /// Use only queries of this usage, with --solution, for example Private [default: all but Ignored].
         usage: Option<String> = [long, value_name = "USAGE", conflicts_with = "ground_truth"],
-        /// With --solution: pass over ids of the solution that have no vectors, instead of failing.
+        /// Pass over ids of the solution that have no vectors, with --solution, instead of failing.
         keep_common: bool = [long, conflicts_with = "ground_truth"],
         /// l2, cosine or dot; in every gallery.
         distance: String = [long, default_value = "cosine"],
-        /// With --solution: cut-off of mAP@k.
+        /// Cut-off of mAP@k, with --solution.
         k: usize = [short, value_name = "K", default_value_t = 100],
     }
 }

@@ -1,4 +1,4 @@
-//! What can be said on the laboratory's command line. Parsing only: nothing here opens a file.
+//! Arguments and options of the laboratory's command line. Parsing only: nothing here opens a file.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -22,7 +22,7 @@ use train::{CompareArguments, EmbedArguments, ExportArguments, TrainArguments};
 #[derive(Debug, Parser)]
 #[command(name = "rehang-lab", version, propagate_version = true, max_term_width = 110)]
 pub struct LabArguments {
-    /// What to do.
+    /// Verb to carry out.
     #[command(subcommand)]
     pub command: LabCommand,
 
@@ -60,14 +60,14 @@ pub enum LabCommand {
 arguments! {
     /// Options of `rehang-lab study`.
     StudyArguments {
-        /// Which study.
+        /// Study to repeat.
         study: StudyName = [value_enum],
-        /// What stands behind its name.
+        /// Words of the study, which stand behind its name.
         rest: Vec<String> = [value_name = "WORD"],
     }
 }
 
-/// The studies; what each takes stands in front of what it measures.
+/// Studies; each says in brackets what it takes, and then what it measures.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum StudyName {
     /// `[FOLDER]`: which order closes the gap between groups that the old model saw unevenly.

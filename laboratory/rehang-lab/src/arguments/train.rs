@@ -1,4 +1,4 @@
-//! What can be said behind `rehang-lab train`, `compare`, `embed` and `export`.
+//! Arguments of `rehang-lab train`, `compare`, `embed` and `export`.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ arguments! {
         encoder: PathBuf = [],
         /// The configuration whose [data] and [allocation] say what is embedded.
         config: PathBuf = [],
-        /// Which part of the allocation.
+        /// Part of the allocation to embed.
         part: DataPart = [long, value_parser = part(), default_value = "all"],
         /// The vectors to write: .npy, .parquet, .fvecs or .safetensors.
         output: PathBuf = [short, long, value_name = "FILE"],
@@ -59,7 +59,7 @@ arguments! {
 }
 
 impl EmbedArguments {
-    /// What is embedded, as the library takes it.
+    /// Gives the files of an embedding, as the library takes them.
     pub fn files(&self) -> Result<EmbedFiles> {
         Ok(options!(EmbedFiles { encoder, config, output, labels } from self, part: self.part))
     }

@@ -19,10 +19,10 @@ use rehang::Result;
 
 use crate::arguments::StudyName;
 
-/// Where the real galleries lie, unless another folder is named.
+/// Folder of the real galleries, unless another one is named.
 const DATA: &str = "../shared/data";
 
-/// Repeats a study with what stands behind its name.
+/// Repeats a study with the words behind its name.
 pub fn run(study: StudyName, rest: &[&str]) -> Result<()> {
     match study {
         StudyName::Bias => bias::run(rest.first().unwrap_or(&DATA)),

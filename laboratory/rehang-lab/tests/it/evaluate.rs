@@ -113,7 +113,7 @@ fn separate_queries_widths_and_judgements() {
     assert_eq!(labelled["width_rules"], json!([["same", "zero-padded"], ["first-coordinates", "same"]]));
     assert_eq!(labelled["queries"]["without_positives"], 1);
     assert!(labelled["metrics"]["map"]["pairs"][0].get("absolute_gain_interval").is_none());
-    // The same right answers as judgements.
+    // The right answers are given once more as judgements.
     let ids = |count: usize, letter: char| (0..count).map(|id| format!("{letter}{id}\n")).collect::<String>();
     place.write_bytes("ids.txt", ids(30, 'i').as_bytes());
     place.write_bytes("q-ids.txt", ids(8, 'q').as_bytes());
@@ -168,7 +168,8 @@ fn items_that_join_later_and_one_share_for_each_upgrade() {
 const METADATA: &str = "TEMPLATE_ID,SUBJECT_ID,FILENAME,MEDIA_ID\n\
     1,70,a.jpg,\n1,70,b.jpg,\n2,70,c.jpg,\n3,80,d.jpg,\n4,80,e.jpg,\n5,90,f.jpg,\n";
 
-/// Three persons: 70 along x, 80 along y, 90 the other way. The old model takes template 2 (person 70) for person 80.
+/// Writes three persons: 70 along x, 80 along y, 90 the other way. The old model takes template 2 (person 70)
+/// for person 80.
 fn faces(place: &Place) {
     let new = [[1.0, 0.1], [1.0, -0.1], [2.0, 0.0], [0.0, 1.0], [0.1, 1.0], [-1.0, 0.3]];
     let old = [[1.0, 0.1], [1.0, -0.1], [0.2, 1.0], [0.0, 1.0], [0.1, 1.0], [-1.0, 0.3]];
