@@ -7,9 +7,10 @@ use rehang_files::lists::TemplateItem;
 /// Averaged templates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Templates {
-    /// One unit vector a template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
+    /// Unit vector of each template, `[templates, d]`; zeros where [`Templates::zeros`] counts it.
     pub vectors: Matrix,
-    /// Templates whose items cancel each other out, or are all zero: their similarity to everything is 0.
+    /// Number of templates whose items cancel each other out, or are all zero: their similarity to everything
+    /// is 0.
     pub zeros: usize,
 }
 
@@ -70,7 +71,7 @@ pub fn average(vectors: &Matrix, items: &[TemplateItem], templates: usize) -> Re
     Ok(Templates { vectors: made, zeros })
 }
 
-/// The unit mean of one template; `None` where there is none.
+/// Averages one template to a unit vector; `None` where its items cancel each other out.
 fn average_one(vectors: &Matrix, members: &[&TemplateItem]) -> Option<Vec<f32>> {
     // Media in the order in which they first appear, each with its sum and its number of items.
     let mut media: Vec<(Option<i64>, Vec<f64>, f64)> = Vec::new();

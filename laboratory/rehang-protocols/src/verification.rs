@@ -1,4 +1,4 @@
-//! 1:1 verification: are these two templates the same person?
+//! Verification 1:1: are these two templates the same person?
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -8,31 +8,32 @@ use rehang::{Error, ErrorKind, Matrix, Result};
 
 use crate::rates::{allowed, check_rates};
 
-/// Pairs that a thread scores at a time.
+/// Number of pairs that a thread scores at a time.
 const CHUNK: usize = 4096;
 
-/// A list of pairs, scored and judged at several false acceptance rates.
+/// Result of a list of pairs, scored and judged at several false acceptance rates.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verification {
-    /// Pairs of the same person.
+    /// Number of pairs of the same person.
     pub genuine: usize,
-    /// Pairs of different persons.
+    /// Number of pairs of different persons.
     pub impostors: usize,
-    /// One a rate, in the order in which the rates were given.
+    /// Operating point of each rate, in the order in which the rates were given.
     pub points: Vec<OperatingPoint>,
 }
 
-/// The true acceptance rate at one false acceptance rate.
+/// True acceptance rate at one false acceptance rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct OperatingPoint {
-    /// The false acceptance rate asked for, 0 to 1.
+    /// False acceptance rate that was asked for, 0 to 1.
     pub far: f64,
     /// True acceptance rate in percent; `None` where there are fewer than 1/FAR impostors, so that the rate is below what
     /// the list can show.
     pub tar: Option<f64>,
-    /// The false acceptance rate that the threshold really has, 0 to 1; `None` with `tar`.
+    /// False acceptance rate that the threshold really has, 0 to 1; `None` with `tar`.
     pub far_reached: Option<f64>,
-    /// Pairs with a score ABOVE this are accepted; `None` with `tar`, and where every pair is accepted.
+    /// Threshold: pairs with a score ABOVE it are accepted; `None` with `tar`, and where every pair is
+    /// accepted.
     pub accept_above: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Several upgrades, one after the other, with and without backfills.
+//! Sequences of upgrades, one after the other, with and without backfills.
 
 use serde::Serialize;
 
@@ -13,64 +13,67 @@ use rehang::{Distance, Error, ErrorKind, Matrix, Progress, Result, Vectors};
 use super::model::{Model, check_models};
 use rehang::gains::gain_up;
 
-/// One model of a sequence, and the backfill that it gets before the next one arrives.
+/// Step of a sequence: one model, and the backfill that it gets before the next one arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct UpgradeStep<'a> {
-    /// The model's vectors of ALL items, also of those that join later, and of all queries.
+    /// Vectors by the model of ALL items, also of those that join later, and of all queries.
     pub model: Model<'a>,
-    /// The order in which this step backfills: a permutation of all n items. Items that have not joined, or joined in this
-    /// very step, are passed over. Of the first step it is not used.
+    /// Order in which this step backfills: a permutation of all n items. Items that have not joined, or
+    /// joined in this very step, are passed over. The first step does not use it.
     pub order: &'a [usize],
-    /// Which share of the items that are not yet by this model is backfilled before the next step, 0 to 1. Of the first
-    /// step it is not used.
+    /// Share of the items that are not yet by this model that is backfilled before the next step, 0 to 1. The
+    /// first step does not use it.
     pub backfilled: f64,
-    /// ψ from the space of the model before to this one's, where there is one: every older vector goes through it at the moment when
-    /// queries move to this model. Of the first step it is not used.
+    /// Adapter ψ from the space of the model before to this one's, where there is one. Every older vector
+    /// goes through it at the moment when queries move to this model. The first step does not use it.
     pub adapter: Option<&'a Adapter>,
 }
 
-/// What a sequence is computed from.
+/// Input of a sequence: its steps, who joins when, right answers, distance and metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceInput<'a> {
-    /// The models, oldest first. The first one embeds the gallery as it is in the beginning.
+    /// Steps, oldest model first. The first model embeds the gallery as it is in the beginning.
     pub steps: &'a [UpgradeStep<'a>],
-    /// The step (counted from 0) at which each item joins the gallery, `[n]`; `None` where all are there from the beginning.
+    /// Number of the step, counted from 0, at which each item joins the gallery, `[n]`; `None` where all are
+    /// there from the beginning.
     pub joined_at: Option<&'a [usize]>,
-    /// What is a right answer.
+    /// Right answers to each query.
     pub relevance: Relevance<'a>,
-    /// How vectors are compared.
+    /// Distance by which vectors are compared.
     pub distance: Distance,
     /// Metrics of the first ranks, beside top-1, top-5 and mAP.
     pub metrics: &'a [Metric],
 }
 
-/// One step of a sequence.
+/// Results of one step of a sequence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SequenceStep {
-    /// The model of the queries.
+    /// Name of the model of the queries.
     pub model: String,
-    /// Items in the gallery.
+    /// Number of items in the gallery.
     pub items: usize,
     /// Queries counted and left out, of the gallery as it is at this step.
     pub queries: QueryCount,
-    /// Nothing is ever backfilled: every item keeps the vector with which it joined. Metrics in percent, as all here.
+    /// Metrics where nothing is ever backfilled: every item keeps the vector with which it joined. In
+    /// percent, as all metrics here.
     pub no_refresh: ByMetric<f64>,
-    /// The backfilled gallery at the moment when queries move to this model.
+    /// Metrics of the backfilled gallery at the moment when queries move to this model.
     pub hot_start: ByMetric<f64>,
-    /// The same gallery when the step's backfill is done.
+    /// Metrics of the backfilled gallery when the step's backfill is done.
     pub hot_end: ByMetric<f64>,
-    /// Every item by this model: the bound of this step.
+    /// Metrics of the gallery with every item by this model, which is the bound of this step.
     pub full: ByMetric<f64>,
-    /// Items that the step backfilled.
+    /// Number of items that the step backfilled.
     pub backfilled: usize,
-    /// Items by this model when the step is done, those that joined with it included.
+    /// Number of items by this model when the step is done, those that joined with it included.
     pub native: usize,
     /// Δ↑ of mAP of `no_refresh` over the first step's (DMU table 6), in percent.
     pub no_refresh_gain_up: Option<f64>,
     /// Δ↑ of mAP of `hot_end` over the first step's, in percent.
     pub hot_gain_up: Option<f64>,
-    /// Every metric from `hot_start` through `hot_end` and on to `full`; cut [`SequenceStep::backfilled`] is `hot_end`.
-    /// `None` where every item is by this model from the start of the step.
+    /// Curve of every metric from `hot_start` through `hot_end` and on to `full`; cut
+    /// [`SequenceStep::backfilled`] is `hot_end`. `None` where every item is by this model from the start of
+    /// the step.
     #[serde(skip)]
     pub curve: Option<Curve>,
 }
@@ -228,7 +231,7 @@ fn send_through(adapter: &Adapter, gallery: &mut Matrix, rows: &[usize], progres
     Ok(())
 }
 
-/// The checked whole.
+/// Sizes of a sequence whose input was checked.
 struct Ground<'a> {
     items: usize,
     width: usize,
@@ -282,14 +285,14 @@ impl<'a> Ground<'a> {
 struct View<'a> {
     distance: Distance,
     leave_one_out: bool,
-    /// Query vectors of the step's model in the gallery's width.
+    /// Vectors of the queries by the step's model, in the gallery's width.
     queries: Matrix,
     right: Right<'a>,
 }
 
-/// What is a right answer among the items that have joined.
+/// Right answers among the items that have joined.
 enum Right<'a> {
-    /// Labels of these items, and of separate queries.
+    /// Labels of the items that have joined, and of separate queries.
     Labels(Vec<i64>, Option<&'a [i64]>),
     Judgements(Qrels),
 }

@@ -189,7 +189,7 @@ proptest! {
         (gallery, queries, kinds) in (1_usize..9, 1_usize..4, 1_usize..3).prop_flat_map(|(n, m, width)| (
             matrix(n, width),
             matrix(m, width),
-            // Of every image and query: nothing, easy, hard or junk.
+            // Kind of every image for every query: nothing, easy, hard or junk.
             prop::collection::vec(prop::collection::vec(0_u8..4, n), m),
         )),
     ) {
