@@ -17,7 +17,8 @@ use rehang_protocols::identification::{IdentificationInput, identification};
 use rehang_protocols::templates::average;
 use rehang_protocols::verification::verification;
 
-/// Pairs are made of so many items of a part at most, evenly taken: the pairs of 4,000 are eight million.
+/// Number of items of a part that pairs are made of at most, evenly taken: the pairs of 4,000 are eight
+/// million.
 const PAIRED_MOST: usize = 4000;
 
 /// A protocol with its rate or depth.
@@ -34,17 +35,17 @@ const PAIRED_MOST: usize = 4000;
 pub enum Protocol {
     /// 1:1 verification: TAR at this false acceptance rate.
     Verification {
-        /// Above 0, at most 1.
+        /// Rate above 0 and at most 1.
         far: f64,
     },
     /// 1:N open-set search: TPIR at this false positive identification rate.
     Identification {
-        /// Above 0, at most 1.
+        /// Rate above 0 and at most 1.
         fpir: f64,
     },
     /// mAP within the first results.
     Landmarks {
-        /// 1 or more.
+        /// Number of results, 1 or more.
         depth: usize,
     },
 }
@@ -78,8 +79,9 @@ impl FromStr for Protocol {
 }
 
 impl Protocol {
-    /// What it says of a part's items, embedded by the model of the queries and by that of the gallery, in percent; `None` where the
-    /// part has too few items or classes to show it. `distance` is that of `map@K`; the other two are of cosines.
+    /// Measures a part's items, embedded by the model of the queries and by that of the gallery, in percent;
+    /// `None` where the part has too few items or classes to show it. `distance` is that of `map@K`; the
+    /// other two protocols are of cosines.
     pub(crate) fn measure(
         self,
         gallery: &Matrix,
@@ -161,7 +163,7 @@ fn identified(
 mod tests {
     use super::*;
 
-    /// Four classes of two items; in the gallery's model each has a direction of its own.
+    /// Labels of four classes of two items; in the gallery's model each class has a direction of its own.
     const LABELS: [i64; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
 
     fn directions(of: [usize; 8]) -> Matrix {

@@ -1,4 +1,5 @@
-//! What an encoder is trained on: images or vectors with a class each, who may see which of them, and in what form.
+//! Examples that an encoder is trained on: images or vectors with a class each, who may see which of them,
+//! and in what form.
 //!
 //! | Part | Holds |
 //! |---|---|
@@ -50,7 +51,8 @@ mod draws;
 mod folder;
 mod geometry;
 mod normalisation;
-// The very decoder of `rehang-encode`; depending on that crate would bring a runtime of models, tokenisers and HTTP along.
+// The decoder is `rehang-encode`'s own file; depending on that crate would bring a runtime of models,
+// tokenisers and HTTP along.
 #[path = "../../../../crates/rehang-encode/src/onnx/image/picture.rs"]
 mod picture;
 mod sampler;

@@ -6,8 +6,9 @@
 //!
 //! With T_BCT = the old training set, K is only those of them that the old model was trained on.
 //!
-//! Classes that the old head does not know are left out; with synthesised weights there are none. With distillation (BCT §2.5) they
-//! count, too, by what the head says of their old and of their new vector, in one mean with the others:
+//! Classes that the old head does not know are left out; with synthesised weights there are none. With
+//! distillation (BCT §2.5) they count too, by what the head says of their old and of their new vector, in one
+//! mean with the others:
 //!
 //! ```text
 //! L_influence = 1/|K ∪ U| (Σ_{x ∈ K} ℓ(φ_new(x), ω_old)_y + Σ_{x ∈ U} KL(softmax z_old(φ_old(x)) ‖ softmax z_old(φ_new(x))))
@@ -19,7 +20,8 @@ use super::super::method::{InfluenceSet, NewClasses};
 use super::head_distillation::distilled;
 use super::{Loss, Objective, shares};
 
-/// `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are distilled.
+/// Makes the objective. `old_head` is ω_old, `set` T_BCT; rows of `new_classes` are left out unless they are
+/// distilled.
 pub(crate) fn influence(old_head: HeadWeights, set: InfluenceSet, new_classes: NewClasses) -> Objective {
     Objective::new("influence", move |batch| {
         let is_distilled = new_classes == NewClasses::Distillation;

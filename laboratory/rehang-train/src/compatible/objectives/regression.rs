@@ -4,10 +4,10 @@
 //! L = Σ_x λ(x)·(1 − cos(φ_new(x), φ_old(x))) + 1/|B| Σ_x (1 − cos(ψ(φ_old(x)), φ_new(x)))
 //! ```
 //!
-//! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the whole; all others weigh
-//! 1/|B| each, as all rows do without an old head.
-//! The second part is there where ψ is trained. As printed, it draws both of its sides to each other; with `stop_gradient`
-//! φ_new(x) is a target there and gets no gradient, so that ψ follows the encoder and not the other way round.
+//! λ as in [`super::selective`] among the rows whose class the old head knows, which have |K|/|B| of the
+//! whole; all others weigh 1/|B| each, as all rows do without an old head. The second part is there where ψ
+//! is trained. As printed, it draws both of its sides to each other; with `stop_gradient` φ_new(x) is a
+//! target there and gets no gradient, so that ψ follows the encoder and not the other way round.
 
 use rehang::Matrix;
 
@@ -16,7 +16,8 @@ use super::super::rows::{Unit, as_wide_as, dot};
 use super::selective::{RowWeighting, weights};
 use super::{Loss, Objective, shares};
 
-/// `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect to both.
+/// Computes `Σ weight·(1 − cos)` of the rows of two matrices of one width, and its derivatives with respect
+/// to both.
 fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
     let towards = |rows: &Unit| {
         Matrix::from_fn(rows.rows.rows(), rows.rows.columns(), |row, column| {
@@ -28,7 +29,7 @@ fn apart(left: &Unit, right: &Unit, weights: &[f32]) -> (f64, [Matrix; 2]) {
     (value, [left.backward(&towards(right)), right.backward(&towards(left))])
 }
 
-/// `old_head` is ω_old, for λ.
+/// Makes the objective; `old_head` is ω_old, for λ.
 pub(crate) fn regression(
     old_head: Option<HeadWeights>,
     selection: RowWeighting,

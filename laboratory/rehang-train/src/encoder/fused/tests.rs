@@ -9,7 +9,7 @@ use super::super::{EncoderArchitecture, ImagePooling, Resnet, Stem};
 use super::*;
 use crate::finite_differences::numbers;
 
-/// Parameters and running statistics away from their plain starts.
+/// Draws parameters and running statistics away from their plain starts.
 fn random_state(graph: &Graph, seed: u32) -> State {
     let mut state = graph.initial(seed.into());
     for (value, number) in state.parameters.iter_mut().zip(numbers(graph.parameter_count(), seed)) {
@@ -21,8 +21,8 @@ fn random_state(graph: &Graph, seed: u32) -> State {
     state
 }
 
-/// Values of all nodes `[rows, channels, height, width]` in f64, and the means and unbiased variances of the batch in the
-/// order of the running statistics.
+/// Computes values of all nodes `[rows, channels, height, width]` in f64, and the means and unbiased
+/// variances of the batch in the order of the running statistics.
 fn reference(
     graph: &Graph,
     parameters: &[f64],
@@ -347,9 +347,9 @@ fn whole_encoders_agree_with_the_loops() {
     compare(&small.graph(shape(1, 9, 11)).unwrap(), 3, 3, 4);
 }
 
-/// Fifty layers of single precision: a ReLU whose input is all but 0 may open here and close in the loops, and what lies behind it
-/// carries that on. So whole gradients are compared, not single numbers: the derivative along a direction that is itself nearly
-/// the gradient. A wrong derivative would be as far off as it is long.
+/// Fifty layers of single precision agree as whole gradients. A ReLU whose input is all but 0 may open here
+/// and close in the loops, and what lies behind it carries that on. So the derivative is compared along a
+/// direction that is itself nearly the gradient. A wrong derivative would be as far off as it is long.
 #[test]
 fn residual_encoders_agree_with_the_loops_along_directions() {
     let rows = 6;
